@@ -1,0 +1,40 @@
+# Everything runs in .venv, made here. A stamp per set of dependencies keeps a second `make` from working twice.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help up test lint format clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, until Ctrl-C
+	@exec $(BIN)/kvasir up manifests/examples/demo.yaml
+
+test: lint  ## lint, types, layering and all tests
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev  ## ruff, mypy --strict, import-linter
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+format: $(VENV)/.dev  ## rewrite the code as ruff wants it
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+clean:  ## remove the environment and every cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Kvasir needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "python's venv module is missing (Debian: apt-get install python3-venv)"; exit 1; }
+
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	@echo "Installing Kvasir into $(VENV) (torch is large: a few minutes the first time)"
+	@$(PIP) install --progress-bar on -e '.[frontend,engine]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.run | $(BIN)/python
+	@$(PIP) install --progress-bar on -e '.[frontend,engine,operator,dev]'
+	@touch $@

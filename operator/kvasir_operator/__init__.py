@@ -1,0 +1,1 @@
+"""The Kvasir operator: turns InferenceServices into frontends and engines."""

@@ -1,0 +1,203 @@
+"""Command-line options from frozen dataclasses: one place for names, help, environment and precedence.
+
+A config class lists its fields with `option(...)`; `add_options` turns them into argparse arguments and
+`from_args` builds the frozen object. A value comes from the argument, else from the environment
+(`--max-num-seqs` ↔ KVASIR_MAX_NUM_SEQS), else from the default; None stands for auto and is filled in by
+kvasir.config.resolve.
+"""
+
+import argparse
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+Config = TypeVar("Config")
+
+_SIZES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY_SIZES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used; the message names it and says what would be accepted."""
+
+
+class OptionParser(argparse.ArgumentParser):
+    """argparse with this project's manners: no abbreviations, one-line errors, exit code 2."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\nSee {self.prog} --help.\n")
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    parse: Callable[[str], Any] = str,
+    choices: Sequence[str] | None = None,
+    metavar: str | None = None,
+    many: bool = False,
+) -> Any:
+    """A dataclass field that is also a command-line option.
+
+    `many` takes one or more values (comma-separated in the environment) into a tuple. A field whose default is a
+    bool becomes a pair of flags, --x and --no-x.
+    """
+    return dataclasses.field(
+        default=default,
+        metadata={"help": help, "parse": parse, "choices": choices, "metavar": metavar, "many": many},
+    )
+
+
+def flag_of(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    return "KVASIR_" + name.upper()
+
+
+def add_options(parser: argparse.ArgumentParser, config: type[Any], title: str) -> None:
+    """Add every option of the config class to the parser, as a group under this title."""
+    group = parser.add_argument_group(title)
+    for field in _options(config):
+        meta = field.metadata
+        text = meta["help"].replace("%", "%%")
+        flag = flag_of(field.name)
+        if isinstance(field.default, bool):
+            group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
+            continue
+        group.add_argument(
+            flag,
+            default=None,
+            type=_argument_type(meta["parse"]),
+            choices=meta["choices"],
+            metavar=meta["metavar"] or (None if meta["choices"] else "N" if meta["parse"] is int else "VALUE"),
+            nargs="+" if meta["many"] else None,
+            help=text,
+        )
+
+
+def from_args(
+    config: type[Config], args: argparse.Namespace, environ: Mapping[str, str] = os.environ, **fixed: Any
+) -> Config:
+    """The config object from parsed arguments, the environment and the defaults.
+
+    `fixed` sets fields that are not options. Raises ConfigError for a bad variable or a contradiction.
+    """
+    values: dict[str, Any] = dict(fixed)
+    for field in _options(config):
+        if field.name in fixed:
+            continue
+        value = getattr(args, field.name, None)
+        if value is None and (text := environ.get(variable_of(field.name), "")) != "":
+            value = _from_environment(field, text)
+        if value is not None:
+            values[field.name] = tuple(value) if field.metadata["many"] else value
+    return config(**values)
+
+
+def to_args(config: Any) -> list[str]:
+    """The command line that gives this config object: what differs from the defaults."""
+    args: list[str] = []
+    for field in _options(type(config)):
+        value = getattr(config, field.name)
+        if value == field.default:
+            continue
+        flag = flag_of(field.name)
+        if isinstance(field.default, bool):
+            args.append(flag if value else "--no-" + flag[2:])
+        elif field.metadata["many"]:
+            args += [flag, *map(str, value)]
+        else:
+            args += [flag, str(value)]
+    return args
+
+
+def parse_size(text: str) -> int:
+    """Bytes from a Kubernetes quantity ("1Gi", "500M", "4096"). Raises ValueError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", text.strip())
+    unit = (_SIZES | _BINARY_SIZES).get(match[2]) if match else None
+    if match is None or unit is None:
+        raise ValueError(f"{text!r} is not a size: give bytes or a quantity such as 512Mi or 4Gi")
+    return int(float(match[1]) * unit)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from "300s", "10m", "1h30m", "500ms" or a bare number of seconds. Raises ValueError."""
+    text = text.strip()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    if not re.fullmatch(r"(\d+(\.\d+)?(ms|s|m|h))+", text):
+        raise ValueError(f"{text!r} is not a duration: write it like 30s, 10m or 1h30m")
+    return sum(float(n) * _DURATIONS[unit] for n, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text))
+
+
+def parse_int(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+    """A parser of integers within bounds, both included."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a whole number") from None
+        if value < minimum or (maximum is not None and value > maximum):
+            bounds = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
+            raise ValueError(f"{value} is out of range: give {bounds}")
+        return value
+
+    return parse
+
+
+def parse_fraction(text: str) -> float:
+    """A number above 0 and at most 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+    if not 0 < value <= 1:
+        raise ValueError(f"{text} is out of range: give a number above 0 and at most 1")
+    return value
+
+
+def parse_bool(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{text!r} is neither true nor false")
+
+
+def _options(config: type[Any]) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(config) if "help" in field.metadata]
+
+
+def _argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """argparse shows the message of an ArgumentTypeError only, so ValueErrors become one."""
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+def _from_environment(field: dataclasses.Field[Any], text: str) -> Any:
+    meta = field.metadata
+    parse: Callable[[str], Any] = parse_bool if isinstance(field.default, bool) else meta["parse"]
+    try:
+        value = [parse(part) for part in text.split(",") if part] if meta["many"] else parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{variable_of(field.name)}: {error}") from error
+    choices = meta["choices"]
+    if choices and value not in choices:
+        raise ConfigError(f"{variable_of(field.name)}: {value!r} is not one of {', '.join(choices)}")
+    return value

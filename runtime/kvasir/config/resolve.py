@@ -1,0 +1,114 @@
+"""Turns every `auto` of an engine's settings into a value, once, before anything is allocated.
+
+Called by the engine's process when the model's config and the device are known; the result is logged once and
+never changed.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+from kvasir.config.options import ConfigError
+from kvasir.config.settings import EngineConfig
+
+CPU_KV_CACHE_BYTES = 2**30
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What the worker found on this machine."""
+
+    kind: str
+    """cpu or cuda."""
+    name: str
+    cores: int
+    """CPU cores that the cgroup grants, rounded down, at least 1."""
+    memory_limit: int
+    """Bytes: of the cgroup on CPU, of the device on a GPU."""
+    fast_bfloat16: bool
+    """The device multiplies bfloat16 matrices faster than float32 ones."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What resolve needs of the model's config.json."""
+
+    dtype: str
+    """float32, bfloat16 or float16: the checkpoint's own."""
+    max_model_len: int
+    """Positions that the model was made for."""
+
+
+@dataclass(frozen=True)
+class ResolvedEngine:
+    """An engine's settings without any `auto`."""
+
+    device: str
+    dtype: str
+    threads: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    kv_cache_memory_bytes: int | None
+    """None: profile the GPU."""
+    gpu_memory_utilization: float
+    num_blocks: int | None
+    """None: from the memory."""
+    data_parallel_rank: int
+
+    def __str__(self) -> str:
+        return " ".join(f"{field.name}={getattr(self, field.name)}" for field in dataclasses.fields(self))
+
+
+def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> ResolvedEngine:
+    """Raises ConfigError where settings contradict each other, the model or the machine."""
+    on_cpu = device.kind == "cpu"
+    max_model_len = config.model.max_model_len or model.max_model_len
+    if max_model_len > model.max_model_len:
+        raise ConfigError(
+            f"--max-model-len {max_model_len} is more than the model's own {model.max_model_len} positions"
+        )
+    max_num_seqs = config.scheduler.max_num_seqs
+    max_num_batched_tokens = config.scheduler.max_num_batched_tokens
+    if max_num_batched_tokens is None:
+        max_num_batched_tokens = max(2048 if on_cpu else 8192, max_num_seqs or 0)
+    if max_num_seqs is None:
+        max_num_seqs = min(64 if on_cpu else 256, max_num_batched_tokens)
+    return ResolvedEngine(
+        device=device.kind,
+        dtype=_dtype(config.device.dtype, model.dtype, device),
+        threads=config.device.threads or max(1, device.cores // config.parallel.data_parallel_size_local),
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        block_size=config.cache.block_size,
+        kv_cache_memory_bytes=_kv_cache_memory(config, device),
+        gpu_memory_utilization=config.cache.gpu_memory_utilization,
+        num_blocks=config.cache.num_gpu_blocks_override,
+        data_parallel_rank=config.parallel.data_parallel_rank,
+    )
+
+
+def _dtype(asked: str, of_model: str, device: DeviceFacts) -> str:
+    if asked != "auto":
+        if asked == "float16" and device.kind == "cpu":
+            raise ConfigError("--dtype float16 is not supported on CPU: choose bfloat16 or float32")
+        return asked
+    if of_model == "float32" or device.kind != "cpu":
+        return of_model
+    return "bfloat16" if device.fast_bfloat16 else "float32"
+
+
+def _kv_cache_memory(config: EngineConfig, device: DeviceFacts) -> int | None:
+    given = config.cache.kv_cache_memory_bytes
+    if device.kind != "cpu":
+        return given
+    if config.cache.num_gpu_blocks_override:
+        return given
+    size = given or CPU_KV_CACHE_BYTES
+    if size >= device.memory_limit:
+        raise ConfigError(
+            f"the KV cache wants {size / 2**30:.2f} GiB and this container may use "
+            f"{device.memory_limit / 2**30:.2f} GiB in all: raise its memory limit or lower --kv-cache-memory-bytes"
+        )
+    return size

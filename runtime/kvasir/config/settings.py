@@ -1,0 +1,185 @@
+"""What a user can set, one frozen dataclass per concern; None is auto. See options.py for how they are read.
+
+Names and meanings are those of `vllm serve` wherever the meaning is the same.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+from kvasir.config.options import (
+    ConfigError,
+    option,
+    parse_duration,
+    parse_fraction,
+    parse_int,
+    parse_size,
+)
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which model; the same for frontends and engines."""
+
+    source: str
+    """hf://org/name[@revision], file:///path, demo://; as given, not yet normalised."""
+    served_model_name: tuple[str, ...] = option(
+        (), "names that requests may use for the model [default: the model as given]", many=True, metavar="NAME"
+    )
+    max_model_len: int | None = option(
+        None, "tokens of prompt and output together [default: from the model's config]", parse=parse_int(1)
+    )
+    download_dir: str | None = option(
+        None, "where hf:// models are kept [default: the Hugging Face cache]", metavar="DIR"
+    )
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """Where and in which precision an engine computes."""
+
+    device: str = option("auto", "device of the model", choices=("auto", "cpu", "cuda"))
+    dtype: str = option("auto", "precision of weights and KV cache", choices=DTYPES)
+    threads: int | None = option(
+        None,
+        "CPU threads of this engine [default: the cgroup's cores, shared among the ranks of this machine]",
+        parse=parse_int(1),
+    )
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """The paged KV cache."""
+
+    block_size: int = option(16, "tokens per KV block", parse=parse_int(1, 1024))
+    kv_cache_memory_bytes: int | None = option(
+        None,
+        "memory of the KV cache, for example 2Gi [default: 1Gi on CPU; on a GPU what profiling finds free]",
+        parse=parse_size,
+        metavar="SIZE",
+    )
+    gpu_memory_utilization: float = option(
+        0.9, "share of the GPU's memory to use, weights included", parse=parse_fraction, metavar="SHARE"
+    )
+    num_gpu_blocks_override: int | None = option(
+        None, "KV blocks to allocate, whatever the memory (for tests)", parse=parse_int(1)
+    )
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """How many requests and tokens go into a step."""
+
+    max_num_seqs: int | None = option(
+        None, "requests in a step at most [default: 256; 64 on CPU]", parse=parse_int(1, 65536)
+    )
+    max_num_batched_tokens: int | None = option(
+        None, "tokens in a step at most, prefill chunks included [default: 8192; 2048 on CPU]", parse=parse_int(1)
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_num_seqs and self.max_num_batched_tokens and self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"--max-num-batched-tokens {self.max_num_batched_tokens} is below --max-num-seqs "
+                f"{self.max_num_seqs}: each running request needs one token per step"
+            )
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """This engine's place among the service's ranks."""
+
+    data_parallel_rank: int = option(0, "this engine's rank", parse=parse_int(0))
+    data_parallel_size_local: int = option(1, "ranks on this machine: they share its CPU cores", parse=parse_int(1))
+
+
+@dataclass(frozen=True)
+class LinkConfig:
+    """The link between frontends and engines."""
+
+    link: tuple[str, ...] = option(
+        (),
+        "link addresses, ipc:///path or tcp://host:port: a frontend binds one, an engine connects to each",
+        many=True,
+        metavar="ADDRESS",
+    )
+    link_keys: str | None = option(
+        None, "directory with this side's CURVE keys; needed for tcp:// beyond loopback", metavar="DIR"
+    )
+    service_uid: str = option("", "UID of the InferenceService; engines of another are refused", metavar="UID")
+    heartbeat_timeout: float = option(
+        10.0, "a peer silent for this long is lost", parse=parse_duration, metavar="TIME"
+    )
+
+
+@dataclass(frozen=True)
+class OpsConfig:
+    """An engine's own small HTTP port, for probes and metrics."""
+
+    ops_host: str = option("127.0.0.1", "address of the probes and metrics", metavar="HOST")
+    ops_port: int = option(8081, "port of the probes and metrics; 0 takes any free one", parse=parse_int(0, 65535))
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """A frontend's HTTP server."""
+
+    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for all", metavar="HOST")
+    port: int = option(8000, "port to listen on; 0 takes any free one", parse=parse_int(0, 65535))
+    fd: int | None = option(
+        None, "serve on this inherited, already bound socket instead of host and port", parse=parse_int(0)
+    )
+    api_key: tuple[str, ...] = option(
+        (), "keys that clients must send as bearer tokens [default: none needed]", many=True, metavar="KEY"
+    )
+    api_key_dir: str | None = option(
+        None, "directory whose files each hold an accepted key (a mounted Secret)", metavar="DIR"
+    )
+    max_request_bytes: int = option(
+        32 * 2**20, "largest request body [default: 32Mi]", parse=parse_size, metavar="SIZE"
+    )
+    max_live_requests: int = option(
+        4096, "requests in flight at most; more are answered with 429", parse=parse_int(1)
+    )
+    shutdown_delay: float = option(
+        0.0,
+        "on SIGTERM, go on accepting for this long while endpoints settle",
+        parse=parse_duration,
+        metavar="TIME",
+    )
+
+
+@dataclass(frozen=True)
+class ProcessConfig:
+    """What every process has."""
+
+    drain_timeout: float = option(
+        60.0, "on SIGTERM, time for running requests to finish", parse=parse_duration, metavar="TIME"
+    )
+    log_level: str = option("info", "least level to log", choices=("debug", "info", "warning", "error"))
+    log_format: str = option("text", "format of log lines", choices=("text", "json"))
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Everything `kvasir engine` was given."""
+
+    model: ModelConfig
+    device: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)
+    cache: CacheConfig = dataclasses.field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = dataclasses.field(default_factory=SchedulerConfig)
+    parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
+    link: LinkConfig = dataclasses.field(default_factory=LinkConfig)
+    ops: OpsConfig = dataclasses.field(default_factory=OpsConfig)
+    process: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)
+
+
+@dataclass(frozen=True)
+class FrontendConfig:
+    """Everything `kvasir frontend` was given."""
+
+    model: ModelConfig
+    server: ServerConfig = dataclasses.field(default_factory=ServerConfig)
+    link: LinkConfig = dataclasses.field(default_factory=LinkConfig)
+    process: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)

@@ -1,0 +1,46 @@
+"""Log lines of every process: one format, as text or JSON, to standard error."""
+
+import json
+import logging
+import sys
+import time
+
+
+class _TextFormatter(logging.Formatter):
+    converter = time.gmtime
+
+    def __init__(self, process: str) -> None:
+        super().__init__(
+            f"%(asctime)s.%(msecs)03dZ %(levelname)-7s {process} %(message)s", datefmt="%Y-%m-%dT%H:%M:%S"
+        )
+
+
+class _JsonFormatter(logging.Formatter):
+    converter = time.gmtime
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "process": self._process,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def setup_logging(process: str, level: str = "info", format: str = "text") -> None:
+    """Send every logger of this process to standard error; `process` (engine-0, frontend) stands in each line."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter(process) if format == "json" else _TextFormatter(process))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for noisy in ("httpx", "httpcore", "asyncio", "huggingface_hub", "urllib3"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))

@@ -1,0 +1,36 @@
+"""What a request asks of the sampler; shared by frontend and engine, free of torch.
+
+The frontend fills every field (the seed too) before a request goes onto the link, so that any engine that
+continues the request draws the same tokens.
+"""
+
+import msgspec
+
+GREEDY_TEMPERATURE = 1e-5
+"""Below this temperature a request is decoded greedily (as in vLLM: dividing by less overflows)."""
+
+
+class SamplingParams(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """How the tokens of one request are chosen and when it ends.
+
+    Fields are only appended, with defaults: they travel on the link.
+    """
+
+    max_tokens: int
+    """Tokens to generate, the ones already emitted by an earlier attempt included; at least 1."""
+    seed: int
+    """Random numbers are drawn from (seed, position of the token); any 64-bit signed value."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    """Keep the smallest set of tokens whose probability reaches this; 1 keeps all."""
+    top_k: int = 0
+    """Keep the k most likely tokens; 0 keeps all."""
+    stop_token_ids: tuple[int, ...] = ()
+    """End at any of these tokens, besides the model's end-of-sequence tokens."""
+    ignore_eos: bool = False
+    """Go on after an end-of-sequence token (benchmarks)."""
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < GREEDY_TEMPERATURE

@@ -1,0 +1,221 @@
+"""Every message between frontend and engine: the one wire contract, msgspec structs in msgpack.
+
+A frontend binds a ROUTER, each engine connects a DEALER to it under its *incarnation*; each ZMQ message is one
+frame that holds one of the structs below. Fields are only appended, with defaults; `PROTOCOL_VERSION` goes up
+when a new field must be understood, and versions N and N-1 talk to each other.
+
+The order of a conversation: Hello (until answered) → Welcome or Refused → Hello again when the phase changes →
+Ready → AddRequest / Abort and Outputs → Draining → Goodbye, or Dead. Heartbeats both ways all the time.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from kvasir.params import SamplingParams
+
+PROTOCOL_VERSION: Final = 1
+OLDEST_PROTOCOL: Final = 1
+"""The oldest peer version that is talked to: PROTOCOL_VERSION - 1 once there has been one."""
+
+
+class ProtocolError(ValueError):
+    """A frame that is not one of the messages expected from this side."""
+
+
+class Phase(StrEnum):
+    """How far an engine is on its way to serving, in this order."""
+
+    STARTING = "Starting"
+    """The process is up and imports its libraries."""
+    LOADING = "Loading"
+    """Weights are read; the progress counts bytes."""
+    WARMING = "Warming"
+    """KV memory is allocated and a first step is run."""
+    READY = "Ready"
+    DRAINING = "Draining"
+    DEAD = "Dead"
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    """An end-of-sequence or stop token."""
+    LENGTH = "length"
+    """`max_tokens` or the model's context is reached."""
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    done: int
+    """Bytes loaded so far."""
+    total: int
+
+
+class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An engine's load, for the router and the metrics."""
+
+    waiting: int
+    """Requests admitted to no row yet, preempted ones included."""
+    running: int
+    """Requests that own a row."""
+    kv_blocks_used: int
+    step: int
+    """Steps done since the engine started: stands still while idle."""
+    preemptions: int = 0
+    """Preemptions since the engine started."""
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    pass
+
+
+# ------------------------------------------------------------------------------------------ engine → frontend
+
+
+class Hello(_Message):
+    """The engine introduces itself, or tells that its phase changed; repeated until it is answered."""
+
+    protocol: int
+    service: str
+    """UID of the InferenceService ("" when none was given): engines of another service are refused."""
+    incarnation: str
+    """The ZMQ identity: rank and a fresh id, new with each process."""
+    rank: int
+    node: str
+    version: str
+    fingerprint: str
+    """Hash of the model's identity (config.json and the weights' index), see kvasir.hub."""
+    tokenizer_hash: str
+    phase: Phase
+    progress: Progress | None = None
+
+
+class Ready(_Message):
+    """The engine takes requests from now on."""
+
+    block_size: int
+    """Tokens per KV block."""
+    num_blocks: int
+    """KV blocks that requests can use."""
+    max_model_len: int
+    """Tokens, prompt and output together."""
+    max_num_seqs: int
+    features: tuple[str, ...] = ()
+
+
+class RequestOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """What one step did for one request."""
+
+    request_id: str
+    attempt: int
+    position: int
+    """Output tokens emitted before `token_ids`: a gap or an overlap means that the engine is not trusted."""
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    """The stop token of `SamplingParams.stop_token_ids` that ended it; None for an end-of-sequence token."""
+    error: str = ""
+    """With FinishReason.ERROR: why, for the client to read."""
+
+
+class Outputs(_Message):
+    """All results of one step for one frontend."""
+
+    outputs: list[RequestOutput]
+    stats: EngineStats
+
+
+class Draining(_Message):
+    """Send no more requests; what runs is finished, within the drain timeout."""
+
+
+class Dead(_Message):
+    """The engine failed and ends: take back everything it has not finished."""
+
+    reason: str
+
+
+# ------------------------------------------------------------------------------------------ frontend → engine
+
+
+class Welcome(_Message):
+    """The engine is accepted. Sent for each Hello."""
+
+    protocol: int
+    frontend: str
+    """The frontend's own incarnation: an engine drops the requests of an older one."""
+
+
+class Refused(_Message):
+    """The engine is not accepted."""
+
+    reason: str
+    """For the engine's log and its status."""
+    retry: bool
+    """True: the frontend does not know this incarnation (it was taken for lost, say): drop its requests and say
+    Hello again. False: it never will be accepted as it is (another model, protocol or service)."""
+
+
+class AddRequest(_Message):
+    """Generate for this request: from its start, or from where an earlier attempt stood."""
+
+    request_id: str
+    """Unique over all frontends."""
+    attempt: int
+    """Counts up each time the request is given to an engine; outputs of an older attempt are dropped."""
+    prompt_token_ids: list[int]
+    output_token_ids: list[int]
+    """Already emitted by earlier attempts: they are computed like the prompt but count as output."""
+    params: SamplingParams
+
+
+class Abort(_Message):
+    """Forget these requests; no output follows for them."""
+
+    request_ids: list[str]
+
+
+# ------------------------------------------------------------------------------------------------ both ways
+
+
+class Heartbeat(_Message):
+    """Sent every second by both sides; an engine's carries its load and the age of its last step."""
+
+    stats: EngineStats | None = None
+    """From an engine that is ready."""
+    step_age: float = 0.0
+    """Seconds since the engine's step counter last moved, while it has work; 0 when idle."""
+
+
+class Goodbye(_Message):
+    """The peer leaves on purpose and has nothing unfinished."""
+
+
+FromEngine = Hello | Ready | Outputs | Draining | Dead | Heartbeat | Goodbye
+FromFrontend = Welcome | Refused | AddRequest | Abort | Heartbeat | Goodbye
+
+_encoder = msgspec.msgpack.Encoder()
+_from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
+_from_frontend: msgspec.msgpack.Decoder[FromFrontend] = msgspec.msgpack.Decoder(FromFrontend)
+
+
+def encode(message: FromEngine | FromFrontend) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_from_engine(frame: bytes | memoryview) -> FromEngine:
+    """The message an engine sent. Raises ProtocolError for anything else."""
+    try:
+        return _from_engine.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"not a message of an engine: {error}") from error
+
+
+def decode_from_frontend(frame: bytes | memoryview) -> FromFrontend:
+    """The message a frontend sent. Raises ProtocolError for anything else."""
+    try:
+        return _from_frontend.decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"not a message of a frontend: {error}") from error

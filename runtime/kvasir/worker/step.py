@@ -1,0 +1,50 @@
+"""What the scheduler tells the workers each step, and what comes back.
+
+A worker receives a request whole when it takes a row (`NewRow`), then only what changes. Plain msgspec structs, so
+that the same step crosses a process border unchanged.
+"""
+
+import msgspec
+
+from kvasir.params import SamplingParams
+
+NO_TOKEN = -1
+"""Stands where a request sampled nothing: its chunk did not reach its last token."""
+
+
+class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A request that takes a row, from its start or resumed after a preemption or on another engine."""
+
+    request_id: str
+    token_ids: list[int]
+    """Prompt and already emitted tokens."""
+    num_prompt_tokens: int
+    params: SamplingParams
+
+
+class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One request's part of a step."""
+
+    request_id: str
+    num_computed_tokens: int
+    """Tokens whose KV is in the cache: the first of this step stands at this position."""
+    num_new_tokens: int
+    """Tokens to compute now; where they reach the last known token, one is sampled."""
+    new_block_ids: list[int]
+    """KV blocks to append to the row's block table before the step."""
+
+
+class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """In this order: rows are freed, rows are taken, the scheduled rows are computed in one batch."""
+
+    finished: list[str]
+    """Requests whose rows are freed: finished, aborted or preempted since the last step. A request may stand here
+    and in `new` too (preempted and resumed, or an id used anew)."""
+    new: list[NewRow]
+    scheduled: list[ScheduledRow]
+    """May be empty: the step then only frees rows."""
+
+
+class StepOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    token_ids: list[int]
+    """One per scheduled row, in the same order; NO_TOKEN where none was sampled."""
