@@ -74,7 +74,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 # ------------------------------------------------------------------------------------------ engine → frontend
 
 
-class Hello(_Message):
+class Hello(_Message, frozen=True):
     """The engine introduces itself, or tells that its phase changed; repeated until it is answered."""
 
     protocol: int
@@ -92,7 +92,7 @@ class Hello(_Message):
     progress: Progress | None = None
 
 
-class Ready(_Message):
+class Ready(_Message, frozen=True):
     """The engine takes requests from now on."""
 
     block_size: int
@@ -120,18 +120,18 @@ class RequestOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=
     """With FinishReason.ERROR: why, for the client to read."""
 
 
-class Outputs(_Message):
+class Outputs(_Message, frozen=True):
     """All results of one step for one frontend."""
 
     outputs: list[RequestOutput]
     stats: EngineStats
 
 
-class Draining(_Message):
+class Draining(_Message, frozen=True):
     """Send no more requests; what runs is finished, within the drain timeout."""
 
 
-class Dead(_Message):
+class Dead(_Message, frozen=True):
     """The engine failed and ends: take back everything it has not finished."""
 
     reason: str
@@ -140,7 +140,7 @@ class Dead(_Message):
 # ------------------------------------------------------------------------------------------ frontend → engine
 
 
-class Welcome(_Message):
+class Welcome(_Message, frozen=True):
     """The engine is accepted. Sent for each Hello."""
 
     protocol: int
@@ -148,7 +148,7 @@ class Welcome(_Message):
     """The frontend's own incarnation: an engine drops the requests of an older one."""
 
 
-class Refused(_Message):
+class Refused(_Message, frozen=True):
     """The engine is not accepted."""
 
     reason: str
@@ -158,7 +158,7 @@ class Refused(_Message):
     Hello again. False: it never will be accepted as it is (another model, protocol or service)."""
 
 
-class AddRequest(_Message):
+class AddRequest(_Message, frozen=True):
     """Generate for this request: from its start, or from where an earlier attempt stood."""
 
     request_id: str
@@ -171,7 +171,7 @@ class AddRequest(_Message):
     params: SamplingParams
 
 
-class Abort(_Message):
+class Abort(_Message, frozen=True):
     """Forget these requests; no output follows for them."""
 
     request_ids: list[str]
@@ -180,7 +180,7 @@ class Abort(_Message):
 # ------------------------------------------------------------------------------------------------ both ways
 
 
-class Heartbeat(_Message):
+class Heartbeat(_Message, frozen=True):
     """Sent every second by both sides; an engine's carries its load and the age of its last step."""
 
     stats: EngineStats | None = None
@@ -189,7 +189,7 @@ class Heartbeat(_Message):
     """Seconds since the engine's step counter last moved, while it has work; 0 when idle."""
 
 
-class Goodbye(_Message):
+class Goodbye(_Message, frozen=True):
     """The peer leaves on purpose and has nothing unfinished."""
 
 

@@ -27,8 +27,8 @@ class ConfigError(ValueError):
 class OptionParser(argparse.ArgumentParser):
     """argparse with this project's manners: no abbreviations, one-line errors, exit code 2."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, allow_abbrev=False, **kwargs)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\nSee {self.prog} --help.\n")
@@ -67,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser, config: type[Any], title: str) 
     group = parser.add_argument_group(title)
     for field in _options(config):
         meta = field.metadata
-        text = meta["help"].replace("%", "%%")
+        text = _help_of(field)
         flag = flag_of(field.name)
         if isinstance(field.default, bool):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
@@ -77,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser, config: type[Any], title: str) 
             default=None,
             type=_argument_type(meta["parse"]),
             choices=meta["choices"],
-            metavar=meta["metavar"] or (None if meta["choices"] else "N" if meta["parse"] is int else "VALUE"),
+            metavar=_metavar_of(field),
             nargs="+" if meta["many"] else None,
             help=text,
         )
@@ -138,20 +138,24 @@ def parse_duration(text: str) -> float:
     return sum(float(n) * _DURATIONS[unit] for n, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text))
 
 
-def parse_int(minimum: int, maximum: int | None = None) -> Callable[[str], int]:
+@dataclasses.dataclass(frozen=True)
+class parse_int:  # lower case: used like the functions beside it
     """A parser of integers within bounds, both included."""
 
-    def parse(text: str) -> int:
+    minimum: int
+    maximum: int | None = None
+
+    def __call__(self, text: str) -> int:
         try:
             value = int(text)
         except ValueError:
             raise ValueError(f"{text!r} is not a whole number") from None
-        if value < minimum or (maximum is not None and value > maximum):
-            bounds = f"at least {minimum}" if maximum is None else f"between {minimum} and {maximum}"
+        if value < self.minimum or (self.maximum is not None and value > self.maximum):
+            bounds = f"at least {self.minimum}"
+            if self.maximum is not None:
+                bounds = f"between {self.minimum} and {self.maximum}"
             raise ValueError(f"{value} is out of range: give {bounds}")
         return value
-
-    return parse
 
 
 def parse_fraction(text: str) -> float:
@@ -176,6 +180,23 @@ def parse_bool(text: str) -> bool:
 
 def _options(config: type[Any]) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(config) if "help" in field.metadata]
+
+
+def _help_of(field: dataclasses.Field[Any]) -> str:
+    text = str(field.metadata["help"])
+    if field.default not in (None, "", ()) and "[default" not in text:
+        unit = "s" if field.metadata["parse"] is parse_duration else ""
+        text += f" [default: {field.default:g}{unit}]" if unit else f" [default: {field.default}]"
+    return text.replace("%", "%%")
+
+
+def _metavar_of(field: dataclasses.Field[Any]) -> str | None:
+    meta = field.metadata
+    if meta["choices"]:
+        return None  # argparse then shows the choices
+    if meta["metavar"]:
+        return str(meta["metavar"])
+    return "N" if isinstance(meta["parse"], parse_int) else "VALUE"
 
 
 def _argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -7,7 +7,7 @@ import time
 
 
 class _TextFormatter(logging.Formatter):
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
 
     def __init__(self, process: str) -> None:
         super().__init__(
@@ -16,7 +16,7 @@ class _TextFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    converter = time.gmtime
+    converter = staticmethod(time.gmtime)
 
     def __init__(self, process: str) -> None:
         super().__init__()

@@ -1,0 +1,90 @@
+"""Writes a Llama with random weights in bfloat16, and the demo model's tokenizer, for measurements.
+
+python bench/make_llama.py /tmp/llama-126m            # 126 M parameters
+python bench/make_llama.py /tmp/llama-1m --hidden 128 --layers 2 --heads 4 --mlp 256 --vocab 4096
+"""
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from kvasir.hub.source import fetch
+
+
+def tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(args.seed)
+
+    def weight(*shape: int) -> torch.Tensor:
+        return (torch.randn(*shape, generator=generator) * 0.02).to(torch.bfloat16)
+
+    hidden, mlp = args.hidden, args.mlp
+    result = {
+        "model.embed_tokens.weight": weight(args.vocab, hidden),
+        "model.norm.weight": torch.ones(hidden, dtype=torch.bfloat16),
+        "lm_head.weight": weight(args.vocab, hidden),
+    }
+    for layer in range(args.layers):
+        prefix = f"model.layers.{layer}"
+        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            result[f"{prefix}.self_attn.{name}.weight"] = weight(hidden, hidden)
+        result[f"{prefix}.mlp.gate_proj.weight"] = weight(mlp, hidden)
+        result[f"{prefix}.mlp.up_proj.weight"] = weight(mlp, hidden)
+        result[f"{prefix}.mlp.down_proj.weight"] = weight(hidden, mlp)
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            result[f"{prefix}.{name}.weight"] = torch.ones(hidden, dtype=torch.bfloat16)
+    return result
+
+
+def config(args: argparse.Namespace) -> dict[str, object]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "bfloat16",
+        "hidden_size": args.hidden,
+        "intermediate_size": args.mlp,
+        "num_hidden_layers": args.layers,
+        "num_attention_heads": args.heads,
+        "num_key_value_heads": args.heads,
+        "head_dim": args.hidden // args.heads,
+        "vocab_size": args.vocab,
+        "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--mlp", type=int, default=3072)
+    parser.add_argument("--vocab", type=int, default=8192, help="at least the demo tokenizer's")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    args.directory.mkdir(parents=True, exist_ok=True)
+    weights = tensors(args)
+    save_file(weights, args.directory / "model.safetensors", metadata={"format": "pt"})
+    (args.directory / "config.json").write_text(json.dumps(config(args), indent=2) + "\n")
+    demo = fetch("demo://", weights=False)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        if (demo / name).exists():
+            shutil.copy(demo / name, args.directory / name)
+    print(f"{sum(tensor.numel() for tensor in weights.values()) / 1e6:.1f} M parameters in {args.directory}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""`kvasir engine MODEL`: one data-parallel rank, what an engine pod runs."""
+
+import argparse
+
+from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
+from kvasir.config.settings import (
+    CacheConfig,
+    DeviceConfig,
+    EngineConfig,
+    LinkConfig,
+    ModelConfig,
+    OpsConfig,
+    ParallelConfig,
+    ProcessConfig,
+    SchedulerConfig,
+)
+
+
+def parser() -> OptionParser:
+    result = OptionParser(
+        prog="kvasir engine",
+        usage="kvasir engine MODEL [option …]",
+        description="Run one engine: scheduler, KV cache and model of one data-parallel rank. It serves the "
+        "frontends that --link names. Every option can also be given as an environment variable: "
+        "--max-num-seqs as KVASIR_MAX_NUM_SEQS.",
+    )
+    result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
+    add_options(result, ModelConfig, "model")
+    add_options(result, DeviceConfig, "device")
+    add_options(result, CacheConfig, "KV cache")
+    add_options(result, SchedulerConfig, "scheduler")
+    add_options(result, ParallelConfig, "parallelism")
+    add_options(result, LinkConfig, "link to the frontends")
+    add_options(result, OpsConfig, "probes and metrics")
+    add_options(result, ProcessConfig, "process")
+    return result
+
+
+def config_of(args: argparse.Namespace) -> EngineConfig:
+    return EngineConfig(
+        model=from_args(ModelConfig, args, source=args.model),
+        device=from_args(DeviceConfig, args),
+        cache=from_args(CacheConfig, args),
+        scheduler=from_args(SchedulerConfig, args),
+        parallel=from_args(ParallelConfig, args),
+        link=from_args(LinkConfig, args),
+        ops=from_args(OpsConfig, args),
+        process=from_args(ProcessConfig, args),
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    config = config_of(args)
+    if not config.link.link:
+        raise ConfigError(
+            "an engine needs --link, the addresses of its frontends; to serve a model on this machine use "
+            "`kvasir serve MODEL`"
+        )
+    from kvasir.engine.process import run_engine
+
+    return run_engine(config)

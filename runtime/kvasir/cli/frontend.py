@@ -1,0 +1,42 @@
+"""`kvasir frontend MODEL`: one API server, what a frontend pod runs."""
+
+import argparse
+
+from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
+from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ProcessConfig, ServerConfig
+
+
+def parser() -> OptionParser:
+    result = OptionParser(
+        prog="kvasir frontend",
+        usage="kvasir frontend MODEL [option …]",
+        description="Run one API server: OpenAI's HTTP API, tokenizer, routing. Engines connect to it at --link. "
+        "Every option can also be given as an environment variable: --max-model-len as KVASIR_MAX_MODEL_LEN.",
+    )
+    result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
+    add_options(result, ModelConfig, "model")
+    add_options(result, ServerConfig, "HTTP server")
+    add_options(result, LinkConfig, "link to the engines")
+    add_options(result, ProcessConfig, "process")
+    return result
+
+
+def config_of(args: argparse.Namespace) -> FrontendConfig:
+    return FrontendConfig(
+        model=from_args(ModelConfig, args, source=args.model),
+        server=from_args(ServerConfig, args),
+        link=from_args(LinkConfig, args),
+        process=from_args(ProcessConfig, args),
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    config = config_of(args)
+    if len(config.link.link) != 1:
+        raise ConfigError(
+            "a frontend needs one --link address to bind, for example tcp://0.0.0.0:5570; to serve a model on "
+            "this machine use `kvasir serve MODEL`"
+        )
+    from kvasir.frontend.server import run_frontend
+
+    return run_frontend(config)

@@ -1,0 +1,114 @@
+"""What this process may use of the machine: cores, memory, instruction sets; from cgroup v1 or v2 and /proc.
+
+Containers see all of the node's cores and memory, so the cgroup's limits decide: threads beyond the CPU quota are
+throttled and memory beyond the limit ends the process. Torch-free, called by `kvasir.worker.device` and `kvasir up`.
+"""
+
+import os
+from pathlib import Path
+
+_UNLIMITED = 2**60
+"""cgroup v1 writes "no limit" as a number near 2**63."""
+
+
+def cgroup_cores(root: Path = Path("/")) -> int:
+    """CPU cores that this process may use: affinity and CPU quota, rounded down, at least 1."""
+    cores = float(len(os.sched_getaffinity(0)))
+    for folder in _folders("cpu", root):
+        quota = _quota(folder)
+        if quota is not None:
+            cores = min(cores, quota)
+    return max(1, int(cores))
+
+
+def memory_limit(root: Path = Path("/")) -> int:
+    """Bytes of memory that this process may use: the machine's, or its cgroup's limit where that is less."""
+    limit = _total_memory(root)
+    for folder in _folders("memory", root):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            value = _number(folder / name)
+            if value is not None and value < _UNLIMITED:
+                limit = min(limit, value)
+    return limit
+
+
+def resident_memory(root: Path = Path("/")) -> int:
+    """Bytes of memory that this process holds now."""
+    pages = int((root / "proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
+    """Instruction sets of the first core, as /proc/cpuinfo names them; empty where it does not tell."""
+    try:
+        for line in (root / "proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("flags", "Features"):
+                return frozenset(value.split())
+    except OSError:
+        pass
+    return frozenset()
+
+
+def cpu_name(root: Path = Path("/")) -> str:
+    try:
+        for line in (root / "proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    except OSError:
+        pass
+    return "cpu"
+
+
+def _folders(controller: str, root: Path) -> list[Path]:
+    """The cgroup folders that hold limits for this process: its own and all above, for v1 and v2.
+
+    Inside a container the path of /proc/self/cgroup may be the host's and absent here; the mount's root, which is
+    always looked at, then is the container's own group.
+    """
+    mount = root / "sys/fs/cgroup"
+    folders = []
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base = mount
+        elif controller in controllers.split(","):
+            base = next((b for b in (mount / controllers, mount / controller) if b.is_dir()), mount)
+        else:
+            continue
+        own = base / path.lstrip("/")
+        folders += [folder for folder in (own, *own.parents) if folder == base or base in folder.parents]
+    return folders or [mount]
+
+
+def _quota(folder: Path) -> float | None:
+    """Cores that this folder's CPU quota grants; None where it sets none."""
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        pass
+    v1_quota, v1_period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+    if v1_quota is None or v1_period is None or v1_quota <= 0:
+        return None
+    return v1_quota / v1_period
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _total_memory(root: Path) -> int:
+    for line in (root / "proc/meminfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == "MemTotal":
+            return int(value.split()[0]) * 1024
+    raise OSError("/proc/meminfo does not tell MemTotal")

@@ -1,0 +1,126 @@
+"""How settings are read: precedence, refusals by name, and the round trip to a command line."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from kvasir.config.options import (
+    ConfigError,
+    OptionParser,
+    add_options,
+    from_args,
+    option,
+    parse_duration,
+    parse_fraction,
+    parse_int,
+    parse_size,
+    to_args,
+)
+from kvasir.config.settings import SchedulerConfig
+
+
+@dataclass(frozen=True)
+class Sample:
+    max_num_seqs: int | None = option(None, "requests at most", parse=parse_int(1))
+    dtype: str = option("auto", "precision", choices=("auto", "float32"))
+    name: tuple[str, ...] = option((), "names", many=True)
+    verbose: bool = option(False, "say more")
+    timeout: float = option(10.0, "time", parse=parse_duration)
+
+
+def read(*argv: str, **environ: str) -> Sample:
+    parser = OptionParser(prog="sample")
+    add_options(parser, Sample, "sample")
+    return from_args(Sample, parser.parse_args(argv), environ)
+
+
+def test_an_argument_beats_the_environment_which_beats_the_default() -> None:
+    assert read("--max-num-seqs", "3", KVASIR_MAX_NUM_SEQS="4").max_num_seqs == 3
+    assert read(KVASIR_MAX_NUM_SEQS="4").max_num_seqs == 4
+    assert read().max_num_seqs is None
+    assert read("--no-verbose", KVASIR_VERBOSE="true").verbose is False
+    assert read(KVASIR_VERBOSE="true").verbose is True
+
+
+def test_lists_come_from_several_values_or_commas() -> None:
+    assert read("--name", "a", "b").name == ("a", "b")
+    assert read(KVASIR_NAME="a,b").name == ("a", "b")
+
+
+def test_an_empty_variable_is_as_good_as_none() -> None:
+    assert read(KVASIR_DTYPE="").dtype == "auto"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--max-num-seqs", "0"], "--max-num-seqs: 0 is out of range: give at least 1"),
+        (["--max-num-seqs", "many"], "--max-num-seqs: 'many' is not a whole number"),
+        (["--dtype", "int3"], "--dtype: invalid choice: 'int3' (choose from auto, float32)"),
+        (["--max-num", "3"], "unrecognized arguments: --max-num 3"),
+        (["--timeout", "soon"], "--timeout: 'soon' is not a duration"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        read(*argv)
+    assert exit_.value.code == 2
+    assert message.replace("'", "") in capsys.readouterr().err.replace("'", "")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("KVASIR_MAX_NUM_SEQS", "-1", "KVASIR_MAX_NUM_SEQS: -1 is out of range"),
+        ("KVASIR_DTYPE", "int3", "KVASIR_DTYPE: 'int3' is not one of auto, float32"),
+        ("KVASIR_VERBOSE", "perhaps", "KVASIR_VERBOSE: 'perhaps' is neither true nor false"),
+    ],
+)
+def test_bad_variables_are_refused_by_name(variable: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(**{variable: value})
+
+
+def test_contradictory_options_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--max-num-batched-tokens 8 is below --max-num-seqs 9"):
+        SchedulerConfig(max_num_seqs=9, max_num_batched_tokens=8)
+
+
+def test_a_config_survives_the_way_to_a_command_line_and_back() -> None:
+    config = Sample(max_num_seqs=7, dtype="float32", name=("x", "y"), verbose=True, timeout=0.5)
+    assert read(*to_args(config)) == config
+    assert to_args(Sample()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4096", 4096), ("1Ki", 1024), ("1.5Gi", 3 * 2**29), ("2G", 2 * 10**9), (" 10M ", 10**7)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30", 30), ("30s", 30), ("10m", 600), ("1h30m", 5400), ("500ms", 0.5), ("0s", 0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "Gi", "1Zi", "-1Gi", "1 2"])
+def test_bad_sizes(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["", "s", "1d", "-1s", "10m5"])
+def test_bad_durations(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["0", "1.1", "-0.5", "nan"])
+def test_bad_fractions(text: str) -> None:
+    with pytest.raises(ValueError, match="out of range"):
+        parse_fraction(text)

@@ -1,0 +1,76 @@
+"""`auto` becomes a value in one place, and contradictions with model or machine are refused."""
+
+import dataclasses
+
+import pytest
+
+from kvasir.config.options import ConfigError
+from kvasir.config.resolve import DeviceFacts, ModelFacts, ResolvedEngine, resolve_engine
+from kvasir.config.settings import (
+    CacheConfig,
+    DeviceConfig,
+    EngineConfig,
+    ModelConfig,
+    ParallelConfig,
+    SchedulerConfig,
+)
+
+CPU = DeviceFacts(kind="cpu", name="a CPU", cores=4, memory_limit=8 * 2**30, fast_bfloat16=True)
+GPU = DeviceFacts(kind="cuda", name="a GPU", cores=4, memory_limit=80 * 2**30, fast_bfloat16=True)
+MODEL = ModelFacts(dtype="bfloat16", max_model_len=4096)
+
+
+def resolve(
+    device: DeviceFacts = CPU, model: ModelFacts = MODEL, max_model_len: int | None = None, **parts: object
+) -> ResolvedEngine:
+    config = EngineConfig(ModelConfig("demo://", max_model_len=max_model_len))
+    return resolve_engine(dataclasses.replace(config, **parts), model, device)  # type: ignore[arg-type]
+
+
+def test_nothing_is_left_auto_on_cpu() -> None:
+    resolved = resolve()
+    assert (resolved.device, resolved.dtype, resolved.max_model_len) == ("cpu", "bfloat16", 4096)
+    assert (resolved.max_num_seqs, resolved.max_num_batched_tokens) == (64, 2048)
+    assert resolved.kv_cache_memory_bytes == 2**30
+
+
+def test_a_gpu_takes_larger_steps_and_profiles_its_memory() -> None:
+    resolved = resolve(GPU)
+    assert (resolved.max_num_seqs, resolved.max_num_batched_tokens) == (256, 8192)
+    assert resolved.kv_cache_memory_bytes is None
+
+
+def test_bfloat16_is_computed_in_float32_where_the_cpu_has_no_instructions_for_it() -> None:
+    slow = dataclasses.replace(CPU, fast_bfloat16=False)
+    assert resolve(slow).dtype == "float32"
+
+
+def test_a_given_dtype_wins() -> None:
+    config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(dtype="float32"))
+    assert resolve_engine(config, MODEL, CPU).dtype == "float32"
+
+
+def test_ranks_of_one_machine_share_its_cores() -> None:
+    assert resolve(parallel=ParallelConfig(data_parallel_size_local=2)).threads == 2
+    assert resolve(parallel=ParallelConfig(data_parallel_size_local=16)).threads == 1
+
+
+def test_the_budget_follows_the_rows_and_the_rows_the_budget() -> None:
+    assert resolve(scheduler=SchedulerConfig(max_num_seqs=4096)).max_num_batched_tokens == 4096
+    assert resolve(scheduler=SchedulerConfig(max_num_batched_tokens=16)).max_num_seqs == 16
+
+
+def test_a_context_longer_than_the_models_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--max-model-len 5000 is more than the model's own 4096"):
+        resolve(max_model_len=5000)
+
+
+def test_a_cache_larger_than_the_containers_memory_is_refused() -> None:
+    with pytest.raises(ConfigError, match="raise its memory limit or lower --kv-cache-memory-bytes"):
+        resolve(cache=CacheConfig(kv_cache_memory_bytes=9 * 2**30))
+
+
+def test_float16_on_cpu_is_refused() -> None:
+    config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(dtype="float16"))
+    with pytest.raises(ConfigError, match="choose bfloat16 or float32"):
+        resolve_engine(config, MODEL, CPU)
