@@ -1,0 +1,185 @@
+"""AsyncLLM: generate text with whatever engines are there. The frontend's routes call it, on the event loop.
+
+It puts the client's parts together: a request is written into the journal, the router picks an engine, the link
+carries it there, and the output processor turns what comes back into the deltas that `generate` yields.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping
+
+from kvasir.client.collector import Delta
+from kvasir.client.detokenizer import Detokenizer
+from kvasir.client.engine import Engine
+from kvasir.client.engine_link import FrontendLink
+from kvasir.client.errors import EngineUnavailable
+from kvasir.client.input_processor import InputProcessor, Prompted
+from kvasir.client.journal import Journal, LiveRequest
+from kvasir.client.observer import RequestObserver
+from kvasir.client.output_processor import OutputProcessor
+from kvasir.client.router import Router
+from kvasir.config.settings import FrontendConfig
+from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.model import ModelInfo
+from kvasir.hub.tokenizer import Tokenizer
+from kvasir.protocol import Abort, FinishReason, Outputs
+
+__all__ = ["AsyncLLM", "Delta"]
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER = 5.0
+"""Seconds a client is told to wait when no engine is usable: about what a restarted engine needs at least."""
+
+
+class AsyncLLM:
+    """The engines of one model as one generator of text. Owns the link; listens to it (LinkListener)."""
+
+    def __init__(
+        self,
+        config: FrontendConfig,
+        model: ModelInfo,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None,
+        *,
+        observer: RequestObserver,
+    ) -> None:
+        self._model_len = config.model.max_model_len or model.max_model_len
+        self._observer = observer
+        self._journal = Journal(config.server.max_live_requests)
+        self._router = Router(self._journal.in_flight)
+        self._detokenizer = Detokenizer(tokenizer)
+        self._link = FrontendLink(
+            config.link,
+            service=config.link.service_uid,
+            fingerprint=model.fingerprint,
+            tokenizer_hash=model.tokenizer_hash,
+            listener=self,
+        )
+        # Outputs that do not fit together: the link takes the engine for lost, and comes back to engine_lost below.
+        self._outputs = OutputProcessor(self._journal, observer, model.eos_token_ids, distrust=self._link.lose)
+        self._closing = False
+        self.input = InputProcessor(
+            model, tokenizer, chat_template, lambda: self.max_model_len, config.server.max_live_requests
+        )
+        self.ever_ready = False
+        """An engine has been ready since the start: what is asked now can be expected to be served."""
+
+    async def start(self) -> None:
+        """Bind the link: engines can come from now on. Raises ConfigError for an address that cannot be bound."""
+        await self._link.start()
+
+    async def close(self) -> None:
+        """End what is still live with an error and leave the engines."""
+        self._closing = True
+        for request in self._journal.unfinished():
+            self._abort(request)
+            self._outputs.fail(request, "the frontend is shutting down: try again")
+        await self._link.close()
+        self.input.close()
+
+    async def drain(self, timeout: float) -> None:  # noqa: ASYNC109 - running into it is no error here
+        """Wait until no request is live, at most this many seconds; the caller has stopped taking new ones."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._journal.wait_empty()
+        except TimeoutError:
+            log.warning(
+                "%d requests are still running after the drain timeout of %g s", len(self._journal), timeout
+            )
+
+    @property
+    def link_address(self) -> str:
+        """Where the link is bound, for engines to connect to (with the port that was picked for port 0)."""
+        return self._link.addresses
+
+    @property
+    def live_requests(self) -> int:
+        return len(self._journal)
+
+    @property
+    def engines(self) -> Mapping[str, Engine]:
+        """Every engine on the link, by incarnation."""
+        return self._link.engines
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of prompt and output together that every ready engine can take."""
+        ready = [engine.ready.max_model_len for engine in self._link.engines.values() if engine.ready]
+        return min([self._model_len, *ready])
+
+    async def generate(self, request_id: str, prompted: Prompted) -> AsyncGenerator[Delta, None]:
+        """The output as it comes; a consumer that is slow gets larger deltas, and the last has a finish reason.
+
+        Closing or cancelling the generator aborts the request. Raises EngineUnavailable, TooManyRequests or
+        InvalidRequest before the first delta, and RequestFailed at any time.
+        """
+        request = LiveRequest(
+            request_id,
+            prompted.prompt_token_ids,
+            prompted.params,
+            self._detokenizer.stream(prompted.prompt_token_ids),
+        )
+        self._journal.add(request)
+        try:
+            self._dispatch(request)
+            while True:
+                delta = await request.collector.take()
+                yield delta
+                if delta.finish_reason is not None:
+                    return
+        finally:
+            self._leave(request)
+
+    # ------------------------------------------------------------------------------------------ requests
+
+    def _dispatch(self, request: LiveRequest) -> None:
+        """Give the request to an engine. Raises EngineUnavailable when there is none."""
+        # Each failed send removes an engine from the link, so this ends.
+        while (engine := self._router.pick(self._link.engines.values())) and not self._closing:
+            if self._link.send(engine.incarnation, request.message()):
+                self._journal.assign(request, engine.incarnation)
+                self._observer.request_started(len(request.prompt_token_ids))
+                return
+        raise EngineUnavailable(self._why_unavailable(), RETRY_AFTER)
+
+    def _leave(self, request: LiveRequest) -> None:
+        """The consumer is gone, with the end of its output or without."""
+        self._abort(request)
+        self._outputs.end(request, FinishReason.ABORT)
+        self._journal.remove(request)
+
+    def _abort(self, request: LiveRequest) -> None:
+        if request.engine is not None:
+            self._link.send(request.engine, Abort([request.request_id]))
+
+    def _why_unavailable(self) -> str:
+        if self._closing:
+            return "the frontend is shutting down: try again"
+        phases = ", ".join(f"{engine.incarnation} is {engine.phase}" for engine in self._link.engines.values())
+        return f"no engine is ready ({phases or 'none is connected'}): try again in a while"
+
+    # ------------------------------------------------------------------------------------------ LinkListener
+
+    def engine_changed(self, engine: Engine) -> None:
+        self._router.reported(engine)
+        if engine.usable:
+            self.ever_ready = True
+
+    def engine_outputs(self, engine: Engine, outputs: Outputs) -> None:
+        self._outputs.receive(engine.incarnation, outputs.outputs)
+        self._router.reported(engine)
+
+    def engine_lost(self, engine: Engine, reason: str) -> None:
+        """Its requests end here; what it sent before it was lost still reaches their consumers."""
+        self._outputs.flush(engine.incarnation)
+        requests = self._journal.of_engine(engine.incarnation)
+        for request in requests:
+            self._outputs.fail(
+                request,
+                f"the engine {engine.incarnation} was lost after {len(request.output_token_ids)} tokens of the "
+                "answer: try again",
+            )
+        self._router.forget(engine.incarnation)
+        if requests:
+            log.error("engine %s was lost with %d requests: %s", engine.incarnation, len(requests), reason)

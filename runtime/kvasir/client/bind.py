@@ -1,0 +1,62 @@
+"""Binds the frontend's end of the link, without taking an address from a process that lives."""
+
+import errno
+import os
+import socket as sockets
+import stat
+
+import zmq
+
+from kvasir.config.options import ConfigError
+from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
+
+
+def frontend_address(link: tuple[str, ...], has_keys: bool) -> LinkAddress:
+    """The one address a frontend binds. Raises ConfigError."""
+    if len(link) != 1:
+        raise ConfigError(f"--link: a frontend binds one address, {len(link)} are given")
+    address = parse_address(link[0])
+    if not address.is_ipc and address.host != "*" and address.ip is None:
+        raise ConfigError(f"--link {address.text}: a frontend binds an IP address of its own, or * for all of them")
+    require_keys(address, has_keys)
+    return address
+
+
+def bind(socket: zmq.Socket[bytes], address: LinkAddress) -> str:
+    """Bind and return the address engines can connect to, a port 0 filled in. Raises ConfigError."""
+    if address.is_ipc:
+        private_directory(address)
+        _clear_stale(address)
+        endpoint = address.endpoint()
+    else:
+        socket.ipv6 = ":" in address.host
+        # ZMQ writes "any free port" as a star.
+        endpoint = address.endpoint() if address.port else address.endpoint().removesuffix("0") + "*"
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        reason = "another process has it" if error.errno == errno.EADDRINUSE else str(error)
+        raise ConfigError(f"--link {address.text} cannot be bound: {reason}") from error
+    return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+
+
+def _clear_stale(address: LinkAddress) -> None:
+    """ZMQ's bind unlinks whatever has the path, so look first: only the socket of a dead process may go."""
+    try:
+        mode = os.lstat(address.path).st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(f"--link {address.text} cannot be bound: {address.path} is there and is not a socket")
+    with sockets.socket(sockets.AF_UNIX) as probe:
+        probe.setblocking(False)  # a live listener with a full backlog answers EAGAIN
+        try:
+            probe.connect(address.path)
+        except ConnectionRefusedError:
+            os.unlink(address.path)
+            return
+        except FileNotFoundError:
+            return
+        except BlockingIOError:
+            pass
+    raise ConfigError(f"--link {address.text} cannot be bound: a process that runs listens there")

@@ -1,0 +1,77 @@
+"""An engine as the frontend knows it from the link, and who is told of its changes."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from kvasir.protocol import (
+    OLDEST_PROTOCOL,
+    PROTOCOL_VERSION,
+    EngineStats,
+    Hello,
+    Outputs,
+    Phase,
+    Progress,
+    Ready,
+)
+
+
+@dataclass(eq=False)
+class Engine:
+    """One incarnation, from its Hello until it is lost; made and changed by the link only."""
+
+    incarnation: str
+    rank: int
+    node: str
+    phase: Phase
+    progress: Progress | None
+    last_seen: float
+    """Of the event loop's clock."""
+    ready: Ready | None = None
+    stats: EngineStats | None = None
+    step_age: float = 0.0
+    """Seconds that its current step has taken so far, as last told; 0 when idle."""
+    draining: bool = False
+    lost: bool = False
+
+    @property
+    def usable(self) -> bool:
+        """It takes requests."""
+        return self.ready is not None and not self.draining and not self.lost
+
+
+class LinkListener(Protocol):
+    """Who is told what happens on the link; called on the event loop, also from within `FrontendLink.send`."""
+
+    def engine_changed(self, engine: Engine) -> None:
+        """It is new, or its phase, progress, readiness or load changed."""
+
+    def engine_outputs(self, engine: Engine, outputs: Outputs) -> None: ...
+
+    def engine_lost(self, engine: Engine, reason: str) -> None:
+        """Called once; nothing comes from this incarnation any more unless it introduces itself again."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an engine must have in common with this frontend."""
+
+    service: str
+    fingerprint: str
+    tokenizer_hash: str
+
+    def refusal(self, hello: Hello) -> str | None:
+        """Why the engine is not accepted: the first thing that differs, with both values."""
+        if not OLDEST_PROTOCOL <= hello.protocol <= PROTOCOL_VERSION + 1:  # a newer engine knows its predecessor
+            return (
+                f"the engine speaks protocol {hello.protocol} (kvasir {hello.version}), the frontend "
+                f"{OLDEST_PROTOCOL} to {PROTOCOL_VERSION}: run versions that are at most one protocol apart"
+            )
+        pairs = (
+            ("service", hello.service, self.service, "its --link address leads to another service's frontend"),
+            ("model fingerprint", hello.fingerprint, self.fingerprint, "give both the same model"),
+            ("tokenizer hash", hello.tokenizer_hash, self.tokenizer_hash, "give both the same tokenizer files"),
+        )
+        for what, engines, frontends, remedy in pairs:
+            if engines != frontends:
+                return f"the {what} of the engine is {engines!r}, that of the frontend {frontends!r}: {remedy}"
+        return None

@@ -1,0 +1,147 @@
+"""One engine step: schedule, execute, update. Called by the busy loop (loop.py), free of sockets and clocks."""
+
+import logging
+from collections.abc import Iterable
+
+from kvasir.engine.request import EngineRequest
+from kvasir.engine.scheduler import RequestRefused, Scheduler
+from kvasir.executor.base import Executor
+from kvasir.protocol import AddRequest, EngineStats, FinishReason, Outputs, RequestOutput
+from kvasir.worker.step import StepInput, StepOutput
+
+log = logging.getLogger(__name__)
+
+_NOTHING_COMPUTED = StepOutput(token_ids=[])
+
+
+class EngineCore:
+    """The requests of all frontends, a scheduler over them and the executor that computes them."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, vocab_size: int) -> None:
+        self.scheduler = scheduler
+        self.num_steps = 0
+        self._executor = executor
+        self._vocab_size = vocab_size
+        self._answers: dict[str, list[RequestOutput]] = {}  # by frontend: outputs that need no step
+
+    # ------------------------------------------------------------------------------------------ coming and going
+
+    def add(self, frontend: str, message: AddRequest) -> None:
+        """Queue a request; one that is refused or complete already gets its answer with the next outputs."""
+        if not self._make_room_for(frontend, message):
+            return
+        try:
+            request = EngineRequest(frontend, message)
+            self._check_vocabulary(request)
+            answer = self.scheduler.add(request)
+        except RequestRefused as refusal:
+            answer = _error(message.request_id, message.attempt, len(message.output_token_ids), str(refusal))
+        if answer is not None:
+            self._answer(frontend, answer)
+
+    def abort(self, frontend: str, request_ids: Iterable[str]) -> None:
+        """Forget these requests of the frontend; the ones that have ended meanwhile are passed over."""
+        for request_id in request_ids:
+            request = self.scheduler.requests.get(request_id)
+            if request is not None and request.frontend == frontend:
+                self.scheduler.abort(request)
+
+    def abort_frontend(self, frontend: str) -> int:
+        """Forget everything of a frontend that is gone; returns how many requests it had."""
+        self._answers.pop(frontend, None)
+        requests = [request for request in self.scheduler.requests.values() if request.frontend == frontend]
+        for request in requests:
+            self.scheduler.abort(request)
+        return len(requests)
+
+    def fail_all(self, reason: str) -> int:
+        """End every request with an error for its client; returns how many there were."""
+        requests = list(self.scheduler.requests.values())
+        for request in requests:
+            self.scheduler.abort(request)
+            error = _error(request.request_id, request.attempt, request.num_output_tokens, reason)
+            self._answer(request.frontend, error)
+        return len(requests)
+
+    # ---------------------------------------------------------------------------------------------------- steps
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work or bool(self._answers)
+
+    def step(self) -> dict[str, Outputs]:
+        """A whole step; returns the outputs by frontend."""
+        return self.update(self.execute())
+
+    def execute(self) -> StepOutput:
+        """The first half of a step. Aborts taken between the halves silence what was just computed."""
+        step = self.scheduler.schedule()
+        if _is_empty(step):
+            return _NOTHING_COMPUTED
+        output = self._executor.execute(step)
+        self.num_steps += 1
+        return output
+
+    def update(self, output: StepOutput) -> dict[str, Outputs]:
+        """The second half: returns the outputs by frontend."""
+        outputs = self.scheduler.update(output)
+        for frontend, answers in self._answers.items():
+            outputs.setdefault(frontend, []).extend(answers)
+        self._answers = {}
+        stats = self.stats()
+        return {frontend: Outputs(each, stats) for frontend, each in outputs.items()}
+
+    def stats(self) -> EngineStats:
+        scheduler = self.scheduler
+        return EngineStats(
+            waiting=len(scheduler.waiting),
+            running=len(scheduler.running),
+            kv_blocks_used=scheduler.pool.num_used,
+            step=self.num_steps,
+            preemptions=scheduler.num_preemptions,
+        )
+
+    def check_idle(self) -> None:
+        """What must hold when there is no work. Raises AssertionError."""
+        self.scheduler.check_idle()
+        self._executor.check_idle()
+
+    # --------------------------------------------------------------------------------------------------- pieces
+
+    def _make_room_for(self, frontend: str, message: AddRequest) -> bool:
+        """Settle what happens to a live request of the same id; False where the new one is not to be added."""
+        live = self.scheduler.requests.get(message.request_id)
+        if live is None:
+            return True
+        if live.frontend != frontend:
+            reason = f"request id {message.request_id} is in use by another frontend"
+            self._answer(
+                frontend, _error(message.request_id, message.attempt, len(message.output_token_ids), reason)
+            )
+            return False
+        if message.attempt <= live.attempt:
+            log.warning(
+                "request %s attempt %d came while attempt %d runs: dropped",
+                message.request_id,
+                message.attempt,
+                live.attempt,
+            )
+            return False
+        self.scheduler.abort(live)
+        return True
+
+    def _check_vocabulary(self, request: EngineRequest) -> None:
+        """The frontend has checked it; a token without an embedding would end the engine and not the request."""
+        if request.token_ids and not 0 <= min(request.token_ids) <= max(request.token_ids) < self._vocab_size:
+            raise RequestRefused(f"a token id is outside of the model's vocabulary of {self._vocab_size} tokens")
+
+    def _answer(self, frontend: str, output: RequestOutput) -> None:
+        self._answers.setdefault(frontend, []).append(output)
+
+
+def _is_empty(step: StepInput) -> bool:
+    return not (step.finished or step.scheduled)
+
+
+def _error(request_id: str, attempt: int, position: int, reason: str) -> RequestOutput:
+    return RequestOutput(request_id, attempt, position, [], finish_reason=FinishReason.ERROR, error=reason)

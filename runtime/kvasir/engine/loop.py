@@ -1,0 +1,136 @@
+"""The busy loop of an engine: take messages, schedule, execute, update, send. Runs in the process's main thread.
+
+All sockets belong to the link's own thread; the two talk by queues. Without work the loop sleeps in the link's
+inbox and uses no CPU.
+"""
+
+import logging
+import queue
+import time
+from typing import Final, Protocol
+
+from kvasir.engine.core import EngineCore
+from kvasir.engine.link import FrontendLost, Received
+from kvasir.engine.status import EngineStatus
+from kvasir.protocol import Abort, AddRequest, EngineStats, Outputs, Phase
+
+log = logging.getLogger(__name__)
+
+DRAIN_SETTLE: Final = 0.5
+"""Seconds that a draining engine stays at least: requests sent before its word arrived are still served."""
+
+
+class Link(Protocol):
+    """What the loop needs of the EngineLink."""
+
+    @property
+    def inbox(self) -> "queue.SimpleQueue[Received | FrontendLost | None]": ...
+    def send(self, frontend: str, outputs: Outputs) -> None: ...
+    def set_load(self, stats: EngineStats, busy: bool) -> None: ...
+    def drain(self) -> None: ...
+
+
+class EngineLoop:
+    """Drives a core with what comes over a link until it is told to drain."""
+
+    def __init__(
+        self,
+        core: EngineCore,
+        link: Link,
+        status: EngineStatus,
+        drain_timeout: float,
+        drain_settle: float = DRAIN_SETTLE,
+    ) -> None:
+        self._core = core
+        self._link = link
+        self._status = status
+        self._drain_timeout = drain_timeout
+        self._drain_settle = min(drain_settle, drain_timeout)
+        self._drain_asked = False
+        self._drain_began: float | None = None
+
+    def run(self) -> None:
+        """Returns when the engine is drained. Whatever a step raises ends the engine and is raised here."""
+        while True:
+            self._take_messages(may_wait=True)
+            if self._drained():
+                return
+            self._show_load()
+            output = self._core.execute()
+            self._take_messages(may_wait=False)  # an abort that came meanwhile is obeyed before the update
+            self._send(self._core.update(output))
+
+    def drain(self) -> None:
+        """Finish what is there and return from `run`. Safe to call from a signal handler."""
+        self._drain_asked = True
+        self._link.inbox.put(None)
+
+    def _take_messages(self, may_wait: bool) -> None:
+        """Obey everything in the inbox; where there is no work, wait for the first message."""
+        if may_wait and not self._core.has_work:
+            self._core.check_idle()
+            self._show_load()
+            self._wait_for_message()
+        while True:
+            try:
+                item = self._link.inbox.get_nowait()
+            except queue.Empty:
+                break
+            self._obey(item)
+        if self._drain_asked and self._drain_began is None:
+            self._begin_drain()
+
+    def _wait_for_message(self) -> None:
+        timeout = None
+        if self._drain_began is not None:
+            timeout = max(0.0, self._drain_began + self._drain_settle - time.monotonic())
+        try:
+            self._obey(self._link.inbox.get(timeout=timeout))
+        except queue.Empty:
+            return
+
+    def _obey(self, item: Received | FrontendLost | None) -> None:
+        match item:
+            case Received(frontend, AddRequest() as message):
+                self._core.add(frontend, message)
+            case Received(frontend, Abort(request_ids)):
+                self._core.abort(frontend, request_ids)
+            case FrontendLost(frontend):
+                if aborted := self._core.abort_frontend(frontend):
+                    log.info("frontend %s is gone: its %d requests are aborted", frontend, aborted)
+            case None:
+                pass  # only a wake-up: drain() has set its flag
+
+    def _show_load(self) -> None:
+        busy = self._core.has_work
+        self._status.beat(busy)
+        self._link.set_load(self._core.stats(), busy)
+
+    def _send(self, outputs: dict[str, Outputs]) -> None:
+        for frontend, message in outputs.items():
+            self._link.send(frontend, message)
+
+    # ----------------------------------------------------------------------------------------------------- drain
+
+    def _begin_drain(self) -> None:
+        self._drain_began = time.monotonic()
+        self._status.enter(Phase.DRAINING)
+        self._link.drain()
+        stats = self._core.stats()
+        log.info(
+            "draining: %d running and %d waiting requests have %.0f s to finish",
+            stats.running,
+            stats.waiting,
+            self._drain_timeout,
+        )
+
+    def _drained(self) -> bool:
+        """Whether the loop may end; past the drain timeout it makes sure that it may."""
+        if self._drain_began is None:
+            return False
+        elapsed = time.monotonic() - self._drain_began
+        if elapsed >= self._drain_timeout and self._core.has_work:
+            reason = f"the engine shut down and the request did not finish within {self._drain_timeout:.0f} s"
+            log.warning("drain timeout: %d requests end with an error", self._core.fail_all(reason))
+            self._send(self._core.step())
+        return not self._core.has_work and elapsed >= self._drain_settle

@@ -1,0 +1,252 @@
+"""The engine process: from its settings to a serving loop and back. `kvasir engine` calls `run_engine`.
+
+The order is made for a start-up that can be watched and fails early: the ops port answers first; then the model's
+config.json is read (a wrong model is refused before anything large is loaded); the link says Hello while torch is
+imported; then weights, KV memory, a first step, Ready.
+"""
+
+import dataclasses
+import gc
+import logging
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from prometheus_client import CollectorRegistry
+
+import kvasir
+from kvasir.config.options import ConfigError, flag_of
+from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine
+from kvasir.config.settings import EngineConfig
+from kvasir.engine.block_pool import BlockPool
+from kvasir.engine.core import EngineCore
+from kvasir.engine.link import EngineIdentity, EngineLink, new_incarnation
+from kvasir.engine.loop import EngineLoop
+from kvasir.engine.metrics import EngineCollector
+from kvasir.engine.ops import OpsServer
+from kvasir.engine.scheduler import Scheduler, longest_sequence
+from kvasir.engine.status import EngineStatus
+from kvasir.executor.base import Executor
+from kvasir.hub.model import ModelInfo, load_model_info
+from kvasir.hub.source import fetch, normalise
+from kvasir.link.sockets import step_age_limit
+from kvasir.observability.logging import setup_logging
+from kvasir.protocol import Dead, Goodbye, Phase, Progress, Ready
+
+log = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USER_ERROR = 2
+
+
+def run_engine(config: EngineConfig) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit code: 0 drained, 1 failed, 2 a setting cannot be used.
+
+    Must be called in the main thread: it takes over both signals.
+    """
+    setup_logging(
+        f"engine-{config.parallel.data_parallel_rank}", config.process.log_level, config.process.log_format
+    )
+    return EngineProcess(config).run()
+
+
+class _Stopped(Exception):
+    """Told to end before there was anything to drain."""
+
+
+class EngineProcess:
+    """Owns the parts of the process and their order; one per process."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        rank = config.parallel.data_parallel_rank
+        names = config.model.served_model_name
+        self._config = config
+        self._status = EngineStatus(new_incarnation(rank), rank, step_age_limit(config.link.heartbeat_timeout))
+        self._collector = EngineCollector(self._status, names[0] if names else config.model.source)
+        self._ops: OpsServer | None = None
+        self._link: EngineLink | None = None
+        self._executor: Executor | None = None
+        self._loop: EngineLoop | None = None
+        self._stop_asked = False
+        self._began = time.monotonic()
+
+    def run(self) -> int:
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        try:
+            self._serve()
+        except _Stopped:
+            log.info("stopped before it was ready")
+        except ConfigError as error:
+            log.error("%s", error, exc_info=log.isEnabledFor(logging.DEBUG))
+            return self._end(EXIT_USER_ERROR, Dead(str(error)))
+        except Exception as error:
+            log.exception("the engine failed in phase %s", self._status.phase)
+            return self._end(EXIT_FAILED, Dead(f"{type(error).__name__}: {error}"))
+        return self._end(EXIT_OK, Goodbye())
+
+    def _serve(self) -> None:
+        with self._phase(Phase.STARTING):
+            registry = CollectorRegistry()
+            registry.register(self._collector)
+            self._ops = OpsServer(self._config.ops, self._status, registry)
+            log.info("probes and metrics on http://%s:%d", self._ops.host, self._ops.port)
+            model = self._read_model()
+            link = self._link = EngineLink(self._config.link, self._identity(model))
+            self._status.link_problem = lambda: link.problem
+            link.start()
+            settings = _resolve(self._config, model)
+        with self._phase(Phase.LOADING):
+            executor = self._executor = self._load(settings, model)
+        with self._phase(Phase.WARMING):
+            num_blocks = executor.allocate_kv_cache()
+            settings = _fit_context(settings, num_blocks, asked=self._config.model.max_model_len)
+            executor.warm_up()
+            core = self._collector.core = _build_core(settings, model, num_blocks, executor)
+            self._loop = EngineLoop(core, link, self._status, self._config.process.drain_timeout)
+            gc.collect()
+            gc.freeze()  # what lives now lives for ever: no later collection has to walk it
+        self._check_stop()
+        self._announce(link, settings, num_blocks)
+        self._loop.run()
+
+    # ------------------------------------------------------------------------------------------------- start-up
+
+    @contextmanager
+    def _phase(self, phase: Phase) -> Iterator[None]:
+        """A phase of the start-up: shown while it lasts, timed when it is done."""
+        self._check_stop()
+        began = time.monotonic()
+        self._status.enter(phase)
+        if self._link is not None:
+            self._link.set_phase(phase)
+        yield
+        seconds = self._status.startup_seconds[phase] = time.monotonic() - began
+        log.info("%s took %.2f s", phase, seconds)
+
+    def _read_model(self) -> ModelInfo:
+        """Configuration only: small, and read without torch."""
+        source = normalise(self._config.model.source)
+        return load_model_info(fetch(source, weights=False, download_dir=self._config.model.download_dir))
+
+    def _identity(self, model: ModelInfo) -> EngineIdentity:
+        return EngineIdentity(
+            incarnation=self._status.incarnation,
+            rank=self._status.rank,
+            node=socket.gethostname(),
+            service=self._config.link.service_uid,
+            version=kvasir.__version__,
+            fingerprint=model.fingerprint,
+            tokenizer_hash=model.tokenizer_hash,
+        )
+
+    def _load(self, settings: ResolvedEngine, model: ModelInfo) -> Executor:
+        from kvasir.executor.in_process import InProcessExecutor
+
+        source = normalise(self._config.model.source)
+        path = fetch(
+            source, weights=True, download_dir=self._config.model.download_dir, progress=self._show_progress
+        )
+        if path != model.path:
+            raise ConfigError(
+                f"{source} changed while the engine started: {path} is not {model.path}; start it again"
+            )
+        executor = InProcessExecutor(settings, model)
+        executor.load(self._show_progress)
+        return executor
+
+    def _show_progress(self, done: int, total: int) -> None:
+        self._check_stop()
+        progress = Progress(done, total)
+        self._status.advance(progress)
+        if self._link is not None:
+            self._link.set_phase(Phase.LOADING, progress)
+
+    def _announce(self, link: EngineLink, settings: ResolvedEngine, num_blocks: int) -> None:
+        self._status.enter(Phase.READY)
+        link.announce_ready(
+            Ready(
+                block_size=settings.block_size,
+                num_blocks=num_blocks,
+                max_model_len=settings.max_model_len,
+                max_num_seqs=settings.max_num_seqs,
+            )
+        )
+        log.info(
+            "Ready after %.2f s: %d KV blocks of %d tokens, sequences of up to %d tokens",
+            time.monotonic() - self._began,
+            num_blocks,
+            settings.block_size,
+            settings.max_model_len,
+        )
+
+    # ------------------------------------------------------------------------------------------------------- end
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """The first one drains, or ends the start-up at its next step; the same signal again ends at once."""
+        signal.signal(number, signal.SIG_DFL)
+        self._stop_asked = True
+        if self._loop is not None:
+            self._loop.drain()
+
+    def _check_stop(self) -> None:
+        if self._stop_asked:
+            raise _Stopped
+
+    def _end(self, code: int, last: Goodbye | Dead) -> int:
+        """Tell the frontends, then let go of everything."""
+        if isinstance(last, Dead):
+            self._status.enter(Phase.DEAD, last.reason)
+        if self._link is not None:
+            self._link.close(last)
+        if self._executor is not None:
+            self._executor.shutdown()
+        if self._ops is not None:
+            self._ops.close()
+        log.info("ended after %.1f s with exit code %d", time.monotonic() - self._began, code)
+        return code
+
+
+def _resolve(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
+    from kvasir.worker.device import device_facts  # imports torch: only now, after the Hello
+
+    device = device_facts(config.device)
+    log.info("device: %s, %d cores, %.1f GiB", device.name, device.cores, device.memory_limit / 2**30)
+    settings = resolve_engine(config, ModelFacts(dtype=model.dtype, max_model_len=model.max_model_len), device)
+    log.info("settings: %s", settings)
+    return settings
+
+
+def _fit_context(settings: ResolvedEngine, num_blocks: int, asked: int | None) -> ResolvedEngine:
+    """Settings whose longest request fits into the KV cache alone. Raises ConfigError where the user asked more."""
+    fitting = longest_sequence(num_blocks, settings.block_size)
+    if settings.max_model_len <= fitting:
+        return settings
+    if asked is not None:
+        raise ConfigError(
+            f"{flag_of('max_model_len')} {asked} does not fit into the KV cache: its {num_blocks} blocks of "
+            f"{settings.block_size} tokens hold {fitting} tokens; lower it or give the cache more "
+            f"({flag_of('kv_cache_memory_bytes')}, {flag_of('num_gpu_blocks_override')})"
+        )
+    log.warning(
+        "the model could take %d tokens, the KV cache holds %d: the context is limited to that",
+        settings.max_model_len,
+        fitting,
+    )
+    return dataclasses.replace(settings, max_model_len=fitting)
+
+
+def _build_core(settings: ResolvedEngine, model: ModelInfo, num_blocks: int, executor: Executor) -> EngineCore:
+    scheduler = Scheduler(
+        BlockPool(num_blocks),
+        block_size=settings.block_size,
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_model_len=settings.max_model_len,
+        eos_token_ids=model.eos_token_ids,
+    )
+    return EngineCore(scheduler, executor, vocab_size=model.vocab_size)

@@ -1,0 +1,75 @@
+"""The link thread's wait for its sockets: which socket is whose, and a bell that other threads can ring."""
+
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import zmq
+
+log = logging.getLogger(__name__)
+
+
+class Reactor:
+    """Owned by one thread; only `post` may be called from others."""
+
+    def __init__(self) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._poller = zmq.Poller()
+        self._handlers: dict[zmq.Socket[bytes], Callable[[], object]] = {}
+        self._commands: deque[Callable[[], None]] = deque()
+        self._bell_lock = threading.Lock()
+        self._rung = False
+        self._closed = False
+        ear = self._ear = self.context.socket(zmq.PAIR)
+        ear.bind("inproc://bell")
+        self._bell = self.context.socket(zmq.PAIR)
+        self._bell.connect("inproc://bell")
+        self.watch(ear, self._obey)
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Have the owner call this soon, in the order of the posts. Any thread; never blocks."""
+        self._commands.append(command)
+        with self._bell_lock:  # a ZMQ socket is used by one thread at a time
+            if not self._rung and not self._closed:
+                self._rung = True
+                self._bell.send(b"", zmq.NOBLOCK)
+
+    def watch(self, socket: "zmq.Socket[bytes]", handler: Callable[[], object]) -> None:
+        """Call the handler whenever the socket has a message."""
+        self._handlers[socket] = handler
+        self._poller.register(socket, zmq.POLLIN)
+
+    def unwatch(self, socket: "zmq.Socket[bytes]") -> None:
+        if self._handlers.pop(socket, None) is not None:
+            self._poller.unregister(socket)
+
+    def wait(self, seconds: float) -> None:
+        """Handle what comes; return after the first of it, or after so many seconds."""
+        for socket, _ in self._poller.poll(max(0, math.ceil(seconds * 1000))):
+            if (handler := self._handlers.get(socket)) is not None:  # none: an earlier handler closed it
+                try:
+                    handler()
+                except Exception:
+                    log.exception("an event of the link was not handled")
+
+    def close(self) -> None:
+        """Waits for what closed sockets still have to send (their linger)."""
+        with self._bell_lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._bell.close(linger=0)
+        self._ear.close(linger=0)
+        self.context.term()
+
+    def _obey(self) -> None:
+        self._ear.recv(zmq.NOBLOCK)
+        self._rung = False  # before the commands are taken: a later one rings again
+        while self._commands:
+            command = self._commands.popleft()
+            try:
+                command()
+            except Exception:
+                log.exception("a command to the link failed")

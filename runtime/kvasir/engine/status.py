@@ -1,0 +1,70 @@
+"""Where this engine stands: written by its main thread, read by the ops port's threads.
+
+Only plain attributes are shared and each is replaced whole, so no lock is needed.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from kvasir.protocol import Phase, Progress
+
+STARTUP_LIMIT: Final = 900.0
+"""Seconds without progress after which a start-up is stuck (a kernel compilation reports none)."""
+
+
+class EngineStatus:
+    """Phase, loading progress and the last sign of life of an engine."""
+
+    def __init__(
+        self, incarnation: str, rank: int, step_limit: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`step_limit`: seconds after which a step that does not end is stuck."""
+        self.incarnation = incarnation
+        self.rank = rank
+        self.phase = Phase.STARTING
+        self.progress: Progress | None = None
+        self.link_problem: Callable[[], str] = str
+        """Asked for why no frontend knows this engine; empty where one does."""
+        self.startup_seconds: dict[str, float] = {}
+        """Time that each finished phase of the start-up took."""
+        self._step_limit = step_limit
+        self._clock = clock
+        self._message = ""
+        self._busy = True
+        self._last_sign = clock()
+
+    def enter(self, phase: Phase, message: str = "") -> None:
+        self.progress = None
+        self._message = message
+        self.phase = phase
+        self._last_sign = self._clock()
+
+    def advance(self, progress: Progress) -> None:
+        """Bytes were loaded."""
+        self.progress = progress
+        self._last_sign = self._clock()
+
+    def beat(self, busy: bool) -> None:
+        """Called by the busy loop before each step (busy), and before it waits for work."""
+        self._busy = busy
+        self._last_sign = self._clock()
+
+    @property
+    def message(self) -> str:
+        """What people should know besides the phase; empty if all is well."""
+        return self._message or self.link_problem()
+
+    @property
+    def ready(self) -> bool:
+        return self.phase is Phase.READY and self.trouble() is None
+
+    def trouble(self) -> str | None:
+        """Why this process should be restarted; None while it lives."""
+        if self.phase is Phase.DEAD:
+            return f"the engine is dead: {self.message}"
+        silent = self._clock() - self._last_sign
+        if self.phase in (Phase.READY, Phase.DRAINING):
+            stuck = self._busy and silent > self._step_limit
+            return f"the current step runs since {silent:.0f} s" if stuck else None
+        return f"{self.phase} without progress since {silent:.0f} s" if silent > STARTUP_LIMIT else None

@@ -1,0 +1,114 @@
+"""An engine that speaks the real link from within the test's process and does what the test tells it to."""
+
+import asyncio
+import queue
+
+from kvasir.config.settings import LinkConfig
+from kvasir.engine.link import EngineIdentity, EngineLink, FrontendLost, Received, new_incarnation
+from kvasir.hub.model import ModelInfo
+from kvasir.protocol import (
+    Abort,
+    AddRequest,
+    Dead,
+    EngineStats,
+    FinishReason,
+    Goodbye,
+    Outputs,
+    Phase,
+    Ready,
+    RequestOutput,
+)
+
+READY = Ready(block_size=16, num_blocks=64, max_model_len=128, max_num_seqs=8)
+PATIENCE = 10.0
+"""Seconds after which a message that does not come fails the test."""
+
+
+class ScriptedEngine:
+    """Reads the link's inbox when the test asks for a message; answers nothing by itself."""
+
+    def __init__(self, address: str, model: ModelInfo, *, rank: int = 0) -> None:
+        self.identity = EngineIdentity(
+            incarnation=new_incarnation(rank),
+            rank=rank,
+            node="test",
+            service="",
+            version="0",
+            fingerprint=model.fingerprint,
+            tokenizer_hash=model.tokenizer_hash,
+        )
+        self.link = EngineLink(LinkConfig(link=(address,)), self.identity)
+        self.frontend = ""
+        self._steps = 0
+
+    def start(self, ready: Ready | None = READY) -> None:
+        self.link.start()
+        if ready is not None:
+            self.link.set_phase(Phase.READY)
+            self.link.announce_ready(ready)
+
+    def close(self) -> None:
+        self.link.close(Goodbye())
+
+    def die(self, reason: str) -> None:
+        self.link.close(Dead(reason))
+
+    async def request(self) -> AddRequest:
+        """The next message, which must be a request."""
+        message = await self.message()
+        assert isinstance(message, AddRequest), message
+        return message
+
+    async def abort(self) -> list[str]:
+        """The next message, which must be an Abort."""
+        message = await self.message()
+        assert isinstance(message, Abort), message
+        return message.request_ids
+
+    async def message(self) -> AddRequest | Abort:
+        received = await asyncio.to_thread(self.link.inbox.get, timeout=PATIENCE)
+        assert isinstance(received, Received), received
+        self.frontend = received.frontend
+        return received.message
+
+    def messages(self) -> list[AddRequest | Abort]:
+        """What has come up to now."""
+        messages = []
+        while True:
+            try:
+                received = self.link.inbox.get_nowait()
+            except queue.Empty:
+                return messages
+            if isinstance(received, Received):
+                self.frontend = received.frontend
+                messages.append(received.message)
+            else:
+                assert received is None or isinstance(received, FrontendLost)
+
+    def answer(
+        self,
+        request: AddRequest,
+        position: int,
+        token_ids: list[int],
+        finish_reason: FinishReason | None = None,
+        *,
+        attempt: int | None = None,
+        error: str = "",
+    ) -> None:
+        """One step with this request in it."""
+        self.step(
+            [
+                RequestOutput(
+                    request.request_id,
+                    request.attempt if attempt is None else attempt,
+                    position,
+                    token_ids,
+                    finish_reason,
+                    error=error,
+                )
+            ]
+        )
+
+    def step(self, outputs: list[RequestOutput]) -> None:
+        self._steps += 1
+        self.link.send(self.frontend, Outputs(outputs, EngineStats(0, 0, 0, self._steps)))

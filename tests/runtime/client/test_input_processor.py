@@ -1,0 +1,194 @@
+"""What a user can get wrong is refused with the field's name; what is left open is filled in."""
+
+import asyncio
+import json
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvasir.client.errors import InvalidRequest, TooManyRequests
+from kvasir.client.input_processor import INLINE_CHARACTERS, InputProcessor
+from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
+from kvasir.params import SamplingParams
+from runtime.client import trained
+
+LIMIT = 64
+TEMPLATE = (
+    "{% for m in messages %}{% if m['role'] == 'nobody' %}{{ raise_exception('unknown role') }}{% endif %}"
+    "<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = trained.save(trained.byte_level(), tmp_path_factory.mktemp("model"))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def tokenizer(directory: Path) -> Tokenizer:
+    return load_tokenizer(directory)
+
+
+def processor_of(tokenizer: Tokenizer, template: ChatTemplate | None = None, **facts: Any) -> InputProcessor:
+    return InputProcessor(trained.model_info(**facts), tokenizer, template, lambda: LIMIT, max_queued=2)
+
+
+@pytest.fixture
+def processor(directory: Path, tokenizer: Tokenizer) -> Iterator[InputProcessor]:
+    processor = processor_of(tokenizer, ChatTemplate.load(directory))
+    yield processor
+    processor.close()
+
+
+class SlowTokenizer:
+    """Encodes when it is told to."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.threads: list[int] = []
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        self.threads.append(threading.get_ident())
+        self.go.wait(10)
+        return [1]
+
+
+def test_what_is_left_open_gets_the_models_defaults_and_the_rest_of_the_context(tokenizer: Tokenizer) -> None:
+    processor = processor_of(tokenizer, generation_defaults={"temperature": 0.6, "top_k": 20, "top_p": 0.95})
+    params = processor.prepare([5, 6, 7]).params
+    assert (params.temperature, params.top_k, params.top_p) == (0.6, 20, 0.95)
+    assert params.max_tokens == LIMIT - 3
+    params = processor.prepare([5], temperature=0, top_k=-1, top_p=1.0).params
+    assert (params.temperature, params.top_k, params.top_p) == (0.0, 0, 1.0)
+
+
+def test_without_defaults_of_the_model_nothing_is_cut_off(processor: InputProcessor) -> None:
+    params = processor.prepare([5], seed=-(2**63)).params
+    assert params == SamplingParams(max_tokens=LIMIT - 1, seed=-(2**63))
+
+
+def test_seeds_that_are_not_given_differ_and_fit_into_64_bits(processor: InputProcessor) -> None:
+    seeds = {processor.prepare([5]).params.seed for _ in range(50)}
+    assert len(seeds) == 50
+    assert all(-(2**63) <= seed < 2**63 for seed in seeds)
+    assert min(seeds) < 0 < max(seeds)
+
+
+def test_stop_tokens_are_kept_once(processor: InputProcessor) -> None:
+    assert processor.prepare([5], stop_token_ids=[9, 8, 9]).params.stop_token_ids == (9, 8)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("temperature", -0.1, "0 .greedy. or more"),
+        ("temperature", math.nan, "temperature is nan"),
+        ("temperature", math.inf, "temperature is inf"),
+        ("top_p", 0.0, "above 0 and at most 1"),
+        ("top_p", 1.01, "above 0 and at most 1"),
+        ("top_p", math.nan, "top_p is nan"),
+        ("top_k", -2, "top_k is -2"),
+        ("seed", 2**63, "64 bits"),
+        ("seed", -(2**63) - 1, "64 bits"),
+        ("max_tokens", 0, "at least 1 token"),
+        ("stop_token_ids", [700], "ids go from 0 to 699"),
+        ("stop_token_ids", [-1], "ids go from 0 to 699"),
+        ("stop_token_ids", list(range(65)), "at most 64"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(
+    processor: InputProcessor, field: str, value: Any, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        processor.prepare([5], **{field: value})
+    assert caught.value.param == field
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"), [([], "prompt is empty"), ([5, 700], "700 is no"), ([-1], "-1 is no")]
+)
+def test_a_prompt_that_no_engine_can_take_is_refused(
+    processor: InputProcessor, prompt: list[int], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        processor.prepare(prompt)
+    assert caught.value.param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("length", "max_tokens", "param", "message"),
+    [
+        (LIMIT, None, "prompt", f"has {LIMIT} tokens.*at most {LIMIT - 1} tokens"),
+        (LIMIT + 9, 1, "prompt", f"has {LIMIT + 9} tokens"),
+        (60, 5, "max_tokens", "has 60 tokens and max_tokens asks for 5 more.*64 tokens.*at most 4"),
+    ],
+)
+def test_what_exceeds_the_context_is_refused_with_the_numbers(
+    processor: InputProcessor, length: int, max_tokens: int | None, param: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        processor.prepare([5] * length, max_tokens=max_tokens)
+    assert (caught.value.param, caught.value.code) == (param, "context_length_exceeded")
+
+
+def test_what_just_fits_is_accepted(processor: InputProcessor) -> None:
+    assert processor.prepare([5] * 60, max_tokens=4).params.max_tokens == 4
+    assert processor.prepare([5] * (LIMIT - 1)).params.max_tokens == 1
+
+
+async def test_a_chat_becomes_the_tokens_of_its_template(processor: InputProcessor, tokenizer: Tokenizer) -> None:
+    token_ids = await processor.render_chat([{"role": "user", "content": "hello"}])
+    assert tokenizer.decode(token_ids, skip_special_tokens=False) == "<|user|>hello<|assistant|>"
+    assert token_ids[0] in tokenizer.special_ids
+
+
+async def test_messages_that_the_template_refuses_are_the_users_mistake(processor: InputProcessor) -> None:
+    with pytest.raises(InvalidRequest, match="unknown role") as caught:
+        await processor.render_chat([{"role": "nobody", "content": "hello"}])
+    assert caught.value.param == "messages"
+
+
+async def test_a_chat_with_a_model_without_template_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InvalidRequest, match="no chat template"):
+        await processor_of(tokenizer).render_chat([{"role": "user", "content": "hello"}])
+
+
+@pytest.mark.parametrize("length", [1, INLINE_CHARACTERS + 1])
+async def test_text_that_is_no_unicode_is_refused(processor: InputProcessor, length: int) -> None:
+    with pytest.raises(InvalidRequest, match="surrogate"):
+        await processor.tokenize("\ud800" * length)
+
+
+async def test_long_texts_are_tokenized_beside_the_event_loop_and_short_ones_on_it() -> None:
+    slow = SlowTokenizer()
+    processor = processor_of(slow)  # type: ignore[arg-type]
+    long = asyncio.create_task(processor.tokenize("x" * (INLINE_CHARACTERS + 1)))
+    await asyncio.sleep(0)
+    assert not long.done()
+    slow.go.set()
+    assert await processor.tokenize("x") == [1]
+    await long
+    assert threading.get_ident() in slow.threads
+    assert len(set(slow.threads)) == 2
+    processor.close()
+
+
+async def test_only_so_many_long_texts_wait() -> None:
+    slow = SlowTokenizer()
+    processor = processor_of(slow)  # type: ignore[arg-type]
+    text = "x" * (INLINE_CHARACTERS + 1)
+    waiting = [asyncio.create_task(processor.tokenize(text)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyRequests):
+        await processor.tokenize(text)
+    slow.go.set()
+    await asyncio.gather(*waiting)
+    assert await processor.tokenize(text) == [1]
+    processor.close()

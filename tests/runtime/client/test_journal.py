@@ -1,0 +1,105 @@
+"""The journal knows every live request and what each engine works on."""
+
+import asyncio
+import random
+
+import pytest
+
+from kvasir.client.errors import InvalidRequest, TooManyRequests
+from kvasir.client.journal import Journal, LiveRequest
+from kvasir.params import SamplingParams
+from kvasir.protocol import AddRequest
+
+PARAMS = SamplingParams(max_tokens=8, seed=0)
+
+
+class NoText:
+    def push(self, token_ids: object) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
+def request(request_id: str) -> LiveRequest:
+    return LiveRequest(request_id, [5, 6, 7], PARAMS, NoText())
+
+
+def test_more_requests_than_the_limit_are_refused_until_one_is_over() -> None:
+    journal = Journal(2)
+    first = request("1")
+    journal.add(first)
+    journal.add(request("2"))
+    with pytest.raises(TooManyRequests, match="2 requests are in flight") as caught:
+        journal.add(request("3"))
+    assert caught.value.retry_after > 0
+    journal.remove(first)
+    journal.add(request("3"))
+
+
+def test_an_id_that_is_live_is_refused() -> None:
+    journal = Journal(2)
+    journal.add(request("1"))
+    with pytest.raises(InvalidRequest, match="'1' is still running"):
+        journal.add(request("1"))
+
+
+def test_the_next_attempt_carries_prompt_and_emitted_tokens() -> None:
+    journal = Journal(1)
+    live = request("1")
+    journal.add(live)
+    assert live.message() == AddRequest("1", 1, [5, 6, 7], [], PARAMS)
+    journal.assign(live, "engine-0")
+    live.output_token_ids += [8, 9]
+    assert live.message() == AddRequest("1", 2, [5, 6, 7], [8, 9], PARAMS)
+    journal.assign(live, "engine-1")
+    assert journal.of_engine("engine-0") == []
+    assert journal.of_engine("engine-1") == [live]
+
+
+def test_a_finished_request_is_live_until_its_consumer_is_done_but_no_engine_has_it() -> None:
+    journal = Journal(1)
+    live = request("1")
+    journal.add(live)
+    journal.assign(live, "engine-0")
+    journal.release(live)
+    assert (len(journal), journal.in_flight("engine-0"), journal.unfinished()) == (1, 0, [])
+    journal.remove(live)
+    assert len(journal) == 0
+
+
+def test_the_index_by_engine_is_always_that_of_the_requests() -> None:
+    rng = random.Random(0)
+    journal = Journal(1000)
+    live: list[LiveRequest] = []
+    for n in range(2000):
+        action = rng.random()
+        if action < 0.4 or not live:
+            live.append(request(str(n)))
+            journal.add(live[-1])
+        elif action < 0.7:
+            journal.assign(rng.choice(live), f"engine-{rng.randrange(4)}")
+        elif action < 0.8:
+            journal.release(rng.choice(live))
+        else:
+            journal.remove(live.pop(rng.randrange(len(live))))
+        for engine in (f"engine-{i}" for i in range(4)):
+            assert set(journal.of_engine(engine)) == {one for one in live if one.engine == engine}
+            assert journal.in_flight(engine) == len(journal.of_engine(engine))
+    for one in live:
+        journal.remove(one)
+    assert vars(journal) | {"_empty": None} == vars(Journal(1000)) | {"_empty": None}
+
+
+async def test_waiting_for_an_empty_journal_ends_with_the_last_request() -> None:
+    journal = Journal(2)
+    await journal.wait_empty()
+    requests = [request("1"), request("2")]
+    for one in requests:
+        journal.add(one)
+    waiting = asyncio.create_task(journal.wait_empty())
+    journal.remove(requests[0])
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    journal.remove(requests[1])
+    await waiting

@@ -1,0 +1,199 @@
+"""Outputs of engines become deltas, in order, without starving the event loop."""
+
+import asyncio
+
+import pytest
+
+from kvasir.client.collector import Delta
+from kvasir.client.errors import RequestFailed
+from kvasir.client.journal import Journal, LiveRequest
+from kvasir.client.output_processor import SLICE, OutputProcessor
+from kvasir.params import SamplingParams
+from kvasir.protocol import FinishReason, RequestOutput
+from runtime.client.observers import RecordingObserver
+
+ENGINE = "engine-0"
+EOS = 2
+
+
+class Numbers:
+    """A text stream that spells the token ids."""
+
+    def push(self, token_ids: list[int]) -> str:
+        return "".join(f"{token_id} " for token_id in token_ids)
+
+    def finish(self) -> str:
+        return "."
+
+
+class Bench:
+    """An output processor with its journal; an engine that is not trusted loses its requests."""
+
+    def __init__(self) -> None:
+        self.journal = Journal(10_000)
+        self.observer = RecordingObserver()
+        self.distrusted: list[tuple[str, str]] = []
+        self.outputs = OutputProcessor(self.journal, self.observer, (EOS,), self.distrust)
+
+    def distrust(self, engine: str, reason: str) -> None:
+        """As AsyncLLM does when the link takes the engine for lost, which it does once."""
+        if any(engine == known for known, _ in self.distrusted):
+            return
+        self.distrusted.append((engine, reason))
+        self.outputs.flush(engine)
+        for request in self.journal.of_engine(engine):
+            self.outputs.fail(request, "lost")
+
+    def add(self, request_id: str) -> LiveRequest:
+        request = LiveRequest(request_id, [1, 1], SamplingParams(max_tokens=100, seed=0), Numbers())
+        self.journal.add(request)
+        self.journal.assign(request, ENGINE)
+        return request
+
+
+def output(request_id: str, position: int, *token_ids: int, attempt: int = 1, **more: object) -> RequestOutput:
+    return RequestOutput(request_id, attempt, position, list(token_ids), **more)  # type: ignore[arg-type]
+
+
+async def test_steps_become_deltas_and_the_last_one_has_the_finish_reason() -> None:
+    bench = Bench()
+    request = bench.add("r")
+    bench.outputs.receive(ENGINE, [output("r", 0, 10)])
+    assert await request.collector.take() == Delta("10 ", [10])
+    bench.outputs.receive(ENGINE, [output("r", 1, 11, 12)])
+    bench.outputs.receive(ENGINE, [output("r", 3, 13, finish_reason=FinishReason.LENGTH)])
+    assert await request.collector.take() == Delta("11 12 13 .", [11, 12, 13], FinishReason.LENGTH)
+    assert bench.observer.tokens == [1, 2, 1]
+    assert len(bench.observer.first_tokens) == 1
+    assert bench.observer.finished == [(FinishReason.LENGTH, 2, 4)]
+
+
+@pytest.mark.parametrize(("token_id", "stop_token_id"), [(EOS, None), (77, 77)])
+async def test_the_token_that_stopped_the_request_is_counted_but_gives_no_text(
+    token_id: int, stop_token_id: int | None
+) -> None:
+    bench = Bench()
+    request = bench.add("r")
+    stop = output("r", 0, 10, token_id, finish_reason=FinishReason.STOP, stop_token_id=stop_token_id)
+    bench.outputs.receive(ENGINE, [stop])
+    assert await request.collector.take() == Delta("10 .", [10, token_id], FinishReason.STOP, stop_token_id)
+
+
+async def test_an_end_token_that_did_not_stop_the_request_is_text() -> None:
+    bench = Bench()
+    request = bench.add("r")
+    bench.outputs.receive(ENGINE, [output("r", 0, EOS, finish_reason=FinishReason.LENGTH)])
+    assert (await request.collector.take()).text == f"{EOS} ."
+
+
+@pytest.mark.parametrize("position", [0, 2])
+async def test_a_gap_or_an_overlap_makes_the_engine_distrusted(position: int) -> None:
+    bench = Bench()
+    request, other = bench.add("r"), bench.add("other")
+    bench.outputs.receive(ENGINE, [output("r", 0, 10)])
+    bench.outputs.receive(ENGINE, [output("r", position, 11), output("other", 0, 12)])
+    assert [engine for engine, _ in bench.distrusted] == [ENGINE]
+    assert f"from position {position} of request r" in bench.distrusted[0][1]
+    assert (await request.collector.take()).token_ids == [10]
+    for each in (request, other):
+        with pytest.raises(RequestFailed):
+            await each.collector.take()
+
+
+async def test_a_gap_in_the_middle_of_a_large_step_ends_all_requests_of_the_engine_and_no_others() -> None:
+    bench = Bench()
+    count = 3 * SLICE
+    requests = [bench.add(str(n)) for n in range(count)]
+    other = bench.add("other")
+    bench.journal.assign(other, "engine-1")
+    bench.outputs.receive(ENGINE, [output(str(n), 5 if n == SLICE + 3 else 0, n) for n in range(count)])
+    bench.outputs.receive("engine-1", [output("other", 0, 10, attempt=2)])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(bench.distrusted) == 1
+    assert bench.journal.unfinished() == [other]
+    assert other.output_token_ids == [10]
+    for request in requests:
+        if request.output_token_ids:
+            assert len((await request.collector.take()).token_ids) == 1
+        with pytest.raises(RequestFailed):
+            await request.collector.take()
+
+
+async def test_outputs_of_an_older_attempt_of_another_engine_or_of_no_request_are_dropped() -> None:
+    bench = Bench()
+    request = bench.add("r")
+    bench.journal.assign(request, "engine-1")
+    assert request.attempt == 2
+    bench.outputs.receive(ENGINE, [output("r", 0, 10)])
+    bench.outputs.receive("engine-1", [output("r", 0, 10), output("gone", 0, 1)])
+    bench.outputs.receive(ENGINE, [output("r", 0, 10, attempt=2)])
+    assert request.output_token_ids == []
+    bench.outputs.receive("engine-1", [output("r", 0, 20, attempt=2)])
+    assert request.output_token_ids == [20]
+    assert bench.distrusted == []
+
+
+@pytest.mark.parametrize("reason", [FinishReason.ERROR, FinishReason.ABORT])
+async def test_a_request_that_the_engine_gives_up_fails_with_its_reason(reason: FinishReason) -> None:
+    bench = Bench()
+    request = bench.add("r")
+    bench.outputs.receive(ENGINE, [output("r", 0, finish_reason=reason, error="the prompt is too long")])
+    with pytest.raises(RequestFailed, match="the prompt is too long"):
+        await request.collector.take()
+    assert bench.observer.finished == [(FinishReason.ERROR, 2, 0)]
+
+
+async def test_a_large_step_is_taken_in_slices_between_which_the_loop_runs() -> None:
+    bench = Bench()
+    count = 3 * SLICE + 5
+    requests = [bench.add(str(n)) for n in range(count)]
+    bench.outputs.receive(ENGINE, [output(str(n), 0, n) for n in range(count)])
+    seen = []
+    while (done := sum(bool(request.output_token_ids) for request in requests)) < count:
+        seen.append(done)
+        await asyncio.sleep(0)
+    assert seen == [SLICE, 2 * SLICE, 3 * SLICE]
+
+
+async def test_steps_that_arrive_while_a_large_one_is_taken_keep_their_order() -> None:
+    bench = Bench()
+    count = 2 * SLICE
+    requests = [bench.add(str(n)) for n in range(count)]
+    for step in range(5):
+        bench.outputs.receive(ENGINE, [output(str(n), step, n) for n in range(count)])
+    for _ in range(5 * count // SLICE):
+        await asyncio.sleep(0)
+    assert all(len(request.output_token_ids) == 5 for request in requests)
+    assert bench.distrusted == []
+
+
+async def test_what_an_engine_sent_before_it_was_lost_is_still_delivered() -> None:
+    bench = Bench()
+    count = 2 * SLICE
+    requests = [bench.add(str(n)) for n in range(count)]
+    bench.outputs.receive(ENGINE, [output(str(n), 0, n, finish_reason=FinishReason.LENGTH) for n in range(count)])
+    bench.outputs.flush(ENGINE)
+    assert bench.journal.unfinished() == []
+    assert [request.output_token_ids for request in requests] == [[n] for n in range(count)]
+    await asyncio.sleep(0)
+
+
+async def test_a_reader_is_woken_once_for_all_outputs_of_a_batch() -> None:
+    bench = Bench()
+    request = bench.add("r")
+    wakes = 0
+
+    async def read() -> None:
+        nonlocal wakes
+        while (await request.collector.take()).finish_reason is None:
+            wakes += 1
+
+    reader = asyncio.create_task(read())
+    await asyncio.sleep(0)
+    bench.outputs.receive(ENGINE, [output("r", position, 10) for position in range(50)])
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert wakes == 1
+    bench.outputs.receive(ENGINE, [output("r", 50, finish_reason=FinishReason.LENGTH)])
+    await reader

@@ -1,0 +1,56 @@
+"""A script: the engine process as it is, but with the fake executor, so that it starts without torch.
+
+python engine_with_fake_executor.py serve|slow|fail|load  MODEL [option …]
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from kvasir.cli.engine import config_of, parser
+from kvasir.config.resolve import DeviceFacts, ResolvedEngine
+from kvasir.engine.process import run_engine
+from kvasir.worker.step import StepInput, StepOutput
+from runtime.engine.fakes import FakeExecutor
+
+MODE = sys.argv[1]
+
+
+class ProcessExecutor(FakeExecutor):
+    def __init__(self, settings: ResolvedEngine, model: object) -> None:
+        super().__init__(
+            block_size=settings.block_size,
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+        )
+        self._num_blocks = settings.num_blocks or 256
+
+    def load(self, progress: Callable[[int, int], None]) -> None:
+        progress(1, 3)
+        while MODE == "load":  # until told to stop
+            time.sleep(0.02)
+            progress(2, 3)
+
+    def allocate_kv_cache(self) -> int:
+        return self._num_blocks
+
+    def execute(self, step: StepInput) -> StepOutput:
+        if MODE == "fail":
+            raise RuntimeError("device lost")
+        if MODE == "slow":
+            time.sleep(0.02)
+        return super().execute(step)
+
+
+def stand_in(name: str, **members: object) -> None:
+    module = sys.modules[name] = ModuleType(name)
+    vars(module).update(members)
+
+
+stand_in("kvasir.worker.device", device_facts=lambda config: DeviceFacts("cpu", "fake", 2, 2**34, False))
+stand_in("kvasir.executor.in_process", InProcessExecutor=ProcessExecutor)
+sys.exit(run_engine(config_of(parser().parse_args(sys.argv[2:]))))

@@ -1,0 +1,235 @@
+"""Stand-ins for what surrounds the engine's core: a fake executor that checks the worker's contract, a fake link.
+
+The fake executor computes nothing but keeps a fake KV cache: it writes each token into its slot, and samples from
+what it reads back through the block table. A block that two rows share, a wrong position or a row that was not
+computed from its start therefore changes the output or trips an assertion.
+"""
+
+import queue
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kvasir.engine.block_pool import BlockPool
+from kvasir.engine.core import EngineCore
+from kvasir.engine.link import FrontendLost, Received
+from kvasir.engine.scheduler import Scheduler, longest_sequence
+from kvasir.params import SamplingParams
+from kvasir.protocol import AddRequest, EngineStats, FinishReason, Outputs
+from kvasir.worker.step import NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
+
+VOCAB_SIZE = 1000
+EOS = 0
+
+
+def next_token(token_ids: Sequence[int]) -> int:
+    """What the fake model says after these tokens: never EOS."""
+    return 1 + zlib.crc32(repr(list(token_ids)).encode()) % (VOCAB_SIZE - 1)
+
+
+def expected_output(
+    prompt: Sequence[int], count: int, model: Callable[[Sequence[int]], int] = next_token
+) -> list[int]:
+    """What a request must receive, however it was scheduled."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(model(tokens))
+    return tokens[len(prompt) :]
+
+
+@dataclass
+class _Row:
+    token_ids: list[int]
+    num_computed: int = 0
+    block_ids: list[int] = field(default_factory=list)
+
+
+class FakeExecutor:
+    """A worker without a model; the steps it was given stay in `steps`."""
+
+    def __init__(
+        self,
+        *,
+        block_size: int = 4,
+        max_num_seqs: int = 8,
+        max_num_batched_tokens: int = 64,
+        model: Callable[[Sequence[int]], int] = next_token,
+    ) -> None:
+        self.steps: list[StepInput] = []
+        self.rows: dict[str, _Row] = {}
+        self._block_size = block_size
+        self._max_num_seqs = max_num_seqs
+        self._max_num_batched_tokens = max_num_batched_tokens
+        self._model = model
+        self._slots: dict[int, int] = {}  # slot → the token whose KV is there
+
+    def execute(self, step: StepInput) -> StepOutput:
+        self.steps.append(step)
+        for request_id in step.finished:
+            del self.rows[request_id]
+        for new in step.new:
+            self._take_row(new)
+        assert len(self.rows) <= self._max_num_seqs
+        assert sum(row.num_new_tokens for row in step.scheduled) <= self._max_num_batched_tokens
+        assert len({row.request_id for row in step.scheduled}) == len(step.scheduled)
+        return StepOutput([self._compute(row) for row in step.scheduled])
+
+    def check_idle(self) -> None:
+        assert not self.rows
+
+    def load(self, progress: Callable[[int, int], None]) -> None:
+        progress(1, 1)
+
+    def allocate_kv_cache(self) -> int:
+        return 64
+
+    def warm_up(self) -> None:
+        pass
+
+    def shutdown(self) -> None:
+        pass
+
+    def _take_row(self, new: NewRow) -> None:
+        assert new.request_id not in self.rows
+        self.rows[new.request_id] = _Row(new.token_ids)
+
+    def _compute(self, scheduled: ScheduledRow) -> int:
+        row = self.rows[scheduled.request_id]
+        assert scheduled.num_new_tokens > 0
+        assert scheduled.num_computed_tokens == row.num_computed
+        row.block_ids += scheduled.new_block_ids
+        self._check_blocks()
+        end = row.num_computed + scheduled.num_new_tokens
+        assert end <= len(row.token_ids)
+        assert end <= len(row.block_ids) * self._block_size
+        for position in range(row.num_computed, end):
+            self._slots[self._slot(row, position)] = row.token_ids[position]
+        row.num_computed = end
+        if end < len(row.token_ids):
+            return NO_TOKEN
+        token_id = self._model([self._slots[self._slot(row, position)] for position in range(end)])
+        row.token_ids.append(token_id)
+        return token_id
+
+    def _slot(self, row: _Row, position: int) -> int:
+        return row.block_ids[position // self._block_size] * self._block_size + position % self._block_size
+
+    def _check_blocks(self) -> None:
+        owned = [block_id for row in self.rows.values() for block_id in row.block_ids]
+        assert len(owned) == len(set(owned)), "a block belongs to two rows"
+        assert 0 not in owned, "the null block belongs to a row"
+
+
+def add_request(
+    request_id: str,
+    prompt: Sequence[int],
+    max_tokens: int = 4,
+    *,
+    output: Sequence[int] = (),
+    attempt: int = 0,
+    stop_token_ids: tuple[int, ...] = (),
+    ignore_eos: bool = False,
+) -> AddRequest:
+    return AddRequest(
+        request_id=request_id,
+        attempt=attempt,
+        prompt_token_ids=list(prompt),
+        output_token_ids=list(output),
+        params=SamplingParams(
+            max_tokens=max_tokens, seed=0, temperature=0, stop_token_ids=stop_token_ids, ignore_eos=ignore_eos
+        ),
+    )
+
+
+FRONTEND = "frontend-a"
+
+
+@dataclass
+class Answer:
+    """What a frontend has received for one request."""
+
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    error: str = ""
+
+
+class CoreHarness:
+    """A core over the fake executor, with the answers that frontends would hold; checks positions as they come."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        max_num_seqs: int = 8,
+        budget: int = 64,
+        max_model_len: int | None = None,
+        model: Callable[[Sequence[int]], int] = next_token,
+    ) -> None:
+        self.executor = FakeExecutor(
+            block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, model=model
+        )
+        self.scheduler = Scheduler(
+            BlockPool(num_blocks),
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=budget,
+            max_model_len=max_model_len or longest_sequence(num_blocks, block_size),
+            eos_token_ids=[EOS],
+        )
+        self.core = EngineCore(self.scheduler, self.executor, VOCAB_SIZE)
+        self.answers: dict[str, Answer] = {}
+
+    def add(self, message: AddRequest, frontend: str = FRONTEND) -> Answer:
+        self.core.add(frontend, message)
+        answer = self.answers[message.request_id] = Answer(list(message.output_token_ids))
+        return answer
+
+    def step(self) -> None:
+        self.take(self.core.step())
+
+    def take(self, outputs: dict[str, Outputs]) -> None:
+        for message in outputs.values():
+            for output in message.outputs:
+                answer = self.answers[output.request_id]
+                assert answer.finish_reason is None, f"{output.request_id} got an output after its end"
+                assert output.position == len(answer.token_ids)
+                answer.token_ids += output.token_ids
+                answer.finish_reason = output.finish_reason
+                answer.stop_token_id = output.stop_token_id
+                answer.error = output.error
+
+    def run(self, limit: int = 2000) -> None:
+        """Step until there is nothing to do, then check that nothing is left."""
+        for _ in range(limit):
+            if not self.core.has_work:
+                self.core.check_idle()
+                return
+            self.step()
+        raise AssertionError(f"still busy after {limit} steps")
+
+
+class FakeLink:
+    """The link's inbox, and what was sent through it."""
+
+    def __init__(self) -> None:
+        self.inbox: queue.SimpleQueue[Received | FrontendLost | None] = queue.SimpleQueue()
+        self.sent: queue.SimpleQueue[tuple[str, Outputs]] = queue.SimpleQueue()
+        self.loads: list[tuple[EngineStats, bool]] = []
+        self.draining = threading.Event()
+        self.idle = threading.Event()
+
+    def send(self, frontend: str, outputs: Outputs) -> None:
+        self.sent.put((frontend, outputs))
+
+    def set_load(self, stats: EngineStats, busy: bool) -> None:
+        self.loads.append((stats, busy))
+        if busy:
+            self.idle.clear()
+        else:
+            self.idle.set()
+
+    def drain(self) -> None:
+        self.draining.set()

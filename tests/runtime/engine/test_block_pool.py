@@ -1,0 +1,80 @@
+import pytest
+
+from kvasir.engine.block_pool import NULL_BLOCK, BlockPool, FreeQueue
+
+
+def drain(queue: FreeQueue) -> list[int]:
+    return [queue.pop() for _ in range(len(queue))]
+
+
+def test_blocks_are_reused_in_the_order_they_were_freed():
+    queue = FreeQueue(3)
+    first, second = queue.pop(), queue.pop()
+    queue.append(second)
+    queue.append(first)
+    assert drain(queue) == [3, second, first]
+
+
+@pytest.mark.parametrize("removed", [1, 2, 3, 4])
+def test_a_block_can_be_taken_from_anywhere_in_the_free_queue(removed):
+    queue = FreeQueue(4)
+    queue.remove(removed)
+    assert removed not in queue
+    assert drain(queue) == [block for block in (1, 2, 3, 4) if block != removed]
+    queue.append(removed)
+    assert removed in queue
+    assert drain(queue) == [removed]
+
+
+def test_the_null_block_is_never_handed_out():
+    pool = BlockPool(5)
+    assert NULL_BLOCK not in pool.allocate(5)
+
+
+def test_the_end_of_a_chain_is_reused_before_its_beginning():
+    pool = BlockPool(3)
+    chain = pool.allocate(3)
+    pool.free(chain)
+    assert pool.allocate(3) == chain[::-1]
+
+
+def test_free_and_used_blocks_are_all_blocks():
+    pool = BlockPool(10)
+    blocks = pool.allocate(4)
+    assert (pool.num_free, pool.num_used, pool.usage) == (6, 4, 0.4)
+    pool.free(blocks)
+    assert (pool.num_free, pool.num_used) == (10, 0)
+    pool.check_all_free()
+
+
+def test_can_allocate_says_what_allocate_does():
+    pool = BlockPool(2)
+    assert pool.can_allocate(2)
+    assert not pool.can_allocate(3)
+    with pytest.raises(RuntimeError, match="3 KV blocks were taken where 2 are free"):
+        pool.allocate(3)
+    assert pool.num_free == 2
+
+
+def test_freeing_what_is_not_in_use_is_an_error():
+    pool = BlockPool(2)
+    [block] = pool.allocate(1)
+    pool.free([block])
+    with pytest.raises(RuntimeError, match=f"KV block {block} is freed twice"):
+        pool.free([block])
+    for foreign in (NULL_BLOCK, 3, -1):
+        with pytest.raises(RuntimeError, match=r"is not one of 1\.\.2"):
+            pool.free([foreign])
+    assert pool.num_free == 2
+
+
+def test_blocks_in_use_are_found_by_the_idle_check():
+    pool = BlockPool(2)
+    pool.allocate(1)
+    with pytest.raises(AssertionError, match="1 of 2 KV blocks belong to no request"):
+        pool.check_all_free()
+
+
+def test_a_pool_without_blocks_is_refused():
+    with pytest.raises(ValueError, match="at least one block"):
+        BlockPool(0)

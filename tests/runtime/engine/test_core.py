@@ -1,0 +1,203 @@
+import logging
+
+import pytest
+
+from kvasir.engine.request import RequestStatus
+from kvasir.protocol import FinishReason
+from runtime.engine.fakes import FRONTEND, CoreHarness, add_request, expected_output
+
+OTHER = "frontend-b"
+PROMPT = [5, 6, 7, 8, 9]
+
+
+def test_outputs_are_grouped_by_frontend_and_carry_the_load():
+    engine = CoreHarness()
+    engine.add(add_request("a", PROMPT))
+    engine.add(add_request("b", PROMPT), OTHER)
+    outputs = engine.core.step()
+    assert {frontend: [each.request_id for each in sent.outputs] for frontend, sent in outputs.items()} == {
+        FRONTEND: ["a"],
+        OTHER: ["b"],
+    }
+    stats = outputs[FRONTEND].stats
+    assert (stats.running, stats.waiting, stats.step, stats.kv_blocks_used) == (2, 0, 1, 4)
+
+
+def test_the_row_of_a_finished_request_is_freed_though_no_request_is_left():
+    engine = CoreHarness()
+    engine.add(add_request("a", PROMPT, 1))
+    engine.step()
+    assert engine.answers["a"].finish_reason is FinishReason.LENGTH
+    assert engine.core.has_work
+    engine.step()
+    assert engine.executor.steps[-1].finished == ["a"]
+    assert engine.executor.steps[-1].scheduled == []
+    assert not engine.core.has_work
+    engine.core.check_idle()
+
+
+def test_an_idle_step_does_not_reach_the_executor():
+    engine = CoreHarness()
+    assert engine.core.step() == {}
+    assert engine.executor.steps == []
+    assert engine.core.num_steps == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ abort
+
+
+def waiting_request(engine: CoreHarness) -> None:
+    engine.add(add_request("a", PROMPT))
+
+
+def request_in_its_prompt(engine: CoreHarness) -> None:
+    engine.add(add_request("a", [7] * 40, 10))
+    engine.step()
+    assert engine.answers["a"].token_ids == []
+    assert engine.scheduler.requests["a"].status is RequestStatus.RUNNING
+
+
+def generating_request(engine: CoreHarness) -> None:
+    engine.add(add_request("a", PROMPT, 10))
+    engine.step()
+    engine.step()
+    assert len(engine.answers["a"].token_ids) == 2
+
+
+def preempted_request(engine: CoreHarness) -> None:
+    engine.add(add_request("first", [3] * 12, 40))
+    engine.add(add_request("a", PROMPT, 40))
+    while engine.scheduler.num_preemptions == 0:
+        engine.step()
+    assert engine.scheduler.requests["a"].status is RequestStatus.PREEMPTED
+    engine.core.abort(FRONTEND, ["first"])
+
+
+@pytest.mark.parametrize(
+    "reach",
+    [waiting_request, request_in_its_prompt, generating_request, preempted_request],
+    ids=lambda f: f.__name__,
+)
+def test_an_abort_leaves_nothing_whatever_the_state(reach):
+    engine = CoreHarness(num_blocks=14, budget=16)
+    reach(engine)
+    before = list(engine.answers["a"].token_ids)
+    engine.core.abort(FRONTEND, ["a"])
+    engine.run()
+    assert engine.answers["a"].token_ids == before
+    assert engine.answers["a"].finish_reason is None
+
+
+def test_an_abort_between_execute_and_update_leaves_no_output():
+    engine = CoreHarness()
+    engine.add(add_request("a", PROMPT))
+    kept = engine.add(add_request("b", PROMPT))
+    computed = engine.core.execute()
+    engine.core.abort(FRONTEND, ["a"])
+    engine.take(engine.core.update(computed))
+    assert engine.answers["a"].token_ids == []
+    engine.run()
+    assert kept.token_ids == expected_output(PROMPT, 4)
+
+
+def test_an_id_that_is_aborted_and_used_anew_before_the_next_step_gets_a_new_row():
+    engine = CoreHarness()
+    engine.add(add_request("a", PROMPT, 10))
+    engine.step()
+    engine.core.abort(FRONTEND, ["a"])
+    answer = engine.add(add_request("a", [1, 2, 3], 4, attempt=1))
+    engine.step()
+    step = engine.executor.steps[-1]
+    assert (step.finished, [new.request_id for new in step.new]) == (["a"], ["a"])
+    engine.run()
+    assert answer.token_ids == expected_output([1, 2, 3], 4)
+
+
+def test_an_id_that_is_aborted_and_used_anew_within_a_step_gets_a_new_row():
+    engine = CoreHarness()
+    engine.add(add_request("a", PROMPT, 10))
+    computed = engine.core.execute()
+    engine.core.abort(FRONTEND, ["a"])
+    answer = engine.add(add_request("a", [1, 2, 3], 4))
+    engine.take(engine.core.update(computed))
+    engine.run()
+    assert answer.token_ids == expected_output([1, 2, 3], 4)
+
+
+def test_a_frontend_cannot_abort_the_requests_of_another():
+    engine = CoreHarness()
+    answer = engine.add(add_request("a", PROMPT))
+    engine.core.abort(OTHER, ["a", "unknown"])
+    engine.run()
+    assert answer.finish_reason is FinishReason.LENGTH
+
+
+def test_the_requests_of_a_lost_frontend_are_aborted_and_the_others_go_on():
+    engine = CoreHarness(max_num_seqs=2)
+    for i in range(4):
+        engine.add(add_request(f"lost{i}", PROMPT), OTHER)
+    answer = engine.add(add_request("kept", PROMPT))
+    engine.step()
+    assert engine.core.abort_frontend(OTHER) == 4
+    engine.run()
+    assert answer.token_ids == expected_output(PROMPT, 4)
+    assert all(engine.answers[f"lost{i}"].finish_reason is None for i in range(4))
+
+
+# ---------------------------------------------------------------------------------------------- the same id twice
+
+
+def test_a_newer_attempt_replaces_the_older_one():
+    engine = CoreHarness()
+    engine.add(add_request("a", PROMPT, 10))
+    engine.step()
+    emitted = expected_output(PROMPT, 1)
+    answer = engine.add(add_request("a", PROMPT, 10, output=emitted, attempt=1))
+    engine.run()
+    assert answer.token_ids == expected_output(PROMPT, 10)
+
+
+def test_an_attempt_that_came_twice_is_computed_once(caplog):
+    engine = CoreHarness()
+    answer = engine.add(add_request("a", PROMPT))
+    with caplog.at_level(logging.WARNING):
+        engine.core.add(FRONTEND, add_request("a", PROMPT))
+    engine.run()
+    assert answer.token_ids == expected_output(PROMPT, 4)
+    assert "request a attempt 0 came while attempt 0 runs" in caplog.text
+
+
+def test_an_id_in_use_by_another_frontend_is_refused():
+    engine = CoreHarness()
+    engine.core.add(OTHER, add_request("a", PROMPT))
+    engine.core.add(FRONTEND, add_request("a", PROMPT))
+    outputs = engine.core.step()
+    [refused] = outputs[FRONTEND].outputs
+    assert refused.finish_reason is FinishReason.ERROR
+    assert "in use by another frontend" in refused.error
+    assert [each.request_id for each in outputs[OTHER].outputs] == ["a"]
+
+
+# ---------------------------------------------------------------------------------------------------------- failing
+
+
+def test_requests_that_are_failed_get_an_error_at_their_position():
+    engine = CoreHarness(max_num_seqs=1)
+    engine.add(add_request("running", PROMPT, 10))
+    engine.add(add_request("waiting", PROMPT, 10))
+    engine.step()
+    assert engine.core.fail_all("shut down") == 2
+    engine.run()
+    assert {name: (answer.finish_reason, answer.error) for name, answer in engine.answers.items()} == {
+        "running": (FinishReason.ERROR, "shut down"),
+        "waiting": (FinishReason.ERROR, "shut down"),
+    }
+
+
+def test_a_worker_that_breaks_its_contract_is_found_at_once():
+    engine = CoreHarness()
+    engine.add(add_request("a", PROMPT))
+    output = engine.core.execute()
+    output.token_ids[0] = -1
+    with pytest.raises(RuntimeError, match="returned token -1 for a request with 5 of 5 tokens computed"):
+        engine.core.update(output)

@@ -1,0 +1,188 @@
+"""The busy loop on a thread, over a fake link and the fake executor."""
+
+import queue
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from kvasir.engine.link import FrontendLost, Received
+from kvasir.engine.loop import EngineLoop
+from kvasir.engine.status import EngineStatus
+from kvasir.protocol import Abort, FinishReason, Outputs, Phase
+from runtime.engine.fakes import FRONTEND, CoreHarness, FakeLink, add_request, expected_output
+
+PROMPT = [5, 6, 7]
+WAIT = 10.0
+
+
+class Engine:
+    """A loop that runs on its own thread until it is drained."""
+
+    def __init__(
+        self, pool: ThreadPoolExecutor, *, drain_timeout: float = 30, drain_settle: float = 0.05, **core
+    ) -> None:
+        self.harness = CoreHarness(**core)
+        self.link = FakeLink()
+        self.status = EngineStatus("engine-0-test", 0, step_limit=120)
+        self.status.enter(Phase.READY)
+        self.loop = EngineLoop(self.harness.core, self.link, self.status, drain_timeout, drain_settle)
+        self.ended: Future[None] = pool.submit(self.loop.run)
+
+    def tell(self, message, frontend: str = FRONTEND) -> None:
+        self.link.inbox.put(Received(frontend, message))
+
+    def outputs(self) -> tuple[str, Outputs]:
+        return self.link.sent.get(timeout=WAIT)
+
+    def answer(self, request_id: str):
+        """The tokens of this request and its last output, once it is finished."""
+        token_ids: list[int] = []
+        while True:
+            for output in self.outputs()[1].outputs:
+                if output.request_id == request_id:
+                    token_ids += output.token_ids
+                    if output.finish_reason is not None:
+                        return token_ids, output
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def engine(pool):
+    engine = Engine(pool)
+    yield engine
+    engine.loop.drain()
+    engine.ended.result(WAIT)
+
+
+def held_step(engine: Engine) -> tuple[threading.Event, threading.Event]:
+    """Make the executor wait in its next step: events for "it has begun" and "go on"."""
+    begun, go_on = threading.Event(), threading.Event()
+    execute = engine.harness.executor.execute
+
+    def held(step):
+        begun.set()
+        assert go_on.wait(WAIT)
+        return execute(step)
+
+    engine.harness.executor.execute = held
+    return begun, go_on
+
+
+def test_a_request_that_comes_over_the_link_is_answered_over_the_link(engine):
+    engine.tell(add_request("a", PROMPT, 5))
+    token_ids, last = engine.answer("a")
+    assert token_ids == expected_output(PROMPT, 5)
+    assert last.finish_reason is FinishReason.LENGTH
+
+
+def test_without_work_the_loop_sleeps(engine):
+    assert engine.link.idle.wait(WAIT)
+    engine.tell(add_request("a", PROMPT, 3))
+    engine.answer("a")
+    assert engine.link.idle.wait(WAIT)
+    reports, cpu = len(engine.link.loads), time.process_time()
+    with pytest.raises(queue.Empty):
+        engine.link.sent.get(timeout=0.3)
+    assert len(engine.link.loads) == reports
+    assert time.process_time() - cpu < 0.1
+
+
+def test_the_load_is_told_before_a_step_begins(engine):
+    """A first step that never ends has to show as work without progress."""
+    assert engine.link.idle.wait(WAIT)
+    begun, go_on = held_step(engine)
+    engine.tell(add_request("a", PROMPT, 1))
+    assert begun.wait(WAIT)
+    stats, busy = engine.link.loads[-1]
+    assert (busy, stats.waiting, stats.step) == (True, 1, 0)
+    go_on.set()
+
+
+def test_an_abort_that_comes_during_a_step_silences_its_token(engine):
+    begun, go_on = held_step(engine)
+    engine.tell(add_request("a", PROMPT, 1))
+    assert begun.wait(WAIT)
+    engine.tell(Abort(["a"]))
+    engine.tell(add_request("b", PROMPT, 1))
+    go_on.set()
+    _, outputs = engine.outputs()
+    assert [output.request_id for output in outputs.outputs] == ["b"]
+
+
+def test_the_requests_of_a_lost_frontend_are_aborted(engine):
+    begun, go_on = held_step(engine)
+    engine.tell(add_request("a", PROMPT, 10), "frontend-b")
+    assert begun.wait(WAIT)
+    engine.link.inbox.put(FrontendLost("frontend-b"))
+    engine.tell(add_request("b", PROMPT, 1))
+    go_on.set()
+    assert engine.outputs()[0] == FRONTEND
+    assert engine.link.idle.wait(WAIT)
+    assert engine.link.sent.empty()
+
+
+def test_a_drain_finishes_running_and_waiting_requests(pool):
+    engine = Engine(pool, max_num_seqs=1, drain_settle=0.5)
+    begun, go_on = held_step(engine)
+    engine.tell(add_request("running", PROMPT, 5))
+    engine.tell(add_request("waiting", PROMPT, 5))
+    assert begun.wait(WAIT)
+    engine.loop.drain()
+    go_on.set()
+    assert engine.link.draining.wait(WAIT)
+    assert engine.status.phase is Phase.DRAINING
+    engine.tell(add_request("late", PROMPT, 5))  # sent before the frontend heard of the drain
+    for name in ("running", "waiting", "late"):
+        assert engine.answer(name)[0] == expected_output(PROMPT, 5)
+    engine.ended.result(WAIT)
+    assert engine.harness.executor.rows == {}
+
+
+def test_an_idle_engine_drains_by_itself(pool):
+    engine = Engine(pool)
+    assert engine.link.idle.wait(WAIT)
+    engine.loop.drain()
+    engine.ended.result(WAIT)
+
+
+def test_what_is_unfinished_at_the_drain_timeout_ends_with_an_error(pool):
+    engine = Engine(pool, drain_timeout=0)
+    begun, go_on = held_step(engine)
+    engine.tell(add_request("a", PROMPT, 200))
+    assert begun.wait(WAIT)
+    engine.loop.drain()
+    go_on.set()
+    token_ids, last = engine.answer("a")
+    assert last.finish_reason is FinishReason.ERROR
+    assert "did not finish within 0 s" in last.error
+    assert last.position == len(token_ids) == 1
+    engine.ended.result(WAIT)
+    assert engine.harness.executor.rows == {}
+
+
+def test_a_step_that_fails_ends_the_loop(pool):
+    engine = Engine(pool)
+
+    def failing(step):
+        raise RuntimeError("device lost")
+
+    engine.harness.executor.execute = failing
+    engine.tell(add_request("a", PROMPT))
+    with pytest.raises(RuntimeError, match="device lost"):
+        engine.ended.result(WAIT)
+
+
+def test_a_leak_is_found_when_the_engine_goes_idle(pool):
+    engine = Engine(pool)
+    assert engine.link.idle.wait(WAIT)
+    engine.harness.scheduler.pool.allocate(1)
+    engine.tell(add_request("a", PROMPT, 1))
+    with pytest.raises(AssertionError, match="1 of 64 KV blocks belong to no request"):
+        engine.ended.result(WAIT)

@@ -1,0 +1,175 @@
+import http.client
+import json
+import socket
+import threading
+import time
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from kvasir.config.options import ConfigError
+from kvasir.config.settings import OpsConfig
+from kvasir.engine.metrics import EngineCollector
+from kvasir.engine.ops import OpsServer
+from kvasir.engine.status import STARTUP_LIMIT, EngineStatus
+from kvasir.protocol import Phase, Progress
+from runtime.engine.fakes import CoreHarness, add_request
+
+STEP_LIMIT = 300.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def status(clock):
+    return EngineStatus("engine-3-abc", 3, STEP_LIMIT, clock)
+
+
+@pytest.fixture
+def collector(status):
+    return EngineCollector(status, "demo")
+
+
+@pytest.fixture
+def ops(status, collector):
+    registry = CollectorRegistry()
+    registry.register(collector)
+    server = OpsServer(OpsConfig(ops_port=0), status, registry)
+    yield server
+    server.close()
+
+
+def get(ops: OpsServer, path: str, method: str = "GET") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", ops.port, timeout=10)
+    connection.request(method, path)
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
+def test_the_engine_is_ready_in_the_ready_phase_only(ops, status):
+    for phase in Phase:
+        status.enter(phase)
+        code, _ = get(ops, "/health/ready")
+        assert code == (200 if phase is Phase.READY else 503), phase
+
+
+def test_a_start_up_is_alive_while_it_progresses(ops, status, clock):
+    status.enter(Phase.LOADING)
+    for done in range(3):
+        clock.now += STARTUP_LIMIT - 1
+        assert get(ops, "/health/live")[0] == 200
+        status.advance(Progress(done, 10))
+    clock.now += STARTUP_LIMIT + 1
+    code, reason = get(ops, "/health/live")
+    assert (code, reason) == (503, "Loading without progress since 901 s\n")
+
+
+def test_a_stuck_step_fails_both_probes_and_an_idle_engine_neither(ops, status, clock):
+    status.enter(Phase.READY)
+    status.beat(busy=False)
+    clock.now += 1e6
+    assert get(ops, "/health/live")[0] == get(ops, "/health/ready")[0] == 200
+    status.beat(busy=True)
+    assert get(ops, "/health/live")[0] == 200
+    clock.now += STEP_LIMIT + 1
+    assert get(ops, "/health/live") == (503, "the current step runs since 301 s\n")
+    assert get(ops, "/health/ready")[0] == 503
+
+
+def test_a_dead_engine_is_not_alive(ops, status):
+    status.enter(Phase.DEAD, "device lost")
+    assert get(ops, "/health/live") == (503, "the engine is dead: device lost\n")
+
+
+def test_the_status_tells_phase_and_progress(ops, status):
+    status.enter(Phase.LOADING)
+    status.advance(Progress(3, 10))
+    code, body = get(ops, "/status")
+    assert code == 200
+    assert json.loads(body) == {
+        "phase": "Loading",
+        "progress": {"done": 3, "total": 10},
+        "message": "",
+        "incarnation": "engine-3-abc",
+        "rank": 3,
+    }
+    status.enter(Phase.WARMING)
+    assert json.loads(get(ops, "/status")[1])["progress"] is None
+
+
+def test_the_status_tells_why_no_frontend_knows_the_engine(ops, status):
+    status.link_problem = lambda: "LinkRefused: another model"
+    assert json.loads(get(ops, "/status")[1])["message"] == "LinkRefused: another model"
+
+
+def test_metrics_carry_the_names_and_labels_of_vllm(ops, status, collector):
+    status.startup_seconds[Phase.LOADING] = 1.5
+    engine = CoreHarness(num_blocks=16, max_num_seqs=1)
+    collector.core = engine.core
+    engine.add(add_request("a", [1, 2, 3, 4, 5], 10))
+    engine.add(add_request("b", [1, 2, 3, 4, 5], 10))
+    engine.step()
+    engine.step()
+    _, text = get(ops, "/metrics")
+    labels = '{engine="3",model_name="demo"}'
+    for line in (
+        f"vllm:num_requests_running{labels} 1.0",
+        f"vllm:num_requests_waiting{labels} 1.0",
+        f"vllm:kv_cache_usage_perc{labels} 0.125",
+        f"vllm:num_preemptions_total{labels} 0.0",
+        f"vllm:prompt_tokens_total{labels} 5.0",
+        f"vllm:generation_tokens_total{labels} 2.0",
+        'kvasir:engine_startup_seconds{engine="3",model_name="demo",phase="Loading"} 1.5',
+    ):
+        assert line in text
+
+
+def test_metrics_answer_before_the_engine_is_built(ops):
+    code, text = get(ops, "/metrics")
+    assert code == 200
+    assert "vllm:" not in text
+
+
+def test_unknown_pages_and_other_methods_are_refused(ops):
+    assert get(ops, "/v1/models")[0] == 404
+    assert get(ops, "/status", "POST")[0] == 501
+    assert get(ops, "/status?pretty", "HEAD") == (200, "")
+
+
+def test_a_client_that_says_nothing_does_not_hold_up_the_probes(ops):
+    with socket.create_connection(("127.0.0.1", ops.port)):
+        assert get(ops, "/health/live")[0] == 200
+
+
+def test_a_port_in_use_is_told_with_the_option_that_sets_it(ops, status):
+    with pytest.raises(ConfigError, match=rf"127.0.0.1:{ops.port}: .*in use; choose another --ops-port"):
+        OpsServer(OpsConfig(ops_port=ops.port), status, CollectorRegistry())
+
+
+def test_an_address_of_another_machine_is_told_with_the_option_that_sets_it(status):
+    with pytest.raises(ConfigError, match="--ops-host"):
+        OpsServer(OpsConfig(ops_host="no-such-host.invalid", ops_port=0), status, CollectorRegistry())
+
+
+def test_waiting_for_probes_uses_no_cpu(ops):
+    cpu = time.process_time()
+    threading.Event().wait(0.3)
+    assert time.process_time() - cpu < 0.05
+
+
+def test_closing_ends_the_thread_and_frees_the_port(status):
+    server = OpsServer(OpsConfig(ops_port=0), status, CollectorRegistry())
+    server.close()
+    assert "ops" not in {thread.name for thread in threading.enumerate()}
+    OpsServer(OpsConfig(ops_port=server.port), status, CollectorRegistry()).close()
