@@ -1,7 +1,7 @@
 """What this process may use of the machine: cores, memory, instruction sets; from cgroup v1 or v2 and /proc.
 
 Containers see all of the node's cores and memory, so the cgroup's limits decide: threads beyond the CPU quota are
-throttled and memory beyond the limit ends the process. Torch-free, called by `kvasir.worker.device` and `kvasir up`.
+throttled and memory beyond the limit ends the process. Torch-free; called by the worker.
 """
 
 import os

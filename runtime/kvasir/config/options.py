@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 Config = TypeVar("Config")
@@ -62,10 +62,14 @@ def variable_of(name: str) -> str:
     return "KVASIR_" + name.upper()
 
 
-def add_options(parser: argparse.ArgumentParser, config: type[Any], title: str) -> None:
-    """Add every option of the config class to the parser, as a group under this title."""
+def add_options(
+    parser: argparse.ArgumentParser, config: type[Any], title: str, without: Collection[str] = ()
+) -> None:
+    """Add every option of the config class but `without` to the parser, as a group under this title."""
     group = parser.add_argument_group(title)
     for field in _options(config):
+        if field.name in without:
+            continue
         meta = field.metadata
         text = _help_of(field)
         flag = flag_of(field.name)

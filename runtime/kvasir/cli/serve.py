@@ -1,0 +1,152 @@
+"""`kvasir serve MODEL`: a frontend and its engines on this machine, from command-line options alone."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kvasir.config.options import ConfigError, OptionParser, add_options, from_args, option, parse_int, to_args
+from kvasir.config.settings import (
+    CacheConfig,
+    DeviceConfig,
+    LinkConfig,
+    ModelConfig,
+    ProcessConfig,
+    SchedulerConfig,
+    ServerConfig,
+)
+from kvasir.local.gpus import take_gpus, visible_gpus
+from kvasir.local.model import check_model
+from kvasir.local.place import Place, open_place
+from kvasir.local.process import ProcessSpec
+from kvasir.local.run import LocalService, run_services
+from kvasir.local.specs import engine_spec, frontend_spec, inherited_environment
+from kvasir_operator.resources.pod import KILL_MARGIN
+
+_LINK_SET_HERE = ("link", "link_keys", "service_uid")
+_SERVER_SET_HERE = ("fd",)
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """What `kvasir serve` decides itself."""
+
+    data_parallel_size: int = option(
+        1, "engines, each with its own copy of the model (and its own GPU)", parse=parse_int(1, 1024)
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything `kvasir serve` was given."""
+
+    serve: ServeConfig
+    model: ModelConfig
+    server: ServerConfig
+    device: DeviceConfig
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    link: LinkConfig
+    process: ProcessConfig
+
+
+def parser() -> OptionParser:
+    result = OptionParser(
+        prog="kvasir serve",
+        usage="kvasir serve MODEL [option …]",
+        description="Serve one model on this machine, as local processes, until Ctrl-C: OpenAI's HTTP API by a "
+        "frontend, and an engine per data-parallel rank. Every option can also be given as an environment "
+        "variable: --max-model-len as KVASIR_MAX_MODEL_LEN.",
+    )
+    result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
+    add_options(result, ServeConfig, "parallelism")
+    add_options(result, ModelConfig, "model")
+    add_options(result, ServerConfig, "HTTP server", without=_SERVER_SET_HERE)
+    add_options(result, DeviceConfig, "device")
+    add_options(result, CacheConfig, "KV cache")
+    add_options(result, SchedulerConfig, "scheduler")
+    add_options(result, LinkConfig, "link between frontend and engines", without=_LINK_SET_HERE)
+    add_options(result, ProcessConfig, "process")
+    return result
+
+
+def run(args: argparse.Namespace) -> int:
+    settings = settings_of(args)
+    chats = check_model(settings.model.source, settings.model.download_dir)
+    place = open_place(
+        name_of(settings.model.source),
+        host=settings.server.host,
+        port=settings.server.port,
+        frontends=1,
+        engines=settings.serve.data_parallel_size,
+        gpus=_gpus(settings),
+    )
+    try:
+        service = LocalService(
+            place=place,
+            processes=processes_of(settings, place),
+            served_name=(settings.model.served_model_name or (settings.model.source,))[0],
+            chats=chats,
+            needs_key=bool(settings.server.api_key or settings.server.api_key_dir),
+        )
+        run_services([service])
+        return 0
+    finally:
+        place.close()
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """Raises ConfigError for a contradiction."""
+    return Settings(
+        serve=from_args(ServeConfig, args),
+        model=from_args(ModelConfig, args, source=args.model),
+        server=from_args(ServerConfig, args, fd=None),
+        device=from_args(DeviceConfig, args),
+        cache=from_args(CacheConfig, args),
+        scheduler=from_args(SchedulerConfig, args),
+        link=from_args(LinkConfig, args, link=(), link_keys=None, service_uid=""),
+        process=from_args(ProcessConfig, args),
+    )
+
+
+def processes_of(settings: Settings, place: Place) -> list[ProcessSpec]:
+    shared = [settings.model, settings.link, settings.process]
+    server = replace(settings.server, api_key=())
+    frontend_args = ["frontend", settings.model.source, *_options([*shared, server])]
+    engine_args = [
+        *("engine", settings.model.source),
+        *_options([*shared, settings.device, settings.cache, settings.scheduler]),
+    ]
+    env, grace = inherited_environment(), settings.process.drain_timeout + KILL_MARGIN
+    keys = _key_environment(settings.server.api_key)
+    return [
+        frontend_spec(place, 0, frontend_args, env | keys, grace + settings.server.shutdown_delay),
+        *(engine_spec(place, rank, engine_args, env, grace) for rank in range(settings.serve.data_parallel_size)),
+    ]
+
+
+def _options(configs: Sequence[object]) -> list[str]:
+    return [arg for config in configs for arg in to_args(config)]
+
+
+def _key_environment(keys: Sequence[str]) -> dict[str, str]:
+    """Keys travel in the environment: everybody on the machine can read a process's arguments."""
+    if any("," in key for key in keys):
+        raise ConfigError("--api-key: a key must not contain a comma; put such keys into files, see --api-key-dir")
+    return {"KVASIR_API_KEY": ",".join(keys)} if keys else {}
+
+
+def _gpus(settings: Settings) -> list[str]:
+    """A GPU for each engine; a single engine finds one itself."""
+    engines, device = settings.serve.data_parallel_size, settings.device.device
+    if device == "cpu" or (device == "auto" and not visible_gpus()):
+        return []
+    if device == "auto" and engines == 1:
+        return []
+    return take_gpus(engines, "choose --device cpu, or a smaller --data-parallel-size")
+
+
+def name_of(source: str) -> str:
+    """The last part of the model's source, as it can stand in a path."""
+    tail = source.rstrip("/:").rpartition("/")[2].partition("@")[0]
+    return re.sub(r"[^A-Za-z0-9._-]", "-", tail).strip(".") or "model"

@@ -1,0 +1,150 @@
+"""Where one service lives on this machine: its listening socket, link addresses, ops ports and private directory.
+
+`open_place` takes all of it before any process is started, so that a port in use is told at once; `close` gives it
+back. The environments made here replace what pods get from Kubernetes.
+"""
+
+import os
+import random
+import shutil
+import socket
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvasir.config.options import ConfigError
+
+
+@dataclass(frozen=True)
+class Place:
+    """The addresses of one service's processes."""
+
+    service: str
+    directory: Path
+    """Private to this user (0700), removed at the end."""
+    listener: socket.socket
+    """Shared by the frontends: each inherits it."""
+    links: tuple[str, ...]
+    """One address per frontend; every engine connects to all."""
+    ops_ports: tuple[int, ...]
+    """One per engine."""
+    gpus: tuple[str, ...]
+    """One per engine, as CUDA_VISIBLE_DEVICES; empty for CPU engines."""
+    logs: Path
+    uid: str
+
+    @property
+    def url(self) -> str:
+        host, port = self.listener.getsockname()[:2]
+        if host in ("0.0.0.0", "::"):
+            host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def ops_url(self, rank: int) -> str:
+        return f"http://127.0.0.1:{self.ops_ports[rank]}"
+
+    def frontend_env(self, number: int) -> dict[str, str]:
+        return {
+            "KVASIR_LINK": self.links[number],
+            "KVASIR_FD": str(self.listener.fileno()),
+            "KVASIR_SERVICE_UID": self.uid,
+        }
+
+    def engine_env(self, rank: int) -> dict[str, str]:
+        env = {
+            "KVASIR_LINK": ",".join(self.links),
+            "KVASIR_SERVICE_UID": self.uid,
+            "KVASIR_DATA_PARALLEL_RANK": str(rank),
+            "KVASIR_DATA_PARALLEL_SIZE_LOCAL": str(len(self.ops_ports)),
+            "KVASIR_OPS_HOST": "127.0.0.1",
+            "KVASIR_OPS_PORT": str(self.ops_ports[rank]),
+        }
+        if self.gpus:
+            env["CUDA_VISIBLE_DEVICES"] = self.gpus[rank]
+        return env
+
+    def write_secrets(self, name: str, values: Mapping[str, str]) -> Path:
+        """A directory with a file per value, as a mounted Secret is; readable by this user only."""
+        directory = self.directory / name
+        directory.mkdir(mode=0o700)
+        for key, value in values.items():
+            with open(os.open(directory / key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(value)
+        return directory
+
+    def close(self) -> None:
+        self.listener.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def open_place(
+    service: str, *, host: str, port: int, frontends: int, engines: int, gpus: Sequence[str] = ()
+) -> Place:
+    """Raises ConfigError when the address cannot be listened on, or logs cannot be written."""
+    listener = _listen(host, port)
+    try:
+        logs = _log_directory(f"{service}-{listener.getsockname()[1]}")
+        # Below /tmp, not TMPDIR, which may be long: the path of an ipc socket has at most 107 characters.
+        directory = Path(tempfile.mkdtemp(prefix="kvasir-", dir="/tmp"))
+        ops_ports = _free_ports(engines)
+    except BaseException:
+        listener.close()
+        raise
+    return Place(
+        service=service,
+        directory=directory,
+        listener=listener,
+        links=tuple(f"ipc://{directory}/f{number}" for number in range(frontends)),
+        ops_ports=ops_ports,
+        gpus=tuple(gpus),
+        logs=logs,
+        uid=str(uuid.uuid4()),
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise ConfigError(f"--host {host}: {error.strerror}") from error
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}; choose another --port"
+        ) from error
+    return listener
+
+
+def _log_directory(name: str) -> Path:
+    """Named after the service and its port: no other service here has the same."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    directory = state / "kvasir" / name
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot keep logs in {directory}: {error.strerror}; set XDG_STATE_HOME") from error
+    return directory
+
+
+def _free_ports(count: int) -> tuple[int, ...]:
+    """Ports of loopback that nobody listens on, below those that the kernel gives to outgoing connections."""
+    free: list[int] = []
+    for port in random.sample(range(20000, 32000), 2000):
+        if len(free) == count:
+            break
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        free.append(port)
+    if len(free) < count:
+        raise ConfigError(f"there are no {count} free ports between 20000 and 32000 for the engines' probes")
+    return tuple(free)

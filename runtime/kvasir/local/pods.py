@@ -1,0 +1,156 @@
+"""The operator's pod templates as processes: a container's arguments stay, its place in a cluster is replaced.
+
+cli/up.py calls `service_processes`. What a pod gets from Kubernetes, addresses, mounted Secrets, its rank, comes
+from the Place here.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from kvasir.config.options import ConfigError
+from kvasir.local.place import Place
+from kvasir.local.process import ProcessSpec
+from kvasir.local.specs import Probes, ProbeSettings, engine_spec, frontend_spec, inherited_environment
+from kvasir_operator.resources.engine import engine_template
+from kvasir_operator.resources.frontend import frontend_template
+from kvasir_operator.resources.pod import CACHE_DIRECTORY, Images
+from kvasir_operator.spec import InferenceService, Pod
+
+Secrets = Mapping[str, Mapping[str, str]]
+"""Values by key, by the Secret's name."""
+
+NOT_HERE: Final = ("KVASIR_HOST", "KVASIR_PORT", "KVASIR_LINK_KEYS", "KVASIR_SHUTDOWN_DELAY")
+"""Of a pod's environment, what has no counterpart here: the socket is inherited, the link needs no keys, and no
+Service goes on sending connections after SIGTERM."""
+
+_NO_IMAGES = Images(frontend="", engine="")
+
+
+def service_processes(service: InferenceService, secrets: Secrets, place: Place) -> list[ProcessSpec]:
+    """Every frontend and engine of the service. Raises ConfigError for what only a cluster has."""
+    frontend, engine = frontend_template(service, _NO_IMAGES), engine_template(service, _NO_IMAGES)
+    keys: dict[str, str] = {}
+    if (name := service.frontend.api_keys) is not None:
+        directory = place.write_secrets("api-keys", _secret(secrets, name, "spec.frontend.apiKeys"))
+        keys["KVASIR_API_KEY_DIR"] = str(directory)
+    return [
+        *(
+            _process(frontend_spec, place, number, frontend, secrets, place.frontend_env(number) | keys)
+            for number in range(service.frontend.replicas)
+        ),
+        *(
+            _process(engine_spec, place, rank, engine, secrets, place.engine_env(rank))
+            for rank in range(service.engine.data_parallel_size)
+        ),
+    ]
+
+
+def without_effect(service: InferenceService) -> list[str]:
+    """The fields that were set and mean nothing without a cluster."""
+    set_fields = {
+        "image": service.image,
+        "imagePullPolicy": service.image_pull_policy,
+        "imagePullSecrets": service.image_pull_secrets,
+        **{f"engine.pod.{name}": value for name, value in _cluster_fields(service.engine.pod).items()},
+        **{f"frontend.pod.{name}": value for name, value in _cluster_fields(service.frontend.pod).items()},
+    }
+    return [f"spec.{name}" for name, value in set_fields.items() if value]
+
+
+def _cluster_fields(pod: Pod) -> dict[str, Any]:
+    return {
+        "resources": pod.resources,
+        "nodeSelector": pod.node_selector,
+        "tolerations": pod.tolerations,
+        "affinity": pod.affinity,
+        "topologySpreadConstraints": pod.topology_spread_constraints,
+        "priorityClassName": pod.priority_class_name,
+        "runtimeClassName": pod.runtime_class_name,
+        "volumes": pod.volumes,
+        "volumeMounts": pod.volume_mounts,
+        "labels": pod.labels,
+        "annotations": pod.annotations,
+    }
+
+
+def _process(
+    make: Callable[..., ProcessSpec],
+    place: Place,
+    number: int,
+    template: Mapping[str, Any],
+    secrets: Secrets,
+    replaced: Mapping[str, str],
+) -> ProcessSpec:
+    container = template["spec"]["containers"][0]
+    return make(
+        place,
+        number,
+        container["args"],
+        inherited_environment() | _environment(container, secrets, replaced),
+        template["spec"]["terminationGracePeriodSeconds"],
+        probes=probes_of(container),
+    )
+
+
+def probes_of(container: Mapping[str, Any]) -> Probes:
+    return Probes(
+        readiness=_probe(container["readinessProbe"]),
+        liveness=_probe(container["livenessProbe"]),
+        startup=_probe(container["startupProbe"]) if "startupProbe" in container else None,
+    )
+
+
+def _probe(probe: Mapping[str, Any]) -> ProbeSettings:
+    return ProbeSettings(
+        probe["httpGet"]["path"], probe["periodSeconds"], probe["timeoutSeconds"], probe["failureThreshold"]
+    )
+
+
+def _environment(container: Mapping[str, Any], secrets: Secrets, replaced: Mapping[str, str]) -> dict[str, str]:
+    """The container's variables, those of its place replaced or left out."""
+    env: dict[str, str] = {}
+    for source in container.get("envFrom", ()):
+        env |= _all_of(source, secrets)
+    for variable in container["env"]:
+        name, value = variable["name"], variable.get("value", "")
+        of_the_pod = name in NOT_HERE or (name == "HOME" and value == CACHE_DIRECTORY)
+        if name in replaced or of_the_pod:
+            continue
+        if "valueFrom" in variable:
+            resolved = _value_from(name, variable["valueFrom"], secrets)
+            if resolved is None:
+                continue
+            value = resolved
+        env[name] = value
+    return {**env, **replaced}
+
+
+def _value_from(name: str, source: Mapping[str, Any], secrets: Secrets) -> str | None:
+    """None: an optional one that is not there."""
+    reference = source.get("secretKeyRef")
+    if reference is None:
+        raise ConfigError(f"the variable {name} takes its value from {', '.join(source)}: there is none here")
+    if reference.get("optional") and reference["key"] not in secrets.get(reference["name"], {}):
+        return None
+    values = _secret(secrets, reference["name"], f"the variable {name}")
+    if reference["key"] not in values:
+        raise ConfigError(f"Secret {reference['name']} has no key {reference['key']}, which {name} is taken from")
+    return values[reference["key"]]
+
+
+def _all_of(source: Mapping[str, Any], secrets: Secrets) -> dict[str, str]:
+    reference = source.get("secretRef")
+    if reference is None:
+        raise ConfigError(f"envFrom takes variables from {', '.join(source)}: there is none here")
+    if reference.get("optional") and reference["name"] not in secrets:
+        return {}
+    prefix = source.get("prefix", "")
+    return {prefix + key: value for key, value in _secret(secrets, reference["name"], "envFrom").items()}
+
+
+def _secret(secrets: Secrets, name: str, wanted_by: str) -> Mapping[str, str]:
+    if name not in secrets:
+        raise ConfigError(
+            f"Secret {name}, which {wanted_by} names, is not in the manifest: add it there (kind: Secret)"
+        )
+    return secrets[name]

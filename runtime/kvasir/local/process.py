@@ -1,0 +1,73 @@
+"""What a supervised process is (ProcessSpec) and where it stands (ProcessState)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class LocalPhase(StrEnum):
+    """Phases that the supervisor sees itself; an engine's own (Loading, Warming, …) come from its ops port."""
+
+    STARTING = "Starting"
+    LISTENING = "Listening"
+    """A frontend answers, and waits for its first engine."""
+    READY = "Ready"
+    STOPPING = "Stopping"
+    RESTARTING = "Restarting"
+    """It ended, and is started again after a pause."""
+    FAILED = "Failed"
+    """It ended because of a user's mistake; starting it again would not help."""
+    STOPPED = "Stopped"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """An HTTP GET now and then, as the kubelet does it: `failures` in a row mean no."""
+
+    url: str
+    period: float
+    timeout: float
+    failures: int
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """A process to keep running."""
+
+    service: str
+    name: str
+    """engine-0, frontend-0: unique within the service, and the log's file name."""
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """The whole environment."""
+    readiness: Probe
+    liveness: Probe | None
+    """None: several processes answer at that address, so an answer tells nothing about one of them."""
+    startup: Probe | None
+    """The liveness probe waits until this one succeeded."""
+    status_url: str | None
+    """An engine's /status, which tells its phase."""
+    grace: float
+    """Seconds between SIGTERM and SIGKILL."""
+    pass_fds: tuple[int, ...] = ()
+
+
+@dataclass
+class ProcessState:
+    """Where a process stands; written by its keeper."""
+
+    spec: ProcessSpec
+    phase: str = LocalPhase.STARTING
+    message: str = ""
+    progress: tuple[int, int] | None = None
+    """Bytes done and in all."""
+    ready_after: float | None = None
+    """Seconds from the process's start until it was Ready."""
+    restarts: int = 0
+    pid: int | None = None
+    last_lines: list[str] = field(default_factory=list)
+    """The end of its log, after it failed."""
+
+    @property
+    def ready(self) -> bool:
+        return self.phase == LocalPhase.READY

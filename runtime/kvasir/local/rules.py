@@ -1,0 +1,58 @@
+"""The schema's CEL rules (x-kubernetes-validations), evaluated by cel-python. Called by schema.py for each node."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import celpy
+from celpy import celtypes
+from celpy.adapter import json_to_cel
+from celpy.evaluation import CELEvalError
+
+
+class RuleError(Exception):
+    """A rule cannot be evaluated on this value."""
+
+
+class Rules:
+    """Compiles each rule once and evaluates it on values that have the schema's types."""
+
+    def __init__(self) -> None:
+        self._environment = celpy.Environment()
+        self._programs: dict[str, celpy.Runner] = {}
+
+    def broken(self, value: Any, node: Mapping[str, Any]) -> Iterator[str]:
+        """The messages of the node's rules that the value breaks. Raises RuleError.
+
+        A rule about `oldSelf` compares an update with what it changes; without a cluster nothing is updated.
+        """
+        rules = [rule for rule in node.get("x-kubernetes-validations", ()) if "oldSelf" not in rule["rule"]]
+        if not rules:
+            return
+        try:
+            activation = {"self": _to_cel(value, node)}
+            for rule in rules:
+                if not self._holds(rule["rule"], activation):
+                    yield rule["message"]
+        except (CELEvalError, ValueError, TypeError) as error:
+            raise RuleError(f"{value!r}: {error}") from error
+
+    def _holds(self, text: str, activation: dict[str, Any]) -> bool:
+        program = self._programs.get(text)
+        if program is None:
+            program = self._environment.program(self._environment.compile(text))
+            self._programs[text] = program
+        return bool(program.evaluate(activation))
+
+
+def _to_cel(value: Any, node: Mapping[str, Any]) -> Any:
+    """The CEL value of the schema's type: YAML's 1 is a double where the schema says number."""
+    if node.get("type") == "number":
+        return celtypes.DoubleType(value)
+    if isinstance(value, Mapping):
+        fields, others = node.get("properties", {}), node.get("additionalProperties", {})
+        return celtypes.MapType(
+            {celtypes.StringType(k): _to_cel(v, fields.get(k, others)) for k, v in value.items()}
+        )
+    if isinstance(value, list):
+        return celtypes.ListType([_to_cel(item, node.get("items", {})) for item in value])
+    return json_to_cel(value)

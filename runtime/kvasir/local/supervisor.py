@@ -1,0 +1,86 @@
+"""Runs processes until Ctrl-C: one keeper each, the signals, the screen. Called by run.py."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import httpx
+
+from kvasir.config.options import ConfigError
+from kvasir.local.keeper import Keeper, Shutdown, Timing
+from kvasir.local.process import LocalPhase, ProcessSpec, ProcessState
+from kvasir.local.screen import Screen
+
+
+class ProcessFailed(ConfigError):
+    """A process ended for good, because of what it was given; all others were ended too."""
+
+
+class Supervisor:
+    """All processes of a `kvasir up`, as one."""
+
+    def __init__(
+        self,
+        specs: Sequence[ProcessSpec],
+        logs: Mapping[str, Path],
+        screen: Screen,
+        timing: Timing = Timing(),  # noqa: B008  (it is frozen)
+    ) -> None:
+        """`logs`: the directory of each service's log files; they are emptied."""
+        self._specs = specs
+        self._logs = logs
+        self._screen = screen
+        self._timing = timing
+        self._served = False
+
+    async def run(self) -> None:
+        """Until it is told to end. Raises ProcessFailed when a process refused what it was given."""
+        self._shutdown = Shutdown()
+        limits = httpx.Limits(max_keepalive_connections=0)
+        async with httpx.AsyncClient(limits=limits, trust_env=False) as http:
+            self._keepers = [self._keeper(spec, http) for spec in self._specs]
+            with self._signals():
+                async with asyncio.TaskGroup() as tasks:
+                    for keeper in self._keepers:
+                        tasks.create_task(keeper.run())
+        for keeper in self._keepers:
+            if keeper.state.phase == LocalPhase.FAILED:
+                raise ProcessFailed(f"{keeper.state.spec.name}: {keeper.state.message} (its log: {keeper.log})")
+
+    def _keeper(self, spec: ProcessSpec, http: httpx.AsyncClient) -> Keeper:
+        log = self._logs[spec.service] / f"{spec.name}.log"
+        log.write_bytes(b"")
+        return Keeper(spec, log, self._shutdown, http, self._changed, self._timing)
+
+    def _changed(self, state: ProcessState) -> None:
+        self._screen.changed(state)
+        if state.phase == LocalPhase.FAILED:
+            self._shutdown.stop.set()
+        if not self._served and all(keeper.state.ready for keeper in self._keepers):
+            self._served = True
+            self._screen.serving()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        handled = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else nohup wants it to stay
+            handled.append(signal.SIGHUP)
+        for number in handled:
+            loop.add_signal_handler(number, self.end)
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)
+
+    def end(self) -> None:
+        """End the processes, with grace; asked a second time, without."""
+        if self._shutdown.stop.is_set():
+            self._screen.note("Killing what still runs.")
+            self._shutdown.kill.set()
+        else:
+            self._screen.note("Ending: running requests are finished first. Ctrl-C once more kills.")
+            self._shutdown.stop.set()

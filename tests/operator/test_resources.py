@@ -1,0 +1,131 @@
+"""The rendered objects, by golden files. KVASIR_UPDATE_GOLDEN=1 writes them anew: read the difference."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvasir.cli import engine as engine_command
+from kvasir.cli import frontend as frontend_command
+from kvasir.local.schema import Schema
+from kvasir_operator.resources.engine import engine_stateful_set
+from kvasir_operator.resources.frontend import frontend_deployment
+from kvasir_operator.resources.pod import Images, option_args, seconds
+from kvasir_operator.spec import InferenceService, parse_service
+
+GOLDEN = Path(__file__).parent / "golden"
+DEMO = Path(__file__).parents[2] / "manifests" / "examples" / "demo.yaml"
+IMAGES = Images(frontend="kvasir-frontend:test", engine="kvasir-engine:test")
+
+Render = Callable[[InferenceService, Images], dict[str, Any]]
+RENDER: dict[str, Render] = {"engine": engine_stateful_set, "frontend": frontend_deployment}
+
+
+def load(path: Path, **changes: Any) -> InferenceService:
+    completed, problems = Schema.of_crd().complete({**yaml.safe_load(path.read_text()), **changes})
+    assert not problems
+    return parse_service(completed)
+
+
+def service(case: str) -> InferenceService:
+    return load(DEMO if case == "demo" else GOLDEN / "full" / "service.yaml")
+
+
+def pod_spec(workload: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = workload["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.parametrize("component", ["engine", "frontend"])
+@pytest.mark.parametrize("case", ["demo", "full"])
+def test_objects_are_those_of_the_golden_files(case: str, component: str) -> None:
+    rendered = RENDER[component](service(case), IMAGES)
+    path = GOLDEN / case / f"{component}.yaml"
+    if os.environ.get("KVASIR_UPDATE_GOLDEN"):
+        path.write_text(yaml.safe_dump(rendered, sort_keys=False, width=116))
+    assert rendered == yaml.safe_load(path.read_text())
+
+
+@pytest.mark.parametrize("component", ["engine", "frontend"])
+@pytest.mark.parametrize("case", ["demo", "full"])
+def test_rendering_twice_gives_the_same(case: str, component: str) -> None:
+    assert RENDER[component](service(case), IMAGES) == RENDER[component](service(case), IMAGES)
+
+
+@pytest.mark.parametrize("case", ["demo", "full"])
+def test_container_args_are_accepted_by_the_process_they_start(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("KVASIR_")]:
+        monkeypatch.delenv(name)
+    command, *args = pod_spec(engine_stateful_set(service(case), IMAGES))["containers"][0]["args"]
+    assert command == "engine"
+    engine = engine_command.config_of(engine_command.parser().parse_args(args))
+    assert engine.model.served_model_name == service(case).model.served_names
+    assert engine.cache.kv_cache_memory_bytes == service(case).engine.kv_cache.memory
+    assert engine.process.drain_timeout == service(case).rollout.drain_timeout
+
+    command, *args = pod_spec(frontend_deployment(service(case), IMAGES))["containers"][0]["args"]
+    assert command == "frontend"
+    frontend = frontend_command.config_of(frontend_command.parser().parse_args(args))
+    assert frontend.process.drain_timeout == service(case).frontend.drain_timeout
+
+
+@pytest.mark.parametrize("component", ["engine", "frontend"])
+def test_pods_meet_the_restricted_standard(component: str) -> None:
+    spec = pod_spec(RENDER[component](service("full"), IMAGES))
+    container = spec["containers"][0]
+    assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["enableServiceLinks"] is False
+
+
+@pytest.mark.parametrize("component", ["engine", "frontend"])
+def test_selectors_match_their_pods_whatever_labels_the_user_adds(component: str) -> None:
+    spec = RENDER[component](service("full"), IMAGES)["spec"]
+    assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+
+
+def test_each_side_of_the_link_gets_its_own_secret_and_the_others_public_key() -> None:
+    def keys(workload: dict[str, Any]) -> set[str]:
+        volume = next(v for v in pod_spec(workload)["volumes"] if v["name"] == "kvasir-link")
+        return {item["key"] for source in volume["projected"]["sources"] for item in source["secret"]["items"]}
+
+    assert keys(engine_stateful_set(service("demo"), IMAGES)) == {"client.secret", "server.public"}
+    assert keys(frontend_deployment(service("demo"), IMAGES)) == {"server.secret", "client.public"}
+
+
+def test_grace_period_outlasts_the_drain() -> None:
+    full = service("full")
+    assert pod_spec(engine_stateful_set(full, IMAGES))["terminationGracePeriodSeconds"] == 90 + 15
+    assert pod_spec(frontend_deployment(full, IMAGES))["terminationGracePeriodSeconds"] == 5 + 90 + 15
+
+
+def test_a_toleration_of_the_users_stands_for_ours() -> None:
+    tolerations = pod_spec(engine_stateful_set(service("full"), IMAGES))["tolerations"]
+    unreachable = [t for t in tolerations if t["key"] == "node.kubernetes.io/unreachable"]
+    assert [toleration["tolerationSeconds"] for toleration in unreachable] == [5]
+
+
+def test_longest_name_fits_into_every_name_made_of_it() -> None:
+    longest = load(DEMO, metadata={"name": "a" * 45})
+    revision_label = engine_stateful_set(longest, IMAGES)["metadata"]["name"] + "-0123456789"
+    service_name = frontend_deployment(longest, IMAGES)["metadata"]["name"]
+    assert len(revision_label) <= 63
+    assert len(service_name) <= 63
+
+
+def test_options_left_out_are_those_without_a_value() -> None:
+    assert option_args(max_num_seqs=8, max_model_len=None, served_model_name=("a", "b"), share=0.5) == [
+        *("--max-num-seqs", "8"),
+        *("--served-model-name", "a", "b"),
+        *("--share", "0.5"),
+    ]
+
+
+def test_durations_are_written_without_an_exponent() -> None:
+    assert [seconds(value) for value in (300.0, 0.5, 1e7)] == ["300s", "0.5s", "10000000s"]

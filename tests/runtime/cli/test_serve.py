@@ -1,0 +1,140 @@
+"""`kvasir serve`: its options reach the processes they are for, and mistakes end it before anything is started."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvasir.cli import engine as engine_command
+from kvasir.cli import frontend as frontend_command
+from kvasir.cli import main, serve
+from kvasir.config.options import ConfigError
+from kvasir.local.place import Place, open_place
+from kvasir.local.process import ProcessSpec
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("KVASIR_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    opened = open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=2)
+    yield opened
+    opened.close()
+
+
+def specs_of(place: Place, *argv: str) -> list[ProcessSpec]:
+    return serve.processes_of(serve.settings_of(serve.parser().parse_args(argv)), place)
+
+
+def args_of(spec: ProcessSpec) -> list[str]:
+    """The arguments after `kvasir engine` or `kvasir frontend`."""
+    return list(spec.argv[spec.argv.index("kvasir.cli.main") + 2 :])
+
+
+def test_there_is_a_frontend_and_an_engine_per_rank(place: Place) -> None:
+    specs = specs_of(place, "demo://", "--data-parallel-size", "2")
+    assert [spec.name for spec in specs] == ["frontend-0", "engine-0", "engine-1"]
+    assert [spec.env.get("KVASIR_DATA_PARALLEL_RANK") for spec in specs] == [None, "0", "1"]
+
+
+def test_every_option_reaches_the_process_it_is_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {
+        "--served-model-name": "a",
+        "--max-model-len": "100",
+        "--max-num-seqs": "7",
+        "--dtype": "float32",
+        "--kv-cache-memory-bytes": "1Mi",
+        "--drain-timeout": "1m",
+        "--max-live-requests": "9",
+        "--block-size": "8",
+        "--threads": "1",
+        "--heartbeat-timeout": "3s",
+        "--log-level": "debug",
+    }
+    frontend_spec, engine_spec = specs_of(place, "demo://", *(word for pair in options.items() for word in pair))
+    for spec in (frontend_spec, engine_spec):
+        for name, value in spec.env.items():
+            if name.startswith("KVASIR_"):
+                monkeypatch.setenv(name, value)
+        if spec is engine_spec:
+            engine = engine_command.config_of(engine_command.parser().parse_args(args_of(spec)))
+        else:
+            frontend = frontend_command.config_of(frontend_command.parser().parse_args(args_of(spec)))
+    assert frontend.model == engine.model
+    assert engine.model.served_model_name == ("a",)
+    assert engine.model.max_model_len == 100
+    assert (engine.scheduler.max_num_seqs, engine.cache.block_size, engine.device.threads) == (7, 8, 1)
+    assert engine.cache.kv_cache_memory_bytes == 2**20
+    assert frontend.server.max_live_requests == 9
+    assert frontend.server.fd == place.listener.fileno()
+    assert (frontend.process.drain_timeout, engine.process.drain_timeout) == (60, 60)
+    assert (frontend.link.heartbeat_timeout, engine.link.heartbeat_timeout) == (3, 3)
+    assert frontend.link.link == engine.link.link == place.links
+
+
+def test_options_come_from_the_environment_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVASIR_MAX_NUM_SEQS", "5")
+    _, engine_spec = specs_of(place, "demo://")
+    assert args_of(engine_spec) == ["demo://", "--max-num-seqs", "5"]
+    assert "KVASIR_MAX_NUM_SEQS" not in engine_spec.env
+
+
+def test_keys_are_not_seen_in_the_processes_arguments(place: Place) -> None:
+    frontend, engine = specs_of(place, "demo://", "--api-key", "one", "two")
+    assert not {"one", "two"} & {*frontend.argv, *engine.argv}
+    assert frontend.env["KVASIR_API_KEY"] == "one,two"
+    assert "KVASIR_API_KEY" not in engine.env
+
+
+def test_a_key_with_a_comma_is_refused(place: Place) -> None:
+    with pytest.raises(ConfigError, match="must not contain a comma"):
+        specs_of(place, "demo://", "--api-key", "a,b")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["demo://", "--max-num-seq", "3"], "unrecognized arguments: --max-num-seq 3"),
+        (["demo://", "--tensor-parallel-size", "2"], "unrecognized arguments: --tensor-parallel-size 2"),
+        (["demo://", "--link", "ipc:///x"], "unrecognized arguments: --link"),
+        (["demo://", "--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
+        (["demo://", "--data-parallel-size", "0"], "0 is out of range"),
+        (["demo://", "--max-num-seqs", "9", "--max-num-batched-tokens", "8"], "is below --max-num-seqs"),
+        ([], "the following arguments are required: MODEL"),
+        (["/no/such/model"], "/no/such/model does not exist"),
+        (["demo://", "--device", "cuda"], "there is no GPU here, and 1 engine needs one: choose --device cpu"),
+    ],
+)
+def test_mistakes_are_told_in_a_line_before_anything_is_started(
+    argv: list[str], message: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(serve, "run_services", lambda services: pytest.fail("it was started"))
+    try:
+        code = main.main(["serve", *argv])
+    except SystemExit as end:  # argparse's way
+        code = int(str(end.code))
+    captured = capfd.readouterr()
+    assert code == 2
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_a_port_in_use_is_told(place: Place, capfd: pytest.CaptureFixture[str]) -> None:
+    port = str(place.listener.getsockname()[1])
+    assert main.main(["serve", "demo://", "--device", "cpu", "--port", port]) == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [("demo://", "demo"), ("hf://org/Name-1@main", "Name-1"), ("/a/b/", "b"), ("org/x y", "x-y"), ("..", "model")],
+)
+def test_logs_are_named_after_the_model(source: str, name: str) -> None:
+    assert serve.name_of(source) == name

@@ -1,0 +1,86 @@
+"""A service's addresses on this machine are taken before anything is started, and given back."""
+
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvasir.config.options import ConfigError
+from kvasir.local.place import Place, open_place
+
+
+@pytest.fixture(autouse=True)
+def _state_in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    opened = open_place("demo", host="127.0.0.1", port=0, frontends=2, engines=3)
+    yield opened
+    opened.close()
+
+
+def test_every_engine_connects_to_every_frontend_and_has_a_port_of_its_own(place: Place) -> None:
+    engines = [place.engine_env(rank) for rank in range(3)]
+    frontends = [place.frontend_env(number) for number in range(2)]
+    assert {env["KVASIR_LINK"] for env in engines} == {",".join(env["KVASIR_LINK"] for env in frontends)}
+    assert len({env["KVASIR_OPS_PORT"] for env in engines}) == 3
+    assert [env["KVASIR_DATA_PARALLEL_RANK"] for env in engines] == ["0", "1", "2"]
+    assert {env["KVASIR_DATA_PARALLEL_SIZE_LOCAL"] for env in engines} == {"3"}
+    assert len({env["KVASIR_SERVICE_UID"] for env in (*engines, *frontends)}) == 1
+
+
+def test_link_addresses_are_short_private_and_gone_at_the_end(place: Place) -> None:
+    assert all(len(link.removeprefix("ipc://")) < 107 for link in place.links)
+    assert stat.S_IMODE(place.directory.stat().st_mode) == 0o700
+    place.close()
+    assert not place.directory.exists()
+
+
+def test_secrets_are_written_for_this_user_only(place: Place) -> None:
+    directory = place.write_secrets("api-keys", {"a": "key one"})
+    assert (directory / "a").read_text() == "key one"
+    assert stat.S_IMODE((directory / "a").stat().st_mode) == 0o600
+
+
+def test_a_port_in_use_is_told_before_anything_is_started(place: Place) -> None:
+    port = place.listener.getsockname()[1]
+    with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port}: address already in use; choose"):
+        open_place("other", host="127.0.0.1", port=port, frontends=1, engines=1)
+
+
+def test_an_unknown_host_is_told() -> None:
+    with pytest.raises(ConfigError, match="--host not a host"):
+        open_place("demo", host="not a host", port=0, frontends=1, engines=1)
+
+
+def test_clients_wait_instead_of_being_refused_while_the_frontend_starts(place: Place) -> None:
+    with socket.create_connection(place.listener.getsockname(), timeout=5):
+        pass
+
+
+@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1")])
+def test_url_can_be_opened_as_it_is(host: str, shown: str) -> None:
+    opened = open_place("demo", host=host, port=0, frontends=1, engines=1)
+    try:
+        assert opened.url == f"http://{shown}:{opened.listener.getsockname()[1]}"
+    finally:
+        opened.close()
+
+
+def test_two_services_of_one_name_keep_separate_logs(place: Place) -> None:
+    other = open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=1)
+    try:
+        assert other.logs != place.logs
+    finally:
+        other.close()
+
+
+def test_a_state_directory_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match="set XDG_STATE_HOME"):
+        open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=1)

@@ -1,0 +1,300 @@
+"""The CRD's schema and rules as `kvasir up` applies them: each violation has its message, at its place."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvasir.cli import engine as engine_command
+from kvasir.cli import frontend as frontend_command
+from kvasir.local.schema import Schema
+
+ROOT = Path(__file__).parents[3]
+CRD = yaml.safe_load((ROOT / "crds" / "inferenceservices.serving.kvasir.dev.yaml").read_text())
+VERSION = CRD["spec"]["versions"][0]
+SCHEMA = Schema.of_crd()
+
+MINIMAL: dict[str, Any] = {
+    "apiVersion": "serving.kvasir.dev/v1alpha1",
+    "kind": "InferenceService",
+    "metadata": {"name": "demo"},
+    "spec": {"model": {"source": "demo://"}},
+}
+
+
+def resource(**fields: Any) -> dict[str, Any]:
+    """MINIMAL with fields set: engine__kvCache__memory="1Gi" is spec.engine.kvCache.memory."""
+    result = copy.deepcopy(MINIMAL)
+    for path, value in fields.items():
+        *parents, last = path.split("__")
+        place = result if path.startswith("metadata") else result["spec"]
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return result
+
+
+def problems(**fields: Any) -> list[str]:
+    return [str(problem) for problem in SCHEMA.complete(resource(**fields))[1]]
+
+
+def pod(**fields: Any) -> dict[str, Any]:
+    return {"engine__pod": fields}
+
+
+VIOLATIONS: list[tuple[dict[str, Any], str]] = [
+    ({"metadata__name": "a" * 46}, "metadata.name: at most 45 characters"),
+    ({"metadata__name": "Demo"}, "metadata.name: lower-case letters"),
+    ({"metadata__name": "0demo"}, "metadata.name: lower-case letters"),
+    ({"metadata__label": {}}, "metadata.label: unknown field; did you mean labels?"),
+    ({"model": {}}, "spec.model: source is required"),
+    ({"model__source": ""}, "spec.model.source: unknown URI scheme"),
+    ({"model__source": "s3://bucket"}, "spec.model.source: unknown URI scheme"),
+    ({"model__source": "pvc://claim/path"}, "spec.model.source: unknown URI scheme"),
+    ({"model__source": "Qwen/Qwen3"}, "spec.model.source: unknown URI scheme"),
+    ({"model__source": "hf://Qwen"}, "spec.model.source: write hf://org/name"),
+    ({"model__source": "file://models/x"}, "spec.model.source: write file:///path"),
+    ({"model__servedNames": ["a", "a"]}, "spec.model.servedNames: a is there more than once"),
+    ({"model__servedNames": "a"}, "spec.model.servedNames: must be a list, not the string 'a'"),
+    ({"model__servedNames": ["a b"]}, "spec.model.servedNames[0]: 'a b' is not of the form"),
+    ({"model__servedNames": [f"n{i}" for i in range(17)]}, "spec.model.servedNames: has 17 items; at most 16"),
+    ({"model__tokenSecret": {"key": "x"}}, "spec.model.tokenSecret: name is required"),
+    ({"engine__maxNumSeq": 8}, "spec.engine.maxNumSeq: unknown field; did you mean maxNumSeqs?"),
+    ({"engine__maxnumseqs": 8}, "spec.engine.maxnumseqs: unknown field; did you mean maxNumSeqs?"),
+    ({"engine__tensorParallelSize": 2}, "spec.engine.tensorParallelSize: unknown field"),
+    ({"autoscaling": {"minRanks": 0}}, "spec.autoscaling: unknown field"),
+    ({"engine__dataParallelSize": 0}, "spec.engine.dataParallelSize: 0 is too small: at least 1"),
+    ({"engine__dataParallelSize": "2"}, "spec.engine.dataParallelSize: must be a whole number, not the string '2'"),
+    ({"engine__dataParallelSize": 1.5}, "spec.engine.dataParallelSize: must be a whole number, not 1.5"),
+    ({"engine__dataParallelSize": True}, "spec.engine.dataParallelSize: must be a whole number, not true"),
+    ({"engine__dtype": "int8"}, "spec.engine.dtype: 'int8' is not one of auto, float32, bfloat16, float16"),
+    ({"engine__resourceName": "gpu"}, "spec.engine.resourceName: 'gpu' is not of the form"),
+    ({"engine__maxModelLen": 0}, "spec.engine.maxModelLen: 0 is too small"),
+    ({"engine__kvCache__blockSize": 2048}, "spec.engine.kvCache.blockSize: 2048 is too large: at most 1024"),
+    ({"engine__kvCache__memory": "4 GB"}, "spec.engine.kvCache.memory: '4 GB' is not of the form"),
+    ({"engine__kvCache__memory": 1.5}, "spec.engine.kvCache.memory: must be a whole number or a string, not 1.5"),
+    ({"engine__kvCache__memoryUtilization": 1.2}, "spec.engine.kvCache.memoryUtilization: 1.2 is too large"),
+    ({"engine__kvCache__memoryUtilization": "0.8"}, "memoryUtilization: must be a number, not the string '0.8'"),
+    (
+        {"engine__kvCache": {"memory": "1Gi", "memoryUtilization": 0.5}},
+        "spec.engine.kvCache: memory and memoryUtilization contradict each other",
+    ),
+    (
+        {"engine": {"resourceName": "", "kvCache": {"memoryUtilization": 1}}},
+        "spec: engine.kvCache.memoryUtilization is about a GPU's memory",
+    ),
+    ({"engine": {"resourceName": "", "dtype": "float16"}}, "spec: engine.dtype float16 is not supported on CPU"),
+    (
+        {"engine": {"maxNumSeqs": 16, "maxNumBatchedTokens": 15}},
+        "spec.engine: maxNumBatchedTokens is below maxNumSeqs",
+    ),
+    ({"engine__extraArgs": ["--link", "tcp://x:1"]}, "spec.engine: extraArgs: an option in it is set by Kvasir"),
+    ({"engine__extraArgs": ["--ops-port=1"]}, "spec.engine: extraArgs: an option in it is set by Kvasir"),
+    ({"engine__extraArgs": ["--dtype=auto"]}, "spec.engine: extraArgs: an option in it has a field of its own"),
+    (
+        {"engine__extraArgs": ["--log-level=$(X)"]},
+        "spec.engine.extraArgs[0]: '--log-level=$(X)' is not of the form",
+    ),
+    ({"frontend__extraArgs": ["--port=1"]}, "spec.frontend: extraArgs: an option in it is set by Kvasir"),
+    (
+        {"frontend__extraArgs": ["--api-key", "x"]},
+        "spec.frontend: extraArgs: an option in it has a field of its own",
+    ),
+    ({"frontend__replicas": 0}, "spec.frontend.replicas: 0 is too small"),
+    ({"frontend__drainTimeout": "5 minutes"}, "spec.frontend.drainTimeout: '5 minutes' is not of the form"),
+    ({"frontend__drainTimeout": 30}, "spec.frontend.drainTimeout: must be a string, not 30"),
+    ({"rollout__maxUnavailable": 1}, "spec.rollout.maxUnavailable: unknown field; there are drainTimeout"),
+    ({"imagePullPolicy": "Sometimes"}, "spec.imagePullPolicy: 'Sometimes' is not one of"),
+    (pod(resources={"limits": {"nvidia.com/gpu": 2}}), "spec.engine: pod.resources.limits names resourceName"),
+    (pod(resources={"requests": {"nvidia.com/gpu": 2}}), "spec.engine: pod.resources.requests names resourceName"),
+    (pod(resources={"limits": {"cpu": "two"}}), "spec.engine.pod.resources.limits.cpu: 'two' is not of the form"),
+    (
+        pod(env=[{"name": "KVASIR_LINK", "value": "x"}]),
+        "spec.engine.pod.env[0]: KVASIR_ variables are set by Kvasir",
+    ),
+    (pod(env=[{"name": "A"}, {"name": "A"}]), "spec.engine.pod.env: A is there more than once"),
+    (pod(env=[{"name": "A", "value": "1", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]), "value and valueFrom"),
+    (pod(env=[{"name": "A", "valueFrom": {}}]), "spec.engine.pod.env[0].valueFrom: has 0 fields; at least 1"),
+    (pod(volumes=[{"emptyDir": {}}]), "spec.engine.pod.volumes[0]: name is required"),
+    (pod(volumes=[{"name": "kvasir-tmp", "emptyDir": {}}]), "volumes named kvasir-… are Kvasir's own"),
+    (pod(labels={"app.kubernetes.io/name": "x"}), "spec.engine.pod.labels: labels of app.kubernetes.io/"),
+    (
+        pod(annotations={"serving.kvasir.dev/x": "y"}),
+        "spec.engine.pod.annotations: annotations of serving.kvasir.dev/",
+    ),
+    (pod(nodeSelector={"gpu": 1}), "spec.engine.pod.nodeSelector.gpu: must be a string, not 1"),
+    (pod(tolerations=[{"operator": "In"}]), "spec.engine.pod.tolerations[0].operator: 'In' is not one of"),
+    (pod(topologySpreadConstraints=[{"maxSkew": 1}]), "topologySpreadConstraints[0]: topologyKey is required"),
+]
+
+VALID: list[dict[str, Any]] = [
+    {},
+    {"metadata__name": "a" * 45},
+    {
+        "metadata": {
+            "name": "demo",
+            "uid": "x",
+            "creationTimestamp": None,
+            "managedFields": [{"manager": "kubectl"}],
+        }
+    },
+    {"model__source": "hf://Qwen/Qwen3-0.6B@refs/pr/1"},
+    {"model__source": "file:///models/my model"},
+    {"model__tokenSecret": {"name": "hf"}},
+    {"engine": {"resourceName": "", "kvCache": {"memory": 67108864}}},
+    {"engine": {"maxNumSeqs": 16, "maxNumBatchedTokens": 16}},
+    {"engine__kvCache__memoryUtilization": 1},
+    {"engine__maxModelLen": None, "frontend": None},
+    {"engine__extraArgs": ["--log-level=debug", "--linkage"]},
+    pod(affinity={"nodeAffinity": {"anything": [1]}}, volumes=[{"name": "x", "nfs": {"server": "y"}}]),
+    pod(resources={"limits": {"cpu": 2, "memory": "4Gi"}}, labels={"team": "x"}),
+    pod(env=[{"name": "A"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), VIOLATIONS)
+def test_each_violation_is_told_alone_with_its_place(fields: dict[str, Any], message: str) -> None:
+    found = problems(**fields)
+    assert any(message in problem for problem in found), found
+    assert len(found) == 1 or "topologySpread" in message, found
+
+
+@pytest.mark.parametrize("fields", VALID)
+def test_what_is_right_passes(fields: dict[str, Any]) -> None:
+    assert problems(**fields) == []
+
+
+def test_all_problems_are_told_at_once() -> None:
+    found = problems(
+        metadata__name="Demo",
+        model__source="s3://x",
+        engine={"maxNumSeqs": 2, "maxNumBatchedTokens": 1, "dtypes": "auto", "dataParallelSize": 0},
+    )
+    assert len(found) == 5
+
+
+def test_every_default_is_filled_in() -> None:
+    given = copy.deepcopy(MINIMAL)
+    completed, _ = SCHEMA.complete(given)
+    assert completed["spec"] == {
+        "model": {"source": "demo://"},
+        "engine": {
+            "dataParallelSize": 1,
+            "resourceName": "nvidia.com/gpu",
+            "dtype": "auto",
+            "kvCache": {"blockSize": 16, "memoryUtilization": 0.9},
+        },
+        "frontend": {"replicas": 1, "drainTimeout": "300s"},
+        "rollout": {"drainTimeout": "60s"},
+    }
+    assert given == MINIMAL, "what was given stays as it is"
+
+
+def test_a_resource_without_metadata_or_spec_says_so() -> None:
+    found = [str(problem) for problem in SCHEMA.complete({"kind": "InferenceService"})[1]]
+    assert found == ["metadata is required", "spec is required"]
+
+
+def test_a_rule_without_message_or_a_broken_rule_would_not_go_unnoticed() -> None:
+    schema = Schema(
+        {"type": "object", "properties": {}, "x-kubernetes-validations": [{"rule": "self.nothing", "message": "x"}]}
+    )
+    with pytest.raises(Exception, match="nothing"):
+        schema.complete({"metadata": {"name": "x"}})
+
+
+def walk(node: dict[str, Any], path: str = "") -> list[tuple[str, dict[str, Any]]]:
+    found = [(path, node)]
+    for name, inner in node.get("properties", {}).items():
+        found += walk(inner, f"{path}.{name}")
+    for keyword in ("items", "additionalProperties"):
+        if keyword in node:
+            found += walk(node[keyword], f"{path}[]")
+    return found
+
+
+NODES = walk(VERSION["schema"]["openAPIV3Schema"])
+KEYWORDS = {
+    *(
+        "type",
+        "format",
+        "description",
+        "default",
+        "enum",
+        "required",
+        "properties",
+        "additionalProperties",
+        "items",
+    ),
+    *("minimum", "maximum", "minLength", "maxLength", "pattern"),
+    *("minItems", "maxItems", "minProperties", "maxProperties"),
+    *("x-kubernetes-validations", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-int-or-string"),
+    *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
+}
+
+
+def test_schema_is_structural_and_uses_only_keywords_that_are_checked_here() -> None:
+    for path, node in NODES:
+        assert set(node) <= KEYWORDS, path
+        assert ("type" in node) != node.get("x-kubernetes-int-or-string", False), f"{path} needs one type"
+        assert not ("properties" in node and "additionalProperties" in node), path
+        if node.get("type") == "array":
+            assert "items" in node, path
+            assert node.get("x-kubernetes-list-type") in ("atomic", "set", "map"), path
+
+
+def test_every_field_is_described() -> None:
+    for path, node in NODES:
+        if path and not path.endswith("[]") and path != ".metadata":
+            assert node.get("description", "").endswith("."), path
+
+
+def test_every_string_list_and_map_of_the_spec_is_bounded() -> None:
+    for path, node in NODES:
+        if not path.startswith(".spec"):
+            continue
+        if node.get("type") == "string" and "enum" not in node:
+            assert "maxLength" in node, path
+        if node.get("type") == "array":
+            assert "maxItems" in node, path
+        if "additionalProperties" in node:
+            assert "maxProperties" in node, path
+
+
+def test_every_rule_has_a_message() -> None:
+    for path, node in NODES:
+        for rule in node.get("x-kubernetes-validations", ()):
+            assert set(rule) == {"rule", "message"}, path
+
+
+@pytest.mark.parametrize("path", [".spec.model.source", ".spec.engine.dtype", ".spec.engine.kvCache.blockSize"])
+def test_what_journals_and_caches_cannot_cross_is_immutable(path: str) -> None:
+    rules = [rule["rule"] for rule in dict(NODES)[path]["x-kubernetes-validations"]]
+    assert "self == oldSelf" in rules
+
+
+def test_paths_of_columns_and_scale_exist() -> None:
+    paths = {path for path, _ in NODES}
+    scale = VERSION["subresources"]["scale"]
+    for path in (scale["specReplicasPath"], scale["statusReplicasPath"], scale["labelSelectorPath"]):
+        assert path in paths
+    for column in VERSION["additionalPrinterColumns"]:
+        plain = column["jsonPath"].replace("[0]", "[]").partition("[?")[0]
+        assert plain in paths or plain == ".metadata.creationTimestamp"
+
+
+def test_crd_is_small_enough_for_kubectls_annotation() -> None:
+    assert len(yaml.safe_dump(CRD)) < 200 * 1024
+
+
+@pytest.mark.parametrize(("component", "command"), [("engine", engine_command), ("frontend", frontend_command)])
+def test_options_that_extra_args_refuses_exist_and_others_remain(component: str, command: Any) -> None:
+    """A renamed option must be renamed in the rule too."""
+    options = set(command.parser()._option_string_actions)
+    node = dict(NODES)[f".spec.{component}"]
+    patterns = [r["rule"] for r in node["x-kubernetes-validations"] if "extraArgs" in r["rule"]]
+    refused = {f"--{name}" for rule in patterns for name in rule.partition("^--(")[2].partition(")")[0].split("|")}
+    assert refused <= options
+    assert {"--log-level", "--heartbeat-timeout", "--download-dir"} <= options - refused

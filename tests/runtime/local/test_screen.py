@@ -1,0 +1,89 @@
+"""What is shown: phases as they pass, progress, failures once, lines that work as they are."""
+
+import io
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kvasir.local.place import open_place
+from kvasir.local.process import LocalPhase, Probe, ProcessSpec, ProcessState
+from kvasir.local.run import LocalService, curl_line, welcome
+from kvasir.local.screen import LiveScreen, PlainScreen, describe
+
+
+def state(name: str = "engine-0", service: str = "demo") -> ProcessState:
+    probe = Probe("http://127.0.0.1:1/", period=1, timeout=1, failures=1)
+    return ProcessState(ProcessSpec(service, name, (), {}, probe, None, None, None, grace=1))
+
+
+def test_progress_is_in_the_unit_of_the_total() -> None:
+    loading = state()
+    loading.phase, loading.progress = "Loading", (3_100_000_000, 15_000_000_000)
+    assert describe(loading) == "Loading 3.1/15.0 GB"
+    loading.progress = (512, 2_000_000)
+    assert describe(loading) == "Loading 0.0/2.0 MB"
+    loading.progress = (0, 0)
+    assert describe(loading) == "Loading"
+
+
+def test_ready_tells_how_long_it_took() -> None:
+    ready = state()
+    ready.phase, ready.ready_after = LocalPhase.READY, 2.123
+    assert describe(ready) == "Ready (2.1 s)"
+
+
+def test_plain_screen_prints_a_line_per_change_and_progress_in_tenths(capsys: pytest.CaptureFixture[str]) -> None:
+    screen, loading = PlainScreen(["welcome"], several=False), state()
+    loading.phase = "Loading"
+    for done in range(100):
+        loading.progress = (done * 10**7, 10**9)
+        screen.changed(loading)
+    screen.serving()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [*(f"rank 0: Loading {tenth / 10:.1f}/1.0 GB" for tenth in range(10)), "welcome"]
+
+
+def test_the_same_failure_is_shown_once_and_every_restart_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    screen, failing = PlainScreen([], several=True), state()
+    failing.last_lines = ["Traceback", "ValueError"]
+    for pause in (1, 2):
+        failing.phase, failing.message = LocalPhase.RESTARTING, f"ended with exit code 1; next try in {pause} s"
+        screen.changed(failing)
+    assert capsys.readouterr().out.splitlines() == [
+        "demo rank 0: Restarting: ended with exit code 1; next try in 1 s",
+        "  Traceback",
+        "  ValueError",
+        "demo rank 0: Restarting: ended with exit code 1; next try in 2 s",
+    ]
+
+
+def test_live_screen_draws_a_row_per_process_in_order() -> None:
+    output = io.StringIO()
+    screen = LiveScreen([], several=False, console=Console(file=output, force_terminal=True, width=80))
+    for number in (10, 2):
+        screen.changed(state(f"engine-{number}"))
+    screen.note("a note [with brackets]")
+    screen.close()
+    last = output.getvalue().rpartition("rank 2")
+    assert "rank 10" in last[2]
+    assert "a note [with brackets]" in output.getvalue()
+
+
+@pytest.mark.parametrize(("chats", "path"), [(True, "/v1/chat/completions"), (False, "/v1/completions")])
+def test_curl_line_is_a_command_with_a_json_body(
+    chats: bool, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    place = open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=1)
+    try:
+        service = LocalService(place, [], served_name="it's a name", chats=chats, needs_key=True)
+        words = shlex.split(curl_line(service))
+        assert words[:3] == ["curl", "-N", f"{place.url}{path}"]
+        assert json.loads(words[words.index("-d") + 1])["model"] == "it's a name"
+        assert "Authorization: Bearer $KVASIR_API_KEY" in words
+        assert any(f"kvasir chat {place.url}" in line for line in welcome(service)) == chats
+    finally:
+        place.close()

@@ -1,0 +1,300 @@
+"""Real child processes under the supervisor: phases, restarts, back-off, probes, the end of all of them."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from kvasir.local.keeper import Timing, complaint
+from kvasir.local.process import Probe, ProcessSpec, ProcessState
+from kvasir.local.supervisor import ProcessFailed, Supervisor
+
+FAKE = Path(__file__).with_name("fake_process.py")
+FAST = Timing(first_pause=0.05, longest_pause=0.15, healthy_after=60, look=0.02)
+PATIENCE = 20.0
+"""Seconds until a test that waits for an event is taken for failed."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def spec(name: str, *behaviour: str, grace: float = 10) -> ProcessSpec:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    return ProcessSpec(
+        service="demo",
+        name=name,
+        argv=(sys.executable, "-I", str(FAKE), str(port), *behaviour),
+        env=dict(os.environ),
+        readiness=Probe(f"{url}/health/ready", period=0.05, timeout=5, failures=2),
+        liveness=None,
+        startup=None,
+        status_url=f"{url}/status" if name.startswith("engine") else None,
+        grace=grace,
+    )
+
+
+@dataclass
+class Recording:
+    """A Screen that keeps what it was told and wakes who waits for it."""
+
+    lines: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    served: int = 0
+    states: dict[str, ProcessState] = field(default_factory=dict)
+    _told: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def changed(self, state: ProcessState) -> None:
+        self.states[state.spec.name] = state
+        self.lines.append(" ".join(filter(None, (state.spec.name, state.phase, state.message))))
+        self._told.set()
+
+    def serving(self) -> None:
+        self.served += 1
+        self._told.set()
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def close(self) -> None: ...
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                self._told.clear()
+                await self._told.wait()
+
+    def count(self, line: str) -> int:
+        return sum(line in told for told in self.lines)
+
+
+class Running:
+    """A supervisor at work; every process that it starts inherits the write end of a pipe."""
+
+    def __init__(self, supervisor: Supervisor, screen: Recording, pipe: tuple[int, int]) -> None:
+        self.supervisor = supervisor
+        self.screen = screen
+        self.task = asyncio.create_task(supervisor.run())
+        self._read_end, self._write_end = pipe
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await self.task
+
+    async def all_gone(self) -> bool:
+        """The pipe is at its end once the last process that held it is gone."""
+        os.close(self._write_end)
+        async with asyncio.timeout(PATIENCE):
+            return await asyncio.to_thread(os.read, self._read_end, 1) == b""
+
+    def pid(self, name: str) -> int:
+        pid = self.screen.states[name].pid
+        assert pid is not None
+        return pid
+
+
+@contextlib.asynccontextmanager
+async def running(tmp_path: Path, *specs: ProcessSpec, timing: Timing = FAST) -> AsyncIterator[Running]:
+    pipe = os.pipe()
+    screen = Recording()
+    specs = tuple(replace(each, pass_fds=(pipe[1],)) for each in specs)
+    run = Running(Supervisor(specs, {"demo": tmp_path}, screen, timing), screen, pipe)
+    try:
+        yield run
+    finally:
+        while not run.task.done():
+            run.supervisor.end()
+            await asyncio.wait({run.task}, timeout=0.05)
+        for end in pipe:
+            with contextlib.suppress(OSError):
+                os.close(end)
+
+
+async def test_phases_pass_until_all_serve_and_the_end_leaves_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path, spec("frontend-0", "serve"), spec("engine-0", "loading")) as run:
+        await run.screen.until(lambda: run.screen.served == 1)
+        engine = [line for line in run.screen.lines if line.startswith("engine-0")]
+        assert engine == ["engine-0 Starting", "engine-0 Loading", "engine-0 Warming", "engine-0 Ready"]
+        run.supervisor.end()
+        await run.ended()
+        assert await run.all_gone()
+        assert run.screen.lines[-1].endswith("Stopped")
+    assert (tmp_path / "engine-0.log").read_text() == "this is loading\ntold to end\n"
+
+
+async def test_a_killed_process_is_told_at_once_and_started_again(tmp_path: Path) -> None:
+    async with running(tmp_path, spec("engine-0", "serve"), spec("engine-1", "serve")) as run:
+        await run.screen.until(lambda: run.screen.served == 1)
+        first, other = run.pid("engine-0"), run.pid("engine-1")
+        os.kill(first, signal.SIGKILL)
+        await run.screen.until(lambda: run.screen.count("engine-0 Ready") == 2)
+        assert run.screen.count("engine-0 Restarting ended by SIGKILL; next try in 0.05 s") == 1
+        assert run.screen.states["engine-0"].restarts == 1
+        assert run.pid("engine-0") != first
+        assert run.pid("engine-1") == other
+        assert run.screen.served == 1
+
+
+async def test_pauses_between_restarts_double_up_to_the_longest(tmp_path: Path) -> None:
+    async with running(tmp_path, spec("engine-0", "exit", "1")) as run:
+        await run.screen.until(lambda: run.screen.count("Restarting") == 4)
+        pauses = [line.rpartition(" in ")[2] for line in run.screen.lines if "Restarting" in line]
+        assert pauses == ["0.05 s", "0.1 s", "0.15 s", "0.15 s"]
+        assert run.screen.states["engine-0"].last_lines == ["this is exit", "the reason why"]
+
+
+async def test_a_process_that_ran_for_long_starts_over_with_the_first_pause(tmp_path: Path) -> None:
+    async with running(tmp_path, spec("engine-0", "exit", "0"), timing=replace(FAST, healthy_after=0)) as run:
+        await run.screen.until(lambda: run.screen.count("Restarting") == 3)
+        assert run.screen.count("ended with exit code 0; next try in 0.05 s") == 3
+
+
+async def test_a_users_mistake_ends_everything_with_its_message(tmp_path: Path) -> None:
+    async with running(tmp_path, spec("engine-0", "exit", "2"), spec("frontend-0", "serve")) as run:
+        log = tmp_path / "engine-0.log"
+        with pytest.raises(ProcessFailed, match=rf"^engine-0: the reason why \(its log: {log}\)$"):
+            await run.ended()
+        assert run.screen.count("engine-0 Failed the reason why") == 1
+        assert run.screen.count("Restarting") == 0
+        assert run.screen.lines[-1] == "frontend-0 Stopped"
+        assert await run.all_gone()
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        (
+            [
+                "2026-11-21T07:06:47.441Z ERROR   engine-0 too long",
+                "2026-11-21T07:06:47.442Z INFO    engine-0 ended",
+            ],
+            "too long",
+        ),
+        (["warming up", "kvasir engine: no such model", "bye"], "no such model"),
+        (["something else"], "something else"),
+        ([], "it said nothing"),
+    ],
+)
+def test_the_error_is_found_in_the_last_lines(lines: list[str], error: str) -> None:
+    assert complaint(lines) == error
+
+
+async def test_a_process_that_fails_its_liveness_probe_is_restarted(tmp_path: Path) -> None:
+    sick = spec("engine-0", "sick")
+    url = sick.readiness.url
+    live = Probe(url.replace("ready", "live"), period=0.05, timeout=5, failures=3)
+    up = Probe(url, period=0.05, timeout=5, failures=1000)
+    async with running(tmp_path, replace(sick, liveness=live, startup=up)) as run:
+        await run.screen.until(lambda: run.screen.count("engine-0 Starting") == 2)
+        assert run.screen.count("Restarting its liveness probe failed 3 times, last with 503 stuck") == 1
+
+
+async def test_a_process_that_never_starts_up_is_restarted(tmp_path: Path) -> None:
+    absent = spec("engine-0", "serve")
+    nowhere = Probe(f"http://127.0.0.1:{free_port()}", period=0.05, timeout=5, failures=2)
+    async with running(tmp_path, replace(absent, liveness=nowhere, startup=nowhere)) as run:
+        await run.screen.until(lambda: run.screen.count("Restarting its startup probe failed 2 times") == 1)
+
+
+async def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path) -> None:
+    async with running(tmp_path, spec("engine-0", "deaf", grace=0.1)) as run:
+        await run.screen.until(lambda: run.screen.served == 1)
+        run.supervisor.end()
+        await run.ended()
+        assert await run.all_gone()
+
+
+async def test_asked_to_end_twice_kills_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path, spec("engine-0", "deaf", grace=3600)) as run:
+        await run.screen.until(lambda: run.screen.served == 1)
+        os.kill(os.getpid(), signal.SIGINT)
+        await run.screen.until(lambda: run.screen.count("Stopping") == 1)
+        os.kill(os.getpid(), signal.SIGINT)
+        await run.ended()
+        assert len(run.screen.notes) == 2
+
+
+async def test_what_a_process_started_ends_with_it(tmp_path: Path) -> None:
+    async with running(tmp_path, spec("engine-0", "breeds")) as run:
+        await run.screen.until(lambda: run.screen.served == 1)
+        run.supervisor.end()
+        await run.ended()
+        assert await run.all_gone()
+
+
+async def test_told_to_end_while_pausing_it_does_not_start_again(tmp_path: Path) -> None:
+    async with running(tmp_path, spec("engine-0", "exit", "1"), timing=Timing(first_pause=3600)) as run:
+        await run.screen.until(lambda: run.screen.count("Restarting") == 1)
+        run.supervisor.end()
+        await run.ended()
+        assert run.screen.count("Starting") == 1
+
+
+SUPERVISE = """
+import asyncio, os, sys
+from pathlib import Path
+from kvasir.local.process import Probe, ProcessSpec
+from kvasir.local.screen import PlainScreen
+from kvasir.local.supervisor import ProcessFailed, Supervisor
+
+fake, port, behaviour, pipe, logs = sys.argv[1:]
+url = f"http://127.0.0.1:{port}"
+spec = ProcessSpec(
+    "demo", "frontend-0", (sys.executable, "-I", fake, port, behaviour), dict(os.environ),
+    Probe(url, period=1, timeout=1, failures=1), None, None, None, grace=10, pass_fds=(int(pipe),),
+)
+supervisor = Supervisor([spec], {"demo": Path(logs)}, PlainScreen(["serving"], several=False))
+asyncio.run(supervisor.run())
+"""
+
+
+@contextlib.asynccontextmanager
+async def supervising_process(
+    tmp_path: Path, behaviour: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
+    """A supervisor in a process (and session) of its own, once it serves; with the read end of its child's pipe."""
+    read_end, write_end = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SUPERVISE, str(FAKE), str(free_port()), behaviour, str(write_end), str(tmp_path)),
+        stdout=asyncio.subprocess.PIPE,
+        pass_fds=(write_end,),
+        start_new_session=True,
+    )
+    os.close(write_end)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while (line := await process.stdout.readline()) != b"serving\n":
+                assert line, "it ended before it served"
+        yield process, read_end
+    finally:
+        os.close(read_end)
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def test_processes_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    async with supervising_process(tmp_path, "deaf") as (process, read_end):
+        process.kill()
+        async with asyncio.timeout(PATIENCE):
+            assert await asyncio.to_thread(os.read, read_end, 1) == b""
+
+
+async def test_ctrl_c_reaches_the_supervisor_alone_and_it_ends_the_others(tmp_path: Path) -> None:
+    async with supervising_process(tmp_path, "serve") as (process, read_end):
+        os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+        async with asyncio.timeout(PATIENCE):
+            assert await process.wait() == 0
+            assert await asyncio.to_thread(os.read, read_end, 1) == b""
+    assert (tmp_path / "frontend-0.log").read_text().endswith("told to end\n")
