@@ -6,6 +6,9 @@ when a new field must be understood, and versions N and N-1 talk to each other.
 
 The order of a conversation: Hello (until answered) → Welcome or Refused → Hello again when the phase changes →
 Ready → AddRequest / Abort and Outputs → Draining → Goodbye, or Dead. Heartbeats both ways all the time.
+
+A Hello after Ready starts over: the engine took the frontend for lost and has dropped its requests. A request that
+comes before Ready is answered with FinishReason.ERROR; one that crosses Draining is still served.
 """
 
 from enum import StrEnum
@@ -196,6 +199,7 @@ class Goodbye(_Message, frozen=True):
 FromEngine = Hello | Ready | Outputs | Draining | Dead | Heartbeat | Goodbye
 FromFrontend = Welcome | Refused | AddRequest | Abort | Heartbeat | Goodbye
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.msgpack.Encoder()
 _from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
 _from_frontend: msgspec.msgpack.Decoder[FromFrontend] = msgspec.msgpack.Decoder(FromFrontend)
@@ -209,7 +213,7 @@ def decode_from_engine(frame: bytes | memoryview) -> FromEngine:
     """The message an engine sent. Raises ProtocolError for anything else."""
     try:
         return _from_engine.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise ProtocolError(f"not a message of an engine: {error}") from error
 
 
@@ -217,5 +221,5 @@ def decode_from_frontend(frame: bytes | memoryview) -> FromFrontend:
     """The message a frontend sent. Raises ProtocolError for anything else."""
     try:
         return _from_frontend.decode(frame)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise ProtocolError(f"not a message of a frontend: {error}") from error

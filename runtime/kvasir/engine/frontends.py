@@ -134,7 +134,7 @@ class Frontends:
         if late <= self._interval:
             late = 0.0  # else this process stood still itself: what the frontends said meanwhile is not read yet
         if self._progress != self._progress_told and self._ready is None:
-            self._broadcast(self.greeting())
+            self._tell_phase()
         for connection in list(self._connections.values()):
             connection.tick(now, late)
 
@@ -185,7 +185,7 @@ class Frontends:
         changed = phase is not self._phase
         self._phase, self._progress = phase, progress
         if changed and self._ready is None:
-            self._broadcast(self.greeting())
+            self._tell_phase()
 
     def announce_ready(self, ready: Ready) -> None:
         self._phase, self._progress, self._ready = Phase.READY, None, ready
@@ -265,9 +265,15 @@ class Frontends:
 
     # ------------------------------------------------------------------------------------------------- parts
 
-    def _broadcast(self, message: FromEngine | None) -> None:
+    def _broadcast(self, message: FromEngine) -> None:
         for connection in list(self._by_frontend.values()):
             connection.show(message)
+
+    def _tell_phase(self) -> None:
+        """To those too who have not answered yet: their Welcome may be for a Hello of before."""
+        for connection in list(self._connections.values()):
+            if connection.state in (State.GREETING, State.WELCOMED):
+                connection.show(self.greeting())
 
     def _step_age(self) -> float:
         load = self._load

@@ -1,0 +1,112 @@
+"""How the link's sockets are set up on both sides, and what their monitors tell."""
+
+import logging
+import struct
+import time
+from typing import Final
+
+import zmq
+
+QUEUE_MESSAGES: Final = 2048
+"""Messages that wait for a peer in one direction, in each process. At 100 steps per second a peer may stall for
+some 20 s; by then its heartbeat has stopped for long. A full queue means that the peer is lost."""
+
+MAX_MESSAGE_BYTES: Final = 64 * 2**20
+"""A larger message closes the connection. Prompts are token ids, at most 5 bytes each."""
+
+CONNECTION_EVENTS: Final = (
+    zmq.Event.CLOSED
+    | zmq.Event.DISCONNECTED
+    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+    | zmq.Event.HANDSHAKE_FAILED_AUTH
+)
+
+_HEARTBEAT_INTERVAL = 1.0
+_STEP_AGE_FACTOR = 12
+_CRYPTOGRAPHIC = 0x11000001  # ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
+_MECHANISM_MISMATCH = 0x11000002  # ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
+
+
+def heartbeat_interval(timeout: float) -> float:
+    """Seconds between heartbeats: one second, and always several within the timeout."""
+    return min(_HEARTBEAT_INTERVAL, timeout / 4)
+
+
+def step_age_limit(timeout: float) -> float:
+    """Seconds after which a step that does not end means that the engine is stuck; 120 with the default timeout.
+
+    Far above the heartbeat's own timeout: the prefill of a full token budget of a large model on few CPU cores
+    takes a minute and is not a failure.
+    """
+    return _STEP_AGE_FACTOR * timeout
+
+
+def limit(socket: zmq.Socket[bytes]) -> None:
+    """Bound what the socket keeps; nothing is sent after it is closed."""
+    socket.linger = 0
+    socket.sndhwm = QUEUE_MESSAGES
+    socket.rcvhwm = QUEUE_MESSAGES
+    socket.maxmsgsize = MAX_MESSAGE_BYTES
+
+
+def open_monitor(
+    context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], name: str
+) -> zmq.Socket[bytes]:
+    """A socket that tells of the other's connections; `name` is unique in the context."""
+    address = f"inproc://{name}"
+    socket.monitor(address, CONNECTION_EVENTS)
+    monitor = context.socket(zmq.PAIR)
+    monitor.linger = 0
+    monitor.connect(address)
+    return monitor
+
+
+def parse_event(frames: list[bytes]) -> tuple[int, int]:
+    """A monitor's message as the event and its value."""
+    event, value = struct.unpack("=HI", frames[0])
+    return event, value
+
+
+def handshake_failure(event: int, value: int) -> str | None:
+    """Why the two ends did not get to talk; None for an event of another kind."""
+    match event:
+        case zmq.Event.HANDSHAKE_FAILED_AUTH:
+            return "the frontend does not admit the engine's key"
+        case zmq.Event.HANDSHAKE_FAILED_PROTOCOL if value == _CRYPTOGRAPHIC:
+            return "the engine's server.public is not the frontend's key"
+        case zmq.Event.HANDSHAKE_FAILED_PROTOCOL if value == _MECHANISM_MISMATCH:
+            return "one side has --link-keys and the other has none"
+        case zmq.Event.HANDSHAKE_FAILED_PROTOCOL:
+            return f"the peer does not speak the link's protocol (ZMTP error {value:#x})"
+        case zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
+            return "the peer closed the connection during the handshake (keys that do not belong together?)"
+    return None
+
+
+class SeldomLog:
+    """Keeps a log readable: what repeats is written at most once in `every` seconds.
+
+    A line repeats another if it has the same text, or is `about` the same peer.
+    """
+
+    def __init__(self, log: logging.Logger, every: float = 60.0, kinds: int = 256) -> None:
+        self._log = log
+        self._every = every
+        self._kinds = kinds
+        self._last: dict[str, float] = {}
+
+    def info(self, text: str, about: str = "") -> None:
+        self._write(logging.INFO, text, about or text)
+
+    def warning(self, text: str, about: str = "") -> None:
+        self._write(logging.WARNING, text, about or text)
+
+    def _write(self, level: int, text: str, key: str) -> None:
+        now = time.monotonic()
+        if key in self._last and now - self._last[key] < self._every:
+            return
+        if len(self._last) >= self._kinds:  # names that a peer makes up: forgetting them costs a line of log each
+            self._last.clear()
+        self._last[key] = now
+        self._log.log(level, "%s", text)

@@ -1,0 +1,27 @@
+import pytest
+
+from kvasir.link.keys import make_link_keys
+from runtime.link.peers import socket_directory
+
+
+@pytest.fixture
+def sockets():
+    """A private directory with a short path, for ipc:// sockets."""
+    with socket_directory() as path:
+        yield path
+
+
+@pytest.fixture
+def keys(tmp_path):
+    """Directories of keys by side: frontend, engine."""
+    directories = {"frontend": tmp_path / "frontend", "engine": tmp_path / "engine"}
+    make_link_keys(directories["frontend"], directories["engine"])
+    return directories
+
+
+@pytest.fixture(params=["ipc", "tcp with keys"])
+def transport(request, sockets, keys):
+    """What both sides of a link are given: the frontend's address, its keys, the engines' keys."""
+    if request.param == "ipc":
+        return f"ipc://{sockets}/link", None, None
+    return "tcp://127.0.0.1:0", keys["frontend"], keys["engine"]

@@ -1,0 +1,287 @@
+"""Both ends of the link for its tests: the real ones with what they tell, and bare sockets that can misbehave."""
+
+import asyncio
+import contextlib
+import itertools
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import zmq
+
+from kvasir.client.engine_link import Engine, FrontendLink
+from kvasir.config.settings import LinkConfig
+from kvasir.engine.link import EngineIdentity, EngineLink, FrontendLost, Received
+from kvasir.params import SamplingParams
+from kvasir.protocol import (
+    PROTOCOL_VERSION,
+    AddRequest,
+    EngineStats,
+    Goodbye,
+    Hello,
+    Outputs,
+    Phase,
+    Ready,
+    RequestOutput,
+    decode_from_engine,
+    decode_from_frontend,
+    encode,
+)
+
+PATIENCE = 10.0
+"""Seconds after which what is awaited is taken not to come: far more than it needs."""
+
+STATS = EngineStats(waiting=0, running=1, kv_blocks_used=2, step=3)
+READY = Ready(block_size=16, num_blocks=100, max_model_len=4096, max_num_seqs=64)
+PARAMS = SamplingParams(max_tokens=8, seed=0)
+_ids = itertools.count()
+
+
+def hello(incarnation: str, **changes) -> Hello:
+    fields = {
+        "protocol": PROTOCOL_VERSION,
+        "service": "uid",
+        "rank": 0,
+        "node": "node",
+        "version": "0",
+        "fingerprint": "model",
+        "tokenizer_hash": "tokenizer",
+        "phase": Phase.STARTING,
+    }
+    return Hello(incarnation=incarnation, **(fields | changes))
+
+
+def request(request_id: str = "r") -> AddRequest:
+    return AddRequest(request_id, 0, [1, 2, 3], [], PARAMS)
+
+
+def outputs(request_id: str = "r", position: int = 0) -> Outputs:
+    return Outputs([RequestOutput(request_id, 0, position, [7])], STATS)
+
+
+# ---------------------------------------------------------------------------------------------- real frontends
+
+
+class Listener:
+    """Remembers what it was told, and wakes whoever waits for more."""
+
+    def __init__(self) -> None:
+        self.changes: list[tuple[str, Phase]] = []
+        self.outputs: list[tuple[str, Outputs]] = []
+        self.lost: list[tuple[str, str]] = []
+        self._news = asyncio.Event()
+
+    def engine_changed(self, engine: Engine) -> None:
+        self.changes.append((engine.incarnation, engine.phase))
+        self._news.set()
+
+    def engine_outputs(self, engine: Engine, message: Outputs) -> None:
+        self.outputs.append((engine.incarnation, message))
+        self._news.set()
+
+    def engine_lost(self, engine: Engine, reason: str) -> None:
+        self.lost.append((engine.incarnation, reason))
+        self._news.set()
+
+    async def until(self, condition) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+
+class Frontend:
+    """A link with its listener."""
+
+    def __init__(self, link: FrontendLink, listener: Listener) -> None:
+        self.link = link
+        self.listener = listener
+
+    async def ready(self, *incarnations: str) -> None:
+        engines = self.link.engines
+        await self.listener.until(lambda: all(i in engines and engines[i].usable for i in incarnations))
+
+    async def lost(self, incarnation: str) -> str:
+        """The reason, once it is told."""
+        await self.listener.until(lambda: any(i == incarnation for i, _ in self.listener.lost))
+        return next(reason for i, reason in self.listener.lost if i == incarnation)
+
+    async def ask(self, incarnation: str, request_id: str = "r") -> Outputs:
+        """Send a request and await the first outputs with its id."""
+        assert self.link.send(incarnation, request(request_id))
+
+        def answers() -> list[Outputs]:
+            return [
+                o for i, o in self.listener.outputs if i == incarnation and o.outputs[0].request_id == request_id
+            ]
+
+        await self.listener.until(answers)
+        return answers()[0]
+
+
+@contextlib.asynccontextmanager
+async def frontend(address: str, keys: Path | None = None, silence: float = 10.0) -> AsyncIterator[Frontend]:
+    listener = Listener()
+    config = LinkConfig(link=(address,), link_keys=str(keys) if keys else None, heartbeat_timeout=silence)
+    link = FrontendLink(config, service="uid", fingerprint="model", tokenizer_hash="tokenizer", listener=listener)
+    await link.start()
+    try:
+        yield Frontend(link, listener)
+    finally:
+        await link.close()
+
+
+# ------------------------------------------------------------------------------------------------ real engines
+
+
+def identity(**changes) -> EngineIdentity:
+    number = next(_ids)
+    fields = {
+        "incarnation": f"engine-{number}-test",
+        "rank": number,
+        "node": "node",
+        "service": "uid",
+        "version": "0",
+        "fingerprint": "model",
+        "tokenizer_hash": "tokenizer",
+    }
+    return EngineIdentity(**(fields | changes))
+
+
+@contextlib.contextmanager
+def engine(
+    *addresses: str, keys: Path | None = None, silence: float = 10.0, ready: bool = True, **options
+) -> Iterator[EngineLink]:
+    """`engine.incarnation` is added for the tests."""
+    who = identity()
+    config = LinkConfig(link=addresses, link_keys=str(keys) if keys else None, heartbeat_timeout=silence)
+    link = EngineLink(config, who, **options)
+    link.incarnation = who.incarnation
+    if ready:
+        link.announce_ready(READY)
+    link.start()
+    try:
+        yield link
+    finally:
+        link.close(Goodbye())
+
+
+def received(link: EngineLink) -> Received:
+    item = link.inbox.get(timeout=PATIENCE)
+    assert isinstance(item, Received), item
+    return item
+
+
+def frontend_lost(link: EngineLink) -> str:
+    item = link.inbox.get(timeout=PATIENCE)
+    assert isinstance(item, FrontendLost), item
+    return item.frontend
+
+
+async def serve_one(link: EngineLink) -> Received:
+    """Answer the next request with one token."""
+    item = await asyncio.to_thread(received, link)
+    link.send(item.frontend, outputs(item.message.request_id))
+    return item
+
+
+@contextlib.contextmanager
+def engine_process(
+    address: str, incarnation: str, keys: Path | None = None, silence: float = 10.0
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of its own that answers every request with one token; see engine_process.py."""
+    script = Path(__file__).with_name("engine_process.py")
+    process = subprocess.Popen([sys.executable, script, address, incarnation, str(keys or ""), str(silence)])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+# ------------------------------------------------------------------------------------------------ bare sockets
+
+
+class BareEngine:
+    """A DEALER that does what a test tells it."""
+
+    def __init__(self, address: str, incarnation: str, **options) -> None:
+        self.incarnation = incarnation
+        self._context = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
+        self.socket.linger = 1000
+        self.socket.rcvtimeo = int(PATIENCE * 1000)
+        self.socket.routing_id = incarnation.encode()
+        for name, value in options.items():
+            setattr(self.socket, name, value)
+        self.socket.connect(address)
+
+    def say(self, *messages) -> None:
+        for message in messages:
+            self.socket.send(message if isinstance(message, bytes) else encode(message))
+
+    def introduce(self, **changes) -> None:
+        """Hello and Ready, whatever the answer."""
+        self.say(hello(self.incarnation, **changes), READY)
+
+    def expect(self, kind):
+        """The next message of this kind; heartbeats and others before it are passed over."""
+        while True:
+            message = decode_from_frontend(self.socket.recv())
+            if isinstance(message, kind):
+                return message
+
+    def close(self) -> None:
+        self.socket.close()
+        self._context.term()
+
+
+class BareFrontend:
+    """A ROUTER that does what a test tells it."""
+
+    def __init__(self, address: str = "tcp://127.0.0.1:*", **options) -> None:
+        self._context = zmq.Context()
+        self.socket = self._context.socket(zmq.ROUTER)
+        self.socket.linger = 0
+        self.socket.rcvtimeo = int(PATIENCE * 1000)
+        self.socket.router_handover = True
+        for name, value in options.items():
+            setattr(self.socket, name, value)
+        self.socket.bind(address)
+        self.address = self.socket.last_endpoint.decode().rstrip("\0")
+
+    def say(self, engine: str, message) -> None:
+        self.socket.send_multipart([engine.encode(), message if isinstance(message, bytes) else encode(message)])
+
+    def expect(self, kind):
+        while True:
+            _, frame = self.socket.recv_multipart()
+            message = decode_from_engine(frame)
+            if isinstance(message, kind):
+                return message
+
+    def hears_nothing_but(self, kind, seconds: float) -> bool:
+        """Whether nothing else comes within that time."""
+        end = time.monotonic() + seconds
+        while self.socket.poll(max(0, int((end - time.monotonic()) * 1000))):
+            if not isinstance(decode_from_engine(self.socket.recv_multipart()[1]), kind):
+                return False
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
+        self._context.term()
+
+
+@contextlib.contextmanager
+def socket_directory() -> Iterator[Path]:
+    """A private directory with a short path: that of tmp_path may be too long for a socket."""
+    path = Path(tempfile.mkdtemp(prefix="kl"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)

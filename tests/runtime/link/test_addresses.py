@@ -1,0 +1,191 @@
+"""Which link addresses are taken, and that a bad one is refused with its name and the remedy."""
+
+import socket
+
+import pytest
+
+from kvasir.client.engine_link import FrontendLink
+from kvasir.config.options import ConfigError
+from kvasir.config.settings import LinkConfig
+from kvasir.engine.link import EngineLink
+from kvasir.link.address import LinkAddress, parse_address
+from runtime.link.peers import Listener, engine, frontend, identity
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("ipc:///run/link", LinkAddress("ipc:///run/link", path="/run/link")),
+        ("tcp://10.0.0.7:5557", LinkAddress("tcp://10.0.0.7:5557", host="10.0.0.7", port=5557)),
+        ("tcp://*:5557", LinkAddress("tcp://*:5557", host="*", port=5557)),
+        ("tcp://[::1]:0", LinkAddress("tcp://[::1]:0", host="::1", port=0)),
+        ("tcp://localhost:1", LinkAddress("tcp://localhost:1", host="127.0.0.1", port=1)),
+        ("tcp://qwen-frontend.ns:1", LinkAddress("tcp://qwen-frontend.ns:1", host="qwen-frontend.ns", port=1)),
+    ],
+)
+def test_an_address_is_taken_apart(text, address):
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/run/link",
+        "ipc://",
+        "ipc://link",
+        "ipc://@abstract",
+        "ipc://*",
+        "ipc:///run/",
+        "tcp://",
+        "tcp://host",
+        "tcp://host:port",
+        "tcp://host:65536",
+        "tcp://::1:5557",
+        "tcp://[1:2]:5557",
+        "tcp://a b:1",
+        "tcp://host:1/x",
+        "udp://host:1",
+        "inproc://x",
+    ],
+)
+def test_what_is_no_address_is_refused_by_its_text(text):
+    with pytest.raises(ConfigError, match="--link") as refusal:
+        parse_address(text)
+    assert text in str(refusal.value)
+
+
+def test_a_path_that_a_unix_socket_cannot_have_is_refused():
+    with pytest.raises(ConfigError, match="107"):
+        parse_address("ipc:///" + "x" * 107)
+    assert parse_address("ipc:///" + "x" * 106).is_ipc
+
+
+def test_an_endpoint_is_written_as_zmq_wants_it():
+    assert parse_address("tcp://[::1]:5557").endpoint() == "tcp://[::1]:5557"
+    assert parse_address("tcp://name:5557").endpoint("10.0.0.7") == "tcp://10.0.0.7:5557"
+    assert parse_address("tcp://name:5557").endpoint("fd00::7") == "tcp://[fd00::7]:5557"
+    assert parse_address("ipc:///run/link").endpoint() == "ipc:///run/link"
+
+
+# ----------------------------------------------------------------------------------------------- without keys
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "*", "10.0.0.7", "[::]"])
+async def test_a_frontend_does_not_listen_beyond_this_machine_without_keys(host):
+    with pytest.raises(ConfigError, match="--link-keys"):
+        async with frontend(f"tcp://{host}:0"):
+            pass
+
+
+@pytest.mark.parametrize("host", ["10.0.0.7", "qwen-frontend"])
+def test_an_engine_does_not_connect_beyond_this_machine_without_keys(host):
+    with pytest.raises(ConfigError, match="--link-keys"):
+        EngineLink(LinkConfig(link=(f"tcp://{host}:5557",)), identity())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+async def test_loopback_needs_no_keys(host):
+    if host == "[::1]" and not _has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    async with frontend(f"tcp://{host}:0") as f:
+        with engine(f.link.addresses) as e:
+            await f.ready(e.incarnation)
+
+
+def _has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+# --------------------------------------------------------------------------------------------- what is in the way
+
+
+@pytest.mark.parametrize("addresses", [(), ("ipc:///a/b", "ipc:///a/c")])
+async def test_a_frontend_binds_exactly_one_address(addresses):
+    link = FrontendLink(
+        LinkConfig(link=addresses), service="", fingerprint="", tokenizer_hash="", listener=Listener()
+    )
+    with pytest.raises(ConfigError, match="one address"):
+        await link.start()
+    await link.close()
+
+
+async def test_a_frontend_binds_no_name():
+    with pytest.raises(ConfigError, match="IP address"):
+        async with frontend("tcp://example:5557"):
+            pass
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://*:5557"])
+def test_an_engine_connects_to_a_host_and_a_port(address):
+    with pytest.raises(ConfigError, match="a host and a port"):
+        EngineLink(LinkConfig(link=(address,)), identity())
+
+
+async def test_a_port_in_use_is_refused_by_its_address():
+    async with frontend("tcp://127.0.0.1:0") as f:
+        with pytest.raises(ConfigError, match=f"{f.link.addresses} cannot be bound: another process"):
+            async with frontend(f.link.addresses):
+                pass
+
+
+async def test_an_address_that_is_not_this_machines_is_refused(keys):
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.1:5557 cannot be bound"):
+        async with frontend("tcp://192.0.2.1:5557", keys["frontend"]):
+            pass
+
+
+async def test_a_socket_that_a_process_listens_on_is_refused_and_stays(sockets):
+    async with frontend(f"ipc://{sockets}/link") as f:
+        with pytest.raises(ConfigError, match="a process that runs listens there"):
+            async with frontend(f"ipc://{sockets}/link"):
+                pass
+        with engine(f.link.addresses) as e:
+            await f.ready(e.incarnation)
+
+
+async def test_a_socket_that_nobody_listens_on_any_more_is_replaced(sockets):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(sockets / "link"))
+        dead.listen()
+    assert (sockets / "link").is_socket()  # as a process that was killed leaves it
+    async with frontend(f"ipc://{sockets}/link") as f:
+        with engine(f.link.addresses) as e:
+            await f.ready(e.incarnation)
+
+
+async def test_a_file_in_the_place_of_the_socket_is_refused_and_stays(sockets):
+    (sockets / "link").write_text("precious")
+    with pytest.raises(ConfigError, match="is not a socket"):
+        async with frontend(f"ipc://{sockets}/link"):
+            pass
+    assert (sockets / "link").read_text() == "precious"
+
+
+def test_an_engine_refuses_a_directory_that_others_can_enter(sockets):
+    sockets.chmod(0o755)
+    with pytest.raises(ConfigError, match="chmod 700"):
+        EngineLink(LinkConfig(link=(f"ipc://{sockets}/link",)), identity())
+
+
+async def test_a_frontend_refuses_a_directory_that_others_can_enter(sockets):
+    sockets.chmod(0o755)
+    with pytest.raises(ConfigError, match="chmod 700"):
+        async with frontend(f"ipc://{sockets}/link"):
+            pass
+
+
+async def test_a_directory_that_is_missing_is_made_private(sockets):
+    async with frontend(f"ipc://{sockets}/new/link"):
+        assert (sockets / "new").stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_directory_that_cannot_be_made_is_refused(sockets):
+    with pytest.raises(ConfigError, match="No such file"):
+        async with frontend(f"ipc://{sockets}/a/b/link"):
+            pass

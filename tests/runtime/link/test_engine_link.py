@@ -1,0 +1,228 @@
+"""The engine's end against frontends that misbehave: it drops their requests, goes on, and says Hello again."""
+
+import queue
+import time
+
+import pytest
+
+from kvasir.config.settings import LinkConfig
+from kvasir.engine.frontends import Frontends
+from kvasir.engine.link import EngineLink, new_incarnation
+from kvasir.engine.reactor import Reactor
+from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
+from kvasir.protocol import (
+    PROTOCOL_VERSION,
+    Abort,
+    Dead,
+    FinishReason,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Outputs,
+    Phase,
+    Ready,
+    Refused,
+    Welcome,
+)
+from runtime.link.peers import (
+    READY,
+    STATS,
+    BareFrontend,
+    engine,
+    frontend_lost,
+    identity,
+    outputs,
+    received,
+    request,
+)
+
+WELCOME = Welcome(PROTOCOL_VERSION, "frontend-a")
+
+
+@pytest.fixture
+def bare():
+    router = BareFrontend()
+    yield router
+    router.close()
+
+
+def welcome(bare, link, name="frontend-a"):
+    """Accept the engine, as far as its Ready."""
+    bare.expect(Hello)
+    bare.say(link.incarnation, Welcome(PROTOCOL_VERSION, name))
+    assert bare.expect(Ready) == READY
+
+
+def test_hello_is_repeated_until_it_is_answered(bare):
+    with engine(bare.address, silence=1.0) as link:
+        hellos = [bare.expect(Hello) for _ in range(4)]
+        assert {h.incarnation for h in hellos} == {link.incarnation}
+        bare.say(link.incarnation, WELCOME)
+        bare.expect(Ready)
+        assert bare.hears_nothing_but(Heartbeat, 0.4)
+
+
+def test_a_phase_that_changes_before_the_welcome_is_told(bare):
+    with engine(bare.address, ready=False) as link:
+        assert bare.expect(Hello).phase is Phase.STARTING
+        link.set_phase(Phase.WARMING)
+        bare.say(link.incarnation, WELCOME)
+        assert bare.expect(Hello).phase is Phase.WARMING
+
+
+def test_a_request_is_received_and_its_outputs_are_sent_to_who_asked(bare):
+    with engine(bare.address) as link:
+        welcome(bare, link)
+        bare.say(link.incarnation, request("one"))
+        bare.say(link.incarnation, Abort(["one"]))
+        item = received(link)
+        assert (item.frontend, item.message) == ("frontend-a", request("one"))
+        assert received(link).message == Abort(["one"])
+        link.send("frontend-unknown", outputs("never"))
+        link.send("frontend-a", outputs("one"))
+        assert bare.expect(Outputs) == outputs("one")
+
+
+def test_a_request_before_ready_is_answered_with_an_error(bare):
+    with engine(bare.address, ready=False) as link:
+        bare.expect(Hello)
+        bare.say(link.incarnation, WELCOME)
+        bare.say(link.incarnation, request("early"))
+        (answer,) = bare.expect(Outputs).outputs
+        assert (answer.request_id, answer.finish_reason, answer.position) == ("early", FinishReason.ERROR, 0)
+        assert "Starting" in answer.error
+        assert link.inbox.empty()
+
+
+def test_a_frontend_that_asks_to_start_over_has_its_requests_dropped(bare):
+    with engine(bare.address) as link:
+        welcome(bare, link)
+        for _ in range(3):  # one for each message that was on its way when the frontend took the engine for lost
+            bare.say(link.incarnation, Refused("who are you?", retry=True))
+        assert frontend_lost(link) == "frontend-a"
+        welcome(bare, link)
+        assert link.inbox.empty()
+
+
+def test_a_refusal_for_good_is_told_and_not_repeated_at_once(bare, caplog):
+    with engine(bare.address, silence=1.0) as link:
+        bare.expect(Hello)
+        bare.say(link.incarnation, Refused("another model", retry=False))
+        assert bare.hears_nothing_but(Hello, 0.6)
+        assert link.problem == "LinkRefused: another model"
+        assert "another model" in caplog.text
+        while bare.socket.poll(0):
+            bare.socket.recv_multipart()
+        assert not bare.socket.poll(600)
+
+
+def test_another_frontend_in_the_place_of_a_refusing_one_is_met_at_once(bare):
+    with engine(bare.address) as link:
+        bare.expect(Hello)
+        bare.say(link.incarnation, Refused("another model", retry=False))
+        bare.close()
+        other = BareFrontend(bare.address)
+        welcome(other, link)
+        other.close()
+
+
+@pytest.mark.parametrize("rubbish", [b"\xc1", b"", b"\x91\xa7Goodbye\x00"])
+def test_a_frontend_that_sends_rubbish_is_lost_and_greeted_anew(bare, rubbish):
+    with engine(bare.address) as link:
+        welcome(bare, link)
+        bare.say(link.incarnation, rubbish)
+        assert frontend_lost(link) == "frontend-a"
+        welcome(bare, link)
+
+
+def test_a_frontend_that_says_goodbye_is_lost_at_once(bare):
+    with engine(bare.address) as link:
+        welcome(bare, link)
+        bare.say(link.incarnation, request("one"))
+        bare.say(link.incarnation, Goodbye())
+        received(link)
+        assert frontend_lost(link) == "frontend-a"
+        bare.expect(Hello)
+
+
+def test_a_silent_frontend_is_lost_and_greeted_on_a_fresh_connection(bare):
+    with engine(bare.address, silence=0.4) as link:
+        welcome(bare, link)
+        assert frontend_lost(link) == "frontend-a"
+        welcome(bare, link)
+
+
+def test_a_frontend_that_stops_reading_is_lost_with_little_in_its_queue():
+    deaf, healthy = BareFrontend(rcvhwm=1), BareFrontend()
+    with engine(deaf.address, healthy.address) as link:
+        welcome(deaf, link, "deaf")
+        welcome(healthy, link, "healthy")
+        large = outputs("x" * 10_000)
+        for sent in range(4 * QUEUE_MESSAGES):
+            link.send("deaf", large)
+            if sent % 100 == 0:
+                link.send("healthy", outputs("mark"))
+                healthy.expect(Outputs)  # the others go on, and the link's thread has done all before
+            if not link.inbox.empty():
+                break
+        assert frontend_lost(link) == "deaf"
+        assert sent < 2 * QUEUE_MESSAGES
+        link.send("deaf", large)  # ignored
+        link.send("healthy", outputs("after"))
+        assert healthy.expect(Outputs) == outputs("after")
+    deaf.close()
+    healthy.close()
+
+
+def test_a_welcome_by_another_frontend_on_the_same_connection_drops_the_first_ones_requests(bare):
+    with engine(bare.address) as link:
+        welcome(bare, link)
+        bare.say(link.incarnation, Welcome(PROTOCOL_VERSION, "frontend-b"))
+        bare.expect(Ready)
+        assert frontend_lost(link) == "frontend-a"
+        bare.say(link.incarnation, request())
+        assert received(link).frontend == "frontend-b"
+
+
+def test_an_engine_whose_step_does_not_end_says_hello_to_nobody(monkeypatch):
+    """Else it would be taken back, given requests and lost again, for ever."""
+    clock = [100.0]
+    monkeypatch.setattr("kvasir.engine.frontends.time.monotonic", lambda: clock[0])
+    reactor = Reactor()
+    link = Frontends(identity(), None, 10.0, reactor, queue.SimpleQueue().put)
+    link.loaded(STATS, busy=True)
+    clock[0] += step_age_limit(10.0) - 1
+    link.loaded(STATS, busy=True)  # no step between the two
+    assert link.heartbeat().step_age == pytest.approx(step_age_limit(10.0) - 1)
+    assert link.greeting() is not None
+    clock[0] += 2
+    assert link.greeting() is None
+    link.loaded(STATS, busy=False)
+    assert link.greeting() is not None
+    assert link.heartbeat() == Heartbeat(STATS, 0.0)
+    reactor.close()
+
+
+def test_closing_ends_within_two_seconds_even_if_a_frontend_is_deaf():
+    deaf = BareFrontend(rcvhwm=1)
+    with engine(deaf.address) as link:
+        welcome(deaf, link)
+        for _ in range(1000):
+            link.send("frontend-a", outputs("x" * 10_000))
+        began = time.monotonic()
+        link.close(Dead("the end"))
+        assert time.monotonic() - began < 2
+        link.close(Goodbye())
+    deaf.close()
+
+
+def test_a_link_that_was_never_started_can_be_closed(bare):
+    link = EngineLink(LinkConfig(link=(bare.address,)), identity())
+    link.set_phase(Phase.LOADING)
+    link.close(Goodbye())
+
+
+def test_incarnations_differ():
+    names = {new_incarnation(3) for _ in range(100)}
+    assert len(names) == 100
+    assert all(name.startswith("engine-3-") for name in names)

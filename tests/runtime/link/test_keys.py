@@ -1,0 +1,156 @@
+"""The link's keys: how a directory of them looks, and that nobody without them is let in."""
+
+import asyncio
+import logging
+import stat
+
+import pytest
+import zmq
+
+from kvasir.config.options import ConfigError
+from kvasir.link.keys import (
+    CLIENT_PUBLIC,
+    CLIENT_SECRET,
+    ENGINE_FILES,
+    FRONTEND_FILES,
+    SERVER_PUBLIC,
+    SERVER_SECRET,
+    load_engine_keys,
+    load_frontend_keys,
+    make_link_keys,
+    new_link_keys,
+)
+from runtime.link.peers import PATIENCE, BareEngine, engine, frontend, hello, serve_one
+
+
+def test_each_side_holds_its_own_secret_and_the_others_public_key(keys):
+    at_frontend = load_frontend_keys(str(keys["frontend"]))
+    at_engine = load_engine_keys(str(keys["engine"]))
+    assert at_frontend.peer_public == at_engine.public
+    assert at_engine.peer_public == at_frontend.public
+    assert {file.name for file in keys["frontend"].iterdir()} == {"server.secret", "client.public"}
+    assert {file.name for file in keys["engine"].iterdir()} == {"client.secret", "server.public"}
+
+
+def test_nobody_else_can_read_the_keys(keys):
+    for directory in keys.values():
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in directory.iterdir())
+
+
+def test_keys_are_fresh_each_time(keys, tmp_path):
+    before = load_frontend_keys(str(keys["frontend"]))
+    make_link_keys(keys["frontend"], keys["engine"])
+    assert load_frontend_keys(str(keys["frontend"])) != before
+    names = {SERVER_SECRET, SERVER_PUBLIC, CLIENT_SECRET, CLIENT_PUBLIC}
+    assert new_link_keys().keys() == names == {*FRONTEND_FILES, *ENGINE_FILES}
+
+
+def test_a_secret_shows_in_no_log(keys):
+    loaded = load_frontend_keys(str(keys["frontend"]))
+    assert loaded.secret.decode() not in repr(loaded)
+
+
+def test_a_directory_of_the_other_side_is_refused_with_what_is_needed(keys):
+    with pytest.raises(
+        ConfigError, match=r"client\.secret cannot be read.*an engine client\.secret and server\.public"
+    ):
+        load_engine_keys(str(keys["frontend"]))
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"x" * 41, b"\xff" * 40])
+def test_a_damaged_key_is_refused_by_its_file(keys, content):
+    file = keys["frontend"] / "client.public"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"client\.public does not hold a key"):
+        load_frontend_keys(str(keys["frontend"]))
+
+
+def test_a_line_end_behind_the_key_does_no_harm(keys):
+    file = keys["engine"] / "server.public"
+    before = load_engine_keys(str(keys["engine"]))
+    file.write_text(file.read_text() + "\n")
+    assert load_engine_keys(str(keys["engine"])) == before
+
+
+# ----------------------------------------------------------------------------------------------- who is let in
+
+
+@pytest.fixture
+async def f(keys):
+    async with frontend("tcp://127.0.0.1:0", keys["frontend"]) as f:
+        yield f
+
+
+async def logged(caplog, *words):
+    """Until a line of log has all these words."""
+    loop, news = asyncio.get_running_loop(), asyncio.Event()
+    handler = logging.Handler()
+    handler.emit = lambda record: loop.call_soon_threadsafe(news.set)
+    logging.getLogger().addHandler(handler)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not any(all(word in line for word in words) for line in caplog.messages):
+                await news.wait()
+                news.clear()
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+async def test_an_engine_with_a_foreign_key_is_refused_and_both_sides_say_why(f, keys, tmp_path, caplog):
+    make_link_keys(tmp_path / "other frontend", tmp_path / "other engine")
+    foreign = tmp_path / "other engine"
+    (foreign / "server.public").write_bytes((keys["engine"] / "server.public").read_bytes())
+    with engine(f.link.addresses, keys=foreign) as stranger, engine(f.link.addresses, keys=keys["engine"]) as e:
+        await f.ready(e.incarnation)
+        await logged(caplog, "LinkRefused", "127.0.0.1", "its key is not the one in client.public")
+        await logged(caplog, "LinkRefused", "the frontend does not admit the engine's key")
+        assert stranger.problem.startswith("LinkRefused")
+        assert e.problem == ""
+        assert list(f.link.engines) == [e.incarnation]
+        await asyncio.gather(f.ask(e.incarnation), serve_one(e))
+
+
+async def test_an_engine_that_expects_another_frontend_does_not_talk_to_this_one(f, keys, tmp_path, caplog):
+    make_link_keys(tmp_path / "other frontend", tmp_path / "other engine")
+    mistaken = keys["engine"]
+    (mistaken / "server.public").write_bytes((tmp_path / "other engine" / "server.public").read_bytes())
+    with engine(f.link.addresses, keys=mistaken) as e:
+        await logged(caplog, "LinkRefused", f.link.addresses, "server.public is not the frontend's key")
+        await logged(caplog, "LinkRefused", "closed the connection during the handshake")
+        assert e.problem.startswith("LinkRefused")
+        assert not f.link.engines
+
+
+async def test_an_engine_without_keys_is_refused_and_both_sides_say_why(f, caplog):
+    with engine(f.link.addresses) as e:
+        await logged(caplog, "LinkRefused", "one side has --link-keys and the other has none")
+        await logged(caplog, "LinkRefused", "closed the connection during the handshake")
+        assert e.problem.startswith("LinkRefused")
+        assert not f.link.engines
+
+
+async def test_an_engine_with_keys_does_not_talk_to_a_frontend_without(keys, caplog):
+    async with frontend("tcp://127.0.0.1:0") as f:
+        with engine(f.link.addresses, keys=keys["engine"]):
+            await logged(caplog, "LinkRefused", "one side has --link-keys")
+            assert not f.link.engines
+
+
+async def test_a_socket_in_a_private_directory_needs_no_encryption(sockets, keys):
+    async with frontend(f"ipc://{sockets}/link", keys["frontend"]) as f:
+        with engine(f.link.addresses, keys=keys["engine"]) as e:
+            await f.ready(e.incarnation)
+
+
+async def test_any_other_curve_client_is_refused(f, keys):
+    """A CURVE server that asks nobody would admit it."""
+    public, secret = zmq.curve_keypair()
+    known = load_engine_keys(str(keys["engine"]))
+    options = {"curve_serverkey": known.peer_public, "curve_publickey": public, "curve_secretkey": secret}
+    outsider = BareEngine(f.link.addresses, "outsider", **options, rcvtimeo=500)
+    outsider.socket.linger = 0
+    outsider.say(hello("outsider"))
+    assert not await asyncio.to_thread(outsider.socket.poll, 500)
+    assert not f.link.engines
+    outsider.close()

@@ -1,0 +1,224 @@
+"""Both real ends of the link: who meets whom, who is lost and when, who comes back."""
+
+import asyncio
+import os
+import resource
+import signal
+import time
+
+import pytest
+
+from kvasir.protocol import Abort, Dead, Goodbye, Phase, Progress
+from runtime.link.peers import (
+    READY,
+    STATS,
+    engine,
+    engine_process,
+    frontend,
+    frontend_lost,
+    outputs,
+    received,
+    serve_one,
+)
+
+
+async def test_every_frontend_has_every_engine_and_gets_its_own_answers(transport):
+    address, frontend_keys, engine_keys = transport
+    second = address + "2" if address.startswith("ipc") else address
+    async with frontend(address, frontend_keys) as f1, frontend(second, frontend_keys) as f2:
+        addresses = (f1.link.addresses, f2.link.addresses)
+        with engine(*addresses, keys=engine_keys) as e1, engine(*addresses, keys=engine_keys) as e2:
+            for f in (f1, f2):
+                await f.ready(e1.incarnation, e2.incarnation)
+                assert f.link.engines[e1.incarnation].ready == READY
+            for f in (f1, f2):
+                for e in (e1, e2):
+                    name = f"{f.link.incarnation} to {e.incarnation}"
+                    _, served = await asyncio.gather(f.ask(e.incarnation, name), serve_one(e))
+                    assert served.frontend == f.link.incarnation
+        assert {i for i, _ in f1.listener.outputs} == {e1.incarnation, e2.incarnation}
+        assert all(o.outputs[0].request_id.startswith(f1.link.incarnation) for _, o in f1.listener.outputs)
+
+
+async def test_an_engine_that_starts_before_its_frontend_is_found(sockets):
+    address = f"ipc://{sockets}/link"
+    with engine(address) as e:
+        async with frontend(address) as f:
+            await f.ready(e.incarnation)
+
+
+async def test_phases_and_progress_are_seen_before_the_engine_is_ready(sockets):
+    async with frontend(f"ipc://{sockets}/link", silence=2) as f:
+        with engine(f.link.addresses, ready=False, silence=2) as e:
+            await f.listener.until(lambda: f.listener.changes == [(e.incarnation, Phase.STARTING)])
+            e.set_phase(Phase.LOADING, Progress(1, 10))
+            await f.listener.until(lambda: f.listener.changes[-1] == (e.incarnation, Phase.LOADING))
+            e.set_phase(Phase.LOADING, Progress(9, 10))
+            await f.listener.until(lambda: f.link.engines[e.incarnation].progress == Progress(9, 10))
+            assert not f.link.engines[e.incarnation].usable
+            e.announce_ready(READY)
+            await f.ready(e.incarnation)
+            assert f.link.engines[e.incarnation].progress is None
+
+
+async def test_the_load_of_an_idle_engine_comes_with_its_heartbeat(sockets):
+    async with frontend(f"ipc://{sockets}/link", silence=2) as f:
+        with engine(f.link.addresses, silence=2) as e:
+            e.set_load(STATS, busy=False)
+            await f.ready(e.incarnation)
+            await f.listener.until(lambda: f.link.engines[e.incarnation].stats == STATS)
+            assert f.link.engines[e.incarnation].step_age == 0
+
+
+async def test_a_draining_engine_is_not_used_but_gets_what_was_already_sent(sockets):
+    async with frontend(f"ipc://{sockets}/link") as f:
+        with engine(f.link.addresses) as e:
+            await f.ready(e.incarnation)
+            e.drain()
+            assert f.link.send(e.incarnation, Abort(["sent before the word arrived"]))
+            await f.listener.until(lambda: f.link.engines[e.incarnation].draining)
+            assert not f.link.engines[e.incarnation].usable
+            assert (await asyncio.to_thread(received, e)).message.request_ids
+            assert not f.listener.lost
+
+
+async def test_a_frontend_that_comes_while_the_engine_drains_does_not_use_it(sockets):
+    with engine(f"ipc://{sockets}/link") as e:
+        e.drain()
+        async with frontend(f"ipc://{sockets}/link") as f:
+            await f.listener.until(lambda: e.incarnation in f.link.engines)
+            await f.listener.until(lambda: f.link.engines[e.incarnation].draining)
+            assert not f.link.engines[e.incarnation].usable
+
+
+@pytest.mark.parametrize(("last", "reason"), [(Goodbye(), "shut down"), (Dead("no memory"), "no memory")])
+async def test_the_last_word_of_an_engine_arrives_after_its_outputs(sockets, last, reason):
+    async with frontend(f"ipc://{sockets}/link") as f:
+        with engine(f.link.addresses) as e:
+            await f.ready(e.incarnation)
+            for position in range(500):
+                e.send(f.link.incarnation, outputs("r", position))
+            began = time.monotonic()
+            await asyncio.to_thread(e.close, last)
+            assert time.monotonic() - began < 2
+            assert reason in await f.lost(e.incarnation)
+            assert [o.outputs[0].position for _, o in f.listener.outputs] == list(range(500))
+            assert len(f.listener.lost) == 1
+
+
+async def test_a_frontend_that_closes_is_lost_at_once(sockets):
+    async with frontend(f"ipc://{sockets}/link") as f:
+        with engine(f.link.addresses) as e:
+            await f.ready(e.incarnation)
+            await f.link.close()
+            assert await asyncio.to_thread(frontend_lost, e) == f.link.incarnation
+            assert not f.listener.lost  # its owner closed it and needs no telling
+
+
+async def test_a_frontend_that_starts_again_on_the_same_address_is_found_again(transport):
+    address, frontend_keys, engine_keys = transport
+    async with frontend(address, frontend_keys) as old:
+        address = old.link.addresses
+        with engine(address, keys=engine_keys) as e:
+            await old.ready(e.incarnation)
+            await old.link.close()
+            async with frontend(address, frontend_keys) as new:
+                await new.ready(e.incarnation)
+                assert await asyncio.to_thread(frontend_lost, e) == old.link.incarnation
+                _, served = await asyncio.gather(new.ask(e.incarnation), serve_one(e))
+                assert served.frontend == new.link.incarnation
+
+
+async def test_an_engine_that_the_frontend_gave_up_drops_its_requests_and_introduces_itself_again(sockets):
+    async with frontend(f"ipc://{sockets}/link") as f:
+        with engine(f.link.addresses) as e:
+            await f.ready(e.incarnation)
+            f.link.lose(e.incarnation, "it sent tokens that do not fit")
+            assert f.listener.lost == [(e.incarnation, "it sent tokens that do not fit")]
+            assert await asyncio.to_thread(frontend_lost, e) == f.link.incarnation
+            await f.ready(e.incarnation)
+            await asyncio.gather(f.ask(e.incarnation), serve_one(e))
+            assert len(f.listener.lost) == 1
+
+
+async def test_two_addresses_of_one_frontend_are_one_connection(keys, caplog):
+    """Else each connection would take the engine's name over from the other, for ever."""
+    async with frontend("tcp://0.0.0.0:0", keys["frontend"], silence=1) as f:
+        port = f.link.addresses.rpartition(":")[2]
+        addresses = (f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.2:{port}")
+        with engine(*addresses, keys=keys["engine"], silence=1) as e:
+            e.set_load(STATS, busy=False)  # so that each heartbeat is a change to wait for
+            await f.listener.until(lambda: "are one frontend" in caplog.text)
+            await f.ready(e.incarnation)
+            lost = len(f.listener.lost)
+            seen = len(f.listener.changes)
+            await f.listener.until(lambda: len(f.listener.changes) > seen + 4)
+            assert len(f.listener.lost) == lost
+            assert f.link.engines[e.incarnation].usable
+
+
+# --------------------------------------------------------------------------------- processes that die or freeze
+
+
+async def test_a_killed_engine_is_lost_at_once_and_the_others_go_on(transport):
+    address, frontend_keys, engine_keys = transport
+    async with frontend(address, frontend_keys) as f:
+        with (
+            engine(f.link.addresses, keys=engine_keys) as other,
+            engine_process(f.link.addresses, "victim", engine_keys) as victim,
+        ):
+            await f.ready("victim", other.incarnation)
+            await f.ask("victim")
+            killed = time.monotonic()
+            victim.kill()
+            await f.lost("victim")
+            assert time.monotonic() - killed < 0.5
+            assert not f.link.send("victim", Abort(["r"]))
+            await asyncio.gather(f.ask(other.incarnation), serve_one(other))
+            assert [i for i, _ in f.listener.lost] == ["victim"]
+
+
+async def test_a_frozen_engine_is_lost_by_its_silence_and_comes_back_by_itself(transport):
+    address, frontend_keys, engine_keys = transport
+    async with frontend(address, frontend_keys, silence=1.0) as f:
+        with engine_process(f.link.addresses, "frozen", engine_keys, silence=1.0) as process:
+            await f.ready("frozen")
+            process.send_signal(signal.SIGSTOP)
+            assert "silent" in await f.lost("frozen")
+            assert "frozen" not in f.link.engines
+            process.send_signal(signal.SIGCONT)
+            await f.ready("frozen")
+            await f.ask("frozen", "after")
+            assert len(f.listener.lost) == 1
+
+
+async def test_a_frontend_that_stood_still_itself_blames_nobody(sockets):
+    async with frontend(f"ipc://{sockets}/link", silence=0.5) as f:
+        with engine_process(f.link.addresses, "patient", silence=10):
+            await f.ready("patient")
+            time.sleep(0.8)  # noqa: ASYNC251  the event loop is blocked on purpose
+            await f.ask("patient")
+            assert not f.listener.lost
+
+
+# ----------------------------------------------------------------------------------------------------- idleness
+
+
+async def test_an_idle_link_uses_no_cpu(transport):
+    address, frontend_keys, engine_keys = transport
+    async with frontend(address, frontend_keys) as f:
+        with engine(f.link.addresses, keys=engine_keys) as e1, engine(f.link.addresses, keys=engine_keys) as e2:
+            await f.ready(e1.incarnation, e2.incarnation)
+            before = resource.getrusage(resource.RUSAGE_SELF)
+            await asyncio.sleep(2)  # what is measured is this idleness
+            after = resource.getrusage(resource.RUSAGE_SELF)
+            used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+            assert used < 0.1, f"{used:.3f} s of CPU in 2 s"
+
+
+async def test_an_engine_without_its_frontend_uses_no_cpu(sockets):
+    with engine(f"ipc://{sockets}/link", "tcp://127.0.0.1:1"):
+        before = os.times()
+        await asyncio.sleep(2)
+        after = os.times()
+        assert after.user + after.system - before.user - before.system < 0.2

@@ -1,0 +1,123 @@
+"""A ZMQ socket on the event loop: no message waits for a signal that has been used up."""
+
+import asyncio
+import itertools
+import subprocess
+import sys
+
+import pytest
+import uvloop
+import zmq
+
+from kvasir.client.loop_socket import BATCH, LoopSocket
+from runtime.link.peers import engine, frontend, serve_one, socket_directory
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+
+
+async def _pair(context):
+    left, right = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+    left.bind("inproc://pair")
+    right.connect("inproc://pair")
+    return left, right
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_messages_that_came_before_reading_began_are_read(new_loop):
+    async def scenario():
+        context = zmq.Context()
+        left, right = await _pair(context)
+        for number in range(3 * BATCH):
+            left.send(str(number).encode())
+        got, done = [], asyncio.Event()
+
+        def handle(frames):
+            got.append(int(frames[0]))
+            if len(got) == 3 * BATCH:
+                done.set()
+
+        reader = LoopSocket(right, handle)
+        await asyncio.wait_for(done.wait(), 10)
+        assert got == list(range(3 * BATCH))
+        reader.close()
+        left.close()
+        context.term()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scenario())
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_an_answer_that_arrives_during_a_send_is_read(new_loop):
+    """Ping-pong: each send may use up the signal for the message that came meanwhile."""
+
+    async def scenario():
+        context = zmq.Context()
+        left, right = await _pair(context)
+        rounds, done = 2000, asyncio.Event()
+
+        def answer(frames):
+            if int(frames[0]) == rounds:
+                done.set()
+            else:
+                sides[int(frames[0]) % 2].send([str(int(frames[0]) + 1).encode()])
+
+        sides = [LoopSocket(left, answer), LoopSocket(right, answer)]
+        sides[0].send([b"0"])
+        await asyncio.wait_for(done.wait(), 20)
+        for side in sides:
+            side.close()
+        context.term()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scenario())
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_link_serves_on_every_event_loop(new_loop):
+    async def scenario():
+        with socket_directory() as directory:
+            async with frontend(f"ipc://{directory}/link") as f:
+                with engine(f.link.addresses) as e:
+                    await f.ready(e.incarnation)
+                    for number in range(50):
+                        await asyncio.gather(f.ask(e.incarnation, str(number)), serve_one(e))
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scenario())
+
+
+def test_a_long_queue_lets_the_loop_serve_others_in_between():
+    async def scenario():
+        context = zmq.Context()
+        left, right = await _pair(context)
+        for _ in range(5 * BATCH):
+            left.send(b"")
+        got, done = [], asyncio.Event()
+        lengths = []
+
+        def handle(frames):
+            got.append(frames)
+            if len(got) == 5 * BATCH:
+                done.set()
+
+        async def other():
+            while not done.is_set():
+                lengths.append(len(got))
+                await asyncio.sleep(0)
+
+        reader = LoopSocket(right, handle)
+        await asyncio.wait_for(other(), 10)
+        assert max(after - before for before, after in itertools.pairwise(lengths)) <= 2 * BATCH
+        reader.close()
+        left.close()
+        context.term()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("module", ["kvasir.client.engine_link", "kvasir.engine.link"])
+def test_neither_end_of_the_link_imports_torch(module):
+    """The engine's says Hello before torch is imported."""
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

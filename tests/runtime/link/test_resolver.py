@@ -1,0 +1,124 @@
+"""Frontends behind a name: connections follow its records."""
+
+import asyncio
+import queue
+import socket
+import threading
+
+import pytest
+
+from kvasir.engine.resolver import Resolver, lookup
+from kvasir.link.address import parse_address
+from runtime.link.peers import engine, frontend, frontend_lost, serve_one
+
+
+class Names:
+    """A name server whose records a test changes; it tells how often it was asked."""
+
+    def __init__(self, *ips: str) -> None:
+        self.ips = frozenset(ips)
+        self.error: OSError | None = None
+        self._asked = threading.Semaphore(0)
+
+    def __call__(self, name: str) -> frozenset[str]:
+        assert name == "frontends"
+        try:
+            if self.error is not None:
+                raise self.error
+            return self.ips
+        finally:
+            self._asked.release()
+
+    async def asked(self) -> None:
+        """After a look-up that began after this call."""
+        while self._asked.acquire(blocking=False):
+            pass
+        for _ in range(2):
+            assert await asyncio.to_thread(self._asked.acquire, timeout=10)
+
+
+async def test_connections_follow_the_records_of_a_name(keys):
+    names = Names("127.0.0.1")
+    options = {"keys": keys["engine"], "lookup": names, "lookup_interval": 0.01}
+    async with frontend("tcp://127.0.0.1:0", keys["frontend"]) as first:
+        port = first.link.addresses.rpartition(":")[2]
+        async with frontend(f"tcp://127.0.0.2:{port}", keys["frontend"]) as second:
+            with engine(f"tcp://frontends:{port}", **options) as e:
+                await first.ready(e.incarnation)
+                assert not second.link.engines
+                names.ips = frozenset({"127.0.0.1", "127.0.0.2"})
+                await second.ready(e.incarnation)
+
+                # The first is taken out of the DNS: it drains, and is served until it goes.
+                names.ips = frozenset({"127.0.0.2"})
+                await names.asked()
+                await asyncio.gather(first.ask(e.incarnation), serve_one(e))
+                await first.link.close()
+                assert await asyncio.to_thread(frontend_lost, e) == first.link.incarnation
+                assert not second.listener.lost
+                await asyncio.gather(second.ask(e.incarnation), serve_one(e))
+
+                # Nothing is connected to the vanished address any more, even if there is somebody again.
+                async with frontend(f"tcp://127.0.0.1:{port}", keys["frontend"]) as third:
+                    await names.asked()
+                    assert not third.link.engines
+                    names.ips = frozenset({"127.0.0.1", "127.0.0.2"})
+                    await third.ready(e.incarnation)
+
+
+async def test_a_name_server_that_fails_costs_no_frontend(keys, caplog):
+    names = Names("127.0.0.1")
+    async with frontend("tcp://127.0.0.1:0", keys["frontend"]) as f:
+        port = f.link.addresses.rpartition(":")[2]
+        options = {"keys": keys["engine"], "lookup": names, "lookup_interval": 0.01}
+        with engine(f"tcp://frontends:{port}", **options) as e:
+            await f.ready(e.incarnation)
+            names.error = socket.gaierror(socket.EAI_AGAIN, "try again")
+            await names.asked()
+            await asyncio.gather(f.ask(e.incarnation), serve_one(e))
+            assert caplog.text.count("looking up frontends failed") == 1
+
+
+def test_only_changes_are_reported():
+    names, reports = Names("10.0.0.1"), queue.SimpleQueue()
+    address = parse_address("tcp://frontends:1")
+    resolver = Resolver([address], lambda *report: reports.put(report), names, 0.001)
+    resolver.start()
+    assert reports.get(timeout=10) == (address, {"10.0.0.1"})
+    names.ips = frozenset()
+    assert reports.get(timeout=10) == (address, frozenset())
+    resolver.stop()
+    assert reports.empty()
+
+
+def test_a_name_without_records_has_no_addresses(monkeypatch):
+    def nothing(*args, **kwargs):
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nothing)
+    assert lookup("frontends") == frozenset()
+
+
+def test_a_failure_of_the_name_server_is_not_taken_for_no_records(monkeypatch):
+    def fails(*args, **kwargs):
+        raise socket.gaierror(socket.EAI_AGAIN, "later")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fails)
+    with pytest.raises(OSError, match="later"):
+        lookup("frontends")
+
+
+@pytest.mark.parametrize(
+    ("records", "addresses"),
+    [
+        (
+            [(socket.AF_INET, "10.0.0.1"), (socket.AF_INET6, "fd00::1"), (socket.AF_INET, "10.0.0.2")],
+            {"10.0.0.1", "10.0.0.2"},
+        ),
+        ([(socket.AF_INET6, "fd00::1")], {"fd00::1"}),
+    ],
+)
+def test_a_pod_with_two_families_is_one_address(monkeypatch, records, addresses):
+    found = [(family, socket.SOCK_STREAM, 6, "", (ip, 0)) for family, ip in records]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found)
+    assert lookup("frontends") == addresses
