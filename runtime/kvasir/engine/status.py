@@ -12,6 +12,9 @@ from kvasir.protocol import Phase, Progress
 STARTUP_LIMIT: Final = 900.0
 """Seconds without progress after which a start-up is stuck (a kernel compilation reports none)."""
 
+LINK_PATIENCE: Final = 5.0
+"""Seconds after the process's start during which nobody is told that no frontend is there: both start together."""
+
 
 class EngineStatus:
     """Phase, loading progress and the last sign of life of an engine."""
@@ -32,7 +35,7 @@ class EngineStatus:
         self._clock = clock
         self._message = ""
         self._busy = True
-        self._last_sign = clock()
+        self._began = self._last_sign = clock()
 
     def enter(self, phase: Phase, message: str = "") -> None:
         self.progress = None
@@ -53,7 +56,9 @@ class EngineStatus:
     @property
     def message(self) -> str:
         """What people should know besides the phase; empty if all is well."""
-        return self._message or self.link_problem()
+        if self._message or self._clock() - self._began < LINK_PATIENCE:
+            return self._message
+        return self.link_problem()
 
     @property
     def ready(self) -> bool:

@@ -59,8 +59,7 @@ def curl_line(service: LocalService) -> str:
     else:
         path = "completions"
         body["prompt"] = "Kvasir is"
-    body["stream"] = True
     headers = "-H 'Content-Type: application/json'"
     if service.needs_key:
         headers += ' -H "Authorization: Bearer $KVASIR_API_KEY"'
-    return f"curl -N {service.place.url}/v1/{path} {headers} -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"
+    return f"curl {service.place.url}/v1/{path} {headers} -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"

@@ -108,8 +108,10 @@ def test_the_status_tells_phase_and_progress(ops, status):
     assert json.loads(get(ops, "/status")[1])["progress"] is None
 
 
-def test_the_status_tells_why_no_frontend_knows_the_engine(ops, status):
+def test_the_status_tells_why_no_frontend_knows_the_engine_once_one_could(ops, status, clock):
     status.link_problem = lambda: "LinkRefused: another model"
+    assert json.loads(get(ops, "/status")[1])["message"] == "", "a frontend may start at the same moment"
+    clock.now += LINK_PATIENCE
     assert json.loads(get(ops, "/status")[1])["message"] == "LinkRefused: another model"
 
 

@@ -1,0 +1,41 @@
+"""Reads a request's JSON body, within the size limit; called by every route that takes one."""
+
+import orjson
+from starlette.requests import Request
+
+from kvasir.frontend.errors import ApiError
+
+
+async def read_json(request: Request, limit: int) -> dict[str, object]:
+    """The JSON object that the client sent.
+
+    Raises ApiError: 413 when the body is larger than `limit` bytes (known from Content-Length or found while
+    reading), 415 when it is compressed, 400 when it is not a JSON object.
+    """
+    if encoding := request.headers.get("content-encoding"):
+        raise ApiError(415, f"Content-Encoding {encoding!r} is not supported: send the JSON uncompressed")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit:
+        raise _too_large(limit)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise _too_large(limit)
+    if not body:
+        raise ApiError(400, "the request has no body: send a JSON object", code="invalid_json")
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "the request body must be a JSON object", code="invalid_json")
+    return value
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(
+        413,
+        f"the request body is larger than {limit} bytes, this server's --max-request-bytes",
+        code="request_too_large",
+    )

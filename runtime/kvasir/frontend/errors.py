@@ -1,0 +1,92 @@
+"""Every error a client can see, in OpenAI's body; used by routes, middleware and event streams.
+
+{"error": {"message", "type", "param", "code"}}: the message says what is wrong and what would be accepted, the
+param names the field.
+"""
+
+import math
+from collections.abc import Mapping
+
+import orjson
+from starlette.responses import Response
+
+from kvasir.client.errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
+
+INVALID_REQUEST = "invalid_request_error"
+SERVER_ERROR = "server_error"
+
+
+class ApiError(Exception):
+    """An error as the client gets it."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    @property
+    def type(self) -> str:
+        if self.status == 429:
+            return "rate_limit_error"
+        return INVALID_REQUEST if self.status < 500 else SERVER_ERROR
+
+    def body(self) -> bytes:
+        return orjson.dumps(
+            {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        )
+
+    def response(self) -> Response:
+        return Response(self.body(), self.status, headers=self.headers, media_type="application/json")
+
+
+def bad_field(param: str | None, message: str) -> ApiError:
+    """400 for one field of the request."""
+    return ApiError(400, message, param=param)
+
+
+def shutting_down() -> ApiError:
+    return ApiError(
+        503,
+        "the server is shutting down and could not finish this request: send it again",
+        code="shutting_down",
+        headers={"Retry-After": "1"},
+    )
+
+
+def internal_error(request_id: str) -> ApiError:
+    """For a defect of ours: the traceback stands in the log, under the same request id."""
+    return ApiError(
+        500, f"internal error; the server's log tells more under request id {request_id}", code="internal_error"
+    )
+
+
+def as_api_error(error: Exception, request_id: str) -> ApiError:
+    """What the client is told about this exception; anything unknown is an internal error."""
+    match error:
+        case ApiError():
+            return error
+        case InvalidRequest():
+            return ApiError(400, str(error), param=error.param, code=error.code)
+        case TooManyRequests():
+            return ApiError(429, str(error), code="too_many_requests", headers=_retry_after(error.retry_after))
+        case EngineUnavailable():
+            return ApiError(503, str(error), code="engine_unavailable", headers=_retry_after(error.retry_after))
+        case RequestFailed():
+            return ApiError(500, str(error), code="request_failed")
+        case _:
+            return internal_error(request_id)
+
+
+def _retry_after(seconds: float) -> dict[str, str]:
+    return {"Retry-After": str(max(1, math.ceil(seconds)))}

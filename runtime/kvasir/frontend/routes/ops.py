@@ -1,0 +1,73 @@
+"""What probes, operators and Prometheus ask: /health, /health/live, /health/ready, /metrics, /version,
+/openapi.json."""
+
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kvasir import __version__
+from kvasir.client.engine import Engine
+from kvasir.frontend.metrics import CONTENT_TYPE
+from kvasir.frontend.openapi import describe
+from kvasir.frontend.service import service_of
+
+router = APIRouter()
+
+
+@router.get("/health/live")
+async def live(request: Request) -> Response:
+    """The process answers."""
+    return _json(200, {"status": "live"})
+
+
+@router.get("/health/ready")
+async def ready(request: Request) -> Response:
+    """New requests may be sent here: an engine has been ready once and the server is not stopping."""
+    reason = service_of(request).unready_reason()
+    if reason is not None:
+        return _json(503, {"status": "unready", "reason": reason})
+    return _json(200, {"status": "ready"})
+
+
+@router.get("/health")
+async def health(request: Request) -> Response:
+    """A request would be answered now; with the engines that would do it."""
+    engines = list(service_of(request).llm.engines.values())
+    usable = any(engine.usable for engine in engines)
+    body = {"status": "ok" if usable else "no usable engine", "engines": [_engine(e) for e in engines]}
+    return _json(200 if usable else 503, body)
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    return Response(service_of(request).metrics.render(), headers={"content-type": CONTENT_TYPE})
+
+
+@router.get("/version")
+async def version(request: Request) -> Response:
+    return _json(200, {"version": __version__})
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi(request: Request) -> Response:
+    return _json(200, describe(request.app))
+
+
+def _engine(engine: Engine) -> dict[str, Any]:
+    progress = engine.progress
+    return {
+        "rank": engine.rank,
+        "incarnation": engine.incarnation,
+        "node": engine.node,
+        "phase": engine.phase,
+        "progress": None if progress is None else {"done": progress.done, "total": progress.total},
+        "usable": engine.usable,
+        "step_age": engine.step_age,
+    }
+
+
+def _json(status: int, value: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(value), status, media_type="application/json")

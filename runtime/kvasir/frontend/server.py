@@ -1,0 +1,160 @@
+"""The frontend's process: `run_frontend` is what `kvasir frontend` runs.
+
+It binds the socket, loads what it needs of the model (no weights), and serves until a signal comes. SIGTERM or
+SIGINT: unready at once; new requests are taken for `shutdown_delay` more, while endpoints settle; then running
+ones may finish within `drain_timeout`; what is left ends with an error. A second signal skips the waiting.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import math
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+import uvloop
+
+from kvasir.client.async_llm import AsyncLLM
+from kvasir.config.settings import FrontendConfig
+from kvasir.frontend.app import create_app
+from kvasir.frontend.auth import ApiKeys
+from kvasir.frontend.listener import BACKLOG, listen, url_of
+from kvasir.frontend.metrics import Metrics
+from kvasir.frontend.service import Service, served_names
+from kvasir.hub import source
+from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.model import load_model_info
+from kvasir.hub.tokenizer import load_tokenizer
+from kvasir.observability.logging import setup_logging
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+FAREWELL_TIMEOUT = 1.0
+"""Seconds for the errors of interrupted requests to reach their clients."""
+KEEP_ALIVE = 75
+"""Seconds an idle connection stays open: more than the usual 60 of load balancers, who must close first."""
+
+
+def run_frontend(config: FrontendConfig) -> int:
+    """Serve until told to stop; returns the exit code. Raises ConfigError for what the user has to mend."""
+    setup_logging("frontend", config.process.log_level, config.process.log_format)
+    with contextlib.closing(listen(config.server)) as listener:
+        service = build_service(config)
+        # What lives now lives until the end: no collection need look at it again.
+        gc.collect()
+        gc.freeze()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(service, config, listener))
+    return 0
+
+
+def build_service(config: FrontendConfig) -> Service:
+    """Load tokenizer and templates, fetching them where needed. Raises ConfigError."""
+    keys = ApiKeys(config.server)
+    path = source.fetch(
+        source.normalise(config.model.source), weights=False, download_dir=config.model.download_dir
+    )
+    metrics = Metrics(served_names(config)[0])
+    llm = AsyncLLM(config, load_model_info(path), load_tokenizer(path), ChatTemplate.load(path), observer=metrics)
+    metrics.report_engines(lambda: llm.engines)
+    return Service(config, llm, keys, metrics)
+
+
+async def serve(service: Service, config: FrontendConfig, listener: socket.socket) -> None:
+    """Answer requests until a signal comes and the last of them is over."""
+    await service.llm.start()
+    try:
+        await Server(service, config).serve([listener])
+    finally:
+        await service.llm.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with our way of stopping and without its ten wake-ups a second."""
+
+    def __init__(self, service: Service, config: FrontendConfig) -> None:
+        super().__init__(
+            uvicorn.Config(
+                create_app(service),
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level=logging.WARNING,
+                access_log=False,
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE,
+            )
+        )
+        self._service = service
+        self._shutdown_delay = config.server.shutdown_delay
+        self._drain_timeout = config.process.drain_timeout
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self.stop, number.name)
+        try:
+            yield
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            log.info("listening on %s (model %s)", url_of(listener), ", ".join(self._service.model_names))
+
+    async def main_loop(self) -> None:
+        await self._until_set(self._stop, None)
+        await self._until_set(self._stop_now, self._shutdown_delay)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listener, wait for the running requests, interrupt those that take too long."""
+        interrupting = asyncio.create_task(self._interrupt())
+        await super().shutdown(sockets)
+        interrupting.cancel()
+        log.info("stopped")
+
+    def stop(self, cause: str) -> None:
+        """Begin to stop; called again: stop at once."""
+        if self._stop.is_set():
+            log.warning("%s again: stopping at once", cause)
+            self._stop_now.set()
+            return
+        log.info(
+            "%s: accepting requests for %g s more, %d are running and may finish within %g s",
+            cause,
+            self._shutdown_delay,
+            len(self._service.live),
+            self._drain_timeout,
+        )
+        self._service.stopping = True
+        self._stop.set()
+
+    async def _interrupt(self) -> None:
+        await self._until_set(self._stop_now, self._drain_timeout)
+        if self._service.live:
+            log.warning("%d requests are interrupted", len(self._service.live))
+        self._service.live.interrupt()
+        await asyncio.sleep(FAREWELL_TIMEOUT)
+        # Clients that do not read: their requests would never end.
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
+    async def _until_set(self, event: asyncio.Event, seconds: float | None) -> None:
+        """Wait for the event, at most this many seconds; the Date header goes on meanwhile."""
+        loop = asyncio.get_running_loop()
+        end = math.inf if seconds is None else loop.time() + seconds
+        while not event.is_set() and (left := end - loop.time()) > 0:
+            await self.on_tick(0)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), min(left, 1.0))

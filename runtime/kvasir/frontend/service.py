@@ -1,0 +1,61 @@
+"""What the routes of one server share; built by server.py, found by the routes with `service_of`."""
+
+import time
+
+from starlette.requests import Request
+
+from kvasir.client.async_llm import AsyncLLM
+from kvasir.config.settings import FrontendConfig
+from kvasir.frontend.auth import ApiKeys
+from kvasir.frontend.errors import ApiError
+from kvasir.frontend.live import LiveRequests
+from kvasir.frontend.metrics import Metrics
+
+
+class Service:
+    """One model, served."""
+
+    def __init__(self, config: FrontendConfig, llm: AsyncLLM, keys: ApiKeys, metrics: Metrics) -> None:
+        self.llm = llm
+        self.keys = keys
+        self.metrics = metrics
+        self.live = LiveRequests()
+        self.model_names = served_names(config)
+        self.model_source = config.model.source
+        self.max_request_bytes = config.server.max_request_bytes
+        self.max_prompts = config.server.max_live_requests
+        self.started = int(time.time())
+        self.stopping = False
+        """A signal to stop came: unready, though requests are still answered."""
+
+    def model_name(self, asked: str | None) -> str:
+        """The name to answer with: the one asked for, the first one where none was. Raises ApiError 404."""
+        if asked is None:
+            return self.model_names[0]
+        if asked in self.model_names:
+            return asked
+        raise ApiError(
+            404,
+            f"the model {asked!r} is not served here: use {' or '.join(map(repr, self.model_names))}",
+            param="model",
+            code="model_not_found",
+        )
+
+    def unready_reason(self) -> str | None:
+        """Why new requests should go elsewhere; None when they are welcome."""
+        if self.stopping:
+            return "the server is shutting down"
+        # Engines that vanish later do not make a frontend unready: another one would have no engines either.
+        if not self.llm.ever_ready:
+            return "no engine has been ready yet"
+        return None
+
+
+def served_names(config: FrontendConfig) -> tuple[str, ...]:
+    return config.model.served_model_name or (config.model.source,)
+
+
+def service_of(request: Request) -> Service:
+    service = request.app.state.service
+    assert isinstance(service, Service)
+    return service

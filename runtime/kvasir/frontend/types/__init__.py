@@ -1,0 +1,1 @@
+"""What clients send: one msgspec struct per request body, and how bad bodies are refused (fields.py)."""

@@ -1,0 +1,118 @@
+"""The body of POST /v1/chat/completions and the messages that the chat template gets."""
+
+from typing import Any
+
+import msgspec
+
+from kvasir.frontend.errors import bad_field
+from kvasir.frontend.types.fields import Schema
+from kvasir.frontend.types.generation import CHILDREN, NOT_YET, GenerationRequest
+
+ROLES = ("system", "developer", "user", "assistant")
+RESERVED_VARIABLES = {"self", "messages", "tools", "documents", "add_generation_prompt"}
+"""Of the chat template: set by the server, or part of features that are not there yet."""
+
+
+class TextPart(msgspec.Struct):
+    type: str
+    text: str | None = None
+
+
+class Message(msgspec.Struct):
+    role: str
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+
+
+class ChatRequest(GenerationRequest, kw_only=True):
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    """Wins over `max_tokens`, its older name."""
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Further variables of the chat template, for example {"enable_thinking": false}."""
+
+    def template_variables(self) -> dict[str, Any]:
+        """Raises ApiError for names that have a meaning of their own."""
+        for name in RESERVED_VARIABLES & self.chat_template_kwargs.keys():
+            path = f"chat_template_kwargs.{name}"
+            raise bad_field(path, f"{path} is not supported: {name} is no variable of a request's own")
+        return self.chat_template_kwargs
+
+    def template_messages(self) -> list[dict[str, str]]:
+        """The messages with their content as one text, a developer's as a system message (templates know no
+        other name for it). Raises ApiError for what has no text."""
+        if not self.messages:
+            raise bad_field("messages", "messages: the list is empty")
+        return [_template_message(message, f"messages[{i}]") for i, message in enumerate(self.messages)]
+
+
+def _template_message(message: Message, path: str) -> dict[str, str]:
+    if message.role not in ROLES:
+        problem = "is not supported yet" if message.role in ("tool", "function") else "is not a role"
+        raise bad_field(f"{path}.role", f"{path}.role: {message.role!r} {problem}: use one of {', '.join(ROLES)}")
+    if message.content is None:
+        raise bad_field(f"{path}.content", f"{path}.content is missing")
+    result = {
+        "role": "system" if message.role == "developer" else message.role,
+        "content": message.content if isinstance(message.content, str) else _text(message.content, path),
+    }
+    if message.name is not None:
+        result["name"] = message.name
+    return result
+
+
+def _text(parts: list[TextPart], path: str) -> str:
+    return "\n".join(_text_of(part, f"{path}.content[{index}]") for index, part in enumerate(parts))
+
+
+def _text_of(part: TextPart, path: str) -> str:
+    if part.type != "text":
+        raise bad_field(f"{path}.type", f"{path}.type: {part.type!r} is not supported: the model reads text only")
+    if part.text is None:
+        raise bad_field(f"{path}.text", f"{path}.text is missing")
+    return part.text
+
+
+_PART = Schema(TextPart, {"image_url": (), "input_audio": (), "file": (), "refusal": ()})
+_MESSAGE = Schema(
+    Message,
+    # Clients send back the assistant's message as they got it, its empty fields included.
+    {
+        "tool_calls": ([],),
+        "tool_call_id": (),
+        "function_call": (),
+        "refusal": (),
+        "audio": (),
+        "annotations": ([],),
+    },
+    {"content": _PART},
+)
+CHAT: Schema[ChatRequest] = Schema(
+    ChatRequest,
+    NOT_YET
+    | {
+        "logprobs": (False,),
+        "top_logprobs": (0,),
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "parallel_tool_calls": (True, False),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "modalities": (["text"],),
+        "audio": (),
+        "prediction": (),
+        "reasoning_effort": (),
+        "verbosity": (),
+        "web_search_options": (),
+        "chat_template": (),
+        "documents": ([],),
+        "mm_processor_kwargs": ({},),
+        "add_generation_prompt": (True,),
+        "continue_final_message": (False,),
+        "add_special_tokens": (False,),
+        "echo": (False,),
+        "best_of": (1,),
+        "include_reasoning": (True,),
+    },
+    CHILDREN | {"messages": _MESSAGE},
+)

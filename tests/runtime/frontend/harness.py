@@ -1,0 +1,148 @@
+"""A frontend on a real socket within the test's event loop, and scripted engines on its link."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import openai
+
+from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ProcessConfig, ServerConfig
+from kvasir.frontend.listener import listen, url_of
+from kvasir.frontend.server import Server, build_service
+from kvasir.frontend.service import Service
+from kvasir.hub.model import ModelInfo, load_model_info
+from kvasir.hub.source import fetch
+from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
+from runtime.frontend.scripted import TIMEOUT, Script, ScriptedEngine
+
+MODEL = "demo"
+ANSWER = "A pod is a group of containers."
+
+
+def demo_model() -> tuple[ModelInfo, Tokenizer]:
+    path = fetch("demo://", weights=False)
+    return load_model_info(path), load_tokenizer(path)
+
+
+def script_for(text: str = ANSWER) -> Script:
+    model, tokenizer = demo_model()
+    return Script(answer=tokenizer.encode(text, add_special_tokens=False), eos=model.eos_token_ids[0])
+
+
+def frontend_config(link: LinkConfig, **server: object) -> FrontendConfig:
+    return FrontendConfig(
+        model=ModelConfig(source="demo://", served_model_name=(MODEL, "demo-alias")),
+        server=ServerConfig(port=0, **server),  # type: ignore[arg-type]
+        link=link,
+        process=ProcessConfig(drain_timeout=30.0),
+    )
+
+
+@asynccontextmanager
+async def short_folder() -> AsyncIterator[Path]:
+    """For sockets: their paths must stay under 107 characters."""
+    path = Path(tempfile.mkdtemp(prefix="kvs-", dir="/tmp"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@dataclass
+class Frontend:
+    """A running frontend and the engines that were connected to it."""
+
+    url: str
+    service: Service
+    server: Server
+    config: FrontendConfig
+    engines: list[ScriptedEngine] = field(default_factory=list)
+    _engines_changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def engine(self) -> ScriptedEngine:
+        return self.engines[0]
+
+    async def add_engine(self, script: Script | None = None, *, ready: bool = True) -> ScriptedEngine:
+        """Connect an engine and wait until the frontend knows it (as usable, if it is to be ready)."""
+        model, _ = demo_model()
+        engine = ScriptedEngine(self.config.link, model, script or script_for(), rank=len(self.engines))
+        self.engines.append(engine)
+        engine.start(ready=ready)
+        await self.until(
+            lambda: (
+                (known := self.service.llm.engines.get(engine.incarnation)) is not None
+                and (known.usable or not ready)
+            )
+        )
+        return engine
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something about the engines to become true."""
+        async with asyncio.timeout(TIMEOUT):
+            while not condition():
+                self._engines_changed.clear()
+                await self._engines_changed.wait()
+
+    def __post_init__(self) -> None:
+        """Hear what AsyncLLM hears from the link."""
+        llm = self.service.llm
+        for name in ("engine_changed", "engine_lost"):
+            setattr(llm, name, self._then_notify(getattr(llm, name)))
+
+    def _then_notify(self, listener: Callable[..., None]) -> Callable[..., None]:
+        def hear(*args: object) -> None:
+            listener(*args)
+            self._engines_changed.set()
+
+        return hear
+
+    async def idle(self) -> None:
+        """Nothing is left of any request, here and in the engines."""
+        await self.service.llm.drain(TIMEOUT)
+        if tasks := self.server.server_state.tasks:
+            await asyncio.wait(tasks, timeout=TIMEOUT)
+        assert self.service.llm.live_requests == 0
+        assert len(self.service.live) == 0
+
+    def http(self, **headers: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=TIMEOUT)
+
+    def openai(self, key: str = "none") -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=TIMEOUT)
+
+
+async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
+    """Ask another process until it says yes: there is nothing of it to be awaited."""
+    async with asyncio.timeout(TIMEOUT):
+        while not await check():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def running_frontend(*, engine: bool = True, **server: object) -> AsyncIterator[Frontend]:
+    """A frontend with one ready engine, or with none."""
+    async with short_folder() as folder:
+        config = frontend_config(LinkConfig(link=(f"ipc://{folder}/link",)), **server)
+        with closing(listen(config.server)) as listener:
+            service = build_service(config)
+            await service.llm.start()
+            http = Server(service, config)
+            frontend = Frontend(url_of(listener), service, http, config)
+            task = asyncio.create_task(http.serve([listener]))
+            try:
+                if engine:
+                    await frontend.add_engine()
+                yield frontend
+            finally:
+                http.stop("the test is over")
+                http.stop("the test is over")
+                await task
+                await service.llm.close()
+                for each in frontend.engines:
+                    await asyncio.to_thread(each.close)

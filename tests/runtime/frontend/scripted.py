@@ -1,0 +1,152 @@
+"""An engine with a script in place of a model, on the real link: for tests of what stands before the engine."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kvasir.config.settings import LinkConfig
+from kvasir.engine.link import EngineIdentity, EngineLink, FrontendLost, Received, new_incarnation
+from kvasir.hub.model import ModelInfo
+from kvasir.protocol import (
+    Abort,
+    AddRequest,
+    Dead,
+    EngineStats,
+    FinishReason,
+    Goodbye,
+    Outputs,
+    Phase,
+    Ready,
+    RequestOutput,
+)
+
+TIMEOUT = 30.0
+
+
+@dataclass
+class Script:
+    """How every request is answered: with the tokens of `answer`, one a message, then the end-of-sequence token."""
+
+    answer: list[int]
+    eos: int
+    pause_at: int | None = None
+    """Stop after so many tokens until `ScriptedEngine.resume`."""
+    error: str = ""
+    """Fail instead of sending the last token of the answer."""
+
+
+@dataclass
+class _Running:
+    frontend: str
+    request: AddRequest
+    sent: int = 0
+    released: bool = False
+
+
+@dataclass
+class Seen:
+    """What the engine was told; the events are set when it happens."""
+
+    requests: list[AddRequest] = field(default_factory=list)
+    aborted: set[str] = field(default_factory=set)
+
+
+class ScriptedEngine:
+    """Runs in a thread. Other threads change `script` before they send a request."""
+
+    def __init__(self, config: LinkConfig, model: ModelInfo, script: Script, rank: int = 0) -> None:
+        self.script = script
+        self.seen = Seen()
+        self.incarnation = new_incarnation(rank)
+        identity = EngineIdentity(
+            incarnation=self.incarnation,
+            rank=rank,
+            node="test",
+            service=config.service_uid,
+            version="0",
+            fingerprint=model.fingerprint,
+            tokenizer_hash=model.tokenizer_hash,
+        )
+        self._ready = Ready(block_size=16, num_blocks=1000, max_model_len=model.max_model_len, max_num_seqs=64)
+        self._link = EngineLink(config, identity)
+        self._running: dict[str, _Running] = {}
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name=self.incarnation, daemon=True)
+
+    def start(self, *, ready: bool = True) -> None:
+        self._link.start()
+        self._thread.start()
+        if ready:
+            self.announce_ready()
+
+    def announce_ready(self) -> None:
+        self._link.set_phase(Phase.READY)
+        self._link.announce_ready(self._ready)
+
+    def resume(self) -> None:
+        """Go on with the requests that `Script.pause_at` stopped."""
+        with self._changed:
+            for running in self._running.values():
+                running.released = True
+        self._link.inbox.put(None)
+
+    def wait_requests(self, count: int) -> None:
+        """Block until this many requests came, in all."""
+        self._wait(lambda: len(self.seen.requests) >= count, f"{count} requests")
+
+    def wait_aborts(self, count: int) -> None:
+        """Block until this many requests were aborted, in all."""
+        self._wait(lambda: len(self.seen.aborted) >= count, f"{count} aborts")
+
+    def close(self, last: Goodbye | Dead | None = None) -> None:
+        self._link.inbox.put(FrontendLost(""))
+        self._thread.join(TIMEOUT)
+        self._link.close(last or Goodbye())
+
+    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, TIMEOUT), f"the engine did not see {what}: {self.seen}"
+
+    def _run(self) -> None:
+        while True:
+            item = self._link.inbox.get()
+            if isinstance(item, FrontendLost) and item.frontend == "":
+                return
+            with self._changed:
+                if isinstance(item, Received):
+                    self._take(item)
+                for running in list(self._running.values()):
+                    self._advance(running)
+                self._changed.notify_all()
+
+    def _take(self, item: Received) -> None:
+        if isinstance(item.message, AddRequest):
+            self.seen.requests.append(item.message)
+            self._running[item.message.request_id] = _Running(item.frontend, item.message)
+        elif isinstance(item.message, Abort):
+            for request_id in item.message.request_ids:
+                if self._running.pop(request_id, None) is not None:
+                    self.seen.aborted.add(request_id)
+
+    def _advance(self, running: _Running) -> None:
+        """Send what the script allows now."""
+        script = self.script
+        limit = min(running.request.params.max_tokens, len(script.answer) + 1)
+        while running.sent < limit:
+            if running.sent == script.pause_at and not running.released:
+                return
+            last = running.sent == limit - 1
+            if last and script.error:
+                self._send(running, [], FinishReason.ERROR, script.error)
+            elif running.sent == len(script.answer):
+                self._send(running, [script.eos], FinishReason.STOP)
+            else:
+                self._send(running, [script.answer[running.sent]], FinishReason.LENGTH if last else None)
+        del self._running[running.request.request_id]
+
+    def _send(self, running: _Running, tokens: list[int], reason: FinishReason | None, error: str = "") -> None:
+        request = running.request
+        output = RequestOutput(request.request_id, request.attempt, running.sent, tokens, reason, error=error)
+        running.sent += 1
+        stats = EngineStats(waiting=0, running=len(self._running), kv_blocks_used=1, step=running.sent)
+        self._link.send(running.frontend, Outputs([output], stats))

@@ -1,0 +1,101 @@
+"""API keys, given as an option or mounted as files."""
+
+import os
+from pathlib import Path
+
+import httpx
+import pytest
+
+from kvasir.config.options import ConfigError
+from kvasir.config.settings import ServerConfig
+from kvasir.frontend import auth
+from kvasir.frontend.auth import ApiKeys
+from runtime.frontend.harness import running_frontend
+
+OPEN = ("/health/live", "/health/ready", "/health", "/metrics", "/version")
+
+
+async def test_only_the_api_needs_a_key_and_every_given_key_is_accepted() -> None:
+    async with running_frontend(api_key=("first", "second")) as frontend, frontend.http() as client:
+        for path in OPEN:
+            assert (await client.get(path)).status_code == 200, path
+        for key in ("first", "second"):
+            accepted = await client.get("/v1/models", headers={"authorization": f"Bearer {key}"})
+            assert accepted.status_code == 200
+        missing = await client.get("/v1/models")
+        wrong = await client.post("/v1/completions", headers={"authorization": "Bearer third"}, content=b"{")
+        basic = await client.get("/v1/models", headers={"authorization": "Basic first"})
+    assert _error(missing) == (401, "missing_api_key")
+    assert _error(wrong) == (401, "invalid_api_key")
+    assert _error(basic) == (401, "missing_api_key")
+    assert missing.headers["www-authenticate"] == "Bearer"
+    assert "x-request-id" in missing.headers
+
+
+async def test_a_key_may_hold_any_characters() -> None:
+    async with running_frontend(api_key=("schlüssel-🔑",)) as frontend, frontend.http() as client:
+        header = {b"authorization": "Bearer schlüssel-🔑".encode()}
+        assert (await client.get("/v1/models", headers=header)).status_code == 200
+
+
+async def test_the_client_library_sends_its_key() -> None:
+    async with running_frontend(api_key=("secret",)) as frontend, frontend.openai("secret") as client:
+        assert [model.id async for model in client.models.list()] == ["demo", "demo-alias"]
+
+
+def test_mounted_keys_are_read_again_when_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "CHECK_INTERVAL", 0.0)
+    (tmp_path / "..data").mkdir()
+    (tmp_path / "alice").write_text("one\n")
+    keys = ApiKeys(ServerConfig(api_key=("zero",), api_key_dir=str(tmp_path)))
+    assert keys.accept(b"zero")
+    assert keys.accept(b"one")
+    assert not keys.accept(b"two")
+    (tmp_path / "alice").unlink()
+    (tmp_path / "bob").write_text("two")
+    assert not keys.accept(b"one")
+    assert keys.accept(b"two")
+
+
+def test_a_mounted_secret_is_swapped_by_its_symlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kubelet does it: files link to ..data, which is replaced."""
+    monkeypatch.setattr(auth, "CHECK_INTERVAL", 0.0)
+    for version, key in (("..v1", "old"), ("..v2", "new")):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "key").write_text(key)
+    (tmp_path / "..data").symlink_to("..v1")
+    (tmp_path / "key").symlink_to("..data/key")
+    keys = ApiKeys(ServerConfig(api_key_dir=str(tmp_path)))
+    assert keys.accept(b"old")
+    (tmp_path / "..tmp").symlink_to("..v2")
+    os.replace(tmp_path / "..tmp", tmp_path / "..data")
+    assert not keys.accept(b"old")
+    assert keys.accept(b"new")
+
+
+def test_known_keys_stay_while_the_directory_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "CHECK_INTERVAL", 0.0)
+    folder = tmp_path / "keys"
+    folder.mkdir()
+    (folder / "key").write_text("one")
+    keys = ApiKeys(ServerConfig(api_key_dir=str(folder)))
+    folder.rename(tmp_path / "gone")
+    assert keys.accept(b"one")
+
+
+def test_an_empty_directory_accepts_nobody_and_blank_files_are_no_keys(tmp_path: Path) -> None:
+    (tmp_path / "blank").write_text("\n")
+    keys = ApiKeys(ServerConfig(api_key_dir=str(tmp_path)))
+    assert keys.needed
+    assert not keys.accept(b"")
+
+
+def test_a_missing_directory_is_told_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--api-key-dir"):
+        ApiKeys(ServerConfig(api_key_dir=str(tmp_path / "none")))
+
+
+def _error(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["code"]

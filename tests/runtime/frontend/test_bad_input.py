@@ -1,0 +1,180 @@
+"""Bad requests: each gets a status, the name of the field and a sentence that helps, in OpenAI's body."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from runtime.frontend.harness import MODEL, Frontend, running_frontend
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+USER = {"role": "user", "content": "Hi"}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared() -> AsyncIterator[Frontend]:
+    async with running_frontend() as result:
+        yield result
+
+
+def message(**fields: object) -> dict[str, object]:
+    return {"messages": [USER, fields]}
+
+
+COMPLETION_CASES: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "prompt", "prompt is missing"),
+    ({"prompt": None}, "prompt", "prompt is missing"),
+    ({"prompt": 5}, "prompt", "expected a string or an array, got an integer"),
+    ({"prompt": {"text": "Hi"}}, "prompt", "expected a string or an array, got an object"),
+    ({"prompt": []}, "prompt", "the list is empty"),
+    ({"prompt": ["a", 5]}, "prompt", "not a mixture"),
+    ({"prompt": [[5], "a"]}, "prompt", "not a mixture"),
+    ({"prompt": [True]}, "prompt[0]", "got a boolean"),
+    ({"prompt": [[5.5]]}, "prompt[0][0]", "expected an integer, got a number"),
+    ({"prompt": [10**6]}, "prompt", "1000000"),
+    ({"prompt": [-1]}, "prompt", "-1"),
+    ({"prompt": [[]]}, "prompt", "empty"),
+    ({"prompt": "Hi", "max_tokens": "5"}, "max_tokens", "expected an integer or null, got a string"),
+    ({"prompt": "Hi", "max_tokens": 0}, "max_tokens", "at least 1"),
+    ({"prompt": "Hi", "max_tokens": 10**6}, "max_tokens", "context"),
+    ({"prompt": "Hi", "temperature": -1}, "temperature", "0 (greedy) or more"),
+    ({"prompt": "Hi", "temperature": "hot"}, "temperature", "got a string"),
+    ({"prompt": "Hi", "top_p": 0}, "top_p", "at most 1"),
+    ({"prompt": "Hi", "top_p": 1.5}, "top_p", "at most 1"),
+    ({"prompt": "Hi", "top_k": -2}, "top_k", "-1"),
+    ({"prompt": "Hi", "seed": 2**63}, "seed", "64 bits"),
+    ({"prompt": "Hi", "seed": 1.5}, "seed", "got a number"),
+    ({"prompt": "Hi", "stop_token_ids": [10**6]}, "stop_token_ids", "1000000"),
+    ({"prompt": "Hi", "stream": "yes"}, "stream", "expected a boolean, got a string"),
+    ({"prompt": "Hi", "stream_options": True}, "stream_options", "expected an object"),
+    ({"prompt": "Hi", "stream_options": {"usage": True}}, "stream_options.usage", "unknown field"),
+    ({"prompt": "Hi", "max_token": 5}, "max_token", "did you mean max_tokens?"),
+    ({"prompt": "Hi", "model": 5}, "model", "got an integer"),
+    ({"prompt": "Hi", "n": 2}, "n", "not supported yet"),
+    ({"prompt": "Hi", "n": True}, "n", "not supported yet"),
+    ({"prompt": "Hi", "stop": "."}, "stop", "not supported yet"),
+    ({"prompt": "Hi", "logprobs": 0}, "logprobs", "not supported yet"),
+    ({"prompt": "Hi", "echo": True}, "echo", "not supported yet"),
+    ({"prompt": "Hi", "best_of": 2}, "best_of", "not supported yet"),
+    ({"prompt": "Hi", "suffix": "!"}, "suffix", "not supported yet"),
+    ({"prompt": "Hi", "logit_bias": {"5": 1}}, "logit_bias", "not supported yet"),
+    ({"prompt": "Hi", "presence_penalty": 0.5}, "presence_penalty", "not supported yet"),
+    ({"prompt": "Hi", "store": True}, "store", "not supported yet"),
+]
+CHAT_CASES: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "messages", "messages is missing"),
+    ({"messages": []}, "messages", "the list is empty"),
+    ({"messages": "Hi"}, "messages", "expected an array, got a string"),
+    ({"messages": ["Hi"]}, "messages[0]", "expected an object, got a string"),
+    (message(content="Hi"), "messages[1].role", "messages[1].role is missing"),
+    (message(role="user"), "messages[1].content", "messages[1].content is missing"),
+    (message(role="robot", content="Hi"), "messages[1].role", "'robot' is not a role"),
+    (message(role="tool", content="Hi"), "messages[1].role", "'tool' is not supported yet"),
+    (message(role="user", content=5), "messages[1].content", "got an integer"),
+    (message(role="user", content="Hi", mood="bad"), "messages[1].mood", "unknown field"),
+    (message(role="assistant", content="", tool_calls=[{}]), "messages[1].tool_calls", "not supported yet"),
+    (message(role="user", content=[{"text": "Hi"}]), "messages[1].content[0].type", "is missing"),
+    (
+        message(role="user", content=[{"type": "image_url", "image_url": {"url": "x"}}]),
+        "messages[1].content[0].image_url",
+        "not supported yet",
+    ),
+    (message(role="user", content=[{"type": "text"}]), "messages[1].content[0].text", "is missing"),
+    (message(role="user", content=[{"type": "video"}]), "messages[1].content[0].type", "reads text only"),
+    ({"messages": [USER], "max_completion_tokens": 0}, "max_completion_tokens", "at least 1"),
+    ({"messages": [USER], "max_tokens": 10**6}, "max_tokens", "context"),
+    ({"messages": [{"role": "user", "content": "word " * 5000}]}, "messages", "shorten the prompt"),
+    *(
+        ({"messages": [USER], "chat_template_kwargs": {name: []}}, f"chat_template_kwargs.{name}", "not supported")
+        for name in ("messages", "self", "tools", "add_generation_prompt")
+    ),
+    ({"messages": [USER], "chat_template_kwargs": "x"}, "chat_template_kwargs", "expected an object"),
+    ({"messages": [USER], "tools": [{"type": "function"}]}, "tools", "not supported yet"),
+    ({"messages": [USER], "tool_choice": "required"}, "tool_choice", "not supported yet"),
+    ({"messages": [USER], "response_format": {"type": "json_object"}}, "response_format", "not supported yet"),
+    ({"messages": [USER], "logprobs": True}, "logprobs", "not supported yet"),
+    ({"messages": [USER], "n": 2}, "n", "not supported yet"),
+    ({"messages": [USER], "reasoning_effort": "low"}, "reasoning_effort", "not supported yet"),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "text"),
+    [(COMPLETIONS, *case) for case in COMPLETION_CASES] + [(CHAT, *case) for case in CHAT_CASES],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_bad_field_is_named(
+    shared: Frontend, path: str, body: dict[str, Any], param: str, text: str, stream: bool
+) -> None:
+    async with shared.http() as client:
+        response = await client.post(path, json={"stream": stream, **body})
+    error = response.json()["error"]
+    assert response.status_code == 400, error
+    assert (error["type"], error["param"]) == ("invalid_request_error", param), error
+    assert text in error["message"]
+    assert shared.engine.seen.requests == []
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "no body"),
+        (b"{", "not valid JSON"),
+        (b'{"prompt": "\xff"}', "not valid JSON"),
+        (b'{"prompt": "\\ud800"}', "not valid JSON"),
+        (b'{"temperature": NaN}', "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b"[]", "must be a JSON object"),
+        (b'"Hi"', "must be a JSON object"),
+    ],
+)
+async def test_a_body_that_is_no_json_object_is_refused(
+    shared: Frontend, path: str, body: bytes, text: str
+) -> None:
+    async with shared.http() as client:
+        response = await client.post(path, content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_json"
+    assert text in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_an_unknown_model_is_404_and_the_served_names_are_told(shared: Frontend, path: str) -> None:
+    async with shared.http() as client:
+        prompt = {"messages": [USER]} if path == CHAT else {"prompt": "Hi"}
+        response = await client.post(path, json={"model": "gpt-4", **prompt})
+    error = response.json()["error"]
+    assert response.status_code == 404
+    assert (error["code"], error["param"]) == ("model_not_found", "model")
+    assert MODEL in error["message"]
+    assert "demo-alias" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/", "/v1/nothing", "/v1/models/gpt-4", "/v1/completions/", "/docs"]
+)
+async def test_an_unknown_path_is_404_in_the_same_body(shared: Frontend, path: str) -> None:
+    async with shared.http() as client:
+        response = await client.get(path)
+    assert response.status_code == 404
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_a_wrong_method_is_405_and_the_right_one_is_told(shared: Frontend) -> None:
+    async with shared.http() as client:
+        response = await client.get(COMPLETIONS)
+    assert response.status_code == 405
+    assert response.headers["allow"] == "POST"
+    assert "use POST" in response.json()["error"]["message"]
+
+
+async def test_a_compressed_body_is_refused(shared: Frontend) -> None:
+    async with shared.http() as client:
+        response = await client.post(COMPLETIONS, content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
+    assert response.status_code == 415
+    assert "gzip" in response.json()["error"]["message"]

@@ -1,0 +1,82 @@
+"""POST /v1/chat/completions, not streamed."""
+
+from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model
+
+QUESTION = [{"role": "user", "content": "What is a pod?"}]
+
+
+async def test_a_question_gets_the_assistants_message(frontend: Frontend) -> None:
+    async with frontend.openai() as client:
+        answer = await client.chat.completions.create(model=MODEL, messages=QUESTION)  # type: ignore[arg-type]
+    choice = answer.choices[0]
+    assert answer.id.startswith("chatcmpl-")
+    assert answer.object == "chat.completion"
+    assert (choice.index, choice.finish_reason) == (0, "stop")
+    assert (choice.message.role, choice.message.content) == ("assistant", ANSWER)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == len(frontend.engine.script.answer) + 1
+    await frontend.idle()
+
+
+async def test_the_prompt_is_the_rendered_template_without_further_special_tokens(frontend: Frontend) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, *QUESTION]
+    async with frontend.http() as client:
+        response = await client.post("/v1/chat/completions", json={"messages": messages, "return_token_ids": True})
+    _, tokenizer = demo_model()
+    text = tokenizer.decode(response.json()["prompt_token_ids"], skip_special_tokens=False)
+    assert text == "<|begin|><|system|>Be brief.<|end|><|user|>What is a pod?<|end|><|assistant|>"
+    assert response.json()["choices"][0]["token_ids"][:-1] == frontend.engine.script.answer
+
+
+async def test_without_max_tokens_an_answer_may_fill_the_context(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        await client.post("/v1/chat/completions", json={"messages": QUESTION})
+    (request,) = frontend.engine.seen.requests
+    assert request.params.max_tokens == frontend.service.llm.max_model_len - len(request.prompt_token_ids)
+
+
+async def test_max_completion_tokens_wins_over_its_older_name(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        body = {"messages": QUESTION, "max_tokens": 3, "max_completion_tokens": 5}
+        await client.post("/v1/chat/completions", json=body)
+    assert frontend.engine.seen.requests[0].params.max_tokens == 5
+
+
+async def test_text_parts_are_joined_and_a_developer_speaks_as_the_system(frontend: Frontend) -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": parts}]
+    async with frontend.http() as client:
+        response = await client.post("/v1/chat/completions", json={"messages": messages, "return_token_ids": True})
+    _, tokenizer = demo_model()
+    text = tokenizer.decode(response.json()["prompt_token_ids"], skip_special_tokens=False)
+    assert text == "<|begin|><|system|>Be brief.<|end|><|user|>one\ntwo<|end|><|assistant|>"
+
+
+async def test_an_answer_can_be_sent_back_as_the_client_library_dumps_it(frontend: Frontend) -> None:
+    async with frontend.openai() as client:
+        first = await client.chat.completions.create(model=MODEL, messages=QUESTION)  # type: ignore[arg-type]
+        messages = [*QUESTION, first.choices[0].message.model_dump(), {"role": "user", "content": "And a node?"}]
+        second = await client.chat.completions.create(model=MODEL, messages=messages)  # type: ignore[arg-type]
+    assert second.choices[0].message.content == ANSWER
+
+
+async def test_what_clients_send_for_their_own_books_is_accepted(frontend: Frontend) -> None:
+    async with frontend.openai() as client:
+        answer = await client.chat.completions.create(
+            model=MODEL,
+            messages=QUESTION,  # type: ignore[arg-type]
+            user="somebody",
+            metadata={"team": "a"},
+            store=False,
+            n=1,
+            stop=None,
+            presence_penalty=0,
+            frequency_penalty=0.0,
+            logit_bias={},
+            logprobs=False,
+            response_format={"type": "text"},
+            tool_choice="none",
+            parallel_tool_calls=True,
+            service_tier="auto",
+        )
+    assert answer.choices[0].message.content == ANSWER

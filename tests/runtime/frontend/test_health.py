@@ -1,0 +1,123 @@
+"""Probes, the list of engines, models, metrics, request ids."""
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kvasir import __version__
+from kvasir.frontend.service import Service
+from runtime.frontend.harness import MODEL, Frontend, running_frontend
+
+
+async def test_live_but_unready_until_an_engine_has_been_ready_once() -> None:
+    async with running_frontend(engine=False) as frontend, frontend.http() as client:
+        assert (await client.get("/health/live")).status_code == 200
+        before = await client.get("/health/ready")
+        assert before.status_code == 503
+        assert "no engine" in before.json()["reason"]
+        assert (await client.get("/health")).status_code == 503
+
+        engine = await frontend.add_engine(ready=False)
+        starting = await client.get("/health")
+        assert starting.status_code == 503
+        assert [(e["rank"], e["phase"], e["usable"]) for e in starting.json()["engines"]] == [
+            (0, "Starting", False)
+        ]
+        assert (await client.get("/health/ready")).status_code == 503
+
+        engine.announce_ready()
+        await frontend.until(lambda: frontend.service.llm.ever_ready)
+        assert (await client.get("/health/ready")).status_code == 200
+        serving = await client.get("/health")
+        assert serving.status_code == 200
+        assert serving.json()["engines"][0]["phase"] == "Ready"
+
+        engine.close()
+        frontend.engines.clear()
+        await frontend.until(lambda: not frontend.service.llm.engines)
+        assert (await client.get("/health/ready")).status_code == 200
+        assert (await client.get("/health")).status_code == 503
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_without_an_engine_requests_are_503_with_retry_after(stream: bool) -> None:
+    async with running_frontend(engine=False) as frontend, frontend.http() as client:
+        response = await client.post("/v1/completions", json={"prompt": "Hi", "stream": stream})
+    assert response.status_code == 503
+    assert int(response.headers["retry-after"]) >= 1
+    assert response.json()["error"]["code"] == "engine_unavailable"
+
+
+async def test_models_are_listed_by_every_served_name(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        listed = (await client.get("/v1/models")).json()
+        one = (await client.get(f"/v1/models/{MODEL}")).json()
+    assert [model["id"] for model in listed["data"]] == [MODEL, "demo-alias"]
+    assert one == listed["data"][0]
+    assert one["max_model_len"] == frontend.service.llm.max_model_len
+    assert (one["object"], one["owned_by"], one["root"]) == ("model", "kvasir", "demo://")
+
+
+async def test_version_and_schema(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        assert (await client.get("/version")).json() == {"version": __version__}
+        schema = (await client.get("/openapi.json")).json()
+    assert "/v1/chat/completions" in schema["paths"]
+
+
+async def test_metrics_count_what_was_served(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        await client.post("/v1/completions", json={"prompt": [5, 6, 7], "max_tokens": 50})
+        await client.post("/v1/completions", json={"prompt": [5], "max_tokens": 2})
+        response = await client.get("/metrics")
+    tokens = len(frontend.engine.script.answer) + 1 + 2
+    samples = {
+        (sample.name, *(sample.labels[k] for k in sorted(sample.labels) if k not in ("le", "model_name"))): sample
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+    }
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert samples["vllm:prompt_tokens_total",].value == 4
+    assert samples["vllm:generation_tokens_total",].value == tokens
+    assert samples["vllm:request_success_total", "stop"].value == 1
+    assert samples["vllm:request_success_total", "length"].value == 1
+    assert samples["vllm:time_to_first_token_seconds_count",].value == 2
+    assert samples["vllm:inter_token_latency_seconds_count",].value == tokens - 2
+    assert samples["vllm:time_per_output_token_seconds_count",].value == tokens - 2
+    assert samples["vllm:e2e_request_latency_seconds_count",].value == 2
+    assert {"vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"} <= {
+        name for name, *_ in samples
+    }
+    assert samples["vllm:generation_tokens_total",].labels["model_name"] == MODEL
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/nothing", "/health/live"])
+async def test_a_request_id_is_echoed_or_made(frontend: Frontend, path: str) -> None:
+    async with frontend.http() as client:
+        echoed = await client.get(path, headers={"x-request-id": "mine-1"})
+        made = [(await client.get(path)).headers["x-request-id"] for _ in range(2)]
+        replaced = await client.get(path, headers={"x-request-id": "x" * 1000})
+    assert echoed.headers["x-request-id"] == "mine-1"
+    assert len(set(made)) == 2
+    assert len(replaced.headers["x-request-id"]) < 100
+
+
+async def test_two_requests_under_one_request_id_do_not_meet(frontend: Frontend) -> None:
+    async with frontend.http(**{"x-request-id": "same"}) as client:
+        answers = [(await client.post("/v1/completions", json={"prompt": "Hi"})).json()["id"] for _ in range(2)]
+    assert len(set(answers)) == 2
+
+
+async def test_a_defect_of_ours_is_500_with_a_request_id_and_no_traceback(
+    frontend: Frontend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Service, asked: str | None) -> str:
+        raise ZeroDivisionError("secret detail")
+
+    monkeypatch.setattr(Service, "model_name", broken)
+    async with frontend.http(**{"x-request-id": "mine-1"}) as client:
+        response = await client.post("/v1/completions", json={"prompt": "Hi"})
+    assert response.status_code == 500
+    assert response.headers["x-request-id"] == "mine-1"
+    assert "mine-1" in response.json()["error"]["message"]
+    assert "secret" not in response.text
+    assert "Traceback" not in response.text

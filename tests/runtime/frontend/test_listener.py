@@ -1,0 +1,43 @@
+"""Where the server listens, and what a user is told when it cannot."""
+
+import socket
+
+import pytest
+
+from kvasir.config.options import ConfigError
+from kvasir.config.settings import ServerConfig
+from kvasir.frontend.listener import listen, url_of
+
+
+def test_port_0_takes_a_free_port_and_tells_it() -> None:
+    with listen(ServerConfig(port=0)) as listener:
+        assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with socket.create_connection(listener.getsockname()):
+            pass
+
+
+def test_a_port_in_use_is_told_with_the_option_to_change() -> None:
+    with listen(ServerConfig(port=0)) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"--port {port} is in use on 127\.0\.0\.1: choose another"):
+            listen(ServerConfig(port=port))
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_a_host_that_is_not_ours_is_told(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"--host {host}"):
+        listen(ServerConfig(host=host, port=0))
+
+
+def test_an_inherited_socket_is_served() -> None:
+    with listen(ServerConfig(port=0)) as first, listen(ServerConfig(fd=first.fileno())) as same:
+        assert same.getsockname() == first.getsockname()
+        same.detach()
+
+
+def test_an_fd_that_is_no_listening_socket_is_refused() -> None:
+    left, right = socket.socketpair()
+    with left, right, pytest.raises(ConfigError, match=f"--fd {left.fileno()}"):
+        listen(ServerConfig(fd=left.fileno()))
+    with pytest.raises(ConfigError, match="--fd 9999 is not an open socket"):
+        listen(ServerConfig(fd=9999))

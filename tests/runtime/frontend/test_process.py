@@ -1,0 +1,246 @@
+"""The whole process, started as users start it: what it imports, how fast it answers, how it stops."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from kvasir.config.settings import LinkConfig
+from runtime.frontend.harness import ANSWER, demo_model, eventually, script_for, short_folder
+from runtime.frontend.scripted import TIMEOUT, ScriptedEngine
+
+# Runs a frontend and, when it has stopped, prints which of the heavy packages it had imported.
+PROGRAM = """
+import sys
+from kvasir.cli.main import main
+code = main(["frontend", "demo://", *sys.argv[1:]])
+print(*(name for name in ("torch", "transformers", "numpy", "pandas", "scipy") if name in sys.modules))
+sys.exit(code)
+"""
+
+
+@dataclass
+class Process:
+    process: asyncio.subprocess.Process
+    engine: ScriptedEngine
+    client: httpx.AsyncClient
+    startup_cpu: float
+    """Seconds of CPU that the process took until its first answer: unlike wall time, the same on a busy machine."""
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    @property
+    def running(self) -> bool:
+        return self.process.returncode is None
+
+    async def wait(self) -> tuple[int | None, str, str]:
+        """Its exit code, standard output and standard error."""
+        out, err = await asyncio.wait_for(self.process.communicate(), TIMEOUT)
+        return self.process.returncode, out.decode(), err.decode()
+
+    async def ready_status(self) -> int:
+        return (await self.client.get("/health/ready")).status_code
+
+    async def until_refused(self) -> None:
+        """Wait until the server accepts no connection any more."""
+        url = self.client.base_url
+
+        async def refused() -> bool:
+            try:
+                _, writer = await asyncio.open_connection(url.host, url.port)
+            except OSError:
+                return True
+            writer.close()
+            return False
+
+        await eventually(refused)
+
+
+@asynccontextmanager
+async def running_process(*options: str, send_buffer: int | None = None) -> AsyncIterator[Process]:
+    """The frontend's process with a ready engine. Its listening socket is ours, so clients can connect at once."""
+    async with short_folder() as folder:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            os.set_inheritable(listener.fileno(), True)
+            if send_buffer is not None:  # accepted connections take it over
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+            link = LinkConfig(link=(f"ipc://{folder}/link",))
+            arguments = ["--link", *link.link, "--fd", str(listener.fileno()), *options]
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-c",
+                PROGRAM,
+                *arguments,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=[listener.fileno()],
+            )
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        model, _ = demo_model()
+        engine = ScriptedEngine(link, model, script_for())
+        async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT) as client:
+            try:
+                assert (await client.get("/health/live")).status_code == 200
+                startup_cpu = _cpu_seconds(process.pid)
+                engine.start()
+                result = Process(process, engine, client, startup_cpu)
+                await eventually(lambda: _is(result.ready_status(), 200))
+                yield result
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.communicate()
+                await asyncio.to_thread(engine.close)
+
+
+async def test_it_answers_within_seconds_and_never_imports_torch() -> None:
+    async with running_process() as process:
+        response = await process.client.post(
+            "/v1/chat/completions", json={"messages": [{"role": "user", "content": "Hi"}]}
+        )
+        assert response.json()["choices"][0]["message"]["content"] == ANSWER
+        await process.client.get("/metrics")
+        await process.client.get("/openapi.json")
+        process.signal(signal.SIGTERM)
+        code, out, err = await process.wait()
+    assert (code, out.strip()) == (0, ""), err
+    assert "Traceback" not in err
+    assert process.startup_cpu < 3.0
+
+
+async def test_sigterm_lets_a_stream_finish_while_the_server_is_unready() -> None:
+    async with running_process("--shutdown-delay", "30s") as process:
+        process.engine.script.pause_at = 3
+        async with _stream(process) as lines:
+            first = await anext(lines)
+            process.signal(signal.SIGTERM)
+            await eventually(lambda: _is(process.ready_status(), 503))
+            assert "shutting down" in (await process.client.get("/health/ready")).json()["reason"]
+            assert (await process.client.get("/v1/models")).status_code == 200
+            assert process.running
+            process.engine.resume()
+            rest = [line async for line in lines if line]
+        assert first.startswith("data: ")
+        assert rest[-1] == "data: [DONE]"
+        # The second signal ends the delay.
+        process.signal(signal.SIGTERM)
+        code, _, err = await process.wait()
+    assert code == 0, err
+
+
+async def test_after_the_delay_it_stops_accepting_and_waits_for_the_stream() -> None:
+    async with running_process() as process:
+        process.engine.script.pause_at = 3
+        async with _stream(process) as lines:
+            await anext(lines)
+            process.signal(signal.SIGTERM)
+            await process.until_refused()
+            assert process.running
+            process.engine.resume()
+            rest = [line async for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        code, _, err = await process.wait()
+    assert code == 0, err
+    assert "interrupted" not in err
+
+
+async def test_a_stream_that_outlives_the_drain_timeout_ends_with_an_error() -> None:
+    async with running_process("--drain-timeout", "300ms") as process:
+        process.engine.script.pause_at = 3
+        async with _stream(process) as lines:
+            await anext(lines)
+            process.signal(signal.SIGTERM)
+            rest = [line async for line in lines if line]
+        assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "shutting_down"
+        code, _, err = await process.wait()
+    assert code == 0, err
+    assert "1 requests are interrupted" in err
+    assert "Traceback" not in err
+
+
+async def test_an_unstreamed_request_that_outlives_the_drain_timeout_is_503() -> None:
+    async with running_process("--drain-timeout", "300ms") as process:
+        process.engine.script.pause_at = 3
+        asked = asyncio.create_task(process.client.post("/v1/completions", json={"prompt": "Hi"}))
+        await asyncio.to_thread(process.engine.wait_requests, 1)
+        process.signal(signal.SIGTERM)
+        response = await asked
+        assert response.status_code == 503
+        assert response.headers["retry-after"]
+        assert (await process.wait())[0] == 0
+
+
+async def test_a_second_signal_stops_at_once() -> None:
+    async with running_process() as process:
+        process.engine.script.pause_at = 3
+        async with _stream(process) as lines:
+            await anext(lines)
+            process.signal(signal.SIGINT)
+            await process.until_refused()
+            process.signal(signal.SIGINT)
+            rest = [line async for line in lines if line]
+        assert "error" in json.loads(rest[-1].removeprefix("data: "))
+        code, _, err = await process.wait()
+    assert code == 0, err
+    assert "Traceback" not in err
+
+
+async def test_a_client_that_does_not_read_cannot_hold_up_the_stop() -> None:
+    async with running_process("--drain-timeout", "300ms", send_buffer=4096) as process:
+        process.engine.script.pause_at = 1
+        url = process.client.base_url
+        # The first chunks carry the prompts, more than all buffers on the way can hold.
+        prompts = [[300] * 1900] * 64
+        body = json.dumps({"prompt": prompts, "stream": True, "return_token_ids": True}).encode()
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            deaf.connect((url.host, url.port))
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            deaf.sendall(head.encode() + body)
+            await asyncio.to_thread(process.engine.wait_requests, len(prompts))
+            process.signal(signal.SIGTERM)
+            code, _, err = await process.wait()
+    assert code == 0, err
+    assert "1 requests are interrupted" in err
+    assert "Traceback" not in err
+
+
+def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = subprocess.run(
+            [sys.executable, "-c", PROGRAM, "--link", "ipc:///tmp/kvasir-unused", "--port", str(port)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    assert result.returncode == 2
+    assert f"--port {port} is in use" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@asynccontextmanager
+async def _stream(process: Process) -> AsyncIterator[AsyncIterator[str]]:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    async with process.client.stream("POST", "/v1/chat/completions", json=body) as response:
+        yield response.aiter_lines()
+
+
+def _cpu_seconds(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+async def _is(status: Awaitable[int], expected: int) -> bool:
+    return await status == expected
