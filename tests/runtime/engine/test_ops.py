@@ -11,7 +11,7 @@ from kvasir.config.options import ConfigError
 from kvasir.config.settings import OpsConfig
 from kvasir.engine.metrics import EngineCollector
 from kvasir.engine.ops import OpsServer
-from kvasir.engine.status import STARTUP_LIMIT, EngineStatus
+from kvasir.engine.status import LINK_PATIENCE, STARTUP_LIMIT, EngineStatus
 from kvasir.protocol import Phase, Progress
 from runtime.engine.fakes import CoreHarness, add_request
 

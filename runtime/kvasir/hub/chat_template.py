@@ -1,0 +1,166 @@
+"""Chat templates: the Jinja program with which a model turns a conversation into its prompt.
+
+It comes with the model and is not trusted: it runs in Jinja's sandbox, sees plain data only and changes nothing.
+Renders what transformers' apply_chat_template renders; tests compare them.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.utils
+from jinja2 import nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from kvasir.hub.errors import HubError
+from kvasir.hub.reading import read_bytes, read_json_if_any
+from kvasir.hub.tokenizer_files import read_tokenizer_config
+
+
+class ChatTemplateError(ValueError):
+    """The template refuses these messages, or fails on them."""
+
+
+class ChatTemplate:
+    """A compiled template. Safe to use from several threads."""
+
+    def __init__(self, text: str, special_tokens: Mapping[str, str], where: str = "the chat template") -> None:
+        """`special_tokens` are the template's variables bos_token, eos_token, ... Raises HubError."""
+        try:
+            self._template = _environment().from_string(text)
+        except jinja2.TemplateSyntaxError as error:
+            raise HubError(f"{where} is not a Jinja template, line {error.lineno}: {error.message}") from None
+        self._special_tokens = dict(special_tokens)
+
+    @classmethod
+    def load(cls, path: Path) -> "ChatTemplate | None":
+        """The template of the model in this directory; None when it has none. Raises HubError."""
+        found = _find(path)
+        return None if found is None else cls(found[0], read_tokenizer_config(path).special_tokens, found[1])
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], /, *, add_generation_prompt: bool = True, **kwargs: Any
+    ) -> str:
+        """The prompt's text, special tokens included: encode it without adding them again.
+
+        A message's content is passed on as it is, text or a list of parts. `kwargs` are further variables of the
+        template. Raises ChatTemplateError.
+        """
+        if "messages" in kwargs:
+            raise ChatTemplateError("messages is the conversation itself and cannot be given as a further variable")
+        variables: dict[str, Any] = {"tools": None, "documents": None, **self._special_tokens, **kwargs}
+        # Templates ask whether a key is there; an API's null means that it is not.
+        present = [{key: value for key, value in message.items() if value is not None} for message in messages]
+        try:
+            return self._template.render(variables, messages=present, add_generation_prompt=add_generation_prompt)
+        except Exception as error:  # the template is a program: its mistakes are of any kind
+            raise ChatTemplateError(_reason(error)) from None
+
+
+def _find(path: Path) -> tuple[str, str] | None:
+    """The template's text and where it stands."""
+    file = path / "chat_template.jinja"
+    if file.exists():
+        try:
+            return read_bytes(file).decode(), str(file)
+        except UnicodeDecodeError as error:
+            raise HubError(f"{file} is not a text in UTF-8 ({error}): download it again") from None
+    file = path / "tokenizer_config.json"
+    template = read_json_if_any(file).get("chat_template")
+    if isinstance(template, list):
+        template = _default_of(template, file)
+    if template is not None and not isinstance(template, str):
+        raise HubError(f"{file}: chat_template is neither a text nor a list of named ones: download it again")
+    return None if template is None else (template, f"{file}: chat_template")
+
+
+def _default_of(templates: list[Any], file: Path) -> Any:
+    """The one of several named templates that is for plain conversations."""
+    by_name = {entry.get("name"): entry.get("template") for entry in templates if isinstance(entry, dict)}
+    if "default" not in by_name:
+        names = ", ".join(sorted(str(name) for name in by_name)) or "none"
+        raise HubError(
+            f"{file}: chat_template has no template named default (it has: {names}); put the one to use into "
+            f"{file.with_name('chat_template.jinja')}"
+        )
+    return by_name["default"]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, jinja2.TemplateError):
+        return str(error.message or type(error).__name__)
+    return f"it fails with {type(error).__name__}: {error}"
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals |= {
+        "raise_exception": _raise_exception,
+        "strftime_now": _strftime_now,
+        "dict": _new_dict,
+        "namespace": _Namespace,
+    }
+    return environment
+
+
+class _Generation(Extension):
+    """{% generation %} ... {% endgeneration %} marks the assistant's words for training; here it only groups."""
+
+    tags = {"generation"}  # noqa: RUF012 - a set, because the base class says so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """Jinja's namespace() without names that mean something to Python."""
+
+    # Without a named parameter, as in Jinja itself: namespace(self=1) is a name like any other.
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        for name in dict(*args[1:], **kwargs):
+            _check_name(name)
+        jinja2.utils.Namespace.__init__(*args, **kwargs)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(
+            f"a namespace takes no name with a leading underscore, such as {name}"
+        )
+
+
+def _new_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    """dict() as a function: through the class itself a template could reach methods that change the messages."""
+    return dict(*args, **kwargs)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON for a prompt: unlike Jinja's own filter it leaves <, > and & as they are."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

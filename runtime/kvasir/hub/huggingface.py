@@ -1,0 +1,167 @@
+"""hf:// models: huggingface_hub's download, its progress and its errors in this project's words.
+
+Imported by source.py when an hf:// model is fetched, because huggingface_hub takes a while to import. The library
+honours HF_TOKEN, HF_HUB_OFFLINE, HF_ENDPOINT and HF_HOME itself.
+"""
+
+import io
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import constants, get_token, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from tqdm.auto import tqdm
+
+from kvasir.hub.errors import HubError, ModelNotFound
+
+_IGNORED = ["*/*", "consolidated*"]
+"""Sub-folders hold other formats, and `consolidated` files the same weights once more in Mistral's own."""
+
+
+def download(
+    repository: str,
+    revision: str | None,
+    patterns: list[str],
+    cache_dir: str | None,
+    progress: Callable[[int, int], None] | None,
+) -> Path:
+    """The snapshot of this repository with the files of these patterns, from the cache where it has them."""
+    meter = _Meter(progress)
+    try:
+        return Path(
+            snapshot_download(
+                repository,
+                revision=revision,
+                cache_dir=cache_dir,
+                local_files_only=constants.HF_HUB_OFFLINE,  # some versions fail offline on a commit without it
+                allow_patterns=patterns,
+                ignore_patterns=_IGNORED,
+                tqdm_class=meter.bar_class(),
+            )
+        )
+    except Exception as error:  # the library's, its HTTP client's and its Rust part's errors have no common base
+        if meter.raised is not None:
+            raise meter.raised from None
+        name = f"hf://{repository}" + (f"@{revision}" if revision else "")
+        raise _explain(error, name, repository, cache_dir or constants.HF_HUB_CACHE) from error
+
+
+class _Meter:
+    """Adds up the bytes of a download, over the library's bars and threads."""
+
+    def __init__(self, progress: Callable[[int, int], None] | None) -> None:
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._bars: list[tqdm] = []
+        self._reported = (0, 0)
+        self.raised: Exception | None = None
+        """What `progress` raised: it ends the download, in each of the library's threads."""
+
+    def bar_class(self) -> type[tqdm]:
+        """A progress bar that draws nothing and reports here.
+
+        The library makes one bar that counts files and, by its version, one or two that count bytes: received and
+        written. What an earlier try left counts as written from the start.
+        """
+        meter = self
+
+        class Bar(tqdm):  # type: ignore[misc]
+            monitor_interval = 0  # no thread that redraws
+
+            def __init__(self, *args: Any, **kwargs: Any) -> None:
+                super().__init__(*args, **kwargs | {"disable": False, "file": io.StringIO()})
+                self._counts_bytes = kwargs.get("unit") == "B"
+                if self._counts_bytes:
+                    meter._bars.append(self)
+
+            def display(self, *args: Any, **kwargs: Any) -> None:
+                pass  # not the place to report either: tqdm keeps its lock for ever when this raises
+
+            def update(self, n: float | None = 1) -> None:
+                super().update(n)
+                if self._counts_bytes:
+                    meter._report()
+
+        return Bar
+
+    def _report(self) -> None:
+        if self._progress is None:
+            return
+        with self._lock:
+            if self.raised is not None:
+                raise self.raised
+            total = int(max(bar.total or 0 for bar in self._bars))
+            done = min(int(max(bar.n for bar in self._bars)), total)
+            if (done, total) == self._reported:
+                return
+            self._reported = done, total
+            try:
+                self._progress(done, total)
+            except Exception as error:
+                self.raised = error
+                raise
+
+
+def _explain(error: Exception, name: str, repository: str, cache_dir: str) -> HubError:
+    page = f"{constants.ENDPOINT}/{repository}"
+    token = "with the token that is set" if get_token() else "without a token"
+    if isinstance(error, GatedRepoError):
+        return ModelNotFound(
+            f"{name} is gated and may not be read {token}: ask for access at {page}, then set HF_TOKEN to a token "
+            "of that account"
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return ModelNotFound(
+            f"{name} was not found {token}: check the name at {page}; for a private model set HF_TOKEN to a token "
+            "that may read it"
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return ModelNotFound(
+            f"{name}: the model has no such revision; see its branches, tags and commits at {page}"
+        )
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, HfHubHTTPError):
+        error = error.__cause__  # nothing in the cache either
+    if isinstance(error, LocalEntryNotFoundError):
+        return _unreachable(error, name, cache_dir)
+    if isinstance(error, HfHubHTTPError):
+        return _refused(error, name, token)
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, ConnectionError | TimeoutError):
+        return HubError(f"{name} could not be written to {error.filename or cache_dir}: {error.strerror}")
+    return HubError(f"{name} could not be downloaded: {type(error).__name__}: {_first_line(error)}; try again")
+
+
+def _unreachable(error: Exception, name: str, cache_dir: str) -> HubError:
+    if constants.HF_HUB_OFFLINE:
+        return ModelNotFound(
+            f"{name} is not (or not completely) in {cache_dir} and HF_HUB_OFFLINE is set: download it there first, "
+            "unset HF_HUB_OFFLINE, or check the revision"
+        )
+    cause = error.__cause__ or error
+    return HubError(
+        f"{name} is not (or not completely) in {cache_dir} and {constants.ENDPOINT} could not be reached "
+        f"({type(cause).__name__}: {_first_line(cause)}): check the network, proxy and HF_ENDPOINT, or give a "
+        "downloaded model as file:///path"
+    )
+
+
+def _refused(error: HfHubHTTPError, name: str, token: str) -> HubError:
+    status = error.response.status_code
+    if status in (401, 403):
+        return ModelNotFound(
+            f"{name} may not be read {token} ({constants.ENDPOINT} answered {status}): set HF_TOKEN to a valid "
+            "token that may read it"
+        )
+    advice = "wait a while and try again" if status == 429 or status >= 500 else _first_line(error)
+    return HubError(f"{name} could not be downloaded: {constants.ENDPOINT} answered {status}; {advice}")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

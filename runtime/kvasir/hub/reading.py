@@ -1,0 +1,32 @@
+"""Reads a model's files; one that is unreadable or broken is a HubError that names it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kvasir.hub.errors import HubError
+
+
+def read_bytes(file: Path) -> bytes:
+    """Raises HubError when the file cannot be read."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise HubError(f"{file} cannot be read: {error.strerror or error}") from None
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in this file. Raises HubError when it cannot be read or holds something else."""
+    content = read_bytes(file)
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise HubError(f"{file} is not JSON ({error}): download it again") from None
+    if not isinstance(value, dict):
+        raise HubError(f"{file} holds a JSON {type(value).__name__}, not an object: download it again")
+    return value
+
+
+def read_json_if_any(file: Path) -> dict[str, Any]:
+    """Like read_json, and {} when there is no such file."""
+    return read_json(file) if file.exists() else {}

@@ -1,0 +1,95 @@
+"""Where a model comes from: hf://, file:// or demo://, and how it gets onto this machine.
+
+Frontends fetch what they read (configuration and tokenizer), engines the weights too. Neither this module nor
+anything it imports at its top loads huggingface_hub: only an hf:// model does.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from kvasir.hub.errors import HubError, ModelNotFound
+from kvasir.hub.tokenizer_files import TOKENIZER_FILES
+
+CONFIG_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json", "chat_template.jinja")
+_DEMO = Path(__file__).with_name("demo")
+_ACCEPTED = "hf://org/name[@revision], org/name, file:///path, a path, or demo://"
+_SEGMENT = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
+_REPOSITORY = re.compile(rf"(?:{_SEGMENT}/)?{_SEGMENT}")
+
+
+def normalise(text: str) -> str:
+    """The model as one of hf://org/name[@revision], file:///path and demo://.
+
+    A path that exists wins over a repository of the same name. Raises HubError for anything else.
+    """
+    scheme, separator, rest = text.partition("://")
+    if separator:
+        if scheme == "hf":
+            _repository(rest)
+        elif scheme == "file":
+            if not rest.startswith("/"):
+                raise HubError(f"{text} has no absolute path: write it with three slashes, file:///path")
+        elif scheme == "demo":
+            if rest:
+                raise HubError(f"{text}: there is one demo model, demo://, without a name")
+        else:
+            raise HubError(f"{text} is not a model source: the scheme {scheme}:// is unknown; give {_ACCEPTED}")
+        return text
+    if not text:
+        raise HubError(f"the model is an empty text: give {_ACCEPTED}")
+    if text.startswith(("/", "./", "../", "~")) or os.path.exists(text):
+        return f"file://{os.path.abspath(os.path.expanduser(text))}"
+    name = text.partition("@")[0]
+    if name.count("/") != 1:
+        raise HubError(f"{text} is neither a path that exists nor the name of a model: give {_ACCEPTED}")
+    _repository(text)
+    return f"hf://{text}"
+
+
+def fetch(
+    source: str,
+    *,
+    weights: bool,
+    download_dir: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """The local directory of a normalised source, after a download where it takes one.
+
+    `weights` False leaves out what only engines read. `progress` is told bytes done and known of, from any thread;
+    what it raises ends the download and is raised here. Raises ModelNotFound, HubError.
+    """
+    scheme, _, rest = source.partition("://")
+    if scheme == "demo":
+        return _DEMO
+    if scheme == "file":
+        return _existing_directory(Path(rest))
+    if scheme != "hf":
+        raise HubError(f"{source} is not a model source: give {_ACCEPTED}")
+    from kvasir.hub.huggingface import download
+
+    repository, revision = _repository(rest)
+    patterns = [*CONFIG_FILES, *TOKENIZER_FILES] + (["*.safetensors"] if weights else [])
+    return download(repository, revision, patterns, download_dir, progress)
+
+
+def _repository(text: str) -> tuple[str, str | None]:
+    """Repository and revision of org/name[@revision]."""
+    name, at, revision = text.partition("@")
+    if not _REPOSITORY.fullmatch(name) or ".." in name or "--" in name:
+        raise HubError(f"hf://{text} does not name a model: write hf://org/name or hf://org/name@revision")
+    if at and not revision:
+        raise HubError(f"hf://{text} has an empty revision: write a branch, tag or commit after the @, or no @")
+    return name, revision or None
+
+
+def _existing_directory(path: Path) -> Path:
+    wanted = "give the directory that holds the model's config.json and weights"
+    if not os.path.exists(path):
+        raise ModelNotFound(f"{path} does not exist, or may not be seen by this user: {wanted}")
+    if not os.path.isdir(path):
+        raise HubError(f"{path} is a file: {wanted}")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise HubError(f"{path} may not be read by this user: change its permissions")
+    return path

@@ -1,0 +1,79 @@
+"""Text to tokens and back: tokenizer.json through the `tokenizers` library, without transformers.
+
+Gives the ids that transformers' AutoTokenizer gives; tests compare them. (For some models transformers has a class
+that rebuilds parts of tokenizer.json from code; here the file is always taken as it is.) A model that has no
+tokenizer.json is converted once, see convert_tokenizer.py.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokenizers
+
+from kvasir.hub import tokenizer_files
+from kvasir.hub.convert_tokenizer import converted_tokenizer
+from kvasir.hub.errors import HubError
+from kvasir.hub.tokenizer_files import TokenizerConfig, read_tokenizer_config
+
+
+class Tokenizer:
+    """A model's tokenizer. Safe to use from several threads."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, bos_token: str | None, eos_token: str | None) -> None:
+        self.backend = backend
+        self.bos_token = bos_token
+        self.eos_token = eos_token
+        self.special_ids = frozenset(
+            token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special
+        )
+        """Tokens that steer the model and are no text."""
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+        """`add_special_tokens` adds what the model expects around a text, a begin-of-sequence token for example.
+
+        Special tokens that are spelled out in the text are recognised in either case.
+        """
+        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of the model in this directory. Raises HubError."""
+    if not (path / "tokenizer.json").exists():
+        path = converted_tokenizer(path)
+    file = path / "tokenizer.json"
+    config = read_tokenizer_config(path)
+    try:
+        backend = tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no narrower class
+        raise HubError(
+            f"{file} is not a tokenizer that the tokenizers library reads ({error}): download it again"
+        ) from None
+    # Requests are checked against the context length; the limits and padding of training have no part here.
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = bool(config.values.get("split_special_tokens", False))
+    _add_tokens(backend, config)
+    special = config.special_tokens
+    return Tokenizer(backend, special.get("bos_token"), special.get("eos_token"))
+
+
+def _add_tokens(backend: tokenizers.Tokenizer, config: TokenizerConfig) -> None:
+    """Tokens that tokenizer_config.json has and tokenizer.json has not, or has with other flags."""
+    known = list(backend.get_added_tokens_decoder().values())
+    named = {token.content for token in config.named.values()}
+    new = [token for token in map(_added_token, config.added) if token not in known]
+    for token in new:
+        token.special = token.special or token.content in named
+    contents = {token.content for token in known + new}
+    for special in (*config.named.values(), *config.extra):
+        if special.content not in contents:
+            contents.add(special.content)
+            new.append(_added_token(special, special=True))
+    backend.add_tokens(new)
+
+
+def _added_token(token: tokenizer_files.AddedToken, **flags: bool) -> tokenizers.AddedToken:
+    return tokenizers.AddedToken(token.content, **{**token.flags, **flags})

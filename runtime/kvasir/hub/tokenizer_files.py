@@ -1,0 +1,148 @@
+"""What stands beside tokenizer.json: which files decide about tokens, and the special tokens they name.
+
+Read without the tokenizers library, so that the chat template and the tokenizer's hash need none. The rules, down
+to which file wins, are those of transformers 5.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from kvasir.hub.errors import HubError
+from kvasir.hub.reading import read_bytes, read_json, read_json_if_any
+
+VOCABULARY_FILES = ("vocab.json", "vocab.txt", "merges.txt", "*.model", "*.tiktoken", "tekken.json")
+"""Vocabularies of models without a tokenizer.json."""
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    *VOCABULARY_FILES,
+)
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+@dataclass(frozen=True)
+class AddedToken:
+    """A token that is cut out of the text before the model of the tokenizer sees it."""
+
+    content: str
+    flags: Mapping[str, bool]
+    """Those of tokenizers.AddedToken that the file gives."""
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """tokenizer_config.json, and the older files that older tokenizers keep some of it in."""
+
+    values: Mapping[str, Any]
+    """tokenizer_config.json as it is."""
+    named: Mapping[str, AddedToken]
+    """Special tokens by their name: bos_token, eos_token, ..., and names of the model's own."""
+    extra: tuple[AddedToken, ...]
+    """Special tokens without a name."""
+    added: tuple[AddedToken, ...]
+    """Further tokens, special or not, in the order of their ids."""
+
+    @property
+    def special_tokens(self) -> dict[str, str]:
+        """Text of the special tokens by name, as chat templates know them."""
+        return {name: token.content for name, token in self.named.items()}
+
+
+def read_tokenizer_config(path: Path) -> TokenizerConfig:
+    """What the directory says about its tokenizer; empty where it says nothing. Raises HubError."""
+    file = path / "tokenizer_config.json"
+    values = read_json_if_any(file)
+    named, extra = _special_tokens(values, file)
+    if "added_tokens_decoder" in values:
+        added = _by_id(values["added_tokens_decoder"], file)
+    else:
+        older = path / "special_tokens_map.json"
+        older_named, older_extra = _special_tokens(read_json_if_any(older), older)
+        named, extra = named | older_named, extra + older_extra
+        special = {token.content for token in (*named.values(), *extra)}
+        added = _added_tokens_file(path / "added_tokens.json", special)
+    order = [*_NAMED, *named]  # ids of tokens that are new to the vocabulary go by it
+    return TokenizerConfig(
+        values=MappingProxyType(values),
+        named=MappingProxyType({name: named[name] for name in order if name in named}),
+        extra=tuple(extra),
+        added=tuple(added),
+    )
+
+
+def tokenizer_hash(path: Path) -> str:
+    """32 hex digits that are equal where the same text gives the same tokens.
+
+    The chat template may stand in tokenizer_config.json and has no part in it.
+    """
+    digest = hashlib.sha256()
+    for file in sorted({file for pattern in TOKENIZER_FILES for file in path.glob(pattern)}):
+        if file.name == "tokenizer_config.json":
+            content = canonical_json({key: v for key, v in read_json(file).items() if key != "chat_template"})
+        else:
+            content = read_bytes(file)
+        digest.update(f"{file.name}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:32]
+
+
+def canonical_json(value: Any) -> bytes:
+    """The same bytes for the same value, however its file was written."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _special_tokens(values: dict[str, Any], file: Path) -> tuple[dict[str, AddedToken], list[AddedToken]]:
+    """Special tokens with and without a name."""
+    extra = values.get("extra_special_tokens") or values.get("additional_special_tokens") or []
+    named = {key: value for key, value in values.items() if _names_a_token(key, value)}
+    if isinstance(extra, dict):
+        named |= extra
+        extra = []
+    if not isinstance(extra, list):
+        raise HubError(f"{file}: extra_special_tokens is neither a list nor an object: download it again")
+    return (
+        {name: _token(value, file, name) for name, value in named.items()},
+        [_token(value, file, "extra_special_tokens") for value in extra],
+    )
+
+
+def _names_a_token(key: str, value: Any) -> bool:
+    """One of the usual names or one of the model's own, image_token say; add_bos_token is a bool and none."""
+    if key in _NAMED:
+        return bool(value)
+    return key.endswith("_token") and isinstance(value, str | dict)
+
+
+def _by_id(decoder: Any, file: Path) -> list[AddedToken]:
+    if not isinstance(decoder, dict) or not all(index.isdecimal() for index in decoder):
+        raise HubError(f"{file}: added_tokens_decoder is not an object of tokens by id: download it again")
+    return [_token(decoder[index], file, "added_tokens_decoder") for index in sorted(decoder, key=int)]
+
+
+def _added_tokens_file(file: Path, special: set[str]) -> list[AddedToken]:
+    """Tokens of the older added_tokens.json, which maps them to ids."""
+    ids = read_json_if_any(file)
+    if not all(isinstance(index, int) for index in ids.values()):
+        raise HubError(f"{file} is not an object of ids by token: download it again")
+    return [
+        AddedToken(content, MappingProxyType({"special": content in special}))
+        for content in sorted(ids, key=lambda content: int(ids[content]))
+    ]
+
+
+def _token(value: Any, file: Path, field: str) -> AddedToken:
+    if isinstance(value, str):
+        return AddedToken(value, MappingProxyType({}))
+    if not isinstance(value, dict) or not isinstance(value.get("content"), str):
+        raise HubError(f"{file}: {field} holds {value!r}, which is no token: download it again")
+    return AddedToken(
+        value["content"], MappingProxyType({flag: bool(value[flag]) for flag in _FLAGS if flag in value})
+    )

@@ -1,0 +1,280 @@
+"""Chat templates render what transformers renders, and nothing they do gets out of the sandbox."""
+
+import json
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvasir.hub.chat_template import ChatTemplate, ChatTemplateError
+from kvasir.hub.errors import HubError
+from kvasir.hub.source import fetch
+from runtime.hub import small_tokenizers as small
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": None, "image_token": "<image>"}
+
+HEADERS = """\
+{{- bos_token }}
+{%- if tools is not none %}
+    {{- raise_exception('no tools here') }}
+{%- endif %}
+{%- if not date_string is defined %}
+    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%Y") %}
+    {%- else %}
+        {%- set date_string = "once" %}
+    {%- endif %}
+{%- endif %}
+{#- a system message, where there is one, comes first #}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{{- "Today: " + date_string + "\\n\\n" }}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {%- if 'tool_calls' in message %}
+        {{- raise_exception('no tool calls here') }}
+    {%- endif %}
+    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}
+    {{- message['content'] | trim + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+
+CHATML = """\
+{%- if tools %}
+<|im_start|>system
+# Tools
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}
+{% for message in messages %}
+{% if loop.first and message.role != 'system' %}
+<|im_start|>system
+You are a helpful assistant.<|im_end|>
+{% endif %}
+<|im_start|>{{ message.role }}
+{% generation %}{{ message.content }}{% endgeneration %}<|im_end|>
+{% endfor %}
+{% if add_generation_prompt %}
+<|im_start|>assistant
+{% if enable_thinking is defined and enable_thinking is false %}
+<think>
+
+</think>
+
+{% endif %}
+{% endif %}
+"""
+
+INSTRUCT = """\
+{{ bos_token }}{% set ns = namespace(system='', turns=0) %}
+{%- for message in messages %}
+    {%- if message['role'] == 'system' %}
+        {%- if not loop.first %}{{ raise_exception('Only the first message may be a system message') }}{% endif %}
+        {%- set ns.system = message['content'] + '\\n\\n' %}
+        {%- continue %}
+    {%- endif %}
+    {%- if (message['role'] == 'user') != (ns.turns % 2 == 0) %}
+        {{- raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}
+    {%- endif %}
+    {%- if message['role'] == 'user' %}
+        {{- ' [INST] ' + (ns.system if ns.turns == 0 else '') + message['content'] + ' [/INST]' }}
+    {%- else %}
+        {{- ' ' + message['content'] + eos_token }}
+    {%- endif %}
+    {%- set ns.turns = ns.turns + 1 %}
+{%- endfor %}
+"""
+
+ODDS_AND_ENDS = """\
+{% macro shout(text, times=2) %}{{ text | upper * times }}{% endmacro %}
+{% set d = dict(a=1, b=[1, 2]) %}
+{{ d | tojson }} {{ d | tojson(indent=2) }} {{ {'k': "<é & 'x'>"} | tojson(ensure_ascii=True, sort_keys=True) }}
+{% for i in range(5) %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}
+
+{{ shout(messages[-1].content) }} {{ messages | length }} {{ messages[0].get('name', 'nobody') }}
+{{ messages | map(attribute='role') | join(',') }}
+{{ nothing }} {{ nothing is defined }} {{ image_token }}{{ unk_token }}
+{{ messages[0]['content'].split(' ')[-1] }} {{ '%s!' % 'x' }} {{ 7 // 2 }} {{ documents is none }}
+{% generation %}{% set inside = 1 %}{{ inside }}{% endgeneration %}{{ inside is defined }}
+{% if messages[0].content is string and messages[0].content is not mapping %}text{% endif -%}
+   {{ '\\n' }}   end
+"""
+
+TEMPLATES = {"headers": HEADERS, "chatml": CHATML, "instruct": INSTRUCT, "odds and ends": ODDS_AND_ENDS}
+
+CHATS: list[list[dict[str, Any]]] = [
+    [{"role": "user", "content": "Hello"}],
+    [{"role": "system", "content": " Be brief. "}, {"role": "user", "content": "Grüße <b>\n\n"}],
+    [
+        {"role": "user", "content": "1 + 1?", "name": None},
+        {"role": "assistant", "content": "2", "tool_calls": None},
+        {"role": "user", "content": "{{ 7 * 7 }} and </s>"},
+    ],
+]
+
+KWARGS: list[dict[str, Any]] = [
+    {},
+    {"add_generation_prompt": False},
+    {"enable_thinking": False, "date_string": "26 Jul 2024"},
+    {"bos_token": "<other>"},
+]
+
+
+def save(path: Path, template: str | None, **config: Any) -> Path:
+    small.save(path, small.bare_byte_level(), SPECIAL | config)
+    if template is not None:
+        (path / "chat_template.jinja").write_text(template)
+    return path
+
+
+def loaded(path: Path) -> ChatTemplate:
+    template = ChatTemplate.load(path)
+    assert template is not None
+    return template
+
+
+def template(text: str) -> ChatTemplate:
+    return ChatTemplate(text, {"bos_token": "<s>"})
+
+
+def assert_equal_to_transformers(path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(path)
+    ours = loaded(path)
+    for chat in CHATS:
+        for kwargs in KWARGS:
+            wanted = theirs.apply_chat_template(chat, tokenize=False, **{"add_generation_prompt": True} | kwargs)
+            assert ours.render(chat, **kwargs) == wanted, (chat, kwargs)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_text_is_that_of_transformers(name: str, tmp_path: Path) -> None:
+    assert_equal_to_transformers(save(tmp_path, TEMPLATES[name]))
+
+
+def test_demo_models_text_is_that_of_transformers() -> None:
+    assert_equal_to_transformers(fetch("demo://", weights=False))
+
+
+def test_tools_reach_the_template_as_in_transformers(tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    path = save(tmp_path, CHATML)
+    tools = [{"type": "function", "function": {"name": "f", "description": "<&>", "parameters": {}}}]
+    wanted = AutoTokenizer.from_pretrained(path).apply_chat_template(
+        CHATS[0], tools=tools, tokenize=False, add_generation_prompt=True
+    )
+    assert loaded(path).render(CHATS[0], tools=tools) == wanted
+
+
+def test_template_may_stand_in_tokenizer_config(tmp_path: Path) -> None:
+    assert (
+        loaded(save(tmp_path, None, chat_template="{{ eos_token }}in the config")).render([]) == "</s>in the config"
+    )
+
+
+def test_default_of_several_named_templates_is_taken(tmp_path: Path) -> None:
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+    assert loaded(save(tmp_path, None, chat_template=named)).render([]) == "plain"
+
+
+def test_file_wins_over_tokenizer_config(tmp_path: Path) -> None:
+    assert loaded(save(tmp_path, "file", chat_template="config")).render([]) == "file"
+
+
+def test_model_without_a_template_has_none(tmp_path: Path) -> None:
+    assert ChatTemplate.load(save(tmp_path / "a", None)) is None
+    assert ChatTemplate.load(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            [{"name": "rag", "template": "x"}],
+            r"chat_template has no .* named default \(it has: rag\); put the one to use into",
+        ),
+        ([], r"chat_template has no template named default \(it has: none\)"),
+        ({"a": 1}, "chat_template is neither a text nor a list of named ones"),
+        ("{% if %}", "chat_template is not a Jinja template, line 1"),
+    ],
+)
+def test_unusable_template_is_named(tmp_path: Path, config: Any, said: str) -> None:
+    with pytest.raises(HubError, match=rf"{tmp_path}/tokenizer_config\.json: {said}"):
+        ChatTemplate.load(save(tmp_path, None, chat_template=config))
+
+
+def test_syntax_error_is_told_with_file_and_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        HubError, match=rf"{tmp_path}/chat_template\.jinja is not a Jinja template, line 3: Expected"
+    ):
+        ChatTemplate.load(save(tmp_path, "one\ntwo\n{% for %}{% endfor %}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "chat", "said"),
+    [
+        (INSTRUCT, [{"role": "assistant", "content": "x"}], "Conversation roles must alternate"),
+        ("{{ messages[0].content + 1 }}", CHATS[0], "it fails with TypeError"),
+        ("{{ messages[0].content.parts.first }}", CHATS[0], "has no attribute 'parts'"),
+        ("{{ 1 / 0 }}", CHATS[0], "it fails with ZeroDivisionError"),
+        ("{% for i in range(10 ** 9) %}{% endfor %}", CHATS[0], "it fails with OverflowError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", CHATS[0], "it fails with RecursionError"),
+        ("{% include 'other' %}", CHATS[0], "it fails with TypeError"),
+    ],
+)
+def test_template_that_refuses_or_fails_says_why(text: str, chat: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(ChatTemplateError, match=said):
+        template(text).render(chat)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ raise_exception.__globals__ }}",
+        "{{ strftime_now.__globals__['json'] }}",
+        "{{ messages.append(1) }}",
+        "{{ messages[0].update(role='system') }}",
+        "{{ dict.update(messages[0], role='system') }}",
+        "{% set ns = namespace() %}{% set ns.__class__ = 1 %}",
+        "{{ namespace(__init__=1) }}",
+        "{{ '{0.__class__}'.format(messages) }}",
+        "{{ (messages | tojson).format.__self__ }}",
+    ],
+)
+def test_template_reaches_neither_python_nor_the_messages(text: str) -> None:
+    chat = [{"role": "user", "content": "x"}]
+    with suppress(ChatTemplateError):  # or what is out of reach is undefined, which renders as nothing
+        assert template(text).render(chat) == ""
+    assert chat == [{"role": "user", "content": "x"}]
+
+
+def test_list_content_is_passed_on_as_it_is() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    rendered = template("{{ messages[0].content | tojson }}").render([{"role": "user", "content": parts}])
+    assert json.loads(rendered) == parts
+
+
+def test_further_variables_cannot_replace_the_conversation() -> None:
+    with pytest.raises(ChatTemplateError, match="messages is the conversation itself"):
+        template("x").render(CHATS[0], messages=[])
+    assert template("{{ self_ }}{{ bos_token }}").render([], self_=1, bos_token="<b>") == "1<b>"
+
+
+def test_strftime_now_gives_the_local_date() -> None:
+    before = datetime.now().strftime("%d %b %Y")
+    rendered = template("{{ strftime_now('%d %b %Y') }}").render([])
+    assert rendered in (before, datetime.now().strftime("%d %b %Y"))

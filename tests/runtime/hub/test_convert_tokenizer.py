@@ -1,0 +1,101 @@
+"""Models without a tokenizer.json are converted once, in a child process."""
+
+from pathlib import Path
+
+import pytest
+
+from kvasir.hub import convert_tokenizer
+from kvasir.hub.errors import HubError
+from kvasir.hub.tokenizer import load_tokenizer
+from runtime.hub import small_tokenizers as small
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kvasir" / "tokenizers"
+
+
+def without_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the child imports as transformers is a module that cannot be imported."""
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow" / "transformers.py").write_text("raise ImportError('No module named transformers')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "shadow"))
+
+
+def test_vocabulary_and_merges_are_converted_once_and_kept(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoTokenizer
+
+    original = small.bare_byte_level()
+    path = small.save_vocabulary(tmp_path / "gpt2", original)
+    before = sorted(path.iterdir())
+    converted = load_tokenizer(path)
+    theirs = AutoTokenizer.from_pretrained(path)
+    assert converted.eos_token == theirs.eos_token == "<|endoftext|>"
+    for text in small.TEXTS:
+        assert converted.encode(text, True) == theirs.encode(text)
+    assert sorted(path.iterdir()) == before
+
+    (kept,) = cache.iterdir()
+    assert (kept / "tokenizer.json").exists()
+    without_transformers(tmp_path, monkeypatch)
+    assert load_tokenizer(path).encode("The quick", True) == converted.encode("The quick", True)
+    with (path / "merges.txt").open("a") as merges:
+        merges.write("q z\n")
+    with pytest.raises(HubError, match="transformers, which could make one, is not installed"):
+        load_tokenizer(path)
+
+
+def test_missing_transformers_is_told_with_what_to_do(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = small.save_vocabulary(tmp_path / "gpt2", small.bare_byte_level())
+    without_transformers(tmp_path, monkeypatch)
+    with pytest.raises(HubError) as missing:
+        load_tokenizer(path)
+    for part in (str(path), "No module named transformers", "install it, or", "put the tokenizer.json beside"):
+        assert part in str(missing.value)
+    assert list(cache.iterdir()) == []
+
+
+def test_vocabulary_that_transformers_cannot_read_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow" / "transformers.py").write_text(
+        "class AutoTokenizer:\n"
+        "    def from_pretrained(path, **_):\n"
+        "        raise ValueError('bad\\nvocabulary in ' + path)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "shadow"))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "tokenizer.model").write_bytes(b"garbage")
+    with pytest.raises(HubError, match=rf"could not make one \(ValueError: bad vocabulary in {tmp_path}/model\)"):
+        load_tokenizer(tmp_path / "model")
+
+
+def test_model_without_any_vocabulary_has_no_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with pytest.raises(HubError, match=r"holds no tokenizer: neither tokenizer\.json nor a vocabulary"):
+        load_tokenizer(tmp_path / "model")
+
+
+def test_cache_that_cannot_be_written_is_told_with_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = small.save_vocabulary(tmp_path / "gpt2", small.bare_byte_level())
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(HubError, match=r"cannot be written .* set XDG_CACHE_HOME to a writable directory"):
+        load_tokenizer(path)
+
+
+def test_second_of_two_conversions_at_once_uses_the_first_ones(tmp_path: Path) -> None:
+    made, target = tmp_path / "made", tmp_path / "target"
+    for folder, text in ((made, "second"), (target, "first")):
+        folder.mkdir()
+        (folder / "tokenizer.json").write_text(text)
+    convert_tokenizer._publish(made, target)
+    assert (target / "tokenizer.json").read_text() == "first"

@@ -1,0 +1,20 @@
+"""What the hub pulls into a frontend's process."""
+
+import subprocess
+import sys
+
+MODULES = "kvasir.hub.source, kvasir.hub.model, kvasir.hub.tokenizer, kvasir.hub.chat_template, kvasir.hub.weights"
+
+
+def test_hub_loads_neither_torch_nor_transformers_nor_before_it_is_needed_huggingface_hub() -> None:
+    script = f"""
+import sys
+import {MODULES}
+heavy = {{"torch", "transformers", "numpy", "safetensors"}}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+assert "huggingface_hub" not in sys.modules
+import kvasir.hub.huggingface
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,165 @@
+"""Facts from config.json and generation_config.json."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvasir.hub.errors import HubError, ModelNotFound
+from kvasir.hub.model import ModelInfo, load_model_info
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "dtype": "bfloat16",
+    "max_position_embeddings": 2048,
+    "vocab_size": 100,
+    "eos_token_id": 2,
+}
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def model(path: Path, generation: dict[str, Any] | None = None, **config: Any) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    values = {key: value for key, value in (CONFIG | config).items() if value is not ...}
+    (path / "config.json").write_text(json.dumps(values))
+    if generation is not None:
+        (path / "generation_config.json").write_text(json.dumps(generation))
+    return path
+
+
+def info(path: Path, generation: dict[str, Any] | None = None, **config: Any) -> ModelInfo:
+    return load_model_info(model(path, generation, **config))
+
+
+def test_facts_are_read(tmp_path: Path) -> None:
+    facts = info(tmp_path, {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "eos_token_id": [5, 3, 5]})
+    assert facts.path == tmp_path
+    assert facts.architecture == "LlamaForCausalLM"
+    assert facts.config == CONFIG
+    assert facts.dtype == "bfloat16"
+    assert facts.max_model_len == 2048
+    assert facts.vocab_size == 100
+    assert facts.eos_token_ids == (5, 3)
+    assert facts.generation_defaults == {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
+
+
+@pytest.mark.parametrize(
+    ("fields", "dtype"),
+    [
+        ({"dtype": "float16"}, "float16"),
+        ({"dtype": ..., "torch_dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "torch.float16"}, "float16"),
+        ({"dtype": None}, "float32"),
+        ({"dtype": ...}, "float32"),
+    ],
+)
+def test_dtype_has_an_old_and_a_new_name_and_is_float32_where_it_is_missing(
+    tmp_path: Path, fields: dict[str, Any], dtype: str
+) -> None:
+    assert info(tmp_path, **fields).dtype == dtype
+
+
+@pytest.mark.parametrize("name", ["max_position_embeddings", "n_positions", "n_ctx", "seq_length"])
+def test_context_length_has_several_names(tmp_path: Path, name: str) -> None:
+    fields: dict[str, Any] = {"max_position_embeddings": ..., name: 512}
+    assert info(tmp_path, **fields).max_model_len == 512
+
+
+def test_rope_scaling_leaves_the_context_length_as_given(tmp_path: Path) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    assert info(tmp_path, rope_scaling=scaling).max_model_len == 2048
+
+
+def test_language_model_of_a_nested_config_is_read(tmp_path: Path) -> None:
+    text = {"max_position_embeddings": 64, "vocab_size": 10, "eos_token_id": [1], "dtype": "float16"}
+    facts = info(tmp_path, max_position_embeddings=..., vocab_size=99, dtype=..., text_config=text)
+    assert (facts.max_model_len, facts.vocab_size, facts.eos_token_ids, facts.dtype) == (64, 10, (1,), "float16")
+
+
+def test_end_of_sequence_comes_from_config_json_where_generation_config_has_none(tmp_path: Path) -> None:
+    assert info(tmp_path).eos_token_ids == (2,)
+    assert info(tmp_path, {"temperature": 1.0}, eos_token_id=[2, 4]).eos_token_ids == (2, 4)
+    assert info(tmp_path, {}, eos_token_id=None).eos_token_ids == ()
+
+
+def test_only_the_generation_defaults_that_are_set_are_given(tmp_path: Path) -> None:
+    assert info(tmp_path).generation_defaults == {}
+    generation = {"temperature": None, "top_k": 0, "do_sample": True, "repetition_penalty": 1.1}
+    assert info(tmp_path, generation).generation_defaults == {"top_k": 0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"architectures": ...}, "architectures is missing"),
+        ({"architectures": None}, "architectures is missing"),
+        ({"architectures": []}, r"architectures is \[\]"),
+        ({"dtype": "float8_e4m3fn"}, "dtype is 'float8_e4m3fn', it must be one of float32, bfloat16, float16"),
+        ({"max_position_embeddings": ...}, "max_position_embeddings is missing"),
+        ({"max_position_embeddings": "2k"}, "max_position_embeddings is '2k', it must be a whole number"),
+        ({"vocab_size": 0}, "vocab_size is 0"),
+        ({"vocab_size": True}, "vocab_size is True"),
+        ({"eos_token_id": "</s>"}, "eos_token_id is '</s>', it must be a token id"),
+        ({"eos_token_id": [1, -1]}, "eos_token_id is"),
+    ],
+)
+def test_unusable_field_is_named_with_what_it_must_be(tmp_path: Path, fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(HubError, match=f"{tmp_path}/config.json: {said}"):
+        info(tmp_path, **fields)
+
+
+@pytest.mark.parametrize(
+    "generation", [{"temperature": -1}, {"temperature": "hot"}, {"top_p": 0}, {"top_p": 1.5}, {"top_k": 1.5}]
+)
+def test_unusable_generation_default_is_named(tmp_path: Path, generation: dict[str, Any]) -> None:
+    name, value = next(iter(generation.items()))
+    with pytest.raises(HubError, match=f"{tmp_path}/generation_config.json: {name} is {value!r}"):
+        info(tmp_path, generation)
+
+
+def test_directory_without_config_holds_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match=rf"{tmp_path} holds no model: it has no config\.json"):
+        load_model_info(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"", "is not JSON"), (b"{", "is not JSON"), (b"\xff", "is not JSON"), (b"[]", "a JSON list, not an object")],
+)
+def test_broken_config_is_named(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(HubError, match=rf"{tmp_path}/config\.json .*{said}.*download it again"):
+        load_model_info(tmp_path)
+
+
+def test_fingerprint_depends_on_the_values_and_not_on_how_the_file_is_written(tmp_path: Path) -> None:
+    first = info(tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "config.json").write_text(json.dumps(dict(reversed(CONFIG.items())), indent=4))
+    assert load_model_info(tmp_path / "b").fingerprint == first.fingerprint
+    assert len(first.fingerprint) == 32
+    assert info(tmp_path / "c", hidden_size=8).fingerprint != first.fingerprint
+
+
+def test_fingerprint_depends_on_the_weights_index_and_on_the_commit(tmp_path: Path) -> None:
+    plain = info(tmp_path / "a").fingerprint
+    (tmp_path / "a" / "model.safetensors.index.json").write_text('{"metadata": {"total_size": 1}}')
+    indexed = load_model_info(tmp_path / "a").fingerprint
+    snapshot = info(tmp_path / "snapshots" / COMMIT).fingerprint
+    other = info(tmp_path / "snapshots" / COMMIT[::-1]).fingerprint
+    assert len({plain, indexed, snapshot, other}) == 4
+
+
+def test_tokenizer_hash_changes_with_the_tokenizer_and_not_with_the_chat_template(tmp_path: Path) -> None:
+    path = model(tmp_path)
+    (path / "tokenizer.json").write_text("{}")
+    (path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    before = load_model_info(path).tokenizer_hash
+    (path / "tokenizer_config.json").write_text('{"chat_template": "x",\n"eos_token": "</s>"}')
+    (path / "chat_template.jinja").write_text("y")
+    assert load_model_info(path).tokenizer_hash == before
+    (path / "tokenizer_config.json").write_text('{"eos_token": "<eos>"}')
+    changed = load_model_info(path).tokenizer_hash
+    (path / "tokenizer.json").write_text('{"version": "1.0"}')
+    assert len({before, changed, load_model_info(path).tokenizer_hash}) == 3

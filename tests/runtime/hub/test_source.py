@@ -1,0 +1,90 @@
+"""Names of models and local directories; see test_huggingface.py for hf://."""
+
+from pathlib import Path
+
+import pytest
+
+from kvasir.hub.errors import HubError, ModelNotFound
+from kvasir.hub.source import fetch, normalise
+
+
+@pytest.mark.parametrize(
+    ("text", "source"),
+    [
+        ("demo://", "demo://"),
+        ("hf://Qwen/Qwen3-0.6B", "hf://Qwen/Qwen3-0.6B"),
+        ("hf://gpt2", "hf://gpt2"),
+        ("hf://org/name@v1.0", "hf://org/name@v1.0"),
+        ("hf://org/name@refs/pr/1", "hf://org/name@refs/pr/1"),
+        ("Qwen/Qwen3-0.6B", "hf://Qwen/Qwen3-0.6B"),
+        ("Qwen/Qwen3-0.6B@main", "hf://Qwen/Qwen3-0.6B@main"),
+        ("file:///models/a b", "file:///models/a b"),
+        ("/models/llama", "file:///models/llama"),
+    ],
+)
+def test_every_form_has_one_normal_form(text: str, source: str) -> None:
+    assert normalise(text) == source
+    assert normalise(source) == source
+
+
+def test_relative_and_home_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert normalise("./llama") == f"file://{tmp_path}/llama"
+    assert normalise(".") == f"file://{tmp_path}"
+    assert normalise("~/llama") == "file:///home/someone/llama"
+
+
+def test_existing_directory_wins_over_a_repository_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert normalise("org/name") == "hf://org/name"
+    (tmp_path / "org/name").mkdir(parents=True)
+    assert normalise("org/name") == f"file://{tmp_path}/org/name"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "empty"),
+        ("llama", "neither a path that exists nor the name of a model"),
+        ("a/b/c", "neither a path that exists nor the name of a model"),
+        ("s3://bucket/llama", "the scheme s3:// is unknown"),
+        ("https://huggingface.co/org/name", "the scheme https:// is unknown"),
+        ("file://models/llama", "file:///path"),
+        ("demo://llama", "without a name"),
+        ("hf://", "hf://org/name"),
+        ("hf://a/b/c", "hf://org/name"),
+        ("hf://../name", "hf://org/name"),
+        ("hf://org/na me", "hf://org/name"),
+        ("hf://org/name@", "empty revision"),
+        ("org/name@", "empty revision"),
+    ],
+)
+def test_what_names_no_model_is_refused_with_what_would(text: str, said: str) -> None:
+    with pytest.raises(HubError) as refused:
+        normalise(text)
+    assert said in str(refused.value)
+
+
+def test_file_source_is_the_directory_itself(tmp_path: Path) -> None:
+    assert fetch(f"file://{tmp_path}", weights=True) == tmp_path
+
+
+def test_missing_directory_and_plain_file_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match="does not exist"):
+        fetch(f"file://{tmp_path}/nothing", weights=True)
+    file = tmp_path / "model.gguf"
+    file.touch()
+    with pytest.raises(HubError, match="is a file: give the directory"):
+        fetch(f"file://{file}", weights=True)
+
+
+def test_source_that_was_not_normalised_is_refused() -> None:
+    with pytest.raises(HubError, match="not a model source"):
+        fetch("org/name", weights=False)
+
+
+def test_demo_model_is_in_the_package() -> None:
+    assert (fetch("demo://", weights=True) / "config.json").exists()

@@ -1,0 +1,160 @@
+"""Which files hold the weights, and what is said about broken ones."""
+
+import json
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvasir.hub.errors import HubError
+from kvasir.hub.weights import check_safetensors, tensor_bytes, weight_files
+
+INDEX = "model.safetensors.index.json"
+F32_2X2 = {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}
+
+
+def safetensors(header: Any, data: bytes) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+WHOLE = safetensors({"__metadata__": {"format": "pt"}, "a": F32_2X2}, bytes(16))
+
+
+def shards(path: Path, *names: str, index: bool = True) -> None:
+    for name in names:
+        (path / name).write_bytes(WHOLE)
+    if index:
+        (path / INDEX).write_text(json.dumps({"weight_map": {f"tensor.{name}": name for name in names}}))
+
+
+def test_files_of_the_reference_library_are_whole(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    tensors = {
+        "a": torch.zeros(3, 5, dtype=torch.bfloat16),
+        "b": torch.zeros(7, dtype=torch.int8),
+        "scalar": torch.tensor(1.0),
+        "empty": torch.zeros(0, 4),
+        "mask": torch.ones(9, dtype=torch.bool),
+    }
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    files = weight_files(tmp_path)
+    assert files == [tmp_path / "model.safetensors"]
+    assert tensor_bytes(files) == 3 * 5 * 2 + 7 + 4 + 9
+
+
+def test_single_file_wins_over_shards(tmp_path: Path) -> None:
+    shards(tmp_path, "model-00001-of-00001.safetensors")
+    (tmp_path / "model.safetensors").write_bytes(WHOLE)
+    assert weight_files(tmp_path) == [tmp_path / "model.safetensors"]
+
+
+def test_shards_are_those_of_the_index(tmp_path: Path) -> None:
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    shards(tmp_path, *names)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    files = weight_files(tmp_path)
+    assert files == [tmp_path / name for name in names]
+    assert tensor_bytes(files) == 32
+
+
+def test_missing_shards_are_named(tmp_path: Path) -> None:
+    names = [f"model-{n:05}-of-00003.safetensors" for n in (1, 2, 3)]
+    shards(tmp_path, *names)
+    (tmp_path / names[1]).unlink()
+    with pytest.raises(HubError, match=rf"lacks 1 of 3 weight files \({names[1]}\): download the model again"):
+        weight_files(tmp_path)
+
+
+def test_shards_without_an_index_are_counted_by_their_names(tmp_path: Path) -> None:
+    shards(tmp_path, "model-00001-of-00002.safetensors", index=False)
+    with pytest.raises(HubError, match=r"lacks 1 of 2 weight files \(model-00002-of-00002.safetensors\)"):
+        weight_files(tmp_path)
+    shards(tmp_path, "model-00002-of-00002.safetensors", "consolidated.safetensors", index=False)
+    assert [file.name for file in weight_files(tmp_path)] == [
+        "model-00001-of-00002.safetensors",
+        "model-00002-of-00002.safetensors",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        ("{", "is not JSON"),
+        ("{}", "weight_map, the file of each tensor, is missing or empty"),
+        ('{"weight_map": {"a": "../../etc/passwd"}}', "which is no file of this directory"),
+        ('{"weight_map": {"a": [1]}}', "which is no file of this directory"),
+    ],
+)
+def test_broken_index_is_named(tmp_path: Path, index: str, said: str) -> None:
+    (tmp_path / INDEX).write_text(index)
+    with pytest.raises(HubError, match=rf"{tmp_path}/{INDEX}.*{said}"):
+        weight_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("pytorch_model.bin", "weights in pytorch_model.bin, and only safetensors are read: convert them"),
+        ("model.Q4_K_M.gguf", r"weights in model\.Q4_K_M\.gguf, and only safetensors are read"),
+        ("README.md", "holds no weights"),
+    ],
+)
+def test_directory_without_safetensors_says_what_is_read(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(HubError, match=said):
+        weight_files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "it is empty"),
+        (b"\x01\x02\x03", "it has 3 bytes"),
+        (bytes(8), "its header is not JSON"),
+        (b"<!DOCTYPE html><html>Not Found</html>", "its header would be"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "its header would be"),
+        (WHOLE[:20], "its header would be"),
+        (WHOLE[:-1], "it was cut off: the tensors take 16 bytes and there are 15"),
+        (WHOLE + b"x", "it is too long"),
+        (safetensors(b"{garbage", b""), "its header is not JSON"),
+        (safetensors(b"[" * 100_000, b""), "its header is not JSON"),
+        (safetensors([], b""), "not a JSON object"),
+        (safetensors({"a": 1}, b""), "its header describes the tensor a as 1"),
+        (safetensors({"a": {"dtype": "F32"}}, b""), "its header describes the tensor a as"),
+        (safetensors({"a": F32_2X2 | {"dtype": "Q4"}}, bytes(16)), "the tensor a has the unknown dtype 'Q4'"),
+        (safetensors({"a": F32_2X2 | {"dtype": []}}, bytes(16)), "the tensor a has the unknown dtype"),
+        (safetensors({"a": F32_2X2 | {"shape": [-2, -2]}}, bytes(16)), "the tensor a has the shape"),
+        (safetensors({"a": F32_2X2 | {"shape": [2.0, 2]}}, bytes(16)), "the tensor a has the shape"),
+        (safetensors({"a": F32_2X2 | {"shape": [2, 3]}}, bytes(16)), "the tensor a has 16 bytes and needs 24"),
+        (safetensors({"a": F32_2X2 | {"data_offsets": [16, 0]}}, bytes(16)), "the tensor a begins at byte 16"),
+        (safetensors({"a": F32_2X2, "b": F32_2X2}, bytes(16)), "the tensor b begins at byte 0 and not at 16"),
+    ],
+)
+def test_broken_file_is_named_with_what_is_wrong(tmp_path: Path, content: bytes, said: str) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(content)
+    with pytest.raises(HubError) as broken:
+        weight_files(tmp_path)
+    message = str(broken.value)
+    assert message.startswith(f"{file} is not a whole safetensors file: ")
+    assert said in message
+    assert message.endswith("download it again")
+
+
+@given(position=st.integers(0, len(WHOLE) - 1), value=st.integers(0, 255), cut=st.integers(0, len(WHOLE)))
+def test_no_damage_gives_anything_but_the_right_size_or_an_error_for_people(
+    tmp_path_factory: pytest.TempPathFactory, position: int, value: int, cut: int
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "damaged.safetensors"
+    damaged = bytearray(WHOLE)
+    damaged[position] = value
+    file.write_bytes(damaged[:cut])
+    with suppress(HubError):
+        assert check_safetensors(file) == 16
