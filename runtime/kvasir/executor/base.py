@@ -1,0 +1,32 @@
+"""What the engine asks of whatever runs its workers: one process, several, or several machines."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from kvasir.worker.step import StepInput, StepOutput
+
+
+class Executor(Protocol):
+    """Called by the engine in this order: load, allocate_kv_cache, warm_up, execute once per step, shutdown."""
+
+    def load(self, progress: Callable[[int, int], None]) -> None:
+        """Read the weights; `progress` is told the bytes done and in all. Raises ConfigError, ModelLoadError."""
+        ...
+
+    def allocate_kv_cache(self) -> int:
+        """The number of KV blocks for requests; their ids are 1 to n. Raises ConfigError."""
+        ...
+
+    def warm_up(self) -> None: ...
+
+    def execute(self, step: StepInput) -> StepOutput:
+        """Run one step and wait for its tokens."""
+        ...
+
+    def check_idle(self) -> None:
+        """Raises AssertionError if a worker still holds a request while the engine has none."""
+        ...
+
+    def shutdown(self) -> None:
+        """Free the workers; may be called at any time and more than once."""
+        ...

@@ -1,0 +1,40 @@
+"""One worker in the engine's own process: no copies and no waiting between scheduler and model.
+
+torch releases the GIL while it computes, so the engine's I/O thread runs meanwhile.
+"""
+
+from collections.abc import Callable
+
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.hub.model import ModelInfo
+from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.worker import Worker
+
+
+class InProcessExecutor:
+    """An Executor."""
+
+    def __init__(self, settings: ResolvedEngine, model: ModelInfo) -> None:
+        self._worker: Worker | None = Worker(settings, model)
+
+    def load(self, progress: Callable[[int, int], None]) -> None:
+        self._running().load(progress)
+
+    def allocate_kv_cache(self) -> int:
+        return self._running().allocate_kv_cache()
+
+    def warm_up(self) -> None:
+        self._running().warm_up()
+
+    def execute(self, step: StepInput) -> StepOutput:
+        return self._running().execute(step)
+
+    def check_idle(self) -> None:
+        self._running().check_idle()
+
+    def shutdown(self) -> None:
+        self._worker = None
+
+    def _running(self) -> Worker:
+        assert self._worker is not None, "the executor was shut down"
+        return self._worker

@@ -1,0 +1,40 @@
+"""Normalisation over the hidden dimension."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kvasir.layers.parameter import Placement, new_parameter
+
+
+class RMSNorm(nn.Module):
+    """Root mean square normalisation (Zhang and Sennrich, 2019), computed in float32 and rounded once.
+
+    Written out: on CPU torch's rms_norm is a chain of more operations with larger intermediates, 10 times slower on
+    prefills.
+    """
+
+    def __init__(self, size: int, eps: float, placement: Placement) -> None:
+        super().__init__()
+        self.weight = new_parameter(size, placement=placement)
+        self._eps = torch.tensor(eps, device=placement.device)
+
+    def forward(self, x: Tensor) -> Tensor:  # [T, size]
+        exact = x.float() if x.dtype != torch.float32 else x.clone()
+        length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)  # [T, 1]
+        scale = torch.addcmul(self._eps, length, length, value=1 / x.shape[-1]).rsqrt_()
+        return exact.mul_(scale).mul_(self.weight).to(x.dtype)
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation (Ba et al., 2016) with scale and shift."""
+
+    def __init__(self, size: int, eps: float, placement: Placement) -> None:
+        super().__init__()
+        self.weight = new_parameter(size, placement=placement)
+        self.bias = new_parameter(size, placement=placement)
+        self._shape = (size,)
+        self._eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:  # [T, size]
+        return F.layer_norm(x, self._shape, self.weight, self.bias, self._eps)

@@ -1,0 +1,61 @@
+"""Random numbers without state: a number is a function of (seed, position, token id) and of nothing else.
+
+Seed and position in the output are mixed into a 64-bit key per row by SplitMix64 (Steele, Lea, Flood, 2014);
+each token id is then hashed under its row's key by a 32-bit mixer of two multiplications (after Wellons' search for
+low bias). Only wrapping integer operations are used: the CPU and every GPU give the same bits, whatever else is in
+the batch and however often the request was interrupted.
+"""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+
+def _signed(value: int, bits: int) -> int:
+    """The signed integer with the bits of this unsigned one."""
+    return value - 2**bits if value >= 2 ** (bits - 1) else value
+
+
+_GOLDEN: Final = _signed(0x9E3779B97F4A7C15, 64)
+_MIX_1: Final = _signed(0xBF58476D1CE4E5B9, 64)
+_MIX_2: Final = _signed(0x94D049BB133111EB, 64)
+_STRIDE_32: Final = _signed(0x9E3779B9, 32)
+_MIX_32_1: Final = 0x7FEB352D
+_MIX_32_2: Final = _signed(0x846CA68B, 32)
+
+
+def exponential(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
+    """Exponentially distributed numbers > 0, one per token id. seeds, positions: [N] int64 → [N, size] float32
+
+    `positions` counts the output tokens of a request, 0 for the first.
+    """
+    return torch.log1p(uniform(seeds, positions, size).neg_()).neg_()
+
+
+def uniform(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
+    """Numbers in (0, 1], as fine as float32 is near 0. seeds, positions: [N] int64 → [N, size] float32"""
+    key = _mix(_mix(seeds + _GOLDEN) + (positions + 1) * _GOLDEN)  # [N]
+    low, high = key.to(torch.int32)[:, None], _shift_right(key, 32).to(torch.int32)[:, None]
+    ids = torch.arange(size, dtype=torch.int32, device=seeds.device)
+    bits = ids * _STRIDE_32 + low  # [N, size]
+    bits = _mix_32(bits, 16).mul_(_MIX_32_1)
+    bits = _mix_32(bits, 15).bitwise_xor_(high).mul_(_MIX_32_2)
+    bits = _mix_32(bits, 16).bitwise_and_(2**31 - 1)
+    return bits.float().add_(0.5).mul_(2.0**-31)
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift_right(x, 30)) * _MIX_1
+    x = (x ^ _shift_right(x, 27)) * _MIX_2
+    return x ^ _shift_right(x, 31)
+
+
+def _mix_32(x: Tensor, shift: int) -> Tensor:
+    """x ^ (x >> shift), the shift logical; in place."""
+    return x.bitwise_xor_(torch.bitwise_right_shift(x, shift).bitwise_and_((1 << (32 - shift)) - 1))
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Logical: zeros come in from the left, where torch's int64 shift repeats the sign."""
+    return torch.bitwise_right_shift(x, bits) & ((1 << (64 - bits)) - 1)

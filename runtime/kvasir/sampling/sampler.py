@@ -1,0 +1,82 @@
+"""Chooses the next token of each row from its logits; called by the model runner once per step.
+
+A random row is a race: each token gets an exponential number of its own (seed, position, token id), divided by its
+probability, and the smallest wins (Gumbel's trick). Drawing by one uniform number and the cumulative distribution
+would be cheaper, but there the rounding errors of all entries before the drawn one add up: a request in a crowd got
+another token than alone about once in a thousand draws. In a race only two tokens that are equal to within rounding
+can change places.
+
+Rows are independent: greedy rows take the argmax, only rows with top-k or top-p are ordered. The order of
+the filters is that of vLLM and transformers: temperature, top-k, then top-p over what top-k left.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvasir.sampling.random import exponential
+
+_CANDIDATES = 1024
+"""Tokens of a row that are looked at before it is sorted whole."""
+
+
+@dataclass(frozen=True)
+class RandomRows:
+    """The rows of a step that draw at random. N rows of one kind, filtered or not."""
+
+    rows: Tensor  # [N] their places in the logits
+    temperature: Tensor  # [N, 1] float32
+    seeds: Tensor  # [N] int64
+    positions: Tensor  # [N] int64: output tokens of the request so far
+    top_k: Tensor | None  # [N, 1] int64, the vocabulary's size where off; None: no row of these is filtered
+    top_p: Tensor | None  # [N, 1] float64, infinite where off
+
+
+def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:
+    """Token ids [R] of logits [R, V]; the rows not named in `random_rows` are greedy."""
+    logits = logits.float()
+    chosen = logits.argmax(dim=-1)
+    for group in random_rows:
+        scaled = logits[group.rows] / group.temperature  # [N, V]
+        noise = exponential(group.seeds, group.positions, scaled.shape[1]).log_()  # [N, V]
+        if group.top_k is None or group.top_p is None:
+            chosen[group.rows] = (scaled - noise).argmax(dim=-1)
+        else:
+            chosen[group.rows] = _race_filtered(scaled, noise, group.top_k, group.top_p)
+    return chosen
+
+
+def _race_filtered(scaled: Tensor, noise: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """[N] winners among the k most likely tokens, of these the fewest whose probability reaches p.
+
+    On a CPU the candidates are looked for among the most likely tokens first: sorting a row of 128 thousand takes
+    17 times longer, and few distributions are so flat that it must be done. A GPU sorts at once rather than wait
+    for the answer whether it must.
+    """
+    if scaled.is_cuda or scaled.shape[1] <= _CANDIDATES:
+        return _race(scaled, noise, top_k, top_p, scaled.shape[1])[0]
+    winners, enough = _race(scaled, noise, top_k, top_p, _CANDIDATES)
+    if not enough.all():
+        rest = ~enough
+        winners[rest] = _race(scaled[rest], noise[rest], top_k[rest], top_p[rest], scaled.shape[1])[0]
+    return winners
+
+
+def _race(scaled: Tensor, noise: Tensor, top_k: Tensor, top_p: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """[N] winners, looking at the `width` most likely tokens only, and [N] whether the filters leave no others."""
+    vocab = scaled.shape[1]
+    if width == vocab:
+        ordered, tokens = scaled.sort(dim=-1, descending=True, stable=True)  # [N, width]
+    else:
+        ordered, tokens = scaled.topk(width, dim=-1)
+    beyond_k = torch.arange(width, device=scaled.device) >= top_k
+    ordered.masked_fill_(beyond_k, -torch.inf)
+    within_k = top_k <= width  # [N, 1]
+    total = torch.where(within_k, ordered.logsumexp(-1, keepdim=True), scaled.logsumexp(-1, keepdim=True))
+    probabilities = (ordered - total).exp_().double()
+    # The most likely token stays whatever p is: nothing is before it, and p is above 0.
+    beyond_p = probabilities.cumsum(dim=-1) - probabilities >= top_p
+    winner = (ordered.masked_fill_(beyond_p, -torch.inf) - noise.gather(1, tokens)).argmax(dim=-1, keepdim=True)
+    enough = within_k | ((top_k >= vocab) & beyond_p[:, -1:])
+    return tokens.gather(1, winner)[:, 0], enough[:, 0]

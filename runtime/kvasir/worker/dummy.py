@@ -1,0 +1,25 @@
+"""Steps that serve nobody: the largest one for memory profiling, small ones to warm up. Called by the worker.
+
+Their requests own the null block only, whose content counts for nothing.
+"""
+
+from kvasir.params import SamplingParams
+from kvasir.worker.step import NewRow, ScheduledRow, StepInput
+
+_EVERY_FILTER = SamplingParams(max_tokens=1, seed=0, top_p=0.9, top_k=50)
+"""The sampler's costliest path."""
+
+
+def dummy_steps(requests: int, tokens: int, decodes: int, block_size: int) -> list[StepInput]:
+    """A step that prefills `tokens` for each of the requests, steps that decode, a step that frees the rows."""
+    names = [f"dummy-{index}" for index in range(requests)]
+    null_blocks = [0] * -(-(tokens + decodes) // block_size)
+    prefill = StepInput(
+        finished=[],
+        new=[NewRow(name, [0] * tokens, tokens, _EVERY_FILTER) for name in names],
+        scheduled=[ScheduledRow(name, 0, tokens, null_blocks) for name in names],
+    )
+    decode = [
+        StepInput([], [], [ScheduledRow(name, tokens + step, 1, []) for name in names]) for step in range(decodes)
+    ]
+    return [prefill, *decode, StepInput(finished=names, new=[], scheduled=[])]

@@ -1,0 +1,112 @@
+"""The worker: one model on one device, driven by the engine through an executor.
+
+The order of its life: load → allocate_kv_cache → warm_up → execute, once per step.
+"""
+
+import logging
+from collections.abc import Callable
+
+import torch
+
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.hub.model import ModelInfo
+from kvasir.hub.weights import weight_files
+from kvasir.layers.linear import pack_linears
+from kvasir.layers.parameter import Placement
+from kvasir.models.base import CausalLM
+from kvasir.models.loader import load_weights
+from kvasir.models.registry import build_model
+from kvasir.worker.dummy import dummy_steps
+from kvasir.worker.inputs import InputBuilder
+from kvasir.worker.memory import CacheShape, check_fits_memory, profile_gpu, usable_blocks
+from kvasir.worker.model_runner import ModelRunner
+from kvasir.worker.request_table import RequestTable
+from kvasir.worker.step import StepInput, StepOutput
+
+log = logging.getLogger(__name__)
+
+_CPU_GATHER_BYTES = 2 * 2**20
+"""K and V that a decode group copies out of the cache: small enough to be read again from the CPU's caches."""
+_GPU_GATHER_BYTES = 256 * 2**20
+"""On a GPU larger groups, because each costs a kernel launch."""
+
+
+class Worker:
+    """Raises ModelLoadError (an unusable checkpoint) and ConfigError (too little memory) while it starts."""
+
+    def __init__(self, settings: ResolvedEngine, model: ModelInfo) -> None:
+        torch.set_num_threads(settings.threads)
+        self._settings = settings
+        self._info = model
+        self._placement = Placement(torch.device(settings.device), getattr(torch, settings.dtype))
+        self._table = RequestTable(settings.max_num_seqs, settings.max_model_len, settings.block_size)
+        self._model: CausalLM | None = None
+        self._runner: ModelRunner | None = None
+
+    def load(self, progress: Callable[[int, int], None]) -> None:
+        """Read the weights; `progress` is told the bytes done and in all."""
+        model = build_model(self._info.architecture, self._info.config, self._placement)
+        load_weights(model, weight_files(self._info.path), progress)
+        pack_linears(model.modules(), self._placement)
+        self._model = model
+
+    def allocate_kv_cache(self) -> int:
+        """The number of usable blocks, whose ids are 1 to n; block 0 is the null block and not counted."""
+        assert self._model is not None, "load comes first"
+        settings = self._settings
+        shape = CacheShape(self._model.num_layers, settings.block_size, self._model.heads, self._placement.dtype)
+        on_cpu = self._placement.device.type == "cpu"
+        available = settings.kv_cache_memory_bytes
+        if available is None and settings.num_blocks is None:
+            available = profile_gpu(settings.gpu_memory_utilization, lambda: self._largest_step(shape))
+        blocks = usable_blocks(settings, available or 0, shape.block_bytes)
+        size = (blocks + 1) * shape.block_bytes
+        if on_cpu:
+            check_fits_memory(size)
+        self._runner = self._build_runner(self._model, shape, blocks)
+        log.info(
+            "KV cache: %d blocks of %d tokens in %s, %.2f GiB",
+            blocks,
+            settings.block_size,
+            settings.dtype,
+            size / 2**30,
+        )
+        return blocks
+
+    def warm_up(self) -> None:
+        """Run a prefill and a decode, so that the first request does not wait for libraries to set up."""
+        settings = self._settings
+        tokens = min(settings.block_size, settings.max_model_len - 1, settings.max_num_batched_tokens)
+        if tokens > 0:
+            for step in dummy_steps(requests=1, tokens=tokens, decodes=1, block_size=settings.block_size):
+                self.execute(step)
+
+    def execute(self, step: StepInput) -> StepOutput:
+        assert self._runner is not None, "allocate_kv_cache comes first"
+        return self._runner.execute(step)
+
+    def check_idle(self) -> None:
+        """Raises AssertionError if a row is taken while the engine has no request."""
+        assert len(self._table) == 0, f"{len(self._table)} rows are taken and the engine has no request"
+
+    def _build_runner(self, model: CausalLM, shape: CacheShape, blocks: int) -> ModelRunner:
+        gather_bytes = _CPU_GATHER_BYTES if self._placement.device.type == "cpu" else _GPU_GATHER_BYTES
+        inputs = InputBuilder(
+            self._table,
+            self._placement,
+            block_size=shape.block_size,
+            kv_heads=shape.heads.kv_heads,
+            vocab_size=model.vocab_size,
+            gather_blocks=gather_bytes // shape.layer_block_bytes,
+        )
+        return ModelRunner(model, self._table, inputs, shape.allocate(blocks + 1, self._placement))
+
+    def _largest_step(self, shape: CacheShape) -> None:
+        """As many requests and as many tokens as a step can have, over a cache of the null block only."""
+        assert self._model is not None
+        settings = self._settings
+        requests = min(settings.max_num_seqs, settings.max_num_batched_tokens)
+        tokens = min(settings.max_num_batched_tokens // requests, settings.max_model_len)
+        runner = self._build_runner(self._model, shape, blocks=0)
+        for step in dummy_steps(requests, tokens, decodes=0, block_size=settings.block_size):
+            runner.execute(step)

@@ -1,0 +1,148 @@
+"""Drives a Worker (or an Executor) the way a scheduler would, for tests: chunks, blocks, preemption, no engine.
+
+driver = Driver.load(path)
+driver.add("a", prompt, params)
+assert driver.run()["a"] == expected
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.hub.model import load_model_info
+from kvasir.params import SamplingParams
+from kvasir.worker.step import NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.worker import Worker
+
+DEFAULTS: dict[str, Any] = {
+    "device": "cpu",
+    "dtype": "float32",
+    "threads": 1,
+    "max_model_len": 256,
+    "max_num_seqs": 40,
+    "max_num_batched_tokens": 8192,
+    "block_size": 8,
+    "kv_cache_memory_bytes": 2**24,
+    "gpu_memory_utilization": 0.9,
+    "num_blocks": None,
+    "data_parallel_rank": 0,
+}
+
+
+def engine_settings(**changes: Any) -> ResolvedEngine:
+    return ResolvedEngine(**DEFAULTS | changes)
+
+
+def greedy(max_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, seed=0, temperature=0.0)
+
+
+class Runs(Protocol):
+    def execute(self, step: StepInput) -> StepOutput: ...
+
+    def check_idle(self) -> None: ...
+
+
+@dataclass
+class Request:
+    request_id: str
+    prompt: list[int]
+    params: SamplingParams
+    outputs: list[int] = field(default_factory=list)
+    computed: int = 0
+    blocks: list[int] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.prompt + self.outputs
+
+    @property
+    def done(self) -> bool:
+        return len(self.outputs) >= self.params.max_tokens
+
+
+class Driver:
+    def __init__(self, worker: Runs, num_blocks: int, block_size: int) -> None:
+        self.worker = worker
+        self._block_size = block_size
+        self._free = list(range(num_blocks, 0, -1))
+        self._requests: dict[str, Request] = {}
+        self._finished: list[str] = []
+        self._new: list[str] = []
+        self.steps = 0
+
+    @classmethod
+    def load(
+        cls, path: Path, progress: Callable[[int, int], None] = lambda done, total: None, **changes: Any
+    ) -> "Driver":
+        settings = engine_settings(**changes)
+        worker = Worker(settings, load_model_info(path))
+        worker.load(progress)
+        num_blocks = worker.allocate_kv_cache()
+        worker.warm_up()
+        return cls(worker, num_blocks, settings.block_size)
+
+    def add(
+        self, request_id: str, prompt: Sequence[int], params: SamplingParams, outputs: Sequence[int] = ()
+    ) -> None:
+        """`outputs`: already emitted, by an earlier attempt."""
+        self._requests[request_id] = Request(request_id, list(prompt), params, list(outputs))
+        self._new.append(request_id)
+
+    def preempt(self, request_id: str) -> None:
+        """Free its row and blocks; it is added again, with its outputs, in the next step."""
+        request = self._requests[request_id]
+        self._finished.append(request_id)
+        self._free += reversed(request.blocks)
+        self.add(request_id, request.prompt, request.params, request.outputs)
+
+    def step(self, budget: int = 8192) -> None:
+        """Compute up to `budget` tokens, split over the requests in order."""
+        new = [self._requests[request_id] for request_id in self._new]
+        scheduled = []
+        for request in self._requests.values():
+            count = min(budget, len(request.tokens) - request.computed)
+            if count > 0:
+                scheduled.append((request, count, self._grow(request, request.computed + count)))
+                budget -= count
+        step = StepInput(
+            finished=self._finished,
+            new=[NewRow(r.request_id, r.tokens, len(r.prompt), r.params) for r in new],
+            scheduled=[ScheduledRow(r.request_id, r.computed, count, blocks) for r, count, blocks in scheduled],
+        )
+        self._finished, self._new = [], []
+        output = self.worker.execute(step)
+        self.steps += 1
+        assert len(output.token_ids) == len(scheduled)
+        for (request, count, _), token in zip(scheduled, output.token_ids, strict=True):
+            request.computed += count
+            assert (token == NO_TOKEN) == (request.computed < len(request.tokens))
+            if token != NO_TOKEN:
+                request.outputs.append(token)
+
+    def finish(self) -> dict[str, list[int]]:
+        """Take the requests that are done out; their outputs by id."""
+        done = {name: request.outputs for name, request in self._requests.items() if request.done}
+        for name in done:
+            self._free += reversed(self._requests.pop(name).blocks)
+            self._finished.append(name)
+        return done
+
+    def run(self, budget: int = 8192) -> dict[str, list[int]]:
+        """Step until every request has its tokens; their outputs by id. The worker is idle afterwards."""
+        outputs: dict[str, list[int]] = {}
+        while self._requests:
+            self.step(budget)
+            outputs |= self.finish()
+        self.worker.execute(StepInput(self._finished, [], []))
+        self._finished = []
+        self.worker.check_idle()
+        return outputs
+
+    def _grow(self, request: Request, tokens: int) -> list[int]:
+        needed = -(-tokens // self._block_size) - len(request.blocks)
+        blocks = [self._free.pop() for _ in range(needed)]
+        request.blocks += blocks
+        return blocks

@@ -1,0 +1,135 @@
+"""Greedy decoding agrees with transformers token by token, however requests are batched, chunked or interrupted."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from kvasir.worker.step import NewRow, ScheduledRow, StepInput
+from runtime.models.tiny import MODELS, VOCAB, llama, reference_logits, save
+from runtime.worker.driver import Driver, greedy
+
+NEAR_TIE = 1e-3
+"""A different token passes only where the reference's two best logits lie this close together."""
+
+
+@pytest.fixture(scope="module", params=list(MODELS))
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[PreTrainedModel, Path]:
+    model = MODELS[request.param]()
+    return model, save(model, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.fixture(scope="module")
+def reference(tiny: tuple[PreTrainedModel, Path]) -> PreTrainedModel:
+    return tiny[0]
+
+
+@pytest.fixture(scope="module")
+def driver(tiny: tuple[PreTrainedModel, Path]) -> Driver:
+    return Driver.load(tiny[1])
+
+
+def prompts(lengths: list[int]) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(0, VOCAB, (length,), generator=generator).tolist() for length in lengths]
+
+
+def assert_greedy(reference: PreTrainedModel, prompt: list[int], outputs: list[int]) -> None:
+    logits = reference_logits(reference, prompt, outputs)
+    best = logits.topk(2).values
+    for place, token in enumerate(outputs):
+        if token != int(logits[place].argmax()):
+            gap = float(best[place, 0] - best[place, 1])
+            behind = float(best[place, 0] - logits[place, token])
+            assert max(gap, behind) <= NEAR_TIE, f"token {place} is {token}, {behind:.4f} behind the best"
+
+
+def test_a_request_alone(driver: Driver, reference: PreTrainedModel) -> None:
+    (prompt,) = prompts([45])
+    driver.add("alone", prompt, greedy(24))
+    assert_greedy(reference, prompt, driver.run()["alone"])
+
+
+def test_32_requests_of_mixed_lengths(driver: Driver, reference: PreTrainedModel) -> None:
+    batch = prompts([1, 2, 7, 8, 9, 150, 16, 17, *range(20, 44)])
+    for index, prompt in enumerate(batch):
+        driver.add(f"r{index}", prompt, greedy(4 + index % 5))
+    outputs = driver.run()
+    for index, prompt in enumerate(batch):
+        assert len(outputs[f"r{index}"]) == 4 + index % 5
+        assert_greedy(reference, prompt, outputs[f"r{index}"])
+
+
+def test_prefill_in_chunks_of_16_tokens_beside_decodes(driver: Driver, reference: PreTrainedModel) -> None:
+    batch = prompts([5, 70, 33, 16, 90])
+    for index, prompt in enumerate(batch):
+        driver.add(f"r{index}", prompt, greedy(12))
+    before = driver.steps
+    outputs = driver.run(budget=16)
+    assert driver.steps - before > sum(map(len, batch)) / 16
+    for index, prompt in enumerate(batch):
+        assert_greedy(reference, prompt, outputs[f"r{index}"])
+
+
+def test_resumed_after_preemption(driver: Driver, reference: PreTrainedModel) -> None:
+    batch = prompts([40, 21])
+    for index, prompt in enumerate(batch):
+        driver.add(f"r{index}", prompt, greedy(16))
+    for _ in range(6):
+        driver.step()
+    driver.preempt("r0")
+    for _ in range(3):
+        driver.step(budget=16)
+    driver.preempt("r1")
+    outputs = driver.run()
+    for index, prompt in enumerate(batch):
+        assert len(outputs[f"r{index}"]) == 16
+        assert_greedy(reference, prompt, outputs[f"r{index}"])
+
+
+def test_continued_from_tokens_that_another_engine_emitted(driver: Driver) -> None:
+    (prompt,) = prompts([30])
+    driver.add("whole", prompt, greedy(14))
+    whole = driver.run()["whole"]
+    driver.add("rest", prompt, greedy(14), outputs=whole[:5])
+    assert driver.run()["rest"] == whole
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "llama3-rope", "gpt2"])
+def test_bfloat16_chooses_tokens_within_its_rounding_of_the_best(name: str, tmp_path: Path) -> None:
+    """The reference is the same bfloat16 weights in float32.
+
+    A bfloat16 value is off by 2**-9 of itself at most. About 10 roundings a layer of values as large as the
+    residual stream, over 3 layers and independent, leave it off by sqrt(30) * 2**-9 of its size, and so the logits
+    by that share of their spread s. The chosen token was ahead of the best by such errors at most: the difference
+    of two, and of some 10,000 the worst (4 deviations): 4 * sqrt(2) * sqrt(30) * 2**-9 * s.
+    """
+    reference = MODELS[name]().bfloat16()
+    driver = Driver.load(save(reference, tmp_path), dtype="bfloat16")
+    reference = reference.float()
+    batch = prompts([3, 64, 17, 100, 40])
+    for index, prompt in enumerate(batch):
+        driver.add(f"r{index}", prompt, greedy(16))
+    outputs = driver.run(budget=80)
+    for index, prompt in enumerate(batch):
+        logits = reference_logits(reference, prompt, outputs[f"r{index}"])
+        chosen = logits.gather(1, torch.tensor(outputs[f"r{index}"])[:, None])[:, 0]
+        behind = logits.max(dim=1).values - chosen
+        tolerance = 4 * 2**0.5 * 30**0.5 * 2**-9 * logits.std(dim=1)
+        assert (behind <= tolerance).all(), f"{behind.max():.4f} behind the best"
+
+
+def test_a_block_that_two_requests_share_serves_both(tmp_path: Path) -> None:
+    """All K and V of a step are written before any attention: what prefix caching will rest on."""
+    model = llama()
+    driver = Driver.load(save(model, tmp_path))
+    (prompt,) = prompts([13])
+    step = StepInput(
+        finished=[],
+        new=[NewRow("writes", prompt, 13, greedy(1)), NewRow("reads", prompt, 13, greedy(1))],
+        scheduled=[ScheduledRow("reads", 8, 5, [1, 2]), ScheduledRow("writes", 0, 13, [1, 3])],
+    )
+    first, second = driver.worker.execute(step).token_ids
+    assert first == second
+    assert_greedy(model, prompt, [first])

@@ -1,0 +1,150 @@
+import numpy as np
+import pytest
+import torch
+
+from kvasir.layers.parameter import Placement
+from kvasir.params import SamplingParams
+from kvasir.worker.inputs import InputBuilder, StepBatch
+from kvasir.worker.request_table import RequestTable
+from kvasir.worker.step import NewRow, ScheduledRow
+
+BLOCK = 4
+KV_HEADS = 2
+GATHER_BLOCKS = 32
+GREEDY = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
+
+
+class Table:
+    """Requests with known tokens and blocks, and the batch that a step over them becomes."""
+
+    def __init__(self, rows: int = 64) -> None:
+        self.table = RequestTable(rows, 512, BLOCK)
+        self.builder = InputBuilder(
+            self.table,
+            Placement(torch.device("cpu"), torch.float32),
+            block_size=BLOCK,
+            kv_heads=KV_HEADS,
+            vocab_size=100,
+            gather_blocks=GATHER_BLOCKS,
+        )
+        self._next_block = 1
+
+    def add(self, name: str, tokens: int, params: SamplingParams = GREEDY, prompt: int | None = None) -> None:
+        self.table.add(NewRow(name, list(range(1000, 1000 + tokens)), prompt or tokens, params))
+        count = -(-tokens // BLOCK)
+        self.table.append_blocks(self.table.row_of(name), list(range(self._next_block, self._next_block + count)))
+        self._next_block += count
+
+    def build(self, *scheduled: tuple[str, int, int]) -> StepBatch:
+        return self.builder.build([ScheduledRow(name, computed, new, []) for name, computed, new in scheduled])
+
+    def blocks(self, name: str) -> list[int]:
+        row = self.table.row_of(name)
+        return self.table.block_table[row, : self.table.num_blocks[row]].tolist()
+
+
+def test_tokens_positions_and_places_of_decodes_before_chunks() -> None:
+    table = Table()
+    table.add("chunk", 10)
+    table.add("decode", 6)
+    batch = table.build(("chunk", 3, 7), ("decode", 5, 1))
+    assert batch.token_ids.tolist() == [1005, *range(1003, 1010)]
+    assert batch.positions.tolist() == [5, *range(3, 10)]
+    first, second, third = table.blocks("chunk")
+    assert batch.plan.blocks.tolist() == [table.blocks("decode")[1], first, *[second] * 4, *[third] * 2]
+    assert batch.plan.offsets.tolist() == [1, 3, 0, 1, 2, 3, 0, 1]
+
+
+def test_only_rows_that_reach_their_last_token_are_sampled() -> None:
+    table = Table()
+    table.add("partly", 10)
+    table.add("wholly", 5)
+    table.add("decode", 8)
+    batch = table.build(("partly", 0, 6), ("wholly", 0, 5), ("decode", 7, 1))
+    assert batch.sampled is not None
+    assert batch.sampled.tolist() == [0, 11]
+    assert batch.rows.tolist() == [table.table.row_of("decode"), table.table.row_of("wholly")]
+    assert batch.outputs.tolist() == [2, 1]
+
+
+def test_a_step_of_decodes_takes_all_hidden_states_as_they_are() -> None:
+    table = Table()
+    for index, length in enumerate((9, 3, 30)):
+        table.add(f"r{index}", length)
+    batch = table.build(("r0", 8, 1), ("r1", 2, 1), ("r2", 29, 1))
+    assert batch.sampled is None
+    assert batch.outputs.tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_decode_groups_cover_every_row_once_within_their_bounds(seed: int) -> None:
+    lengths = np.random.default_rng(seed).integers(1, 500, 60).tolist()
+    table = Table()
+    for index, length in enumerate(lengths):
+        table.add(f"r{index}", length)
+    batch = table.build(*[(f"r{index}", length - 1, 1) for index, length in enumerate(lengths)])
+    ordered = sorted(range(60), key=lambda index: lengths[index])
+    place = 0
+    for group in batch.plan.decode:
+        assert group.tokens.start == place
+        place = group.tokens.stop
+        rows = group.tokens.stop - group.tokens.start
+        pieces = group.pieces.view(2, rows, KV_HEADS, -1)
+        width = pieces.shape[-1]
+        assert rows == 1 or rows * width <= GATHER_BLOCKS
+        shortest = -(-lengths[ordered[group.tokens.start]] // BLOCK)
+        assert width <= shortest * 1.25 + 1
+        for row in range(rows):
+            name = f"r{ordered[group.tokens.start + row]}"
+            own = table.blocks(name)
+            padded = own + [0] * (width - len(own))
+            for which in range(2):
+                for head in range(KV_HEADS):
+                    expected = [(block * 2 + which) * KV_HEADS + head for block in padded]
+                    assert pieces[which, row, head].tolist() == expected
+            visible = width * BLOCK if group.mask is None else int((group.mask[row] == 0).sum())
+            assert visible == lengths[ordered[group.tokens.start + row]]
+    assert place == 60
+
+
+def test_one_long_request_does_not_pad_the_short_ones() -> None:
+    table = Table()
+    for index in range(31):
+        table.add(f"short{index}", 8)
+    table.add("long", 500)
+    batch = table.build(*[(f"short{index}", 7, 1) for index in range(31)], ("long", 499, 1))
+    gathered = sum(group.pieces.numel() for group in batch.plan.decode) // (2 * KV_HEADS)
+    assert gathered == 31 * 2 + 125
+
+
+def test_a_chunk_sees_what_stands_before_each_of_its_tokens() -> None:
+    table = Table()
+    table.add("r", 9)
+    (chunk,) = table.build(("r", 5, 4)).plan.prefill
+    assert chunk.mask is not None
+    visible = chunk.mask == 0
+    assert visible.tolist() == [[key <= 5 + query for key in range(9)] for query in range(4)]
+    (first,) = table.build(("r", 0, 5)).plan.prefill
+    assert first.mask is None
+    assert first.pieces is None
+
+
+def test_random_rows_carry_their_parameters_and_output_positions() -> None:
+    table = Table()
+    table.add("greedy", 4)
+    table.add("plain", 9, SamplingParams(max_tokens=9, seed=-7, temperature=0.5), prompt=6)
+    table.add("top_k", 5, SamplingParams(max_tokens=9, seed=8, top_k=3))
+    table.add("top_p", 6, SamplingParams(max_tokens=9, seed=9, top_p=0.25))
+    plain, filtered = table.build(("top_p", 5, 1), ("plain", 8, 1), ("greedy", 3, 1), ("top_k", 4, 1)).random_rows
+    assert plain.rows.tolist() == [3]  # by length
+    assert plain.temperature.tolist() == [[0.5]]
+    assert plain.seeds.tolist() == [-7]
+    assert plain.positions.tolist() == [3]
+    assert plain.top_k is None
+    assert plain.top_p is None
+    assert filtered.rows.tolist() == [1, 2]
+    assert filtered.positions.tolist() == [0, 0]
+    assert filtered.top_k is not None
+    assert filtered.top_p is not None
+    assert filtered.top_k.tolist() == [[3], [100]]
+    assert filtered.top_p.tolist() == [[float("inf")], [0.25]]

@@ -1,0 +1,107 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from kvasir.config.options import ConfigError
+from kvasir.config.settings import DeviceConfig
+from kvasir.hub.model import load_model_info
+from kvasir.layers.attention import HeadShape
+from kvasir.worker import device, memory
+from kvasir.worker.memory import CacheShape, check_fits_memory, usable_blocks
+from kvasir.worker.step import NewRow, ScheduledRow, StepInput
+from kvasir.worker.worker import Worker
+from runtime.models.tiny import gpt2, llama, save
+from runtime.worker.driver import Driver, engine_settings, greedy
+
+SHAPE = CacheShape(num_layers=3, block_size=8, heads=HeadShape(4, 2, 16), dtype=torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(llama(), tmp_path_factory.mktemp("llama"))
+
+
+def test_steps_free_rows_before_they_take_them(path: Path) -> None:
+    """With one row only, and an id that is used anew in the step that ends it."""
+    worker = Driver.load(path, max_num_seqs=1).worker
+    first = worker.execute(StepInput([], [NewRow("a", [5, 6], 2, greedy(3))], [ScheduledRow("a", 0, 2, [1])]))
+    again = worker.execute(StepInput(["a"], [NewRow("a", [5, 6], 2, greedy(3))], [ScheduledRow("a", 0, 2, [2])]))
+    other = worker.execute(StepInput(["a"], [NewRow("b", [5, 6], 2, greedy(3))], [ScheduledRow("b", 0, 2, [1])]))
+    assert first == again == other
+    with pytest.raises(AssertionError, match="1 rows are taken"):
+        worker.check_idle()
+    worker.execute(StepInput(["b"], [], []))
+    worker.check_idle()
+
+
+def test_a_request_may_fill_the_whole_context(path: Path) -> None:
+    driver = Driver.load(path, max_model_len=24)
+    driver.add("r", range(2, 22), greedy(4))
+    driver.add("full", range(2, 25), greedy(1))
+    assert [len(tokens) for tokens in driver.run().values()] == [1, 4]
+
+
+def test_gpt2_at_the_last_of_its_positions(tmp_path: Path) -> None:
+    driver = Driver.load(save(gpt2(n_positions=16), tmp_path), max_model_len=16)
+    driver.add("r", range(2, 14), greedy(4))
+    assert len(driver.run()["r"]) == 4
+
+
+@pytest.mark.parametrize("max_model_len", [1, 2, 3])
+def test_a_tiny_context_warms_up(path: Path, max_model_len: int) -> None:
+    Driver.load(path, max_model_len=max_model_len, max_num_batched_tokens=1, max_num_seqs=1)
+
+
+def test_the_number_of_threads_is_the_settings(path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        Worker(engine_settings(threads=2), load_model_info(path))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_blocks_fill_the_memory_given_the_null_block_included(path: Path) -> None:
+    assert SHAPE.block_bytes == 3 * 2 * 8 * 2 * 16 * 2
+    assert usable_blocks(engine_settings(), 100 * SHAPE.block_bytes, SHAPE.block_bytes) == 99
+    worker = Worker(engine_settings(kv_cache_memory_bytes=10 * 3 * 2 * 8 * 32 * 4), load_model_info(path))
+    worker.load(lambda done, total: None)
+    assert worker.allocate_kv_cache() == 9
+
+
+def test_a_number_of_blocks_goes_before_the_memory() -> None:
+    assert usable_blocks(engine_settings(num_blocks=12), 0, SHAPE.block_bytes) == 12
+
+
+def test_memory_for_no_block_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--kv-cache-memory-bytes"):
+        usable_blocks(engine_settings(), SHAPE.block_bytes, SHAPE.block_bytes)
+    with pytest.raises(ConfigError, match=r"0\.0 MiB are left"):
+        usable_blocks(engine_settings(), -5, SHAPE.block_bytes)
+
+
+def test_a_cache_that_the_container_has_no_memory_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "memory_limit", lambda: 4 * 2**30)
+    monkeypatch.setattr(memory, "resident_memory", lambda: 3 * 2**30)
+    check_fits_memory(2**30)
+    with pytest.raises(ConfigError, match=r"1\.25 GiB, 3\.00 GiB are taken .* 4\.00 GiB: raise its memory limit"):
+        check_fits_memory(5 * 2**28)
+
+
+def test_cuda_without_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"--device cuda.*--device cpu"):
+        device.device_facts(DeviceConfig(device="cuda"))
+    assert device.device_facts(DeviceConfig()).kind == "cpu"
+
+
+@pytest.mark.parametrize(("flag", "fast"), [("avx512_bf16", True), ("amx_bf16", True), ("avx512f", False)])
+def test_bfloat16_is_fast_where_the_cpu_multiplies_it(
+    flag: str, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "cpu_flags", lambda: frozenset({"fma", flag}))
+    facts = device.device_facts(DeviceConfig(device="cpu"))
+    assert facts.fast_bfloat16 == fast
+    assert facts.cores >= 1
+    assert facts.memory_limit > 0
