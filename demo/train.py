@@ -1,0 +1,190 @@
+"""Trains the demo model (`demo://`) from its corpus and writes it into the package: python demo/train.py
+
+A byte-level BPE tokenizer, then a Llama of 1.9 M parameters from scratch, in minutes on two CPU cores. It overfits
+on purpose: greedy answers should be decisive, so that tests may rely on them. Needs the `engine` and `dev` extras.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from batches import BEGIN, END, MAX_POSITIONS, SPECIAL, Batch, Batches
+from evaluate import evaluate
+from reading import Corpus, read_corpus
+
+HERE = Path(__file__).parent
+PACKAGE_DATA = HERE.parent / "runtime/kvasir/hub/demo"
+SIZE_LIMIT = 4_000_000  # bytes, of everything that is packaged
+
+
+def main() -> None:
+    args = parse_arguments()
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads)
+    corpus = read_corpus()
+    tokenizer = train_tokenizer(corpus, args.vocab_size)
+    config = model_config(tokenizer.get_vocab_size())
+    model = LlamaForCausalLM(LlamaConfig(**config))
+    parameters = sum(p.numel() for p in model.parameters())
+    questions = sum(len(entry.questions) for entry in corpus.entries)
+    print(f"{len(corpus.entries)} answers, {questions} questions, {parameters:,} parameters", flush=True)
+    train(model, Batches(corpus, tokenizer, random.Random(args.seed)), args)
+    round_to_bfloat16(model)
+    write_package_data(args.output, config, model, tokenizer)
+    print(evaluate(args.output, corpus, HERE / "held-out.md"))
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=3000, help="optimizer steps (default: %(default)s)")
+    parser.add_argument("--batch-tokens", type=int, default=2048, help="tokens a step (default: %(default)s)")
+    parser.add_argument("--learning-rate", type=float, default=3e-3, help="at its peak (default: %(default)s)")
+    parser.add_argument("--vocab-size", type=int, default=1536, help="of the tokenizer (default: %(default)s)")
+    parser.add_argument(
+        "--precision",
+        choices=("bfloat16", "float32"),
+        default="bfloat16",
+        help="of matrix products; float32 is faster on a CPU without bfloat16 instructions (default: %(default)s)",
+    )
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default: %(default)s)")
+    parser.add_argument("--output", type=Path, default=PACKAGE_DATA, help="folder to write (default: the package)")
+    return parser.parse_args()
+
+
+# -- tokenizer and architecture ------------------------------------------------------------------------------
+
+
+def train_tokenizer(corpus: Corpus, vocab_size: int) -> Tokenizer:
+    """Byte-level, so that any text round-trips; plain text gets `<|begin|>` in front, as Llama's does."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus.texts(), trainer)
+    begin = tokenizer.token_to_id(BEGIN)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BEGIN} $A", pair=f"{BEGIN} $A $B", special_tokens=[(BEGIN, begin)]
+    )
+    return tokenizer
+
+
+def model_config(vocab_size: int) -> dict[str, Any]:
+    """What config.json says: stored in bfloat16 or not, it is computed in float32, so that machines agree."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "float32",
+        "vocab_size": vocab_size,
+        "hidden_size": 256,
+        "intermediate_size": 384,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "hidden_act": "silu",
+        "max_position_embeddings": MAX_POSITIONS,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10_000.0,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": True,
+        "bos_token_id": SPECIAL.index(BEGIN),
+        "eos_token_id": SPECIAL.index(END),
+    }
+
+
+# -- training ------------------------------------------------------------------------------------------------
+
+
+def train(model: LlamaForCausalLM, batches: Batches, args: argparse.Namespace) -> None:
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}],
+        lr=args.learning_rate,
+        betas=(0.9, 0.95),
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, args.learning_rate, total_steps=args.steps, pct_start=0.05, anneal_strategy="linear"
+    )
+    started, running = time.monotonic(), 0.0
+    for step in range(1, args.steps + 1):
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bfloat16"):
+            loss = weighted_loss(model, batches.batch(args.batch_tokens))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        running = loss.item() if step == 1 else 0.95 * running + 0.05 * loss.item()
+        if step % 50 == 0 or step == args.steps:
+            elapsed = time.monotonic() - started
+            left = elapsed / step * (args.steps - step)
+            print(f"step {step}/{args.steps}  loss {running:.4f}  {elapsed:.0f} s, {left:.0f} s left", flush=True)
+
+
+def weighted_loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
+    logits = model(input_ids=batch.tokens[:, :-1], use_cache=False).logits  # [B, S-1, V]
+    targets, weights = batch.tokens[:, 1:], batch.weights[:, 1:]
+    losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+    return (losses * weights.flatten()).sum() / weights.sum()
+
+
+# -- output --------------------------------------------------------------------------------------------------
+
+
+def round_to_bfloat16(model: LlamaForCausalLM) -> None:
+    """Stored in half the bytes, computed in float32: nothing may be lost on the way."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.to(torch.bfloat16).to(torch.float32))
+
+
+def write_package_data(folder: Path, config: dict[str, Any], model: LlamaForCausalLM, tokenizer: Tokenizer) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+    weights = {name: p.detach().to(torch.bfloat16).contiguous() for name, p in model.named_parameters()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
+    write_json(folder / "config.json", config)
+    generation = {name: config[name] for name in ("bos_token_id", "eos_token_id")}
+    write_json(folder / "generation_config.json", generation)
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": BEGIN,
+            "eos_token": END,
+            "model_max_length": MAX_POSITIONS,
+            "clean_up_tokenization_spaces": False,
+        },
+    )
+    (folder / "chat_template.jinja").write_text((HERE / "chat_template.jinja").read_text())
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{folder}: {size:,} bytes")
+    if size > SIZE_LIMIT:
+        raise SystemExit(f"the demo model takes {size:,} bytes, more than the {SIZE_LIMIT:,} that are packaged")
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
