@@ -6,70 +6,51 @@ first answer.
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 DEADLINE = 30 * 60
-"""Seconds for everything: a first run downloads torch."""
+"""Seconds until the URL is printed: a first run downloads torch."""
 
 
 def main() -> int:
     start = time.monotonic()
-    leader, follower = pty.openpty()
     process = subprocess.Popen(
-        ["make", "up"], stdin=follower, stdout=follower, stderr=follower, start_new_session=True
+        ["make", "up"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
-    os.close(follower)
+    watchdog = threading.Timer(DEADLINE, os.killpg, (process.pid, signal.SIGKILL))
+    watchdog.start()
     try:
-        command = wait_for_curl(leader, process, start + DEADLINE)
-        print(f"\n--- {command}", flush=True)
+        command = wait_for_curl(process)
+        watchdog.cancel()
         answer = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True).stdout
         text = json.loads(answer)["choices"][0]["message"]["content"]
         print(f"--- answer after {time.monotonic() - start:.0f} s: {text}", flush=True)
     finally:
-        os.killpg(process.pid, signal.SIGINT)
-        drain(leader)
-        code = process.wait(timeout=90)
+        watchdog.cancel()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+        print(process.communicate(timeout=90)[0], end="", flush=True)
     left = [line for line in processes() if ".venv/bin/kvasir" in line or "kvasir.cli" in line]
     if left:
         print("left behind after Ctrl-C:", *left, sep="\n", file=sys.stderr)
         return 1
-    print(f"--- Ctrl-C: make ended with {code}, no process is left", flush=True)
+    print(f"--- Ctrl-C: make ended with {process.returncode}, no process is left", flush=True)
     return 0 if text.strip() else 1
 
 
-def wait_for_curl(terminal: int, process: subprocess.Popen[bytes], deadline: float) -> str:
-    """The curl line that `kvasir up` prints when all is Ready, joined where the shell would join it."""
-    seen = ""
-    while time.monotonic() < deadline:
-        try:
-            piece = os.read(terminal, 4096)
-        except OSError:
-            break
-        sys.stdout.buffer.write(piece)
-        sys.stdout.flush()
-        seen += piece.decode(errors="replace")
-        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen).replace("\r", "")
-        if match := re.search(r"^\s*(curl (?:[^\n]*\\\n)*[^\n]*)\n", plain, re.MULTILINE):
+def wait_for_curl(process: "subprocess.Popen[str]") -> str:
+    """The curl line that `kvasir up` prints when all is Ready; everything before it is shown."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        if match := re.match(r"\s*(curl .*)", line):
             return match[1]
-    raise SystemExit(f"make up ended with {process.poll()} before it printed a curl line")
-
-
-def drain(terminal: int) -> None:
-    """Show what is still printed, until the other side is closed."""
-    while True:
-        try:
-            piece = os.read(terminal, 4096)
-        except OSError:
-            return
-        if not piece:
-            return
-        sys.stdout.buffer.write(piece)
-        sys.stdout.flush()
+    raise SystemExit(f"make up ended with {process.wait()} before it printed a curl line")
 
 
 def processes() -> list[str]:

@@ -36,7 +36,7 @@ class KVCache:
     """One layer's cache: [num_blocks, 2, kv_heads, block_size, head_dim], K at 0 and V at 1.
 
     Within a block each head's tokens are contiguous, and so they are when blocks are gathered head by head: matrix
-    products over contiguous K and V are what CPUs are fast at (6 to 10 times faster in bfloat16 than over
+    products over contiguous K and V are what CPUs are fast at (up to 10 times faster in bfloat16 than over
     interleaved heads). The token at position p of a request lies in block `block_table[p // block_size]` at
     `p % block_size`.
     """

@@ -2,7 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from rich.console import Console
@@ -34,7 +34,34 @@ class Screen(Protocol):
 
 def make_screen(welcome: Sequence[str], several: bool) -> Screen:
     """`welcome`: the lines to show once everything is Ready; `several`: name the service of each process."""
-    return LiveScreen(welcome, several) if sys.stdout.isatty() else PlainScreen(welcome, several)
+    return LastingScreen(LiveScreen(welcome, several) if sys.stdout.isatty() else PlainScreen(welcome, several))
+
+
+class LastingScreen:
+    """Shows on another screen until that is gone (a closed terminal, a broken pipe): no process depends on it."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen: Screen | None = screen
+
+    def changed(self, state: ProcessState) -> None:
+        self._show(lambda screen: screen.changed(state))
+
+    def serving(self) -> None:
+        self._show(lambda screen: screen.serving())
+
+    def note(self, text: str) -> None:
+        self._show(lambda screen: screen.note(text))
+
+    def close(self) -> None:
+        self._show(lambda screen: screen.close())
+
+    def _show(self, what: Callable[[Screen], None]) -> None:
+        if self._screen is None:
+            return
+        try:
+            what(self._screen)
+        except OSError:
+            self._screen = None
 
 
 class PlainScreen:

@@ -79,8 +79,8 @@ class Supervisor:
     def end(self) -> None:
         """End the processes, with grace; asked a second time, without."""
         if self._shutdown.stop.is_set():
-            self._screen.note("Killing what still runs.")
             self._shutdown.kill.set()
+            self._screen.note("Killing what still runs.")
         else:
-            self._screen.note("Ending: running requests are finished first. Ctrl-C once more kills.")
             self._shutdown.stop.set()
+            self._screen.note("Ending: running requests are finished first. Ctrl-C once more kills.")

@@ -244,7 +244,7 @@ SUPERVISE = """
 import asyncio, os, sys
 from pathlib import Path
 from kvasir.local.process import Probe, ProcessSpec
-from kvasir.local.screen import PlainScreen
+from kvasir.local.screen import make_screen
 from kvasir.local.supervisor import ProcessFailed, Supervisor
 
 fake, port, behaviour, pipe, logs = sys.argv[1:]
@@ -253,7 +253,7 @@ spec = ProcessSpec(
     "demo", "frontend-0", (sys.executable, "-I", fake, port, behaviour), dict(os.environ),
     Probe(url, period=1, timeout=1, failures=1), None, None, None, grace=10, pass_fds=(int(pipe),),
 )
-supervisor = Supervisor([spec], {"demo": Path(logs)}, PlainScreen(["serving"], several=False))
+supervisor = Supervisor([spec], {"demo": Path(logs)}, make_screen(["serving"], several=False))
 asyncio.run(supervisor.run())
 """
 
@@ -296,5 +296,15 @@ async def test_ctrl_c_reaches_the_supervisor_alone_and_it_ends_the_others(tmp_pa
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
         async with asyncio.timeout(PATIENCE):
             assert await process.wait() == 0
+            assert await asyncio.to_thread(os.read, read_end, 1) == b""
+    assert (tmp_path / "frontend-0.log").read_text().endswith("told to end\n")
+
+
+async def test_a_supervisor_whose_terminal_is_gone_still_ends_its_processes(tmp_path: Path) -> None:
+    async with supervising_process(tmp_path, "serve") as (process, read_end):
+        process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
+        process.terminate()
+        async with asyncio.timeout(PATIENCE):
+            await process.wait()
             assert await asyncio.to_thread(os.read, read_end, 1) == b""
     assert (tmp_path / "frontend-0.log").read_text().endswith("told to end\n")

@@ -6,7 +6,14 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 
 VOCAB = 256
 SPECIAL = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
@@ -68,6 +75,15 @@ MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
 def save(model: PreTrainedModel, path: Path) -> Path:
     model.save_pretrained(path)
     return path
+
+
+def load_reference(path: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """A saved model in this precision.
+
+    Loaded and not converted: `model.bfloat16()` rounds the rotary frequencies too, and `.float()` leaves them so.
+    """
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    return model.eval()
 
 
 @torch.inference_mode()
