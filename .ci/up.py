@@ -35,7 +35,7 @@ def main() -> int:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGINT)
         print(process.communicate(timeout=90)[0], end="", flush=True)
-    left = [line for line in processes() if ".venv/bin/kvasir" in line or "kvasir.cli" in line]
+    left = [line for line in processes() if os.path.abspath(".venv") in line]
     if left:
         print("left behind after Ctrl-C:", *left, sep="\n", file=sys.stderr)
         return 1
