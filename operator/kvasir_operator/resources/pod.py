@@ -116,6 +116,8 @@ def _container(
             "env": list(env.values()),
             "envFrom": [dict(source) for source in pod.env_from],
             "volumeMounts": [_volume_mount(mount) for mount in mounts] + [dict(m) for m in pod.volume_mounts],
+            # A container that fails leaves its last lines in the pod's status: the operator reads the cause there.
+            "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,

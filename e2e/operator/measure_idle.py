@@ -1,0 +1,107 @@
+"""What an idle operator costs: its memory and its requests per minute, with 1 and with 100 services that are Ready.
+
+    python -m e2e.operator.measure_idle [--seconds 600] [--services 1 100]
+
+On an API server alone (e2e.kind.apiserver): the controllers make the pods, this writes their status in a kubelet's
+place, then the controllers are ended and the API server's own counters are read. Printed as a table for docs/.
+"""
+
+import argparse
+import asyncio
+import re
+import ssl
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from e2e.kind.apiserver import ApiServer, apiserver
+from e2e.operator.world import CONTROLLERS, NAMESPACE, World, install
+from kvasir_operator.cluster import Cluster
+
+_REQUEST = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<count>\S+)$")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_NAMESPACE = "measured"
+_PATIENCE = 300.0
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument(
+        "--seconds", type=float, default=600.0, help="how long is counted (default: 600, two resyncs)"
+    )
+    parser.add_argument("--services", type=int, nargs="+", default=[1, 100], help="how many (default: 1 100)")
+    options = parser.parse_args()
+    print("| services | memory of the operator | requests/min | of these |\n|---|---|---|---|")
+    for services in options.services:
+        with apiserver() as server:
+            await install(server)
+            print(await _measure(server, services, options.seconds), flush=True)
+
+
+async def _measure(server: ApiServer, services: int, seconds: float) -> str:
+    """A line of the table."""
+    cluster = await Cluster.connect(str(server.kubeconfig))
+    world = World(cluster, _NAMESPACE, server.kubeconfig)
+    await cluster.create(NAMESPACE, "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _NAMESPACE}})
+    async with world.operator("--namespaces", "") as operator:
+        with server.controller_manager(*CONTROLLERS):
+            names = [f"service-{number}" for number in range(services)]
+            await asyncio.gather(*(world.create(name, engine={"dataParallelSize": 2}) for name in names))
+            await asyncio.gather(*(_make_ready(world, name) for name in names))
+        before, began = _requests(server), time.monotonic()
+        await asyncio.sleep(seconds)  # what is measured is a stretch of time
+        minutes = (time.monotonic() - began) / 60
+        counts = {key: (count - before.get(key, 0)) / minutes for key, count in _requests(server).items()}
+        memory = _memory(operator.process.pid)
+    await cluster.close()
+    most = sorted(((count, key) for key, count in counts.items() if count >= 0.5), reverse=True)[:4]
+    details = ", ".join(f"{key} {count:.0f}" for count, key in most)
+    return f"| {services} | {memory:.0f} MB | {sum(counts.values()):.0f} | {details} |"
+
+
+async def _make_ready(world: World, name: str) -> None:
+    async def pods_are_there() -> bool:
+        return len(await world.pods("engine", name)) == 2 and bool(await world.pods("frontend", name))
+
+    async def is_ready() -> bool:
+        return bool((await world.condition("Ready", name)).get("status") == "True")
+
+    await world.eventually(pods_are_there, _PATIENCE)
+    await world.make_ready("engine", name)
+    await world.make_ready("frontend", name)
+    await world.eventually(is_ready, _PATIENCE)
+
+
+def _requests(server: ApiServer) -> dict[str, float]:
+    """Requests so far by verb and resource, without those that the API server makes to itself."""
+    token = re.search(r'"token": "(\w+)"', server.kubeconfig.read_text())
+    assert token is not None
+    context = ssl.create_default_context(cafile=str(server.folder / "apiserver.crt"))
+    headers = {"Authorization": f"Bearer {token[1]}"}
+    request = urllib.request.Request(f"{server.url}/metrics", headers=headers)
+    with urllib.request.urlopen(request, context=context) as answer:
+        text = answer.read().decode()
+    counts: dict[str, float] = {}
+    for match in filter(None, map(_REQUEST.match, text.splitlines())):
+        labels: dict[str, Any] = dict(_LABEL.findall(match["labels"]))
+        if labels["resource"] in _OURS:
+            key = f"{labels['verb']} {labels['resource']}"
+            counts[key] = counts.get(key, 0.0) + float(match["count"])
+    return counts
+
+
+_OURS = {"inferenceservices", "leases", "events", "nodes", "pods", "secrets", "serviceaccounts", "services"} | {
+    "deployments",
+    "statefulsets",
+}
+
+
+def _memory(pid: int) -> float:
+    """Resident, in MB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1000
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,292 @@
+"""The operator as a process: watches, leadership, roll-outs that it does not live to see, rights, errors.
+
+No node runs: a pod is ready when the test writes so, as a kubelet would.
+"""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+import yaml
+
+from e2e.kind.apiserver import ApiServer, apiserver
+from e2e.operator.world import CHILDREN, OperatorProcess, World, ready
+from kvasir_operator.cluster import Object
+from kvasir_operator.kinds import LEASE, SERVICE, SERVICE_ACCOUNT, Kind
+from kvasir_operator.lease import LEASE_NAME
+
+MANIFESTS = Path(__file__).parents[2] / "manifests" / "base"
+
+
+async def test_a_service_is_made_and_a_deleted_child_comes_back(world: World) -> None:
+    async with world.operator() as operator:
+        await operator.says("leading")
+        await world.create()
+        await world.eventually(lambda: all_children(world))
+        service = await world.must_get(SERVICE, "demo")
+        await world.cluster.delete(SERVICE, service)
+        await world.eventually(lambda: replaced(world, SERVICE, service))
+        assert await operator.stop() == 0
+
+
+async def test_it_starts_when_services_are_there_already(world: World) -> None:
+    await world.create()
+    async with world.operator():
+        await world.eventually(lambda: all_children(world))
+
+
+async def test_what_was_deleted_while_nobody_watched_comes_back(world: World) -> None:
+    await world.create()
+    async with world.operator("--lease-duration", "1s") as operator:
+        await world.eventually(lambda: all_children(world))
+        await operator.kill()
+    service = await world.must_get(SERVICE, "demo-engine")
+    await world.cluster.delete(SERVICE, service)
+    async with world.operator("--lease-duration", "1s"):
+        await world.eventually(lambda: replaced(world, SERVICE, service))
+
+
+async def test_a_deletion_that_the_watch_has_missed_is_noticed_by_the_resync(world: World) -> None:
+    """A Service without our labels is none that we watch, so its deletion is not told."""
+    await world.create()
+    async with world.operator("--resync", "1s"):
+        await world.eventually(lambda: all_children(world))
+        service = await world.must_get(SERVICE, "demo")
+        service["metadata"]["labels"] = {}
+        path = SERVICE.path(world.namespace, "demo")
+        await world.request("PUT", path, service)
+        await world.cluster.delete(SERVICE, service)
+        await world.eventually(lambda: replaced(world, SERVICE, service))
+
+
+async def test_it_goes_on_when_the_api_server_was_away(world: World, server: ApiServer) -> None:
+    await world.create()
+    async with world.operator() as operator:
+        await operator.says("Loading")
+        server.stop()
+        server.start()  # in this thread: the server ends with the one that started it
+        service = await world.must_get(SERVICE, "demo")
+        await world.cluster.delete(SERVICE, service)
+        await world.eventually(lambda: replaced(world, SERVICE, service))
+        assert operator.process.returncode is None
+
+
+async def test_of_two_operators_one_leads_and_the_other_takes_over(world: World) -> None:
+    async with (
+        world.operator("--identity", "a", "--lease-duration", "3s") as first,
+        world.operator("--identity", "b", "--lease-duration", "3s") as second,
+    ):
+        leader, other = await who_leads(world, first, second)
+        await leader.stop()
+        await other.says("leading", patience=3)  # given back, not waited for
+        await world.create()
+        await world.eventually(lambda: all_children(world))
+
+
+async def test_a_leader_that_is_killed_is_followed_within_seconds(world: World) -> None:
+    async with (
+        world.operator("--identity", "a", "--lease-duration", "3s") as first,
+        world.operator("--identity", "b", "--lease-duration", "3s") as second,
+    ):
+        leader, other = await who_leads(world, first, second)
+        await leader.kill()
+        await other.says("leading", patience=6)
+
+
+async def test_a_leader_whose_lease_was_taken_ends(world: World) -> None:
+    async with world.operator("--lease-duration", "3s") as operator:
+        await operator.says("leading")
+
+        async def taken() -> bool:
+            lease = await world.must_get(LEASE, LEASE_NAME)
+            lease["spec"]["holderIdentity"] = "somebody"
+            with contextlib.suppress(Exception):
+                await world.request("PUT", LEASE.path(world.namespace, LEASE_NAME), lease)
+                return True
+            return False
+
+        await world.eventually(taken)
+        assert await operator.ended() == 1
+        assert "was lost to somebody" in "\n".join(operator.log)
+
+
+async def test_ranks_roll_one_at_a_time_and_a_killed_operator_goes_on(world: World) -> None:
+    await world.create(engine={"dataParallelSize": 3})
+    async with world.operator("--lease-duration", "1s") as operator:
+        await operator.says("leading")
+        await world.settled(ranks=3)
+        await world.make_ready("engine")
+        old = {pod["metadata"]["uid"] for pod in await world.pods("engine")}
+        await world.update(lambda spec: spec["engine"].update(maxModelLen=128))
+        first = await world.eventually(lambda: newcomer(world, old))
+        assert len(await old_ones(world, old)) == 2  # the others wait for it
+        await operator.kill()
+    async with world.operator("--lease-duration", "1s") as operator:
+        await operator.says("leading")
+        await operator.says("RollingOut")
+        assert len(await old_ones(world, old)) == 2
+        await world.set_pod(first, ready("engine"))
+        for left in (1, 0):
+            pod = await world.eventually(lambda: newcomer(world, old))
+            assert len(await old_ones(world, old)) == left
+            await world.set_pod(pod, ready("engine"))
+    arguments = (await world.pods("engine"))[0]["spec"]["containers"][0]["args"]
+    assert arguments[arguments.index("--max-model-len") + 1] == "128"
+
+
+async def test_pods_that_never_got_ready_are_replaced_at_once(world: World) -> None:
+    """A mistake in the template is corrected by another template, though no rank is ready."""
+    await world.create(engine={"dataParallelSize": 2})
+    async with world.operator() as operator:
+        await operator.says("leading")
+        await world.settled(ranks=2)
+        old = {pod["metadata"]["uid"] for pod in await world.pods("engine")}
+        await world.update(lambda spec: spec.update(image="kvasir:other"))
+
+        async def all_new() -> bool:
+            pods = await world.pods("engine")
+            return len(pods) == 2 and not old & {pod["metadata"]["uid"] for pod in pods}
+
+        await world.eventually(all_new)
+
+
+async def test_a_leader_and_a_replica_that_stands_by_are_live_and_ready(world: World) -> None:
+    async with (
+        world.operator("--identity", "a") as first,
+        world.operator("--identity", "b") as second,
+        aiohttp.ClientSession() as http,
+    ):
+        leader, other = await who_leads(world, first, second)
+        for operator, leading in ((leader, "1.0"), (other, "0.0")):
+            address = (await operator.says("probes and metrics on")).rpartition(" ")[2]
+            for page in ("/healthz", "/readyz"):
+                async with http.get(address + page) as answer:
+                    assert (answer.status, await answer.text()) == (200, "ok\n")
+            async with http.get(address + "/metrics") as answer:
+                assert f"kvasir_operator_leading {leading}" in await answer.text()
+
+
+async def test_without_the_custom_resource_it_ends_with_one_line(world: World) -> None:
+    with apiserver() as bare:
+        async with world.operator(kubeconfig=bare.kubeconfig) as operator:
+            assert await operator.ended() == 2
+            (error,) = [line for line in operator.log if "ERROR" in line]
+            assert "install the CustomResourceDefinition" in error
+
+
+async def test_the_rights_of_the_manifests_suffice(world: World, server: ApiServer) -> None:
+    """As the ServiceAccount of manifests/base/rbac.yaml, in all namespaces: it makes, repairs, rolls, reports."""
+    async with bound_account(world) as account:
+        kubeconfig = server.kubeconfig_of(world.namespace, account)
+        options = ("--namespaces", "", "--lease-namespace", world.namespace)
+        await world.create()
+        async with world.operator(*options, kubeconfig=kubeconfig) as operator:
+            await world.eventually(lambda: all_children(world))
+            await world.settled()
+            service = await world.must_get(SERVICE, "demo")
+            service["spec"]["ports"][0]["port"] = 81
+            await world.request("PUT", SERVICE.path(world.namespace, "demo"), service)
+            await world.eventually(lambda: port_is(world, 80))
+            await world.make_ready("engine")
+            old = {pod["metadata"]["uid"] for pod in await world.pods("engine")}
+            await world.update(lambda spec: spec["engine"].update(maxModelLen=64))
+            await world.eventually(lambda: newcomer(world, old))
+            assert await world.condition("Ready")
+            assert await operator.stop() == 0
+            assert not [line for line in operator.log if "WARNING" in line or "ERROR" in line]
+
+
+async def test_missing_rights_end_it_with_one_line(world: World, server: ApiServer) -> None:
+    name = "nobody"
+    body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": world.namespace}}
+    await world.cluster.create(SERVICE_ACCOUNT, world.namespace, body)
+    async with world.operator(kubeconfig=server.kubeconfig_of(world.namespace, name)) as operator:
+        assert await operator.ended() == 2
+        (error,) = [line for line in operator.log if "ERROR" in line]
+        assert "cannot list resource" in error
+        assert not any("Traceback" in line for line in operator.log)
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["no kubeconfig", "nobody listens"])
+async def test_without_a_cluster_it_ends_with_one_line(world: World, tmp_path: Path, there: bool) -> None:
+    kubeconfig, words = tmp_path / "kubeconfig", "set KUBECONFIG"
+    if there:
+        old = json.loads(world.kubeconfig.read_text())
+        old["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+        kubeconfig.write_text(json.dumps(old))
+        words = "does not answer"
+    async with world.operator(kubeconfig=kubeconfig) as operator:
+        assert await operator.ended() == 2
+        (error,) = [line for line in operator.log if "ERROR" in line]
+        assert words in error
+        assert not any("Traceback" in line for line in operator.log)
+
+
+async def who_leads(world: World, *operators: OperatorProcess) -> list[OperatorProcess]:
+    """The leader first."""
+
+    async def leader() -> list[OperatorProcess]:
+        return [operator for operator in operators if any("leading" in line for line in operator.log)]
+
+    (first,) = await world.eventually(leader)
+    (other,) = [operator for operator in operators if operator is not first]
+    await other.says("standing by")
+    return [first, other]
+
+
+async def all_children(world: World) -> bool:
+    return len(await world.children()) == len(CHILDREN)
+
+
+async def replaced(world: World, kind: Kind, old: Object) -> bool:
+    new = await world.get(kind, old["metadata"]["name"])
+    return new is not None and new["metadata"]["uid"] != old["metadata"]["uid"]
+
+
+async def port_is(world: World, port: int) -> bool:
+    found = await world.must_get(SERVICE, "demo")
+    return [entry["port"] for entry in found["spec"]["ports"]] == [port]
+
+
+async def old_ones(world: World, old: set[str]) -> list[Object]:
+    return [pod for pod in await world.pods("engine") if pod["metadata"]["uid"] in old]
+
+
+async def newcomer(world: World, old: set[str]) -> Object | None:
+    """The one new pod that is not ready yet."""
+    pods = [pod for pod in await world.pods("engine") if pod["metadata"]["uid"] not in old]
+    unready = [pod for pod in pods if not pod["status"].get("conditions")]
+    assert len(unready) <= 1
+    return unready[0] if unready else None
+
+
+@contextlib.asynccontextmanager
+async def bound_account(world: World) -> AsyncIterator[str]:
+    """The operator's ServiceAccount, with what manifests/base/rbac.yaml binds to it, in the test's own names."""
+    documents = list(yaml.safe_load_all((MANIFESTS / "rbac.yaml").read_text()))
+    rbac = {
+        "ClusterRole": Kind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles"),
+        "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings"),
+        "Role": Kind("rbac.authorization.k8s.io/v1", "Role", "roles"),
+        "RoleBinding": Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
+        "ServiceAccount": SERVICE_ACCOUNT,
+    }
+    cluster_wide = []
+    for document in documents:
+        namespace = "" if document["kind"].startswith("Cluster") else world.namespace
+        document["metadata"]["namespace"] = namespace
+        for subject in document.get("subjects", ()):
+            subject["namespace"] = world.namespace
+        kind = rbac[document["kind"]]
+        made = await world.cluster.create(kind, namespace, document)
+        if not namespace:
+            made["metadata"]["namespace"] = ""
+            cluster_wide.append((kind, made))
+    try:
+        yield "kvasir-operator"
+    finally:
+        for kind, made in cluster_wide:
+            await world.cluster.delete(kind, made)

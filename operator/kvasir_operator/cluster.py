@@ -1,0 +1,185 @@
+"""The API server, in plain dictionaries: get, list, apply, delete. Everything the operator says to it goes here.
+
+kubernetes.aio supplies the connection: where the server is, TLS, tokens and their renewal. Its typed models are not
+used: they cost memory and import time, and drop fields that they don't know. Watches are kopf's (watch.py), with
+the credentials of this connection.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+import aiohttp
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+
+from kvasir_operator.kinds import Kind
+
+Object = dict[str, Any]
+
+FIELD_MANAGER: Final = "kvasir-operator"
+CONNECT_TIMEOUT: Final = 5.0
+REQUEST_TIMEOUT: Final = 30.0
+PAGE: Final = 500
+"""Objects per answer of a list."""
+
+_JSON: Final = "application/json"
+_APPLY: Final = "application/apply-patch+yaml"
+_MERGE: Final = "application/merge-patch+json"
+
+
+class ClusterError(Exception):
+    """A request that did not do what it should; the message is the API server's own, or says why none answered."""
+
+    def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status; 0 if there was no answer."""
+        self.reason = reason
+        """In Kubernetes' words: Forbidden, Invalid…"""
+
+
+class NotFoundError(ClusterError):
+    """There is no such object, or no such kind of object."""
+
+
+class ConflictError(ClusterError):
+    """It exists already, has changed meanwhile, or somebody else owns a field."""
+
+
+class InvalidError(ClusterError):
+    """The API server refuses the object: what is in it, or a policy."""
+
+
+_BY_STATUS: Final[Mapping[int, type[ClusterError]]] = {404: NotFoundError, 409: ConflictError, 422: InvalidError}
+
+
+class Cluster:
+    """One connection pool to the API server. Every method raises ClusterError."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self._client = ApiClient(configuration)
+        self._client.user_agent = FIELD_MANAGER
+        self._timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
+
+    @classmethod
+    async def connect(cls, kubeconfig: str | None = None) -> Self:
+        """To the cluster of this kubeconfig; without one to that of this pod, else of the user's kubeconfig."""
+        configuration = Configuration()
+        try:
+            if kubeconfig is not None:
+                raise ConfigException("one is given")
+            load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+        except ConfigException:
+            file = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+            try:
+                await load_kube_config(file, client_configuration=configuration)  # type: ignore[no-untyped-call]
+            except Exception as error:  # a file that is no kubeconfig makes the library raise what it likes
+                raise ClusterError(
+                    f"no cluster: this is not a pod of one, and {file} is no kubeconfig to use ({error}); set "
+                    "KUBECONFIG"
+                ) from error
+        return cls(configuration)
+
+    async def close(self) -> None:
+        await self._client.close()  # type: ignore[no-untyped-call]
+
+    # ------------------------------------------------------------------------------------------------- objects
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:
+        return await self._request("GET", kind.path(namespace, name))
+
+    async def list(self, kind: Kind, namespace: str | None, selector: str = "", page: int = PAGE) -> list[Object]:
+        """Read from etcd, not from a cache: what is listed was there when this was called."""
+        found: list[Object] = []
+        query = {"limit": str(page)} | ({"labelSelector": selector} if selector else {})
+        while True:
+            answer = await self._request("GET", kind.path(namespace), query)
+            found += answer["items"]
+            more = answer["metadata"].get("continue")
+            if not more:
+                return found
+            query["continue"] = more
+
+    async def probe(self, kind: Kind, namespace: str | None) -> None:
+        """Raises ClusterError where this kind cannot be listed."""
+        await self._request("GET", kind.path(namespace), {"limit": "1"})
+
+    async def apply(self, kind: Kind, resource: Object, *, force: bool, subresource: str | None = None) -> Object:
+        """Server-side apply. Without force it raises ConflictError where another manager holds a field of it."""
+        metadata = resource["metadata"]
+        path = kind.path(metadata["namespace"], metadata["name"], subresource)
+        query = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
+        return await self._request("PATCH", path, query, resource, _APPLY)
+
+    async def overwrite(self, kind: Kind, existing: Object, fields: Object) -> Object:
+        """Merge patch: lists are replaced as a whole. Raises ConflictError where the object has changed since."""
+        metadata = existing["metadata"]
+        patch = {**fields, "metadata": {"resourceVersion": metadata["resourceVersion"]}}
+        path = kind.path(metadata["namespace"], metadata["name"])
+        return await self._request("PATCH", path, {"fieldManager": FIELD_MANAGER}, patch, _MERGE)
+
+    async def create(self, kind: Kind, namespace: str, resource: Object) -> Object:
+        return await self._request("POST", kind.path(namespace), {"fieldManager": FIELD_MANAGER}, resource)
+
+    async def replace(self, kind: Kind, resource: Object) -> Object:
+        """Raises ConflictError where it has changed since its resourceVersion."""
+        metadata = resource["metadata"]
+        path = kind.path(metadata["namespace"], metadata["name"])
+        return await self._request("PUT", path, {"fieldManager": FIELD_MANAGER}, resource)
+
+    async def delete(self, kind: Kind, resource: Object, *, grace: int | None = None) -> None:
+        """Exactly this object, not a later one of its name; one that is gone already is no error."""
+        metadata = resource["metadata"]
+        options: Object = {"propagationPolicy": "Background", "preconditions": {"uid": metadata["uid"]}}
+        if grace is not None:
+            options["gracePeriodSeconds"] = grace
+        try:
+            await self._request("DELETE", kind.path(metadata["namespace"], metadata["name"]), body=options)
+        except (NotFoundError, ConflictError):
+            return
+
+    # ------------------------------------------------------------------------------------------------ transport
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        content_type: str = _JSON,
+    ) -> Object:
+        try:
+            request = await self._client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params={"Accept": _JSON, "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = await self._client.call_api(*request, _request_timeout=self._timeout)
+            data: bytes = await response.read()  # type: ignore[no-untyped-call]
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            cause = str(error) or type(error).__name__
+            raise ClusterError(f"the API server {self.configuration.host} does not answer: {cause}") from error
+        if response.status >= 400:
+            raise _error(response.status, data)
+        answer: Object = json.loads(data)
+        return answer
+
+
+def _error(status: int, data: bytes) -> ClusterError:
+    """From a Status object; something in front of the API server may answer with anything."""
+    try:
+        answer = json.loads(data)
+        message, reason = str(answer["message"]), str(answer.get("reason", ""))
+    except (ValueError, KeyError, TypeError):
+        message, reason = data[:200].decode(errors="replace").strip() or f"HTTP status {status}", ""
+    if status == 422 and "metadata.uid" in message:
+        return ConflictError(f"another object has taken its place: {message}", status=409, reason="Conflict")
+    return _BY_STATUS.get(status, ClusterError)(message, status=status, reason=reason)

@@ -1,0 +1,75 @@
+"""Kubernetes Events about an InferenceService, for `kubectl describe`: one for each thing that happens.
+
+The same thing about the same service within a quarter of an hour is said once. Best effort: an Event that cannot be
+written is logged, and nothing else depends on it.
+"""
+
+import logging
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from kvasir_operator.cluster import Cluster, ClusterError, Object
+from kvasir_operator.kinds import EVENT, INFERENCE_SERVICE
+from kvasir_operator.resources.names import MANAGER
+
+log = logging.getLogger(__name__)
+
+NORMAL: Final = "Normal"
+WARNING: Final = "Warning"
+
+QUIET: Final = 900.0
+"""Seconds for which the same Event is not repeated."""
+REMEMBERED: Final = 4096
+
+
+class Events:
+    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._said: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+
+    async def say(self, about: Object, reason: str, message: str, kind: str = NORMAL) -> None:
+        """`about`: the InferenceService."""
+        if not self._is_news((about["metadata"]["uid"], reason, message)):
+            return
+        try:
+            await self._cluster.create(EVENT, about["metadata"]["namespace"], _event(about, reason, message, kind))
+        except ClusterError as error:
+            log.warning("the Event %s about %s was not written: %s", reason, about["metadata"]["name"], error)
+
+    def _is_news(self, what: tuple[str, str, str]) -> bool:
+        now = self._clock()
+        if now - self._said.get(what, -QUIET) < QUIET:
+            return False
+        self._said[what] = now
+        self._said.move_to_end(what)
+        if len(self._said) > REMEMBERED:
+            self._said.popitem(last=False)
+        return True
+
+
+def _event(about: Object, reason: str, message: str, kind: str) -> Object:
+    metadata, now = about["metadata"], datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{metadata['name']}.{uuid.uuid4().hex[:16]}", "namespace": metadata["namespace"]},
+        "involvedObject": {
+            "apiVersion": INFERENCE_SERVICE.api_version,
+            "kind": INFERENCE_SERVICE.kind,
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        },
+        "type": kind,
+        "reason": reason,
+        "message": message[:1024],
+        "source": {"component": MANAGER},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

@@ -1,0 +1,51 @@
+"""The kinds of object that the operator reads or writes, and where the API server keeps them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Kind:
+    api_version: str
+    kind: str
+    plural: str
+
+    @property
+    def group(self) -> str:
+        """ "" for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        return self.api_version.rpartition("/")[2]
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """Of one object, or of the collection: in a namespace, or in all."""
+        parts = ["apis" if self.group else "api", self.api_version]
+        parts += ["namespaces", namespace] if namespace else []
+        parts += [self.plural]
+        parts += [part for part in (name, subresource) if part]
+        return "/" + "/".join(parts)
+
+
+INFERENCE_SERVICE: Final = Kind("serving.kvasir.dev/v1alpha1", "InferenceService", "inferenceservices")
+STATEFUL_SET: Final = Kind("apps/v1", "StatefulSet", "statefulsets")
+DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
+SERVICE: Final = Kind("v1", "Service", "services")
+SECRET: Final = Kind("v1", "Secret", "secrets")
+SERVICE_ACCOUNT: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
+POD: Final = Kind("v1", "Pod", "pods")
+NODE: Final = Kind("v1", "Node", "nodes")
+EVENT: Final = Kind("v1", "Event", "events")
+LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
+
+CHILDREN: Final = (SERVICE_ACCOUNT, SECRET, SERVICE, DEPLOYMENT, STATEFUL_SET)
+"""What an InferenceService is made of, in the order in which it is applied: pods come after what they mount."""
+
+
+def kind_of(resource: dict[str, object]) -> Kind:
+    """The kind of a child, as rendered. Raises KeyError for any other object."""
+    return _BY_NAME[(str(resource["apiVersion"]), str(resource["kind"]))]
+
+
+_BY_NAME: Final = {(kind.api_version, kind.kind): kind for kind in CHILDREN}

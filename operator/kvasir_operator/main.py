@@ -1,0 +1,219 @@
+"""The operator's process: takes the Lease, then watches and reconciles until it is told to stop or loses the Lease.
+
+It is never in the data path: services go on while it is down, and what changed meanwhile is repaired
+when it is back.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import signal
+import time
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+import kopf
+from prometheus_client import CollectorRegistry
+
+from kvasir_operator.cluster import Cluster, ClusterError, NotFoundError
+from kvasir_operator.engine_reports import EngineReports
+from kvasir_operator.events import Events
+from kvasir_operator.kinds import INFERENCE_SERVICE
+from kvasir_operator.lease import Lease, LeaseLostError
+from kvasir_operator.logs import setup_logging
+from kvasir_operator.metrics import Metrics
+from kvasir_operator.reconcile import Key, Reconciler
+from kvasir_operator.server import Server
+from kvasir_operator.settings import Settings, parse_settings
+from kvasir_operator.watch import WATCHED, operator_settings, registry
+from kvasir_operator.workqueue import WorkQueue
+
+log = logging.getLogger(__name__)
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USER_ERROR: Final = 2
+
+_RETRY: Final = 5.0
+"""Seconds until a resync that failed is tried again."""
+_STUCK: Final = 3.0
+"""Resync periods without a resync after which the process should be restarted."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    settings = parse_settings(arguments)
+    setup_logging(settings.log_level, settings.log_format)
+    return asyncio.run(Operator(settings).run())
+
+
+class Operator:
+    """Owns the parts of the process and their order."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._stop = asyncio.Event()
+        self._metrics = Metrics(CollectorRegistry())
+        self._checked = False
+        self._leading = False
+        self._resynced_at = time.monotonic()
+
+    async def run(self) -> int:
+        self._listen_for_signals()
+        server = Server(self._metrics.registry, trouble=self._trouble, unready=self._unready)
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                stack.push_async_callback(server.close)
+                await server.start(self._settings.host, self._settings.port)
+                cluster = await Cluster.connect()
+                stack.push_async_callback(cluster.close)
+                await self._check(cluster)
+            except ClusterError as error:
+                log.error("%s", error)
+                return EXIT_USER_ERROR
+            except OSError as error:
+                address = f"{self._settings.host}:{self._settings.port}"
+                log.error(
+                    "cannot serve probes and metrics on %s: %s; choose another --port", address, error.strerror
+                )
+                return EXIT_USER_ERROR
+            return await self._serve(cluster)
+
+    async def _check(self, cluster: Cluster) -> None:
+        """Raises ClusterError, in words for people, where the operator could not work."""
+        for namespace in self._namespaces():
+            try:
+                await cluster.probe(INFERENCE_SERVICE, namespace)
+            except NotFoundError as error:
+                raise ClusterError(
+                    "the cluster does not know InferenceServices: install the CustomResourceDefinition "
+                    "(kubectl apply -f crds/), then start the operator again"
+                ) from error
+            for kind in WATCHED:
+                await cluster.probe(kind, namespace)
+        self._checked = True
+
+    async def _serve(self, cluster: Cluster) -> int:
+        """Until stopped, in leadership as soon as there is one."""
+        settings = self._settings
+        lease = Lease(
+            cluster,
+            namespace=settings.lease_namespace,
+            identity=settings.identity,
+            duration=settings.lease_duration,
+        )
+        try:
+            if await self._unless_stopped(lease.acquire()):
+                self._leading = True
+                self._metrics.leading.set(1)
+                await self._unless_stopped(self._lead(cluster, lease))
+        except LeaseLostError as error:
+            log.error("%s: ending, so that two replicas never work at once", error)
+            return EXIT_FAILED
+        except ClusterError as error:
+            log.error("%s", error)
+            return EXIT_FAILED
+        finally:
+            self._leading = False
+            await lease.release()
+        log.info("stopped")
+        return EXIT_OK
+
+    async def _lead(self, cluster: Cluster, lease: Lease) -> None:
+        """Raises LeaseLostError, or whatever ends one of the parts."""
+        reports = EngineReports()
+        events = Events(cluster)
+        reconciler = Reconciler(cluster, self._settings.images, events, reports)
+        queue = WorkQueue(self._metrics.measured(reconciler.reconcile), workers=self._settings.workers)
+        self._metrics.watch_queue(lambda: queue.depth, lambda: queue.failing)
+        self._resynced_at = time.monotonic()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(lease.hold())
+                group.create_task(queue.run())
+                group.create_task(self._resync(cluster, queue))
+                group.create_task(self._watch(cluster, queue))
+        except* (LeaseLostError, ClusterError) as errors:
+            raise _first(errors) from None
+        finally:
+            await reports.close()
+
+    async def _watch(self, cluster: Cluster, queue: WorkQueue[Key]) -> None:
+        """kopf takes over SIGTERM and SIGINT when it starts; they are ours again when it has."""
+        namespaces = self._settings.namespaces
+        started = asyncio.Event()
+        waiting = asyncio.create_task(started.wait())
+        waiting.add_done_callback(lambda _: self._listen_for_signals())
+        try:
+            await kopf.operator(
+                registry=registry(cluster, queue.add),
+                settings=operator_settings(),
+                standalone=True,
+                clusterwide=not namespaces,
+                namespaces=namespaces,
+                ready_flag=started,
+            )
+        finally:
+            waiting.cancel()
+        self._stop.set()  # it ends in peace by a signal only
+
+    async def _resync(self, cluster: Cluster, queue: WorkQueue[Key]) -> None:
+        """Every service now and then, whatever the watches say; spread out, so that they don't come all at once."""
+        spread = 0.0
+        while True:
+            try:
+                count = 0
+                for namespace in self._namespaces():
+                    for service in await cluster.list(INFERENCE_SERVICE, namespace):
+                        metadata = service["metadata"]
+                        key = Key(metadata["namespace"], metadata["name"])
+                        queue.add_after(key, random.uniform(0.0, spread))
+                        count += 1
+            except ClusterError as error:
+                log.warning("the services could not be listed: %s", error)
+                await asyncio.sleep(_RETRY)
+                continue
+            self._metrics.services.set(count)
+            self._resynced_at = time.monotonic()
+            spread = self._settings.resync / 2
+            await asyncio.sleep(self._settings.resync * random.uniform(0.9, 1.1))
+
+    # ------------------------------------------------------------------------------------------------- details
+
+    def _namespaces(self) -> Sequence[str | None]:
+        return self._settings.namespaces or (None,)
+
+    def _listen_for_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do it until the process is told to stop; whether it was done."""
+        task, stop = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                await task
+            return not self._stop.is_set()
+        finally:
+            for pending in (task, stop):
+                pending.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
+
+    def _trouble(self) -> str:
+        silent = time.monotonic() - self._resynced_at
+        if self._leading and silent > _STUCK * self._settings.resync:
+            return f"no resync since {silent:.0f} s"
+        return ""
+
+    def _unready(self) -> str:
+        return "" if self._checked else "the API server has not been reached yet"
+
+
+def _first(errors: BaseExceptionGroup[Exception]) -> Exception:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Exception)
+    return error

@@ -1,0 +1,57 @@
+"""Probes and metrics over HTTP: /healthz, /readyz, /metrics. Started by main.py before anything else.
+
+A replica that stands by is live and ready: it is there to take over.
+"""
+
+import logging
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+log = logging.getLogger(__name__)
+
+
+class Server:
+    def __init__(
+        self, registry: CollectorRegistry, *, trouble: Callable[[], str], unready: Callable[[], str]
+    ) -> None:
+        """`trouble`: why the process should be restarted; `unready`: why it cannot work yet; "" if all is well."""
+        self._registry = registry
+        self._trouble = trouble
+        self._unready = unready
+        application = web.Application()
+        application.add_routes(
+            [
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+            ]
+        )
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
+
+    async def start(self, host: str, port: int) -> int:
+        """Returns the port. Raises OSError."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, host, port)
+        await site.start()
+        bound: int = self._runner.addresses[0][1]
+        log.info("probes and metrics on http://%s:%d", host, bound)
+        return bound
+
+    async def close(self) -> None:
+        await self._runner.cleanup()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        return _verdict(self._trouble())
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return _verdict(self._unready())
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _verdict(problem: str) -> web.Response:
+    return web.Response(status=503 if problem else 200, text=(problem or "ok") + "\n")

@@ -1,0 +1,128 @@
+"""The operator's settings: command-line options, each with an environment variable for its manifest.
+
+Read once by main.py into one frozen object. A setting that cannot be used ends the process with one line.
+"""
+
+import argparse
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kvasir_operator.resources.pod import Images
+from kvasir_operator.units import parse_duration
+
+_NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True)
+class Settings:
+    images: Images
+    namespaces: tuple[str, ...]
+    """Those that are watched; empty for all."""
+    lease_namespace: str
+    lease_duration: float
+    """Seconds."""
+    identity: str
+    """Of this replica, in the Lease."""
+    host: str
+    port: int
+    """Probes and metrics."""
+    resync: float
+    """Seconds between two reconciles of every service, whether or not something happened."""
+    workers: int
+    """Services that are reconciled at the same time."""
+    log_level: str
+    log_format: str
+
+
+def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
+    """Exits with code 2 and one line for what cannot be used."""
+    parser = _parser(environment)
+    options = parser.parse_args(arguments)
+    for image in ("frontend_image", "engine_image"):
+        if not getattr(options, image):
+            flag = "--" + image.replace("_", "-")
+            parser.error(f"{flag} (or {_variable(flag)}) is missing: the image of services that name none")
+    return Settings(
+        images=Images(frontend=options.frontend_image, engine=options.engine_image),
+        namespaces=tuple(name.strip() for name in options.namespaces.split(",") if name.strip()),
+        lease_namespace=options.lease_namespace,
+        lease_duration=options.lease_duration,
+        identity=options.identity,
+        host=options.host,
+        port=options.port,
+        resync=options.resync,
+        workers=options.workers,
+        log_level=options.log_level,
+        log_format=options.log_format,
+    )
+
+
+def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m kvasir_operator",
+        description="Makes InferenceServices into pods. Options have environment variables: --port is KVASIR_PORT.",
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+
+    def option(flag: str, default: str, text: str, **more: object) -> None:
+        value = environment.get(_variable(flag), default)
+        parser.add_argument(flag, default=value, help=text, **more)  # type: ignore[arg-type]
+
+    option("--frontend-image", "", "image of frontends, for services that name none")
+    option("--engine-image", "", "image of engines, for services that name none")
+    option("--namespaces", "", "namespaces to watch, separated by commas; empty for all")
+    option("--lease-namespace", _own_namespace(environment), "where the Lease of the leading replica is")
+    option("--lease-duration", "15s", "how long others wait for a leader that fell silent", type=_at_least_a_second)
+    option("--identity", _identity(environment), "of this replica, in the Lease")
+    option("--host", "0.0.0.0", "address of probes and metrics")
+    option("--port", "8080", "port of probes and metrics; 0 takes any free one", type=_port)
+    option(
+        "--resync", "5m", "every service is looked at this often, even if nothing happens", type=_at_least_a_second
+    )
+    option("--workers", "8", "services that are reconciled at the same time", type=_count)
+    option("--log-level", "info", "what is logged", choices=["debug", "info", "warning", "error"])
+    option("--log-format", "text", "how", choices=["text", "json"])
+    return parser
+
+
+def _variable(flag: str) -> str:
+    return "KVASIR_" + flag.removeprefix("--").replace("-", "_").upper()
+
+
+def _own_namespace(environment: Mapping[str, str]) -> str:
+    try:
+        return environment.get("POD_NAMESPACE") or _NAMESPACE_FILE.read_text().strip()
+    except OSError:
+        return "default"
+
+
+def _identity(environment: Mapping[str, str]) -> str:
+    """A pod's name is its host's; outside a cluster several processes may share a host."""
+    return environment.get("POD_NAME") or f"{socket.gethostname()}_{os.getpid()}"
+
+
+def _at_least_a_second(text: str) -> float:
+    try:
+        duration = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if duration < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too short: at least 1s")
+    return duration
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: give a number from 0 to 65535")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)

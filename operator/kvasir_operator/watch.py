@@ -1,0 +1,74 @@
+"""Watches, by kopf: whatever happens to a service, a child or a pod puts the service's key on the work queue.
+
+Only low-level event handlers are registered, so kopf writes nothing into the cluster: no finalizer, no annotation,
+no status, no Event. Watches are triggers and nothing else; what is true is read by reconcile.py.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import kopf
+
+from kvasir_operator.cluster import Cluster
+from kvasir_operator.kinds import CHILDREN, INFERENCE_SERVICE, POD, Kind
+from kvasir_operator.reconcile import Key
+from kvasir_operator.resources.names import MANAGER
+
+WATCHED: Final = (*CHILDREN, POD)
+_INSTANCE: Final = "app.kubernetes.io/instance"
+
+
+def registry(cluster: Cluster, put: Callable[[Key], None]) -> kopf.OperatorRegistry:
+    """`put` is called in the event loop."""
+    handlers = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=handlers)
+    async def login(**_: Any) -> kopf.ConnectionInfo:
+        return await connection(cluster)
+
+    @kopf.on.event(*_selector(INFERENCE_SERVICE), registry=handlers)
+    async def service_changed(namespace: str | None, name: str | None, **_: Any) -> None:
+        put(Key(str(namespace), str(name)))
+
+    async def child_changed(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
+        put(Key(str(namespace), labels[_INSTANCE]))
+
+    for kind in WATCHED:
+        kopf.on.event(*_selector(kind), id=kind.plural, registry=handlers)(child_changed)
+    return handlers
+
+
+def operator_settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True  # no watch of CRDs and namespaces: fewer rights, fewer requests
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 5
+    settings.watching.server_timeout = 300  # belt and braces: every watch is renewed now and then
+    settings.process.ultimate_exiting_timeout = 10
+    for kind in WATCHED:
+        settings.watching.label_selectors[_selector(kind)] = f"app.kubernetes.io/managed-by={MANAGER},{_INSTANCE}"
+    return settings
+
+
+async def connection(cluster: Cluster) -> kopf.ConnectionInfo:
+    """The credentials of our own connection; kopf asks again when they are no longer accepted."""
+    configuration = cluster.configuration
+    header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
+    scheme, _, token = header.rpartition(" ")
+    return kopf.ConnectionInfo(
+        server=configuration.host,
+        ca_path=configuration.ssl_ca_cert,
+        insecure=not configuration.verify_ssl,
+        username=configuration.username or None,
+        password=configuration.password or None,
+        scheme=scheme or None,
+        token=token or None,
+        certificate_path=configuration.cert_file,
+        private_key_path=configuration.key_file,
+        proxy_url=configuration.proxy,
+    )
+
+
+def _selector(kind: Kind) -> tuple[str, str, str]:
+    return kind.group, kind.version, kind.plural

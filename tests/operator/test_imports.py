@@ -1,0 +1,27 @@
+"""What the operator's modules load: `kvasir up` needs neither client nor kopf, the operator no typed models."""
+
+import subprocess
+import sys
+
+import pytest
+
+PURE = ("spec", "resources.children", "status", "pods", "rollout", "failure", "settings", "workqueue")
+
+
+def loaded_by(module: str) -> set[str]:
+    code = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_modules_load_no_client(module: str) -> None:
+    loaded = loaded_by(f"kvasir_operator.{module}")
+    assert not loaded & {"kopf", "kubernetes", "aiohttp", "kvasir"}
+
+
+def test_the_operator_loads_no_typed_models_and_nothing_of_the_runtime() -> None:
+    loaded = loaded_by("kvasir_operator.main")
+    assert "kvasir" not in loaded
+    assert "torch" not in loaded
+    assert not [name for name in loaded if name.startswith("kubernetes.aio.client.models.v1_pod")]
