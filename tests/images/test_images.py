@@ -1,0 +1,66 @@
+"""What the Dockerfile, .dockerignore, the build script and pyproject.toml say about each other."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = (ROOT / "images/Dockerfile").read_text()
+IMAGES = ("operator", "frontend", "engine")
+
+
+def stage(name: str) -> str:
+    (found,) = re.findall(rf"^FROM \S+ AS {name}$(.*?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def requirements(extra: str) -> list[str]:
+    command = [sys.executable, str(ROOT / "images/requirements.py"), str(ROOT / "pyproject.toml"), extra]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def distribution(requirement: str) -> str:
+    return re.split(r"[^a-z0-9-]", requirement)[0]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_gets_what_its_extra_says(image: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(requirements(image)) == {*project["dependencies"], *project["optional-dependencies"][image]}
+
+
+@pytest.mark.parametrize("image", ["operator", "frontend"])
+def test_only_the_engine_brings_torch(image: str) -> None:
+    assert "torch" not in map(distribution, requirements(image))
+
+
+def test_the_line_that_the_torch_index_serves_is_torch_alone() -> None:
+    assert "grep '^torch'" in stage("engine")
+    assert [distribution(line) for line in requirements("engine") if line.startswith("torch")] == ["torch"]
+
+
+def test_an_extra_that_is_not_there_is_refused_by_name() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        requirements("operaator")
+    assert "no extra 'operaator'" in refused.value.stderr
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_code_is_the_last_layer_and_runs_as_a_user_with_a_number(image: str) -> None:
+    steps = re.findall(r"^(COPY|RUN|LABEL|USER|ENTRYPOINT)\b(.*)$", stage(image), re.MULTILINE)
+    layers = [arguments.strip() for name, arguments in steps if name in ("COPY", "RUN")]
+    assert layers[-1] == "--from=code /code /"
+    assert [arguments.strip() for name, arguments in steps if name == "USER"] == ["65532:65532"]
+
+
+def test_the_build_sees_what_becomes_an_image_and_nothing_else() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    allowed = {line[1:] for line in ignored if line.startswith("!")}
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
+    script = (ROOT / "images/build.py").read_text()
+    (context,) = re.findall(r"^CONTEXT: Final = \((.*)\)$", script, re.MULTILINE)
+    assert allowed == {path for line in copied for path in line.split()} == set(re.findall(r'"(.*?)"', context))

@@ -1,0 +1,170 @@
+"""What `kubectl apply -k manifests/` would send, as kubectl renders it."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+Object = dict[str, Any]
+Render = Callable[[Path], list[Object]]
+"""The objects of a kustomization."""
+
+
+@pytest.fixture(scope="module")
+def render(kubectl: str) -> Render:
+    def rendered(path: Path) -> list[Object]:
+        answer = subprocess.run([kubectl, "kustomize", str(path)], capture_output=True, text=True, check=False)
+        assert answer.returncode == 0, answer.stderr
+        return [document for document in yaml.safe_load_all(answer.stdout) if document]
+
+    return rendered
+
+
+@pytest.fixture(scope="module")
+def everything(render: Render) -> list[Object]:
+    return render(ROOT / "manifests")
+
+
+@pytest.fixture(scope="module")
+def namespaced(render: Render, tmp_path_factory: pytest.TempPathFactory) -> list[Object]:
+    """The overlay as a user would set it up for the namespace team-a."""
+    place = copy_of_manifests(tmp_path_factory.mktemp("namespaced")) / "overlays/namespaced"
+    kustomization = place / "kustomization.yaml"
+    changed = kustomization.read_text().replace("namespace: kvasir-system", "namespace: team-a")
+    kustomization.write_text(changed)
+    return render(place)
+
+
+def copy_of_manifests(directory: Path) -> Path:
+    for name in ("crds", "manifests"):
+        shutil.copytree(ROOT / name, directory / name)
+    return directory / "manifests"
+
+
+def find(objects: list[Object], kind: str, name: str) -> Object:
+    (found,) = (item for item in objects if (item["kind"], item["metadata"]["name"]) == (kind, name))
+    return found
+
+
+def pod_spec(objects: list[Object]) -> Object:
+    spec: Object = find(objects, "Deployment", "kvasir-operator")["spec"]["template"]["spec"]
+    return spec
+
+
+def environment(objects: list[Object]) -> dict[str, str]:
+    return {entry["name"]: entry.get("value", "") for entry in pod_spec(objects)["containers"][0]["env"]}
+
+
+def test_one_command_installs_definition_rights_and_operator(everything: list[Object]) -> None:
+    kinds = {item["kind"] for item in everything}
+    assert {"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Deployment"} <= kinds
+
+
+def test_the_definition_is_the_one_that_kvasir_up_uses(everything: list[Object]) -> None:
+    name = "inferenceservices.serving.kvasir.dev"
+    ours = yaml.safe_load((ROOT / "crds" / f"{name}.yaml").read_text())
+    assert find(everything, "CustomResourceDefinition", name)["spec"] == ours["spec"]
+
+
+def test_nothing_is_granted_by_wildcard(everything: list[Object]) -> None:
+    for role in everything:
+        for rule in role.get("rules", ()):
+            assert "*" not in (*rule["verbs"], *rule["resources"], *rule["apiGroups"]), role["metadata"]["name"]
+
+
+def test_the_operator_cannot_grant_rights_nor_run_commands_in_pods(everything: list[Object]) -> None:
+    rules = find(everything, "ClusterRole", "kvasir-operator")["rules"]
+    resources = {resource for rule in rules for resource in rule["resources"]}
+    assert not resources & {"roles", "rolebindings", "clusterroles", "clusterrolebindings", "pods/exec"}
+    assert not {verb for rule in rules for verb in rule["verbs"]} & {"bind", "escalate", "impersonate"}
+
+
+def test_every_binding_binds_the_operators_account(everything: list[Object]) -> None:
+    for binding in everything:
+        if binding["kind"] in ("RoleBinding", "ClusterRoleBinding"):
+            subject = {"kind": "ServiceAccount", "name": "kvasir-operator", "namespace": "kvasir-system"}
+            assert binding["subjects"] == [subject]
+
+
+def test_the_pods_meet_the_restricted_pod_security_standard(everything: list[Object]) -> None:
+    spec = pod_spec(everything)
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in spec["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    namespace = find(everything, "Namespace", "kvasir-system")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_the_pods_run_as_the_user_that_the_image_is_made_for(everything: list[Object]) -> None:
+    users = set(re.findall(r"^USER (.*)$", (ROOT / "images/Dockerfile").read_text(), re.MULTILINE))
+    context = pod_spec(everything)["securityContext"]
+    assert users == {f"{context['runAsUser']}:{context['runAsGroup']}"}
+
+
+def test_selectors_select_the_operators_pods(everything: list[Object]) -> None:
+    deployment = find(everything, "Deployment", "kvasir-operator")["spec"]
+    labels = deployment["template"]["metadata"]["labels"].items()
+    assert deployment["selector"]["matchLabels"].items() <= labels
+    budget = find(everything, "PodDisruptionBudget", "kvasir-operator")["spec"]["selector"]
+    policy = find(everything, "NetworkPolicy", "kvasir-operator")["spec"]["podSelector"]
+    assert budget["matchLabels"].items() <= labels
+    assert policy["matchLabels"].items() <= labels
+
+
+def test_kustomizes_images_reach_the_operator_and_what_it_makes(render: Render, tmp_path: Path) -> None:
+    base = copy_of_manifests(tmp_path) / "base"
+    kustomization = yaml.safe_load((base / "kustomization.yaml").read_text())
+    for image in kustomization["images"]:
+        image |= {"newName": f"registry.example/{image['name']}", "newTag": "1.2"}
+    (base / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    objects = render(base)
+    assert pod_spec(objects)["containers"][0]["image"] == "registry.example/kvasir-operator:1.2"
+    assert environment(objects)["KVASIR_FRONTEND_IMAGE"] == "registry.example/kvasir-frontend:1.2"
+    assert environment(objects)["KVASIR_ENGINE_IMAGE"] == "registry.example/kvasir-engine:1.2"
+
+
+def test_an_overlay_can_set_the_images_too(render: Render, tmp_path: Path) -> None:
+    manifests = copy_of_manifests(tmp_path)
+    overlay = manifests / "overlays/mine"
+    overlay.mkdir()
+    shutil.copy(manifests / "base/image-fields.yaml", overlay)
+    kustomization = {
+        "resources": ["../../base"],
+        "configurations": ["image-fields.yaml"],
+        "images": [{"name": "kvasir-engine", "newName": "registry.example/engine", "newTag": "1.2"}],
+    }
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    assert environment(render(overlay))["KVASIR_ENGINE_IMAGE"] == "registry.example/engine:1.2"
+
+
+def test_the_namespaced_operator_has_no_rights_outside_its_namespace(namespaced: list[Object]) -> None:
+    assert not {"ClusterRole", "ClusterRoleBinding"} & {item["kind"] for item in namespaced}
+    cluster_wide = ("CustomResourceDefinition", "Namespace")
+    assert {item["metadata"]["namespace"] for item in namespaced if item["kind"] not in cluster_wide} == {"team-a"}
+
+
+def test_the_namespaced_operators_bindings_follow_it(namespaced: list[Object]) -> None:
+    for binding in (item for item in namespaced if item["kind"] == "RoleBinding"):
+        assert binding["roleRef"]["kind"] == "Role"
+        assert binding["subjects"][0]["namespace"] == "team-a"
+
+
+def test_the_namespaced_operator_may_do_the_same_there(everything: list[Object], namespaced: list[Object]) -> None:
+    ours = find(everything, "ClusterRole", "kvasir-operator")["rules"]
+    assert find(namespaced, "Role", "kvasir-operator")["rules"] == [r for r in ours if r["resources"] != ["nodes"]]
+
+
+def test_the_namespaced_operator_watches_its_own_namespace(namespaced: list[Object]) -> None:
+    env = {entry["name"]: entry for entry in pod_spec(namespaced)["containers"][0]["env"]}
+    assert env["KVASIR_NAMESPACES"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.namespace"
