@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up test lint format clean
+.PHONY: help up test images lint format cluster cluster-down kind-node clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, until Ctrl-C
 	@exec $(BIN)/kvasir up manifests/examples/demo.yaml
@@ -19,8 +19,20 @@ test: lint  ## lint, types, layering and all tests
 lint: $(VENV)/.dev  ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
+images:  ## build the three container images, with docker or buildah
+	@$(PYTHON) images/build.py $(IMAGES_ARGS)
+
 format: $(VENV)/.dev  ## rewrite the code as ruff wants it
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+cluster: | $(BIN)/python  ## a Kubernetes of three nodes on this machine, left up; tells how to use it
+	@$(BIN)/python -m e2e.kind up
+
+cluster-down: | $(BIN)/python  ## remove that cluster and every trace of it
+	@$(BIN)/python -m e2e.kind down
+
+kind-node: | $(BIN)/python  ## make the node image that a machine without a registry needs, ahead of a cluster
+	@$(BIN)/python -m e2e.kind node
 
 clean:  ## remove the environment and every cache
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

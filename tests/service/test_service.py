@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import subprocess
+import sys
 import time
 
 import httpx
@@ -45,7 +46,17 @@ def test_the_printed_curl_line_works_as_printed(service: Service) -> None:
 
 
 def test_chat_asks_once_from_the_command_line(service: Service) -> None:
-    command = ["kvasir", "chat", service.url, "-m", "What is Kvasir?", "--temperature", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "kvasir.cli.main",
+        "chat",
+        service.url,
+        "-m",
+        "What is Kvasir?",
+        "--temperature",
+        "0",
+    ]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     assert "serves large language models" in printed
 

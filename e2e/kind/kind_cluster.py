@@ -1,0 +1,110 @@
+"""A cluster that kind runs: the same three nodes on every machine, whichever docker engine they are containers of.
+
+Made by `own` and `plain`; the tests hold it as a `cluster.Cluster`.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from e2e.kind import load
+from e2e.kind.progress import KindError, Log
+
+NAME = "kvasir"
+_READY_WITHIN = "180s"
+
+
+def config(address: str | None = None, port: int | None = None) -> str:
+    """kind's configuration, as JSON: one control-plane node, two workers for what needs several nodes."""
+    networking = {} if address is None else {"networking": {"apiServerAddress": address, "apiServerPort": port}}
+    nodes = [{"role": "control-plane"}, {"role": "worker"}, {"role": "worker"}]
+    return json.dumps({"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": nodes} | networking)
+
+
+class KindCluster:
+    """`builder`: whose store images are looked up in by name; buildah's where no docker builds them."""
+
+    can_load = True
+
+    def __init__(
+        self, kubeconfig: Path, tools: Path | None, settings: dict[str, str], builder: Literal["docker", "buildah"]
+    ) -> None:
+        self.kubeconfig = kubeconfig
+        self.tools = tools
+        self._settings = settings
+        self._builder = builder
+
+    def environment(self) -> dict[str, str]:
+        """For programs that speak to the cluster: KUBECONFIG, PATH with kubectl, the docker engine's address."""
+        path = os.environ.get("PATH", os.defpath)
+        found = {"PATH": path if self.tools is None else f"{self.tools}{os.pathsep}{path}"}
+        return {"KUBECONFIG": str(self.kubeconfig), **self._settings, **found}
+
+    def create(self, log: Log, image: str | None, configuration: str) -> None:
+        """Start the nodes and wait until all are Ready."""
+        path = self.kubeconfig.with_name("kind.json")
+        path.write_text(configuration)
+        options = ["--name", NAME, "--config", str(path), "--kubeconfig", str(self.kubeconfig)]
+        options += [] if image is None else ["--image", image]
+        log.run("kind", "create", "cluster", "--retain", *options, env=self.environment())
+        log.run(
+            "kubectl",
+            "wait",
+            "--for=condition=Ready",
+            "node",
+            "--all",
+            f"--timeout={_READY_WITHIN}",
+            env=self.environment(),
+        )
+
+    def wait_for_system(self, log: Log) -> None:
+        """Until the pods of the cluster itself are ready: DNS, network, storage."""
+        options = ("--for=condition=Ready", "pod", "--all", "--all-namespaces", f"--timeout={_READY_WITHIN}")
+        log.run("kubectl", "wait", *options, env=self.environment())
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        return self._run("kubectl", *arguments, stdin=stdin)
+
+    def nodes(self) -> list[str]:
+        return self.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").split()
+
+    def load_image(self, source: str | Path, nodes: Sequence[str] | None = None, name: str | None = None) -> str:
+        """Bring an image, by name or as the Path of an archive, into these nodes (else all); its name there.
+
+        `name` renames an image of buildah's or an archive on the way. Load big images only where their pods run:
+        each node holds a copy.
+        """
+        targets = list(nodes or self.nodes())
+        if self._builder == "buildah":
+            return load.load(source, [load.Node(node, self._enter(node)) for node in targets], name)
+        if name is not None:
+            raise KindError("Images of docker's keep their name: `docker tag` it first")
+        kind = "image-archive" if isinstance(source, Path) else "docker-image"
+        self._run("kind", "load", kind, str(source), "--name", NAME, "--nodes", ",".join(targets))
+        return str(source)
+
+    def docker(self, *arguments: str) -> str:
+        """Docker's command line; nodes are containers of their own names."""
+        return self._run("docker", *arguments)
+
+    def stop_node(self, node: str) -> None:
+        """As a power cut; Kubernetes says NotReady after about 40 seconds."""
+        self.docker("stop", "--time", "0", node)
+
+    def start_node(self, node: str) -> None:
+        self.docker("start", node)
+
+    def _enter(self, node: str) -> tuple[str, ...]:
+        docker = "docker" if self.tools is None else str(self.tools / "docker")
+        return (docker, "-H", self._settings["DOCKER_HOST"], "exec", "-i", node)
+
+    def _run(self, *command: str, stdin: str | None = None) -> str:
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, env={**os.environ, **self.environment()}
+        )
+        if done.returncode:
+            raise KindError(f"{' '.join(command)}: {done.stderr.strip()}")
+        return done.stdout
