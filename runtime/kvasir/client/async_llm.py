@@ -55,6 +55,8 @@ class AsyncLLM:
             fingerprint=model.fingerprint,
             tokenizer_hash=model.tokenizer_hash,
             listener=self,
+            # One HTTP request with many prompts can come, and be given up, before an engine has read any of them.
+            burst=2 * config.server.max_live_requests,
         )
         # Outputs that do not fit together: the link takes the engine for lost, and comes back to engine_lost below.
         self._outputs = OutputProcessor(self._journal, observer, model.eos_token_ids, distrust=self._link.lose)
@@ -168,7 +170,8 @@ class AsyncLLM:
 
     def engine_outputs(self, engine: Engine, outputs: Outputs) -> None:
         self._outputs.receive(engine.incarnation, outputs.outputs)
-        self._router.reported(engine)
+        if not engine.lost:  # by these very outputs: the router has forgotten it
+            self._router.reported(engine)
 
     def engine_lost(self, engine: Engine, reason: str) -> None:
         """Its requests end here; what it sent before it was lost still reaches their consumers."""

@@ -59,12 +59,21 @@ class FrontendLink:
     """All engines of this frontend."""
 
     def __init__(
-        self, config: LinkConfig, *, service: str, fingerprint: str, tokenizer_hash: str, listener: LinkListener
+        self,
+        config: LinkConfig,
+        *,
+        service: str,
+        fingerprint: str,
+        tokenizer_hash: str,
+        listener: LinkListener,
+        burst: int = 0,
     ) -> None:
+        """`burst`: messages that `send` may be given for one engine at once, which then is not lost."""
         self.incarnation = f"frontend-{secrets.token_hex(4)}"
         self._config = config
         self._terms = Terms(service, fingerprint, tokenizer_hash)
         self._listener = listener
+        self._burst = burst
         self._sockets: LinkSockets | None = None
         self._engines: dict[str, Engine] = {}
         self._strangers: set[str] = set()
@@ -90,7 +99,7 @@ class FrontendLink:
     async def start(self) -> None:
         """Wait for engines from now on. Raises ConfigError for an address or keys that cannot be used."""
         self._loop = asyncio.get_running_loop()
-        self._sockets = LinkSockets(self._config, self._on_frames, self._on_broken_connection)
+        self._sockets = LinkSockets(self._config, self._on_frames, self._on_broken_connection, self._burst)
         self._plan_tick()
         encryption = "encrypted" if self._sockets.encrypted else "on this machine only"
         log.info("%s waits for engines on %s, %s", self.incarnation, self.addresses, encryption)

@@ -112,7 +112,8 @@ class InputProcessor:
             seed=_checked_seed(seed),
             temperature=_checked_temperature(temperature),
             top_p=_checked_top_p(top_p),
-            top_k=_checked_top_k(top_k),
+            # More than the vocabulary keeps all, and need not fit into an engine's 64 bits.
+            top_k=min(_checked_top_k(top_k), self._model.vocab_size),
             stop_token_ids=self._checked_stop_token_ids(stop_token_ids),
             ignore_eos=ignore_eos,
         )
@@ -146,9 +147,22 @@ class InputProcessor:
             raise InvalidRequest(
                 "the text holds half of a surrogate pair (\\ud800 to \\udfff): send complete characters", param
             ) from None
+        self._check_length(text, param)
         return self._tokenizer.encode(text, add_special_tokens)
 
     # ------------------------------------------------------------------------------------------ limits
+
+    def _check_length(self, text: str, param: str) -> None:
+        """Before a text is tokenized: megabytes keep a thread, for which others wait, busy for minutes."""
+        limit = self._max_model_len()
+        characters = limit * self._tokenizer.longest_token
+        if len(text) > characters:
+            raise InvalidRequest(
+                f"the prompt has {len(text)} characters, and the context of {limit} tokens holds {characters} of "
+                "them at the very most: shorten the prompt",
+                param,
+                "context_length_exceeded",
+            )
 
     def _check_prompt(self, prompt_token_ids: Sequence[int]) -> None:
         if not prompt_token_ids:

@@ -23,9 +23,14 @@ class LinkSockets:
     """Open from the moment it is made, on the running event loop."""
 
     def __init__(
-        self, config: LinkConfig, on_frames: Callable[[list[bytes]], None], on_broken: Callable[[], None]
+        self,
+        config: LinkConfig,
+        on_frames: Callable[[list[bytes]], None],
+        on_broken: Callable[[], None],
+        burst: int,
     ) -> None:
-        """`on_frames` gets each message, identity first; `on_broken` is called when some connection ended.
+        """`on_frames` gets each message, identity first; `on_broken` is called when some connection ended; `burst`
+        is the number of messages that may be sent to one engine at once.
 
         Raises ConfigError for an address or keys that cannot be used.
         """
@@ -35,7 +40,7 @@ class LinkSockets:
         self._seldom = SeldomLog(log)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._key_check: ClientKeyCheck | None = None
-        router = self._make_router(None if address.is_ipc else keys)
+        router = self._make_router(None if address.is_ipc else keys, burst)
         try:
             # Before engines can connect: a connection that nobody answers for is refused.
             if keys is not None and not address.is_ipc:
@@ -70,9 +75,9 @@ class LinkSockets:
             self._key_check.close()
         await asyncio.get_running_loop().run_in_executor(None, self._context.term)  # waits for the farewell
 
-    def _make_router(self, keys: LinkKeys | None) -> "zmq.Socket[bytes]":
+    def _make_router(self, keys: LinkKeys | None, burst: int) -> "zmq.Socket[bytes]":
         router = self._context.socket(zmq.ROUTER)
-        limit(router)
+        limit(router, burst)
         router.router_mandatory = True  # else a message for nobody, or for a full queue, is dropped in silence
         router.router_handover = True  # an engine that reconnects takes its name over from the broken connection
         if keys is not None:

@@ -5,22 +5,10 @@ throttled and memory beyond the limit ends the process. Torch-free; called by th
 """
 
 import os
-from collections.abc import MutableMapping
 from pathlib import Path
 
 _UNLIMITED = 2**60
 """cgroup v1 writes "no limit" as a number near 2**63."""
-
-
-def limit_spinning(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Let the threads of an OpenMP team sleep soon after a parallel region, not spin for the next. Before torch.
-
-    Threads that spin while another process needs their core hold up the very thread they wait for: with a busy
-    neighbour on two cores a row of small matrix products took 21 ms instead of 6, and on a quiet machine it is as
-    fast either way to within a tenth. What the user has set is left alone.
-    """
-    if "GOMP_SPINCOUNT" not in environ and "OMP_WAIT_POLICY" not in environ:
-        environ["GOMP_SPINCOUNT"] = "1000"
 
 
 def cgroup_cores(root: Path = Path("/")) -> int:

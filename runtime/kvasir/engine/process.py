@@ -18,7 +18,6 @@ from types import FrameType
 from prometheus_client import CollectorRegistry
 
 import kvasir
-from kvasir.config.machine import limit_spinning
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine
 from kvasir.config.settings import EngineConfig
@@ -100,7 +99,6 @@ class EngineProcess:
             link = self._link = EngineLink(self._config.link, self._identity(model))
             self._status.link_problem = lambda: link.problem
             link.start()
-            limit_spinning()
             settings = _resolve(self._config, model)
         with self._phase(Phase.LOADING):
             executor = self._executor = self._load(settings, model)

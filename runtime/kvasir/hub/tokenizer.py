@@ -27,6 +27,8 @@ class Tokenizer:
             token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special
         )
         """Tokens that steer the model and are no text."""
+        self.longest_token = max(map(len, backend.get_vocab()), default=1)
+        """Characters that a single token stands for at most."""
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """`add_special_tokens` adds what the model expects around a text, a begin-of-sequence token for example.

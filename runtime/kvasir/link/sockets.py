@@ -42,10 +42,13 @@ def step_age_limit(timeout: float) -> float:
     return _STEP_AGE_FACTOR * timeout
 
 
-def limit(socket: zmq.Socket[bytes]) -> None:
-    """Bound what the socket keeps; nothing is sent after it is closed."""
+def limit(socket: zmq.Socket[bytes], burst: int = 0) -> None:
+    """Bound what the socket keeps; nothing is sent after it is closed.
+
+    `burst`: messages that may be sent at once, on top of what comes step by step: no peer reads so fast.
+    """
     socket.linger = 0
-    socket.sndhwm = QUEUE_MESSAGES
+    socket.sndhwm = QUEUE_MESSAGES + burst
     socket.rcvhwm = QUEUE_MESSAGES
     socket.maxmsgsize = MAX_MESSAGE_BYTES
 

@@ -18,10 +18,13 @@ from kvasir.client.input_processor import Prompted
 from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ServerConfig
 from kvasir.hub.model import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
+from kvasir.link.sockets import QUEUE_MESSAGES
+from kvasir.params import SamplingParams
 from kvasir.protocol import Abort, AddRequest, FinishReason, Ready, RequestOutput
 from runtime.client import trained
 from runtime.client.observers import RecordingObserver
 from runtime.client.scripted_engine import PATIENCE, ScriptedEngine
+from runtime.link.peers import BareEngine
 
 MODEL: ModelInfo = trained.model_info()
 LIVE_LIMIT = 300
@@ -292,6 +295,40 @@ async def test_more_requests_than_the_limit_are_refused(service: Service) -> Non
         reader.cancel()
     await asyncio.wait(readers)
     assert service.llm.live_requests == 0
+
+
+async def test_all_requests_at_once_come_and_go_before_an_engine_has_read_one(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    limit = 2 * QUEUE_MESSAGES
+    config = FrontendConfig(
+        model=ModelConfig("demo://"),
+        server=ServerConfig(max_live_requests=limit),
+        link=LinkConfig(link=(f"ipc://{tmp_path}/crowd",)),
+    )
+    llm = WatchedLLM(config, MODEL, tokenizer, None, observer=RecordingObserver())
+    llm.changed = asyncio.Event()
+    await llm.start()
+    slow = BareEngine(llm.link_address, "slow", rcvhwm=1)
+    slow.introduce(service="", fingerprint=MODEL.fingerprint, tokenizer_hash=MODEL.tokenizer_hash)
+    async with asyncio.timeout(PATIENCE):
+        while "slow" not in llm.engines or not llm.engines["slow"].usable:
+            llm.changed.clear()
+            await llm.changed.wait()
+    prompted = Prompted([5] * 500, SamplingParams(max_tokens=8, seed=0))
+    readers = [asyncio.create_task(anext(llm.generate(f"r{n}", prompted))) for n in range(limit)]
+    await asyncio.sleep(0)
+    assert llm.live_requests == limit
+    for reader in readers:
+        reader.cancel()
+    results = await asyncio.gather(*readers, return_exceptions=True)
+    assert {type(result) for result in results} == {asyncio.CancelledError}
+    assert llm.live_requests == 0
+    assert llm.engines["slow"].usable
+    aborted = [(await asyncio.to_thread(slow.expect, Abort)).request_ids for _ in range(limit)]
+    assert {request_id for ids in aborted for request_id in ids} == {f"r{n}" for n in range(limit)}
+    await llm.close()
+    slow.close()
 
 
 async def test_the_context_is_what_every_ready_engine_can_hold(service: Service) -> None:

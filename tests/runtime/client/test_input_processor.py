@@ -50,6 +50,8 @@ def processor(directory: Path, tokenizer: Tokenizer) -> Iterator[InputProcessor]
 class SlowTokenizer:
     """Encodes when it is told to."""
 
+    longest_token = 1000
+
     def __init__(self) -> None:
         self.go = threading.Event()
         self.threads: list[int] = []
@@ -79,6 +81,11 @@ def test_seeds_that_are_not_given_differ_and_fit_into_64_bits(processor: InputPr
     assert len(seeds) == 50
     assert all(-(2**63) <= seed < 2**63 for seed in seeds)
     assert min(seeds) < 0 < max(seeds)
+
+
+@pytest.mark.parametrize("top_k", [700, 701, 2**63, 2**64 - 1])
+def test_a_top_k_beyond_the_vocabulary_is_no_more_than_all_of_it(processor: InputProcessor, top_k: int) -> None:
+    assert processor.prepare([5], top_k=top_k).params.top_k == 700
 
 
 def test_stop_tokens_are_kept_once(processor: InputProcessor) -> None:
@@ -191,4 +198,20 @@ async def test_only_so_many_long_texts_wait() -> None:
     slow.go.set()
     await asyncio.gather(*waiting)
     assert await processor.tokenize(text) == [1]
+    processor.close()
+
+
+async def test_a_text_that_no_context_can_hold_is_refused_before_it_is_tokenized() -> None:
+    slow = SlowTokenizer()
+    processor = processor_of(slow, ChatTemplate(TEMPLATE, {}))  # type: ignore[arg-type]
+    text = "x" * (LIMIT * slow.longest_token + 1)
+    with pytest.raises(InvalidRequest, match=f"{len(text)} characters.*shorten the prompt") as caught:
+        await processor.tokenize(text)
+    assert (caught.value.param, caught.value.code) == ("prompt", "context_length_exceeded")
+    with pytest.raises(InvalidRequest, match="characters") as caught:
+        await processor.render_chat([{"role": "user", "content": text}])
+    assert caught.value.param == "messages"
+    assert not slow.threads
+    slow.go.set()
+    assert await processor.tokenize(text[1:]) == [1]
     processor.close()

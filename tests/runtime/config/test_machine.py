@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.config.machine import cgroup_cores, cpu_flags, cpu_name, limit_spinning, memory_limit, resident_memory
+from kvasir.config.machine import cgroup_cores, cpu_flags, cpu_name, memory_limit, resident_memory
 
 GiB = 2**30
 
@@ -95,13 +95,3 @@ def test_what_the_cpu_is(root: Path) -> None:
 def test_this_machine() -> None:
     assert 1 <= cgroup_cores() <= (os.cpu_count() or 1)
     assert 0 < resident_memory() < memory_limit()
-
-
-def test_spinning_is_limited_unless_the_user_decided_otherwise() -> None:
-    environ: dict[str, str] = {}
-    limit_spinning(environ)
-    assert environ == {"GOMP_SPINCOUNT": "1000"}
-    for decided in ({"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "0"}):
-        environ = dict(decided)
-        limit_spinning(environ)
-        assert environ == decided

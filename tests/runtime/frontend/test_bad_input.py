@@ -120,6 +120,18 @@ async def test_a_bad_field_is_named(
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_a_name_of_megabytes_is_refused_without_looking_for_one_like_it(
+    shared: Frontend, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("difflib.get_close_matches", lambda *args, **kwargs: pytest.fail("looked"))
+    name = "max_token" * 500_000
+    async with shared.http() as client:
+        response = await client.post(path, json={name: 5})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == name
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 @pytest.mark.parametrize(
     ("body", "text"),
     [

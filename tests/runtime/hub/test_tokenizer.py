@@ -127,3 +127,10 @@ def test_broken_file_is_named(tmp_path: Path, file: str, content: str, said: str
     (path / file).write_text(content)
     with pytest.raises(HubError, match=rf"{path}/{file}.*{said}.*download it again"):
         load_tokenizer(path)
+
+
+def test_no_token_stands_for_more_characters_than_the_longest() -> None:
+    tokenizer = load_tokenizer(fetch("demo://", weights=False))
+    ids = tokenizer.backend.get_vocab().values()
+    texts = [tokenizer.decode([token_id], skip_special_tokens=False) for token_id in ids]
+    assert 1 < max(map(len, texts)) <= tokenizer.longest_token

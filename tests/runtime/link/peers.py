@@ -124,10 +124,19 @@ class Frontend:
 
 
 @contextlib.asynccontextmanager
-async def frontend(address: str, keys: Path | None = None, silence: float = 10.0) -> AsyncIterator[Frontend]:
+async def frontend(
+    address: str, keys: Path | None = None, silence: float = 10.0, burst: int = 0
+) -> AsyncIterator[Frontend]:
     listener = Listener()
     config = LinkConfig(link=(address,), link_keys=str(keys) if keys else None, heartbeat_timeout=silence)
-    link = FrontendLink(config, service="uid", fingerprint="model", tokenizer_hash="tokenizer", listener=listener)
+    link = FrontendLink(
+        config,
+        service="uid",
+        fingerprint="model",
+        tokenizer_hash="tokenizer",
+        listener=listener,
+        burst=burst,
+    )
     await link.start()
     try:
         yield Frontend(link, listener)

@@ -214,6 +214,19 @@ async def test_an_engine_that_stops_reading_is_lost_with_little_in_its_queue(f, 
         await asyncio.gather(f.ask(other.incarnation), serve_one(other))
 
 
+async def test_an_engine_is_not_lost_by_as_many_messages_at_once_as_were_announced(sockets):
+    burst = 4 * QUEUE_MESSAGES
+    async with frontend(f"ipc://{sockets}/link", burst=burst) as f:
+        slow = BareEngine(f.link.addresses, "slow", rcvhwm=1)
+        slow.introduce()
+        await f.ready("slow")
+        message = Abort(["x" * 10_000])  # large, so that the kernel's buffers hold few
+        assert all(f.link.send("slow", message) for _ in range(burst))
+        for _ in range(burst):
+            await expect(slow, Abort)
+        slow.close()
+
+
 async def test_an_engine_that_falls_silent_is_lost_after_the_timeout(sockets):
     async with frontend(f"ipc://{sockets}/link", silence=0.3) as f:
         mute = BareEngine(f.link.addresses, "mute")

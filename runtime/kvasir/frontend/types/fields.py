@@ -27,6 +27,9 @@ _JSON_NAMES = {
     "null": "null",
 }
 
+_LONGEST_TYPO = 64
+"""Characters of an unknown name that is compared with the known ones: that takes seconds for megabytes."""
+
 
 @dataclass(frozen=True)
 class Schema(Generic[Request]):
@@ -92,6 +95,8 @@ def _accepted(harmless: tuple[Any, ...]) -> str:
 
 
 def _suggestion(name: str, schema: Schema[Any]) -> str:
+    if len(name) > _LONGEST_TYPO:
+        return ""
     close = difflib.get_close_matches(name, schema.fields, n=1)
     return f": did you mean {close[0]}?" if close else ""
 
