@@ -36,14 +36,26 @@ def parser() -> OptionParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    headers = {"Authorization": f"Bearer {args.api_key}"} if args.api_key else {}
+    headers = {b"Authorization": f"Bearer {args.api_key}".encode()} if args.api_key else {}
+    url = base_url(args.url)
     timeout = httpx.Timeout(600, connect=5)
-    with httpx.Client(base_url=args.url.rstrip("/"), headers=headers, timeout=timeout) as http:
+    with httpx.Client(base_url=url, headers=headers, timeout=timeout) as http:
         chat = Chat(http, args)
         if args.message is not None or not sys.stdin.isatty():
             chat.ask(args.message if args.message is not None else sys.stdin.read())
             return 0
-        return _dialogue(chat, args.url)
+        return _dialogue(chat, url)
+
+
+def base_url(text: str) -> str:
+    """Also of a URL with the /v1 that other clients want, and of a bare host:port. Raises ConfigError."""
+    try:
+        url = httpx.URL(text if "://" in text else f"http://{text}")
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"{text} is no URL: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(f"{text} is not the URL of a server: give http://HOST:PORT")
+    return str(url).rstrip("/").removesuffix("/v1")
 
 
 class ChatError(ConfigError):

@@ -3,6 +3,7 @@
 import argparse
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 from kvasir.config.options import ConfigError, OptionParser, parse_int
 from kvasir.local.gpus import take_gpus
@@ -12,6 +13,8 @@ from kvasir.local.place import open_place
 from kvasir.local.pods import service_processes, without_effect
 from kvasir.local.run import LocalService, run_services
 from kvasir_operator.spec import InferenceService
+
+LAST_PORT: Final = 65535
 
 
 def parser() -> OptionParser:
@@ -29,7 +32,7 @@ def parser() -> OptionParser:
     )
     result.add_argument(
         "--port",
-        type=parse_int(0, 65535),
+        type=parse_int(0, LAST_PORT),
         default=8000,
         metavar="N",
         help="port of the first service, the next ones follow; 0 takes any free ones [default: %(default)s]",
@@ -39,6 +42,7 @@ def parser() -> OptionParser:
 
 def run(args: argparse.Namespace) -> int:
     manifest = read_manifest(args.manifest)
+    _check_ports(args.port, len(manifest.services))
     with ExitStack() as stack:
         services = [
             _prepare(stack, manifest, service, args.host, args.port + number if args.port else 0)
@@ -46,6 +50,16 @@ def run(args: argparse.Namespace) -> int:
         ]
         run_services(services)
         return 0
+
+
+def _check_ports(first: int, services: int) -> None:
+    """Beyond the last port, the socket would quietly take another one."""
+    last = first + services - 1
+    if last > LAST_PORT:
+        raise ConfigError(
+            f"--port {first}: {services} services take the ports up to {last}, and the last one there is "
+            f"{LAST_PORT}: choose a smaller --port"
+        )
 
 
 def _prepare(stack: ExitStack, manifest: Manifest, service: InferenceService, host: str, port: int) -> LocalService:

@@ -8,6 +8,7 @@ kvasir.config.resolve.
 
 import argparse
 import dataclasses
+import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,7 +32,10 @@ class OptionParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\nSee {self.prog} --help.\n")
+        unknown = re.search(r"unrecognized arguments: (--[\w-]+)", message)
+        close = difflib.get_close_matches(unknown[1], self._option_string_actions, n=1) if unknown else []
+        meant = f" (did you mean {close[0]}?)" if close else ""
+        self.exit(2, f"{self.prog}: {message}{meant}\nSee {self.prog} --help.\n")
 
 
 def option(

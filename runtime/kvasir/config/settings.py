@@ -112,6 +112,13 @@ class LinkConfig:
         10.0, "a peer silent for this long is lost", parse=parse_duration, metavar="TIME"
     )
 
+    def __post_init__(self) -> None:
+        if self.heartbeat_timeout <= 0:
+            raise ConfigError(
+                f"--heartbeat-timeout {self.heartbeat_timeout:g}: every peer would be lost at once; heartbeats "
+                "come each second, so give 3s or more"
+            )
+
 
 @dataclass(frozen=True)
 class OpsConfig:
@@ -148,6 +155,12 @@ class ServerConfig:
         parse=parse_duration,
         metavar="TIME",
     )
+
+    def __post_init__(self) -> None:
+        if self.max_request_bytes < 1:
+            raise ConfigError(
+                f"--max-request-bytes {self.max_request_bytes}: no request would fit; give 1Mi or more"
+            )
 
 
 @dataclass(frozen=True)

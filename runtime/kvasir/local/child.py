@@ -27,6 +27,7 @@ class Child:
     @classmethod
     async def spawn(cls, spec: ProcessSpec, log: Path) -> "Child":
         """Start it, with everything that it prints going to the end of the log."""
+        log.parent.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up meanwhile
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),
@@ -70,10 +71,14 @@ class Child:
             self._signal_group(signal.SIGKILL)
 
     def last_lines(self, count: int = 12, size: int = 16384) -> list[str]:
-        """The end of what this life printed."""
-        with self._log.open("rb") as log:
+        """The end of what this life printed; nothing if its log was deleted."""
+        try:
+            log = self._log.open("rb")
+        except FileNotFoundError:
+            return []
+        with log:
             end = log.seek(0, os.SEEK_END)
-            start = max(self._log_start, end - size)
+            start = min(max(self._log_start, end - size), end)
             log.seek(start)
             text = log.read(end - start).decode(errors="replace")
         return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]

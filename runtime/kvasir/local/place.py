@@ -6,15 +6,14 @@ back. The environments made here replace what pods get from Kubernetes.
 
 import os
 import random
-import shutil
 import socket
-import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvasir.config.options import ConfigError
+from kvasir.local.private_directory import PrivateDirectory
 
 
 @dataclass(frozen=True)
@@ -22,8 +21,7 @@ class Place:
     """The addresses of one service's processes."""
 
     service: str
-    directory: Path
-    """Private to this user (0700), removed at the end."""
+    private: PrivateDirectory
     listener: socket.socket
     """Shared by the frontends: each inherits it."""
     links: tuple[str, ...]
@@ -34,6 +32,11 @@ class Place:
     """One per engine, as CUDA_VISIBLE_DEVICES; empty for CPU engines."""
     logs: Path
     uid: str
+
+    @property
+    def directory(self) -> Path:
+        """Private to this user, removed at the end."""
+        return self.private.path
 
     @property
     def url(self) -> str:
@@ -74,9 +77,13 @@ class Place:
                 file.write(value)
         return directory
 
+    def stop_listening(self) -> None:
+        """Once no frontend is started any more: else connections would wait here that nobody accepts."""
+        self.listener.close()
+
     def close(self) -> None:
         self.listener.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self.private.close()
 
 
 def open_place(
@@ -86,17 +93,16 @@ def open_place(
     listener = _listen(host, port)
     try:
         logs = _log_directory(f"{service}-{listener.getsockname()[1]}")
-        # Below /tmp, not TMPDIR, which may be long: the path of an ipc socket has at most 107 characters.
-        directory = Path(tempfile.mkdtemp(prefix="kvasir-", dir="/tmp"))
         ops_ports = _free_ports(engines)
+        private = PrivateDirectory()
     except BaseException:
         listener.close()
         raise
     return Place(
         service=service,
-        directory=directory,
+        private=private,
         listener=listener,
-        links=tuple(f"ipc://{directory}/f{number}" for number in range(frontends)),
+        links=tuple(f"ipc://{private.path}/f{number}" for number in range(frontends)),
         ops_ports=ops_ports,
         gpus=tuple(gpus),
         logs=logs,

@@ -26,12 +26,18 @@ class LocalService:
 
 def run_services(services: Sequence[LocalService]) -> None:
     """Returns after Ctrl-C, every process having ended. Raises ConfigError where one refused what it was given."""
+
+    def stop_listening() -> None:
+        for service in services:
+            service.place.stop_listening()
+
     screen = make_screen([line for service in services for line in welcome(service)], several=len(services) > 1)
     try:
         supervisor = Supervisor(
             [spec for service in services for spec in service.processes],
             logs={service.place.service: service.place.logs for service in services},
             screen=screen,
+            ending=stop_listening,
         )
         for service in services:
             screen.note(f"Logs of {service.place.service}: {service.place.logs}")

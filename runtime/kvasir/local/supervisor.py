@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -27,16 +27,23 @@ class Supervisor:
         logs: Mapping[str, Path],
         screen: Screen,
         timing: Timing = Timing(),  # noqa: B008  (it is frozen)
+        *,
+        ending: Callable[[], None] = lambda: None,
     ) -> None:
-        """`logs`: the directory of each service's log files; they are emptied."""
+        """`logs`: the directory of each service's log files; they are emptied. `ending` is called once, at the
+        beginning of the end: no process is started after it."""
         self._specs = specs
         self._logs = logs
         self._screen = screen
         self._timing = timing
+        self._ending = ending
         self._served = False
 
     async def run(self) -> None:
-        """Until it is told to end. Raises ProcessFailed when a process refused what it was given."""
+        """Until it is told to end. Raises ProcessFailed when a process refused what it was given.
+
+        Also ConfigError, before any is started, when a log cannot be written.
+        """
         self._shutdown = Shutdown()
         limits = httpx.Limits(max_keepalive_connections=0)
         async with httpx.AsyncClient(limits=limits, trust_env=False) as http:
@@ -51,13 +58,16 @@ class Supervisor:
 
     def _keeper(self, spec: ProcessSpec, http: httpx.AsyncClient) -> Keeper:
         log = self._logs[spec.service] / f"{spec.name}.log"
-        log.write_bytes(b"")
+        try:
+            log.write_bytes(b"")
+        except OSError as error:
+            raise ConfigError(f"cannot write the log {log}: {error.strerror}; set XDG_STATE_HOME") from error
         return Keeper(spec, log, self._shutdown, http, self._changed, self._timing)
 
     def _changed(self, state: ProcessState) -> None:
         self._screen.changed(state)
-        if state.phase == LocalPhase.FAILED:
-            self._shutdown.stop.set()
+        if state.phase == LocalPhase.FAILED and not self._shutdown.stop.is_set():
+            self._stop()
         if not self._served and all(keeper.state.ready for keeper in self._keepers):
             self._served = True
             self._screen.serving()
@@ -82,5 +92,9 @@ class Supervisor:
             self._shutdown.kill.set()
             self._screen.note("Killing what still runs.")
         else:
-            self._shutdown.stop.set()
+            self._stop()
             self._screen.note("Ending: running requests are finished first. Ctrl-C once more kills.")
+
+    def _stop(self) -> None:
+        self._shutdown.stop.set()
+        self._ending()

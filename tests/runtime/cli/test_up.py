@@ -62,6 +62,16 @@ def test_services_of_one_manifest_take_consecutive_ports(tmp_path: Path, monkeyp
     assert [service.place.service for service in services] == ["demo", "other"]
 
 
+def test_services_without_a_port_left_for_each_are_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = DEMO.read_text()
+    path = tmp_path / "two.yaml"
+    path.write_text(f"{text}---\n{text.replace('name: demo', 'name: other')}")
+    assert main.main(["up", str(path), "--port", "65535"]) == 2
+    assert "--port 65535: 2 services take the ports up to 65536" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -72,6 +82,7 @@ def test_services_of_one_manifest_take_consecutive_ports(tmp_path: Path, monkeyp
         ),
         ('resourceName: ""', "resourceName: amd.com/gpu", "without a cluster only nvidia.com/gpu can be found"),
         ("source: demo://", "source: file:///no/such/model", "/no/such/model does not exist"),
+        ("memory: 64Mi", "memory: -1", "InferenceService demo: spec: -1 is not a size: give bytes or"),
         ("source: demo://", "sauce: demo://", "spec.model.sauce: unknown field; did you mean source?"),
         ("spec:", "spec:\n  frontend: {apiKeys: {name: keys}}", "InferenceService demo: Secret keys"),
     ],

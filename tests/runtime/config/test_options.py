@@ -16,7 +16,7 @@ from kvasir.config.options import (
     parse_size,
     to_args,
 )
-from kvasir.config.settings import SchedulerConfig
+from kvasir.config.settings import LinkConfig, SchedulerConfig, ServerConfig
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ def test_an_empty_variable_is_as_good_as_none() -> None:
         (["--max-num-seqs", "0"], "--max-num-seqs: 0 is out of range: give at least 1"),
         (["--max-num-seqs", "many"], "--max-num-seqs: 'many' is not a whole number"),
         (["--dtype", "int3"], "--dtype: invalid choice: 'int3' (choose from auto, float32)"),
-        (["--max-num", "3"], "unrecognized arguments: --max-num 3"),
+        (["--max-num", "3"], "unrecognized arguments: --max-num 3 (did you mean --max-num-seqs?)"),
+        (["--tensor-parallel-size", "2"], "unrecognized arguments: --tensor-parallel-size 2\n"),
         (["--timeout", "soon"], "--timeout: 'soon' is not a duration"),
     ],
 )
@@ -86,6 +87,13 @@ def test_bad_variables_are_refused_by_name(variable: str, value: str, message: s
 def test_contradictory_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="--max-num-batched-tokens 8 is below --max-num-seqs 9"):
         SchedulerConfig(max_num_seqs=9, max_num_batched_tokens=8)
+
+
+def test_limits_that_would_refuse_everything_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--heartbeat-timeout 0"):
+        LinkConfig(heartbeat_timeout=0)
+    with pytest.raises(ConfigError, match="--max-request-bytes 0"):
+        ServerConfig(max_request_bytes=0)
 
 
 def test_a_config_survives_the_way_to_a_command_line_and_back() -> None:

@@ -1,7 +1,10 @@
 """A service's addresses on this machine are taken before anything is started, and given back."""
 
+import contextlib
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import pytest
 
 from kvasir.config.options import ConfigError
 from kvasir.local.place import Place, open_place
+from kvasir.local.private_directory import PrivateDirectory
 
 
 @pytest.fixture(autouse=True)
@@ -84,3 +88,33 @@ def test_a_state_directory_that_cannot_be_written_is_told(tmp_path: Path, monkey
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     with pytest.raises(ConfigError, match="set XDG_STATE_HOME"):
         open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=1)
+
+
+def test_a_client_that_comes_after_the_end_began_is_refused(place: Place) -> None:
+    address = place.listener.getsockname()
+    place.stop_listening()
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(address):
+        pass
+
+
+def test_what_a_killed_supervisor_left_is_removed_by_the_next_start(tmp_path: Path) -> None:
+    code = f"""
+import os, signal
+from pathlib import Path
+from kvasir.local.private_directory import PrivateDirectory
+directory = PrivateDirectory(Path({str(tmp_path)!r}))
+(directory.path / "key").write_text("secret")
+print(directory.path, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    in_use, stranger = PrivateDirectory(tmp_path), tmp_path / "kvasir-of-somebody"
+    stranger.mkdir()
+    killed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    left = Path(killed.stdout.strip())
+    assert left.exists()
+    with contextlib.closing(PrivateDirectory(tmp_path)):
+        assert not left.exists()
+        assert in_use.path.exists()
+        assert stranger.exists()
+    in_use.close()
+    assert list(tmp_path.iterdir()) == [stranger]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kvasir.config.options import ConfigError
 from kvasir.local.keeper import Timing, complaint
 from kvasir.local.process import Probe, ProcessSpec, ProcessState
 from kvasir.local.supervisor import ProcessFailed, Supervisor
@@ -187,6 +189,41 @@ async def test_a_users_mistake_ends_everything_with_its_message(tmp_path: Path) 
 )
 def test_the_error_is_found_in_the_last_lines(lines: list[str], error: str) -> None:
     assert complaint(lines) == error
+
+
+async def test_logs_deleted_meanwhile_do_not_end_the_services(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    async with running(logs, spec("engine-0", "serve")) as run:
+        await run.screen.until(lambda: run.screen.served == 1)
+        shutil.rmtree(logs)
+        os.kill(run.pid("engine-0"), signal.SIGKILL)
+        await run.screen.until(lambda: run.screen.count("engine-0 Ready") == 2)
+    assert (logs / "engine-0.log").exists()
+
+
+async def test_a_log_that_cannot_be_written_is_told_before_anything_is_started(tmp_path: Path) -> None:
+    (tmp_path / "engine-0.log").mkdir()
+    async with running(tmp_path, spec("engine-0", "serve")) as run:
+        with pytest.raises(ConfigError, match="set XDG_STATE_HOME"):
+            await run.ended()
+        assert run.screen.lines == []
+
+
+async def test_no_process_is_started_after_the_beginning_of_the_end_was_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    screen = Recording()
+    supervisor = Supervisor(
+        [spec("engine-0", "exit", "2"), spec("frontend-0", "serve")],
+        {"demo": tmp_path},
+        screen,
+        FAST,
+        ending=lambda: told.extend(screen.lines),
+    )
+    with pytest.raises(ProcessFailed):
+        await asyncio.wait_for(supervisor.run(), PATIENCE)
+    assert told
+    assert sum("Starting" in line for line in told) == screen.count("Starting") == 2
 
 
 async def test_a_process_that_fails_its_liveness_probe_is_restarted(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""The private directory of one service, for sockets and Secrets: made and removed by place.py.
+
+Its maker holds a lock on it for as long as it lives. A supervisor that is killed with -9 can remove nothing: what
+nobody holds is removed when the next directory is made.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Final, TextIO
+
+# Not TMPDIR, which may be long: the path of an ipc socket has at most 107 characters.
+PARENT: Final = Path("/tmp")
+_PREFIX: Final = "kvasir-"
+_LOCK: Final = "lock"
+
+
+class PrivateDirectory:
+    """Readable by this user only (0700)."""
+
+    def __init__(self, parent: Path = PARENT) -> None:
+        _remove_abandoned(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        unlocked = self.path / "unlocked"
+        self._lock = unlocked.open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        unlocked.rename(self.path / _LOCK)  # by this name it is looked for: never seen without its lock
+
+    def close(self) -> None:
+        """Remove it; again has no effect."""
+        if not self._lock.closed:
+            shutil.rmtree(self.path, ignore_errors=True)
+            self._lock.close()
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for lock in parent.glob(f"{_PREFIX}*/{_LOCK}"):
+        try:
+            if lock.parent.lstat().st_uid != os.geteuid():
+                continue
+            with lock.open() as file:
+                if _is_free(file):
+                    shutil.rmtree(lock.parent, ignore_errors=True)
+        except OSError:  # another one removes it at this moment
+            continue
+
+
+def _is_free(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
