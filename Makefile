@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help up test images lint format cluster cluster-down kind-node clean
+.PHONY: help up test e2e images lint format cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -16,6 +16,9 @@ up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, unt
 test: lint  ## lint, types, layering and all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+e2e: $(VENV)/.dev  ## the end-to-end tests, in a Kubernetes that is made for them (KUBECONFIG: in that one)
+	@$(BIN)/python -m pytest e2e $(PYTEST_ARGS)
+
 lint: $(VENV)/.dev  ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
@@ -25,8 +28,8 @@ images:  ## build the three container images, with docker or buildah
 format: $(VENV)/.dev  ## rewrite the code as ruff wants it
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-cluster: | $(BIN)/python  ## a Kubernetes of three nodes on this machine, left up; tells how to use it
-	@$(BIN)/python -m e2e.kind up
+cluster: | $(BIN)/python  ## a Kubernetes of three nodes on this machine with Kvasir in it, left up; tells how to use it
+	@$(BIN)/python -m e2e.installed
 
 cluster-down: | $(BIN)/python  ## remove that cluster and every trace of it
 	@$(BIN)/python -m e2e.kind down

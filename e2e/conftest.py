@@ -1,9 +1,13 @@
-"""The cluster of a run of end-to-end tests."""
+"""The cluster of a run of end-to-end tests, Kvasir in it, and a namespace for each test."""
 
+import sys
+import uuid
 from collections.abc import Iterator
 
 import pytest
 
+from e2e.in_cluster import Namespace
+from e2e.installed import install
 from e2e.kind.cluster import Cluster
 from e2e.kind.cluster import cluster as a_cluster
 
@@ -20,3 +24,23 @@ def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
         yield running
     finally:
         made.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster, pytestconfig: pytest.Config) -> Cluster:
+    """The cluster with Kvasir in it."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled():
+        install(cluster, sys.stdout)
+    return cluster
+
+
+@pytest.fixture
+def restricted(installed: Cluster) -> Iterator[Namespace]:
+    """A namespace of the test's own, which takes no pod that is not restricted; nothing of it is waited for."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    installed.kubectl("create", "namespace", name)
+    installed.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    yield Namespace(installed, name)
+    installed.kubectl("delete", "namespace", name, "--wait=false")

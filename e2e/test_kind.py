@@ -1,10 +1,8 @@
 """The cluster itself: what every other end-to-end test takes for granted."""
 
-import contextlib
 import hashlib
 import io
 import json
-import subprocess
 import tarfile
 import urllib.request
 import uuid
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.in_cluster import Namespace
 from e2e.kind.cluster import Cluster
 from e2e.kind.kind_cluster import KindCluster
 
@@ -79,9 +78,6 @@ def image(cluster: Cluster) -> str:
     return SHELL if own else PULLED
 
 
-CTR = ("ctr", "--namespace", "k8s.io")
-
-
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
     name = f"kind-{uuid.uuid4().hex[:8]}"
@@ -105,16 +101,17 @@ def test_all_three_nodes_are_ready(cluster: Cluster) -> None:
 
 def test_a_service_answers_by_its_name_from_both_of_its_pods(cluster: Cluster, web: str) -> None:
     pods = set(cluster.kubectl("get", "pods", "-n", web, "-o", "name").split())
-    loop = "for i in $(seq 40); do wget -qO- http://web/; done"
+    # A node learns of an endpoint some moments after it is ready: ask until both have answered.
+    loop = "for i in $(seq 500); do wget -qO- http://web/ | tee -a /tmp/said; "
+    loop += "[ $(sort -u /tmp/said | wc -l) = 2 ] && break; done"
     answers = cluster.kubectl("exec", "-n", web, "deploy/web", "--", "sh", "-c", loop).split()
-    assert len(answers) == 40
     assert {f"pod/{name}" for name in answers} == pods
 
 
 def test_logs_and_port_forward_work_from_this_machine(cluster: Cluster, web: str) -> None:
     pod = cluster.kubectl("get", "pods", "-n", web, "-o", "name").split()[0]
     assert cluster.kubectl("logs", "-n", web, pod) == "serving\n"
-    with forwarded(cluster, web, pod, 8080) as url, urllib.request.urlopen(url, timeout=10) as answer:
+    with Namespace(cluster, web).forwarded(pod, 8080) as url, urllib.request.urlopen(url, timeout=10) as answer:
         assert answer.read().decode().strip() == pod.removeprefix("pod/")
 
 
@@ -138,20 +135,6 @@ def test_an_image_is_loaded_without_the_layers_that_the_nodes_have(
     cluster.kubectl(*run, "--command", "--", "cat", "/greeting")
     cluster.kubectl("wait", "-n", namespace, "pod/app", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
     assert cluster.kubectl("logs", "-n", namespace, "app") == "hello\n"
-
-
-@contextlib.contextmanager
-def forwarded(cluster: Cluster, namespace: str, target: str, port: int) -> Iterator[str]:
-    """The URL under which `kubectl port-forward` serves a pod's port on this machine."""
-    command = ["kubectl", "port-forward", "-n", namespace, target, f":{port}"]
-    settings = cluster.environment()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=settings) as process:
-        try:
-            assert process.stdout is not None
-            said = process.stdout.readline()  # "Forwarding from 127.0.0.1:41001 -> 8080"
-            yield f"http://{said.split()[2]}/"
-        finally:
-            process.terminate()
 
 
 def on_top_of(cluster: KindCluster, base: str, files: dict[str, bytes], archive: Path) -> Path:

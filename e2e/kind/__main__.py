@@ -1,4 +1,7 @@
-"""`python -m e2e.kind up | down | status | node`: what `make cluster`, `cluster-down` and `kind-node` call."""
+"""`python -m e2e.kind up | down | status | node`: what `make cluster-down` and `make kind-node` call.
+
+`up` makes the bare cluster; `make cluster` has Kvasir installed in it as well, by `e2e.installed`.
+"""
 
 import argparse
 import signal
@@ -48,12 +51,7 @@ def _status() -> int:
         print("No cluster is up." + "".join(f"\nleft behind: {item}" for item in found))
         return 1 if found else 0
     print(running.kubectl("get", "nodes"), end="")
-    settings = [f"KUBECONFIG={running.kubeconfig}"]
-    if running.tools is not None:
-        settings.append(f"PATH={running.tools}:$PATH")
-    if proxy := running.environment().get("NO_PROXY"):
-        settings.append(f"NO_PROXY={proxy}")
-    print(f"To use it:\n  export {' '.join(settings)}\n  kubectl get pods -A")
+    print(f"To use it:\n  {cluster.exports(running)}\n  kubectl get pods -A")
     return 0
 
 

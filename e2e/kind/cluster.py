@@ -106,6 +106,16 @@ def down() -> None:
         _remove()
 
 
+def exports(running: Cluster) -> str:
+    """The line for a shell after which `kubectl` speaks to this cluster."""
+    settings = [f"KUBECONFIG={running.kubeconfig}"]
+    if running.tools is not None:
+        settings.append(f"PATH={running.tools}:$PATH")
+    if proxy := running.environment().get("NO_PROXY"):
+        settings.append(f"NO_PROXY={proxy}")
+    return f"export {' '.join(settings)}"
+
+
 def _given() -> Cluster | None:
     given = os.environ.get("KUBECONFIG")
     # Our own, as `make cluster` tells to export it, is not somebody else's.

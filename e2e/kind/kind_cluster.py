@@ -35,7 +35,7 @@ class KindCluster:
         self.kubeconfig = kubeconfig
         self.tools = tools
         self._settings = settings
-        self._builder = builder
+        self.builder = builder
 
     def environment(self) -> dict[str, str]:
         """For programs that speak to the cluster: KUBECONFIG, PATH with kubectl, the docker engine's address."""
@@ -78,7 +78,7 @@ class KindCluster:
         each node holds a copy.
         """
         targets = list(nodes or self.nodes())
-        if self._builder == "buildah":
+        if self.builder == "buildah":
             return load.load(source, [load.Node(node, self._enter(node)) for node in targets], name)
         if name is not None:
             raise KindError("Images of docker's keep their name: `docker tag` it first")

@@ -8,6 +8,7 @@ nodes at once and never lies on the disk as an archive; a node drops the blobs o
 import contextlib
 import io
 import json
+import os
 import subprocess
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from e2e.kind import oci
+from e2e.kind import cache, oci
 from e2e.kind.progress import KindError
 
 _CTR = ("ctr", "--namespace", "k8s.io")
@@ -111,7 +112,8 @@ def _open(source: str | Path) -> Iterator[IO[bytes]]:
             yield file
         return
     command = ["buildah", "push", "--quiet", "--disable-compression", source, "docker-archive:/dev/stdout"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=_storage()) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
@@ -183,9 +185,16 @@ def _full_name(name: str) -> str:
     return name if "." in first or ":" in first or first == "localhost" else f"docker.io/{name}"
 
 
+def _storage() -> dict[str, str]:
+    """The environment in which buildah finds the images that images/build.py makes, unless ours names a storage."""
+    settings = cache.folder().parent / "images" / "storage.conf"
+    made = {"CONTAINERS_STORAGE_CONF": str(settings)} if settings.exists() else {}
+    return {**made, **os.environ}
+
+
 def _output(*command: str) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, env=_storage())
     except FileNotFoundError:
         raise KindError(
             f"{command[0]} is not installed; `apt-get install {command[0]}`, or load an archive"

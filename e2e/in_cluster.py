@@ -1,0 +1,130 @@
+"""What tests do in a namespace of a cluster: apply, wait, look, and reach a port from this machine.
+
+Everything goes through `kubectl`, as users do it; waiting is a watch, never a sleep.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from e2e.kind.cluster import Cluster
+from e2e.kind.progress import KindError
+
+Object = dict[str, Any]
+
+OWN_KINDS = "serviceaccounts,secrets,services,deployments,statefulsets,replicasets,pods"
+"""Of which a service consists in a cluster."""
+
+
+@dataclass(frozen=True)
+class Namespace:
+    cluster: Cluster
+    name: str
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        return self.cluster.kubectl("--namespace", self.name, *arguments, stdin=stdin)
+
+    def apply(self, manifest: str | Object) -> str:
+        text = manifest if isinstance(manifest, str) else json.dumps(manifest)
+        return self.kubectl("apply", "--filename", "-", stdin=text)
+
+    def get(self, *what: str) -> Object:
+        found: Object = json.loads(self.kubectl("get", *what, "--output", "json"))
+        return found
+
+    def children(self, service: str) -> dict[str, Object]:
+        """Every object of a service of this name but its pods, by Kind/name."""
+        label = f"app.kubernetes.io/instance={service},app.kubernetes.io/managed-by=kvasir-operator"
+        kinds = "serviceaccounts,secrets,services,deployments,statefulsets"
+        items = self.get(kinds, "--selector", label)["items"]
+        return {f"{item['kind']}/{item['metadata']['name']}": item for item in items}
+
+    def wait(self, target: str, condition: str, seconds: int = 60) -> None:
+        """`kubectl wait --for=<condition>`; a failure shows what there is instead."""
+        try:
+            self.kubectl("wait", target, f"--for={condition}", f"--timeout={seconds}s")
+        except KindError as error:
+            error.add_note(self.picture())
+            raise
+
+    def wait_for_ranks(self, service: str, count: int, seconds: int = 120) -> None:
+        """Until this many engines are ready, no other is there, and nothing is under way."""
+
+        def settled(seen: Mapping[str, Object]) -> bool:
+            resource = seen[service]
+            status = resource.get("status", {})
+            newest = status.get("observedGeneration") == resource["metadata"]["generation"]
+            reasons = {entry["reason"] for entry in status.get("conditions", ())}
+            return (
+                newest
+                and reasons == {"AsDesired"}
+                and (status["engines"]["summary"], status["replicas"]) == (f"{count}/{count}", count)
+            )
+
+        self.until(f"kvs/{service}", settled, seconds)
+
+    def until(self, what: str, holds: Callable[[Mapping[str, Object]], bool], seconds: int = 60) -> None:
+        """Watch objects of one kind, all or one by `kind/name`, until `holds` is true of those there are, by name.
+
+        It is asked at every change; none of them at all is no change.
+        """
+        objects: dict[str, Object] = {}
+        command = ["kubectl", "--namespace", self.name, "get", what]
+        options = ["--watch", "--output-watch-events", "--output", "json"]
+        environment = {**os.environ, **self.cluster.environment()}
+        with subprocess.Popen(
+            [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        ) as process:
+            patience = threading.Timer(seconds, process.kill)
+            patience.start()
+            try:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    event = json.loads(line)
+                    name = event["object"]["metadata"]["name"]
+                    if event["type"] == "DELETED":
+                        objects.pop(name, None)
+                    else:
+                        objects[name] = event["object"]
+                    if holds(objects):
+                        return
+                assert process.stderr is not None
+                said = process.stderr.read().strip()
+            finally:
+                patience.cancel()
+                process.kill()
+        raise AssertionError(f"{what} did not become what it should within {seconds} s {said}\n{self.picture()}")
+
+    def picture(self) -> str:
+        """What is there now, for the message of a failed test."""
+        parts = (
+            ("get", f"kvs,{OWN_KINDS}", "-o", "wide"),
+            ("get", "kvs", "-o", "jsonpath={.items[*].status}"),
+            ("get", "events", "--sort-by=.lastTimestamp"),
+        )
+        texts = []
+        for part in parts:
+            try:
+                texts.append(self.kubectl(*part))
+            except KindError as error:
+                texts.append(str(error))
+        return "\n".join(texts)
+
+    @contextlib.contextmanager
+    def forwarded(self, target: str, port: int) -> Iterator[str]:
+        """The URL under which `kubectl port-forward` serves a port of a pod or Service on this machine."""
+        command = ["kubectl", "port-forward", "--namespace", self.name, target, f":{port}"]
+        environment = {**os.environ, **self.cluster.environment()}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            try:
+                assert process.stdout is not None
+                said = process.stdout.readline()  # "Forwarding from 127.0.0.1:41001 -> 8080"
+                assert said, f"kubectl port-forward {target} ended with code {process.wait()}"
+                yield f"http://{said.split()[2]}"
+            finally:
+                process.terminate()

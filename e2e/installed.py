@@ -1,0 +1,92 @@
+"""Kvasir in a cluster: its images built and brought there, and installed as docs/install.md tells.
+
+Called by the fixture of the tests that need it, and by `make cluster`, which leaves it so. A cluster that was given
+by KUBECONFIG pulls the images that manifests/base/kustomization.yaml names; nothing is built for it.
+"""
+
+import signal
+import sys
+from pathlib import Path
+from typing import IO, Final
+
+from e2e.kind import cache
+from e2e.kind.cluster import Cluster, GivenCluster, cluster, current, exports, up
+from e2e.kind.kind_cluster import KindCluster
+from e2e.kind.progress import KindError, Progress
+
+ROOT: Final = Path(__file__).parents[1]
+NAMESPACE: Final = "kvasir-system"
+OPERATOR: Final = "deployment/kvasir-operator"
+LIGHT: Final = ("kvasir-operator:dev", "kvasir-frontend:dev")
+ENGINE: Final = "kvasir-engine:dev"
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        there = current()
+        if isinstance(there, GivenCluster):
+            raise KindError(
+                f"KUBECONFIG names a cluster that is there, {there.kubeconfig}: install Kvasir in it by `kubectl "
+                "apply -k manifests/`, or unset KUBECONFIG to have a cluster made."
+            )
+        if there is None:
+            up()
+        with cluster() as running:
+            install(running, sys.stdout)
+            print(_usage(running))
+    except KindError as error:
+        print("\n".join([str(error), *getattr(error, "__notes__", ())]), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Interrupted; `make cluster-down` removes what is there.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def install(running: Cluster, out: IO[str]) -> None:
+    """Build, load, apply; comes back when the operator runs. What is there already costs little."""
+    loads = isinstance(running, KindCluster)
+    progress = Progress(4 if loads else 1, cache.logs(), out)
+    if isinstance(running, KindCluster):
+        with progress.step("images") as log:
+            log.run(sys.executable, "images/build.py", "--builder", running.builder, cwd=ROOT)
+        workers = schedulable(running)
+        with progress.step("load images of operator and frontend"):
+            for image in LIGHT:
+                running.load_image(image, workers)
+        with progress.step("load image of engine"):
+            running.load_image(ENGINE, workers)
+    with progress.step("install"):
+        _apply(running, restart=loads)
+
+
+def schedulable(running: Cluster) -> list[str]:
+    """The nodes that take pods of users: not those of the control plane."""
+    path = "jsonpath={.items[*].metadata.name}"
+    return running.kubectl("get", "nodes", "-l", "!node-role.kubernetes.io/control-plane", "-o", path).split()
+
+
+def _apply(running: Cluster, restart: bool) -> None:
+    before = running.kubectl("get", OPERATOR, "-n", NAMESPACE, "--ignore-not-found", "-o", "name")
+    running.kubectl("apply", "-k", str(ROOT / "manifests"))
+    if before and restart:  # the tag of its image is the same as before, what is behind it need not be
+        running.kubectl("rollout", "restart", "-n", NAMESPACE, OPERATOR)
+    running.kubectl("wait", "--for=condition=Established", "crd/inferenceservices.serving.kvasir.dev")
+    running.kubectl("rollout", "status", "-n", NAMESPACE, OPERATOR, "--timeout=120s")
+
+
+def _usage(running: Cluster) -> str:
+    lines = [
+        "Kvasir is installed. To use it:",
+        f"  {exports(running)}",
+        "  kubectl apply -f manifests/examples/demo.yaml",
+        "  kubectl wait --for=condition=Ready kvs/demo --timeout=5m",
+        "  kubectl port-forward service/demo 8000:80 &",
+        f"  {ROOT}/.venv/bin/kvasir chat http://127.0.0.1:8000",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
