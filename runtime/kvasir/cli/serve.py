@@ -20,8 +20,7 @@ from kvasir.local.model import check_model
 from kvasir.local.place import Place, open_place
 from kvasir.local.process import ProcessSpec
 from kvasir.local.run import LocalService, run_services
-from kvasir.local.specs import engine_spec, frontend_spec, inherited_environment
-from kvasir_operator.resources.pod import KILL_MARGIN
+from kvasir.local.specs import engine_spec, frontend_spec, grace_of, inherited_environment
 
 _LINK_SET_HERE = ("link", "link_keys", "service_uid")
 _SERVER_SET_HERE = ("fd",)
@@ -117,7 +116,7 @@ def processes_of(settings: Settings, place: Place) -> list[ProcessSpec]:
         *("engine", settings.model.source),
         *_options([*shared, settings.device, settings.cache, settings.scheduler]),
     ]
-    env, grace = inherited_environment(), settings.process.drain_timeout + KILL_MARGIN
+    env, grace = inherited_environment(), grace_of(settings.process.drain_timeout)
     keys = _key_environment(settings.server.api_key)
     return [
         frontend_spec(place, 0, frontend_args, env | keys, grace + settings.server.shutdown_delay),

@@ -3,18 +3,11 @@
 import argparse
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
 
-from kvasir.config.options import ConfigError, OptionParser, parse_int
-from kvasir.local.gpus import take_gpus
-from kvasir.local.manifest import Manifest, read_manifest
-from kvasir.local.model import check_model
-from kvasir.local.place import open_place
-from kvasir.local.pods import service_processes, without_effect
-from kvasir.local.run import LocalService, run_services
-from kvasir_operator.spec import InferenceService
-
-LAST_PORT: Final = 65535
+from kvasir.config.options import OptionParser, parse_int
+from kvasir.local.manifest import read_manifest
+from kvasir.local.prepare import LAST_PORT, prepare_services
+from kvasir.local.run import run_services
 
 
 def parser() -> OptionParser:
@@ -41,64 +34,6 @@ def parser() -> OptionParser:
 
 
 def run(args: argparse.Namespace) -> int:
-    manifest = read_manifest(args.manifest)
-    _check_ports(args.port, len(manifest.services))
     with ExitStack() as stack:
-        services = [
-            _prepare(stack, manifest, service, args.host, args.port + number if args.port else 0)
-            for number, service in enumerate(manifest.services)
-        ]
-        run_services(services)
-        return 0
-
-
-def _check_ports(first: int, services: int) -> None:
-    """Beyond the last port, the socket would quietly take another one."""
-    last = first + services - 1
-    if last > LAST_PORT:
-        raise ConfigError(
-            f"--port {first}: {services} services take the ports up to {last}, and the last one there is "
-            f"{LAST_PORT}: choose a smaller --port"
-        )
-
-
-def _prepare(stack: ExitStack, manifest: Manifest, service: InferenceService, host: str, port: int) -> LocalService:
-    if ignored := without_effect(service):
-        print(f"InferenceService {service.name}: without a cluster these have no effect: {', '.join(ignored)}")
-    # A hub's token from a Secret is for the processes alone; they then find a wrong model themselves.
-    chats = service.model.token_secret is not None or check_model(service.model.source)
-    place = open_place(
-        service.name,
-        host=host,
-        port=port,
-        frontends=service.frontend.replicas,
-        engines=service.engine.data_parallel_size,
-        gpus=_gpus(service),
-    )
-    stack.callback(place.close)
-    try:
-        processes = service_processes(service, manifest.secrets, place)
-    except ConfigError as error:
-        raise ConfigError(f"InferenceService {service.name}: {error}") from error
-    return LocalService(
-        place=place,
-        processes=processes,
-        served_name=service.model.served_names[0],
-        chats=chats,
-        needs_key=service.frontend.api_keys is not None,
-    )
-
-
-def _gpus(service: InferenceService) -> list[str]:
-    resource, count = service.engine.resource_name, service.engine.data_parallel_size
-    if not resource:
-        return []
-    if not resource.startswith("nvidia.com/"):
-        raise ConfigError(
-            f"InferenceService {service.name}: spec.engine.resourceName {resource}: without a cluster only "
-            "nvidia.com/gpu can be found"
-        )
-    try:
-        return take_gpus(count, 'set spec.engine.resourceName to "" for CPU, or spec.engine.dataParallelSize lower')
-    except ConfigError as error:
-        raise ConfigError(f"InferenceService {service.name}: {error}") from error
+        run_services(prepare_services(stack, read_manifest(args.manifest), args.host, args.port))
+    return 0

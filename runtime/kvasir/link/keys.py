@@ -6,7 +6,7 @@ characters each:
     frontends   server.secret   client.public
     engines     client.secret   server.public
 
-A side's own public key is computed from its secret one.
+A side's own public key is computed from its secret one. The operator makes the keys (kvasir_operator.link_keys).
 """
 
 from dataclasses import dataclass, field
@@ -44,32 +44,6 @@ def load_frontend_keys(directory: str) -> LinkKeys:
 def load_engine_keys(directory: str) -> LinkKeys:
     """Raises ConfigError for a missing or malformed file."""
     return _load(Path(directory), *ENGINE_FILES)
-
-
-def new_link_keys() -> dict[str, str]:
-    """Two fresh key pairs by file name."""
-    server_public, server_secret = zmq.curve_keypair()
-    client_public, client_secret = zmq.curve_keypair()
-    keys = {
-        SERVER_SECRET: server_secret,
-        SERVER_PUBLIC: server_public,
-        CLIENT_SECRET: client_secret,
-        CLIENT_PUBLIC: client_public,
-    }
-    return {name: key.decode() for name, key in keys.items()}
-
-
-def make_link_keys(server_directory: Path, client_directory: Path) -> None:
-    """Write fresh keys: the frontends' into the first directory, the engines' into the second; only this user can
-    read either."""
-    keys = new_link_keys()
-    for directory, names in ((server_directory, FRONTEND_FILES), (client_directory, ENGINE_FILES)):
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in names:
-            file = directory / name
-            file.unlink(missing_ok=True)
-            file.touch(mode=0o600)
-            file.write_text(keys[name])
 
 
 def _load(directory: Path, secret_name: str, peer_name: str) -> LinkKeys:

@@ -11,6 +11,7 @@ from typing import Final
 
 from kvasir.local.place import Place
 from kvasir.local.process import Probe, ProcessSpec
+from kvasir_operator.resources.pod import KILL_MARGIN
 
 COMMAND: Final = (sys.executable, "-P", "-m", "kvasir.cli.main")
 """`kvasir`; -P: a torch.py in the working directory is not imported."""
@@ -46,6 +47,11 @@ ENGINE_PROBES: Final = Probes(
 FRONTEND_PROBES: Final = replace(
     ENGINE_PROBES, startup=ProbeSettings("/health/live", period=2, timeout=5, failures=300)
 )
+
+
+def grace_of(drain_timeout: float) -> float:
+    """Seconds from SIGTERM to SIGKILL, as pods have it."""
+    return drain_timeout + KILL_MARGIN
 
 
 def inherited_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from kvasir.cli import main, up
+from kvasir.local import prepare
 from kvasir.local.place import open_place
 from kvasir.local.run import LocalService
 
@@ -52,7 +53,9 @@ def test_private_directories_are_gone_afterwards(monkeypatch: pytest.MonkeyPatch
 def test_services_of_one_manifest_take_consecutive_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
     monkeypatch.setattr(
-        up, "open_place", lambda *args, port, **rest: (opened.append(port), open_place(*args, port=0, **rest))[1]
+        prepare,
+        "open_place",
+        lambda *args, port, **rest: (opened.append(port), open_place(*args, port=0, **rest))[1],
     )
     text = DEMO.read_text()
     path = tmp_path / "two.yaml"

@@ -1,7 +1,7 @@
 import pytest
 
-from kvasir.link.keys import make_link_keys
 from runtime.link.peers import socket_directory
+from runtime.link.written_keys import write_link_keys
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def sockets():
 def keys(tmp_path):
     """Directories of keys by side: frontend, engine."""
     directories = {"frontend": tmp_path / "frontend", "engine": tmp_path / "engine"}
-    make_link_keys(directories["frontend"], directories["engine"])
+    write_link_keys(directories["frontend"], directories["engine"])
     return directories
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import stat
 
 import pytest
 import zmq
@@ -17,10 +16,10 @@ from kvasir.link.keys import (
     SERVER_SECRET,
     load_engine_keys,
     load_frontend_keys,
-    make_link_keys,
-    new_link_keys,
 )
+from kvasir_operator.link_keys import new_link_keys
 from runtime.link.peers import PATIENCE, BareEngine, engine, frontend, hello, serve_one
+from runtime.link.written_keys import write_link_keys
 
 
 def test_each_side_holds_its_own_secret_and_the_others_public_key(keys):
@@ -32,18 +31,11 @@ def test_each_side_holds_its_own_secret_and_the_others_public_key(keys):
     assert {file.name for file in keys["engine"].iterdir()} == {"client.secret", "server.public"}
 
 
-def test_nobody_else_can_read_the_keys(keys):
-    for directory in keys.values():
-        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-        assert all(stat.S_IMODE(file.stat().st_mode) == 0o600 for file in directory.iterdir())
-
-
-def test_keys_are_fresh_each_time(keys, tmp_path):
-    before = load_frontend_keys(str(keys["frontend"]))
-    make_link_keys(keys["frontend"], keys["engine"])
-    assert load_frontend_keys(str(keys["frontend"])) != before
+def test_the_operator_makes_fresh_keys_under_the_names_that_both_sides_read():
     names = {SERVER_SECRET, SERVER_PUBLIC, CLIENT_SECRET, CLIENT_PUBLIC}
-    assert new_link_keys().keys() == names == {*FRONTEND_FILES, *ENGINE_FILES}
+    first, second = new_link_keys(), new_link_keys()
+    assert first.keys() == names == {*FRONTEND_FILES, *ENGINE_FILES}
+    assert not set(first.values()) & set(second.values())
 
 
 def test_a_secret_shows_in_no_log(keys):
@@ -98,7 +90,7 @@ async def logged(caplog, *words):
 
 
 async def test_an_engine_with_a_foreign_key_is_refused_and_both_sides_say_why(f, keys, tmp_path, caplog):
-    make_link_keys(tmp_path / "other frontend", tmp_path / "other engine")
+    write_link_keys(tmp_path / "other frontend", tmp_path / "other engine")
     foreign = tmp_path / "other engine"
     (foreign / "server.public").write_bytes((keys["engine"] / "server.public").read_bytes())
     with engine(f.link.addresses, keys=foreign) as stranger, engine(f.link.addresses, keys=keys["engine"]) as e:
@@ -112,7 +104,7 @@ async def test_an_engine_with_a_foreign_key_is_refused_and_both_sides_say_why(f,
 
 
 async def test_an_engine_that_expects_another_frontend_does_not_talk_to_this_one(f, keys, tmp_path, caplog):
-    make_link_keys(tmp_path / "other frontend", tmp_path / "other engine")
+    write_link_keys(tmp_path / "other frontend", tmp_path / "other engine")
     mistaken = keys["engine"]
     (mistaken / "server.public").write_bytes((tmp_path / "other engine" / "server.public").read_bytes())
     with engine(f.link.addresses, keys=mistaken) as e:
