@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from e2e.kind import load
+from e2e.kind import link, load
 from e2e.kind.progress import KindError, Log
 
 NAME = "kvasir"
@@ -75,16 +75,27 @@ class KindCluster:
         """Bring an image, by name or as the Path of an archive, into these nodes (else all); its name there.
 
         `name` renames an image of buildah's or an archive on the way. Load big images only where their pods run:
-        each node holds a copy.
+        each node may hold a copy.
         """
         targets = list(nodes or self.nodes())
         if self.builder == "buildah":
-            return load.load(source, [load.Node(node, self._enter(node)) for node in targets], name)
+            return self._load_ourselves(source, targets, name)
         if name is not None:
             raise KindError("Images of docker's keep their name: `docker tag` it first")
         kind = "image-archive" if isinstance(source, Path) else "docker-image"
         self._run("kind", "load", kind, str(source), "--name", NAME, "--nodes", ",".join(targets))
         return str(source)
+
+    def _load_ourselves(self, source: str | Path, targets: Sequence[str], name: str | None) -> str:
+        nodes = [load.Node(node, self._enter(node)) for node in targets]
+        if isinstance(source, Path):
+            return load.load(source, nodes, name)
+        return link.link(source, [link.Place(node, self._var(node.name)) for node in nodes], name)
+
+    def _var(self, node: str) -> Path:
+        """Where this machine sees the volume that a node's /var is."""
+        path = '{{range .Mounts}}{{if eq .Destination "/var"}}{{.Source}}{{end}}{{end}}'
+        return Path(self.docker("inspect", "--format", path, node).strip())
 
     def docker(self, *arguments: str) -> str:
         """Docker's command line; nodes are containers of their own names."""

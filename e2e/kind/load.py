@@ -1,14 +1,13 @@
-"""Brings an image into nodes without a registry, and only the layers that they lack.
+"""Brings an archive of an image into nodes without a registry, and only the layers that they lack.
 
-Called by `KindCluster.load_image`. A node finds unpacked layers by chain id, so the archive may leave out the blobs
-of those it has: a new version of a few files on top of a 6 GB base is a few kB. The image is streamed into all
-nodes at once and never lies on the disk as an archive; a node drops the blobs of layers once they are unpacked.
+Called by `KindCluster.load_image`. A node finds unpacked layers by chain id, so what it is sent may leave out the
+blobs of those it has. The image is streamed into all nodes at once; a node drops the blobs of layers once they are
+unpacked. Images of buildah's go by `link`.
 """
 
 import contextlib
 import io
 import json
-import os
 import subprocess
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -16,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from e2e.kind import cache, oci
+from e2e.kind import oci
 from e2e.kind.progress import KindError
 
-_CTR = ("ctr", "--namespace", "k8s.io")
+CTR = ("ctr", "--namespace", "k8s.io")
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Node:
 
     def unpacked(self) -> set[str]:
         """Chain ids of the layers that this node has."""
-        rows = [row.split() for row in self.run(*_CTR, "snapshots", "ls").splitlines()[1:]]
+        rows = [row.split() for row in self.run(*CTR, "snapshots", "ls").splitlines()[1:]]
         return {row[0] for row in rows if row[-1] == "Committed"}
 
 
@@ -49,19 +48,19 @@ class _Image:
     """The archive's member → diff_id of the layer in it."""
 
 
-def load(source: str | Path, nodes: Sequence[Node], name: str | None = None) -> str:
-    """Load an archive of docker's format (a Path), or an image of buildah's (its name); returns its name there."""
+def load(source: Path, nodes: Sequence[Node], name: str | None = None) -> str:
+    """Load an archive of docker's format; returns the image's name in the nodes."""
     image = _describe(source)
     chain = oci.chain_ids(image.diff_ids)
     missing: set[str] = set()
     for node in nodes:
         unpacked = node.unpacked()
         missing |= {diff_id for diff_id, link in zip(image.diff_ids, chain, strict=True) if link not in unpacked}
-    with _open(source) as stream, _importing(nodes) as out:
+    with source.open("rb") as stream, importing(nodes) as out:
         _copy(stream, oci.Archive(out), image, missing, name or image.name)
     for node in nodes:
         if missing:
-            node.run(*_CTR, "content", "rm", *sorted(missing))
+            node.run(*CTR, "content", "rm", *sorted(missing))
     return name or image.name
 
 
@@ -87,53 +86,24 @@ def _copy(stream: IO[bytes], out: oci.Archive, image: _Image, missing: set[str],
     out.close()
 
 
-def _describe(source: str | Path) -> _Image:
-    if isinstance(source, Path):
-        with tarfile.open(source) as archive:
-            entries = json.load(_member(archive, "manifest.json"))
-            if len(entries) != 1:
-                raise KindError(f"{source} holds {len(entries)} images; one is expected")
-            (entry,) = entries
-            diff_ids = json.load(_member(archive, entry["Config"]))["rootfs"]["diff_ids"]
-        names = entry.get("RepoTags") or [source.stem]
-        return _Image(_full_name(names[0]), diff_ids, dict(zip(entry["Layers"], diff_ids, strict=True)))
-    facts = json.loads(_output("buildah", "inspect", "--type", "image", source))
-    diff_ids = facts["OCIv1"]["rootfs"]["diff_ids"]
-    # buildah names the members of its archives after the digest of the layer
-    return _Image(
-        _full_name(source), diff_ids, {f"{diff_id.removeprefix('sha256:')}.tar": diff_id for diff_id in diff_ids}
-    )
+def _describe(source: Path) -> _Image:
+    with tarfile.open(source) as archive:
+        entries = json.load(_member(archive, "manifest.json"))
+        if len(entries) != 1:
+            raise KindError(f"{source} holds {len(entries)} images; one is expected")
+        (entry,) = entries
+        diff_ids = json.load(_member(archive, entry["Config"]))["rootfs"]["diff_ids"]
+    names = entry.get("RepoTags") or [source.stem]
+    return _Image(full_name(names[0]), diff_ids, dict(zip(entry["Layers"], diff_ids, strict=True)))
 
 
 @contextlib.contextmanager
-def _open(source: str | Path) -> Iterator[IO[bytes]]:
-    if isinstance(source, Path):
-        with source.open("rb") as file:
-            yield file
-        return
-    command = ["buildah", "push", "--quiet", "--disable-compression", source, "docker-archive:/dev/stdout"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=_storage()) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            yield process.stdout
-            process.stdout.read()  # the padding at the archive's end
-        except BaseException:
-            process.kill()
-            raise
-        errors = process.stderr.read().decode()
-    if process.returncode:
-        raise KindError(f"buildah cannot read {source}: {errors.strip()}")
-
-
-@contextlib.contextmanager
-def _importing(nodes: Sequence[Node]) -> Iterator["_Tee"]:
+def importing(nodes: Sequence[Node]) -> Iterator["_Tee"]:
     """An import in each node, fed by what is written; all have succeeded when the block is left."""
     pipe = subprocess.PIPE
     imports = [
         subprocess.Popen(
-            [*node.enter, *_CTR, "images", "import", "-"], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT
+            [*node.enter, *CTR, "images", "import", "-"], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT
         )
         for node in nodes
     ]
@@ -175,30 +145,11 @@ def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
     return file
 
 
-def _full_name(name: str) -> str:
-    """As a node writes it: app → docker.io/library/app:latest."""
+def full_name(name: str) -> str:
+    """As a node writes an image's name: app → docker.io/library/app:latest."""
     if ":" not in name.rsplit("/", 1)[-1]:
         name += ":latest"
     first, _, rest = name.partition("/")
     if not rest:
         return f"docker.io/library/{name}"
     return name if "." in first or ":" in first or first == "localhost" else f"docker.io/{name}"
-
-
-def _storage() -> dict[str, str]:
-    """The environment in which buildah finds the images that images/build.py makes, unless ours names a storage."""
-    settings = cache.folder().parent / "images" / "storage.conf"
-    made = {"CONTAINERS_STORAGE_CONF": str(settings)} if settings.exists() else {}
-    return {**made, **os.environ}
-
-
-def _output(*command: str) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, env=_storage())
-    except FileNotFoundError:
-        raise KindError(
-            f"{command[0]} is not installed; `apt-get install {command[0]}`, or load an archive"
-        ) from None
-    if done.returncode:
-        raise KindError(f"{' '.join(command)}: {done.stderr.strip()}")
-    return done.stdout

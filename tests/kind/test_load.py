@@ -97,25 +97,6 @@ def test_a_file_that_is_no_image_is_refused(tmp_path: Path) -> None:
         load.load(path, [])
 
 
-@pytest.mark.parametrize(("given", "looked_in"), [(None, "images/storage.conf"), ("/mine.conf", "/mine.conf")])
-def test_images_are_looked_up_where_the_build_script_keeps_them_unless_a_storage_is_named(
-    given: str | None, looked_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = tmp_path / "kvasir" / "images" / "storage.conf"
-    settings.parent.mkdir(parents=True)
-    settings.touch()
-    buildah = tmp_path / "buildah"
-    buildah.write_text('#!/bin/sh\necho "$CONTAINERS_STORAGE_CONF" >&2; exit 1\n')
-    buildah.chmod(0o755)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.delenv("CONTAINERS_STORAGE_CONF", raising=False)
-    if given is not None:
-        monkeypatch.setenv("CONTAINERS_STORAGE_CONF", given)
-    with pytest.raises(KindError, match=rf"{looked_in}$"):
-        load.load("app:dev", [])
-
-
 def imported(folder: Path) -> tuple[dict[str, bytes], dict[str, list[dict[str, object]]]]:
     """The blobs that a node was sent, and the image's manifest."""
     blobs: dict[str, bytes] = {}
