@@ -1,15 +1,16 @@
 """The cluster of a run of end-to-end tests, Kvasir in it, and a namespace for each test."""
 
 import sys
-import uuid
 from collections.abc import Iterator
 
 import pytest
 
-from e2e.in_cluster import Namespace
-from e2e.installed import install
+from e2e.ask import ask
+from e2e.in_cluster import Namespace, restricted_namespace
+from e2e.installed import DEMO, NAMESPACE, install
 from e2e.kind.cluster import Cluster
 from e2e.kind.cluster import cluster as a_cluster
+from service.running import running
 
 
 @pytest.fixture(scope="session")
@@ -38,9 +39,18 @@ def installed(cluster: Cluster, pytestconfig: pytest.Config) -> Cluster:
 
 @pytest.fixture
 def restricted(installed: Cluster) -> Iterator[Namespace]:
-    """A namespace of the test's own, which takes no pod that is not restricted; nothing of it is waited for."""
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    installed.kubectl("create", "namespace", name)
-    installed.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
-    yield Namespace(installed, name)
-    installed.kubectl("delete", "namespace", name, "--wait=false")
+    """A namespace of the test's own."""
+    with restricted_namespace(installed) as namespace:
+        yield namespace
+
+
+@pytest.fixture(scope="session")
+def system(installed: Cluster) -> Namespace:
+    return Namespace(installed, NAMESPACE)
+
+
+@pytest.fixture(scope="session")
+def expected() -> str:
+    """What `kvasir up` answers on this machine."""
+    with running("up", str(DEMO), "--port", "0") as service:
+        return ask(service.url)

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,18 @@ Object = dict[str, Any]
 
 OWN_KINDS = "serviceaccounts,secrets,services,deployments,statefulsets,replicasets,pods"
 """Of which a service consists in a cluster."""
+
+
+@contextlib.contextmanager
+def restricted_namespace(cluster: Cluster) -> Iterator["Namespace"]:
+    """A new namespace, which takes no pod that is not restricted; nothing of it is waited for."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    cluster.kubectl("create", "namespace", name)
+    cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    try:
+        yield Namespace(cluster, name)
+    finally:
+        cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
 @dataclass(frozen=True)
@@ -128,3 +141,34 @@ class Namespace:
                 yield f"http://{said.split()[2]}"
             finally:
                 process.terminate()
+
+
+def is_ready(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    ready = any((entry["type"], entry["status"]) == ("Ready", "True") for entry in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]
+
+
+def idle_pod(name: str, image: str, limits: Mapping[str, str] | None = None) -> Object:
+    """A restricted pod that does nothing and can write to /tmp."""
+    security = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    container = {
+        "name": name,
+        "image": image,
+        "command": ["sleep", "infinity"],
+        "resources": {"limits": dict(limits or {})},
+        "securityContext": security,
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+    spec = {
+        "terminationGracePeriodSeconds": 0,
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}

@@ -15,6 +15,7 @@ from e2e.kind.kind_cluster import KindCluster
 from e2e.kind.progress import KindError, Progress
 
 ROOT: Final = Path(__file__).parents[1]
+DEMO: Final = ROOT / "manifests" / "examples" / "demo.yaml"
 NAMESPACE: Final = "kvasir-system"
 OPERATOR: Final = "deployment/kvasir-operator"
 LIGHT: Final = ("kvasir-operator:dev", "kvasir-frontend:dev")
@@ -65,6 +66,12 @@ def schedulable(running: Cluster) -> list[str]:
     """The nodes that take pods of users: not those of the control plane."""
     path = "jsonpath={.items[*].metadata.name}"
     return running.kubectl("get", "nodes", "-l", "!node-role.kubernetes.io/control-plane", "-o", path).split()
+
+
+def image_of_frontends(running: Cluster) -> str:
+    """As the operator was told."""
+    path = '{.spec.template.spec.containers[0].env[?(@.name=="KVASIR_FRONTEND_IMAGE")].value}'
+    return running.kubectl("get", OPERATOR, "-n", NAMESPACE, "-o", f"jsonpath={path}")
 
 
 def _apply(running: Cluster, restart: bool) -> None:

@@ -12,7 +12,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -21,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from e2e.kind import binaries, cache
-from e2e.kind.progress import KindError, Log, Progress, tail
+from e2e.kind import binaries
+from e2e.kind.progress import KindError, tail
 
 _READY_WITHIN = 60.0
 _ATTEMPTS = 3
@@ -90,7 +89,7 @@ class ApiServer:
     @contextlib.contextmanager
     def controller_manager(self, *controllers: str, out: IO[str] | None = None) -> Iterator[None]:
         """Run these controllers (`statefulset-controller`, ...) of kube-controller-manager while in the block."""
-        self._programs |= _programs(binaries.CONTROLLERS, out)
+        self._programs |= binaries.ready(binaries.CONTROLLERS, out)
         (port,) = _free_ports(1)
         process = self._spawn(
             "kube-controller-manager",
@@ -193,7 +192,7 @@ class ApiServer:
 @contextlib.contextmanager
 def apiserver(out: IO[str] | None = None) -> Iterator[ApiServer]:
     """A fresh, empty API server; ended, with its data, when the block is left."""
-    programs = _programs(binaries.API, out)
+    programs = binaries.ready(binaries.API, out)
     with tempfile.TemporaryDirectory(prefix="kvasir-apiserver-") as folder:
         server = _started(programs, Path(folder))
         try:
@@ -219,14 +218,6 @@ def _started(programs: Mapping[str, Path], folder: Path) -> ApiServer:
         else:
             return server
     raise AssertionError("the loop above ends by return or raise")
-
-
-def _programs(group: binaries.Group, out: IO[str] | None) -> dict[str, Path]:
-    name = f"{group.name} binaries"
-    if binaries.cached(group):
-        return binaries.make(Log(cache.logs() / f"{group.name}-cached.log"), group)
-    with Progress(1, cache.logs(), out or sys.stderr).step(name) as log:
-        return binaries.make(log, group)
 
 
 def _free_ports(count: int) -> list[int]:

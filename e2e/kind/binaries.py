@@ -13,9 +13,10 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from e2e.kind import cache
-from e2e.kind.progress import Log
+from e2e.kind.progress import Log, Progress
 
 _SOURCES = Path(__file__).parent / "go"
 _COMMANDS = "k8s.io/kubernetes/cmd/"
@@ -77,6 +78,14 @@ def make(log: Log, *groups: Group) -> dict[str, Path]:
         folder = cache.make(f"binaries-{group.name}", group.key, functools.partial(_build, log, group))
         programs |= {path.name: path for path in folder.iterdir()}
     return programs
+
+
+def ready(group: Group, out: IO[str] | None = None) -> dict[str, Path]:
+    """As `make`, for who has no step of their own: where something is built, a line of progress shows it."""
+    if cached(group):
+        return make(Log(cache.logs() / f"{group.name}-cached.log"), group)
+    with Progress(1, cache.logs(), out or sys.stderr).step(f"{group.name} binaries") as log:
+        return make(log, group)
 
 
 def kind_sources(log: Log) -> Path:

@@ -1,13 +1,11 @@
 """One API server for all of these tests, with the controllers that make pods; and a namespace for each test."""
 
 import asyncio
-import shutil
 import uuid
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from e2e.kind import binaries
 from e2e.kind.apiserver import ApiServer, apiserver
 from e2e.operator.world import CONTROLLERS, NAMESPACE, World, install
 from kvasir_operator.cluster import Cluster
@@ -15,8 +13,6 @@ from kvasir_operator.cluster import Cluster
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ApiServer]:
-    if not binaries.cached(binaries.API, binaries.CONTROLLERS) and shutil.which("go") is None:
-        pytest.skip("the API server is built with Go (1.25 or newer), and `go` is not in PATH")
     with apiserver() as server:
         asyncio.run(install(server))
         # After the CRD: the garbage collector would find it half a minute later.

@@ -23,6 +23,8 @@ _REQUEST = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<count>\S+
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _NAMESPACE = "measured"
 _PATIENCE = 300.0
+_AT_ONCE = 4
+"""Services that are made at a time: all of them ask until they are ready."""
 
 
 async def main() -> None:
@@ -46,13 +48,13 @@ async def _measure(server: ApiServer, services: int, seconds: float) -> str:
     await cluster.create(NAMESPACE, "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _NAMESPACE}})
     async with world.operator("--namespaces", "") as operator:
         with server.controller_manager(*CONTROLLERS):
-            names = [f"service-{number}" for number in range(services)]
-            await asyncio.gather(*(world.create(name, engine={"dataParallelSize": 2}) for name in names))
-            await asyncio.gather(*(_make_ready(world, name) for name in names))
+            slots = asyncio.Semaphore(_AT_ONCE)
+            await asyncio.gather(*(_add(world, f"service-{number}", slots) for number in range(services)))
         before, began = _requests(server), time.monotonic()
         await asyncio.sleep(seconds)  # what is measured is a stretch of time
         minutes = (time.monotonic() - began) / 60
         counts = {key: (count - before.get(key, 0)) / minutes for key, count in _requests(server).items()}
+        assert operator.process.returncode is None, operator.log[-10:]
         memory = _memory(operator.process.pid)
     await cluster.close()
     most = sorted(((count, key) for key, count in counts.items() if count >= 0.5), reverse=True)[:4]
@@ -60,17 +62,21 @@ async def _measure(server: ApiServer, services: int, seconds: float) -> str:
     return f"| {services} | {memory:.0f} MB | {sum(counts.values()):.0f} | {details} |"
 
 
-async def _make_ready(world: World, name: str) -> None:
+async def _add(world: World, name: str, slots: asyncio.Semaphore) -> None:
+    """A service, until it is ready."""
+
     async def pods_are_there() -> bool:
         return len(await world.pods("engine", name)) == 2 and bool(await world.pods("frontend", name))
 
     async def is_ready() -> bool:
         return bool((await world.condition("Ready", name)).get("status") == "True")
 
-    await world.eventually(pods_are_there, _PATIENCE)
-    await world.make_ready("engine", name)
-    await world.make_ready("frontend", name)
-    await world.eventually(is_ready, _PATIENCE)
+    async with slots:
+        await world.create(name, engine={"dataParallelSize": 2})
+        await world.eventually(pods_are_there, _PATIENCE)
+        await world.make_ready("engine", name)
+        await world.make_ready("frontend", name)
+        await world.eventually(is_ready, _PATIENCE)
 
 
 def _requests(server: ApiServer) -> dict[str, float]:

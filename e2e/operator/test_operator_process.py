@@ -181,6 +181,8 @@ async def test_the_rights_of_the_manifests_suffice(world: World, server: ApiServ
     """As the ServiceAccount of manifests/base/rbac.yaml, in all namespaces: it makes, repairs, rolls, reports."""
     async with bound_account(world) as account:
         kubeconfig = server.kubeconfig_of(world.namespace, account)
+        for seldom in ("get nodes", "list events"):  # asked when something is wrong; a refusal is quiet
+            server.kubectl(f"--kubeconfig={kubeconfig}", "auth", "can-i", *seldom.split())
         options = ("--namespaces", "", "--lease-namespace", world.namespace)
         await world.create()
         async with world.operator(*options, kubeconfig=kubeconfig) as operator:

@@ -4,8 +4,14 @@ The tables of all cases are in tests/operator/test_pods.py; here the way through
 subresource, columns.
 """
 
-from e2e.operator.world import World, ready, scheduled
-from kvasir_operator.kinds import DEPLOYMENT, NODE, POD
+from pathlib import Path
+
+import yaml
+
+from e2e.kind.apiserver import apiserver
+from e2e.operator.world import CRD, World, install, ready, scheduled
+from kvasir_operator.cluster import Cluster
+from kvasir_operator.kinds import DEPLOYMENT, NODE, POD, Kind
 
 
 async def test_a_service_gets_ready(world: World) -> None:
@@ -87,6 +93,51 @@ async def test_too_few_gpus_are_named(world: World) -> None:
     found = await world.condition("Ready")
     assert found["reason"] == "InsufficientGPU"
     assert message in found["message"]
+
+
+async def test_ranks_that_a_quota_forbids_are_named_until_it_lets_them_be(world: World) -> None:
+    quota = Kind("v1", "ResourceQuota", "resourcequotas")
+    metadata = {"name": "none", "namespace": world.namespace}
+    facts = {"spec": {"hard": {"pods": "0"}}, "status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}}
+    body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, **facts}
+    await world.cluster.apply(quota, body, force=True)
+    made = await world.cluster.apply(quota, body, force=True, subresource="status")  # as its controller does
+
+    async def forbidden() -> bool:
+        await world.reconcile()
+        return bool((await world.condition("EnginesReady"))["reason"] == "Unschedulable")
+
+    await world.create()
+    await world.eventually(forbidden)
+    message = (await world.condition("EnginesReady"))["message"]
+    assert "pod demo-engine-0: it cannot be made" in message
+    assert "is forbidden: " in message
+    assert (await world.service())["status"]["replicas"] == 0
+    assert await world.reconcile() is not None  # no watch tells of Events: it looks again
+
+    await world.cluster.delete(quota, made)
+    await world.settled()
+    await world.reconcile()
+    assert (await world.condition("EnginesReady"))["reason"] == "Loading"
+
+
+async def test_a_spec_that_an_older_schema_let_through_is_told_to_be_invalid(tmp_path: Path) -> None:
+    crd = yaml.safe_load(CRD.read_text())
+    (version,) = crd["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    del spec["properties"]["engine"]["properties"]["kvCache"]["properties"]["memory"]["minimum"]
+    old = tmp_path / "crd.yaml"
+    old.write_text(yaml.safe_dump(crd))
+    with apiserver() as server:
+        await install(server, old)
+        cluster = await Cluster.connect(str(server.kubeconfig))
+        world = World(cluster, "default", server.kubeconfig)
+        await world.create(engine={"kvCache": {"memory": -1}})
+        assert await world.reconcile() is None
+        found = await world.condition("Ready")
+        assert (found["status"], found["reason"]) == ("False", "InvalidSpec")
+        assert "spec.engine.kvCache.memory: -1 is not a size" in found["message"]
+        await cluster.close()
 
 
 async def test_an_unchanged_status_is_not_written(world: World) -> None:

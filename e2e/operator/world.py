@@ -51,9 +51,9 @@ CONTROLLERS: Final = (
 PATIENCE: Final = 20.0
 
 
-async def install(server: ApiServer) -> None:
+async def install(server: ApiServer, crd: Path = CRD) -> None:
     """The CRD, until the API server serves it."""
-    server.kubectl("apply", "--server-side", "-f", str(CRD))
+    server.kubectl("apply", "--server-side", "-f", str(crd))
     cluster = await Cluster.connect(str(server.kubeconfig))
     async with asyncio.timeout(PATIENCE):
         while True:

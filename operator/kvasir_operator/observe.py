@@ -5,11 +5,14 @@ A list, not a cache: a watch that lost its connection reports no deletions. Used
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
 
 from kvasir_operator.cluster import Cluster, ClusterError, NotFoundError, Object
-from kvasir_operator.kinds import CHILDREN, NODE, POD, Kind
+from kvasir_operator.kinds import CHILDREN, EVENT, NODE, POD, Kind
 from kvasir_operator.pods import EngineReport, Pod, has_ended, is_owned_by, is_ready, is_terminating
 from kvasir_operator.resources.children import children_selector
 
@@ -17,6 +20,10 @@ log = logging.getLogger(__name__)
 
 ChildKey = tuple[Kind, str]
 """Kind and name, in the namespace of the InferenceService."""
+
+_NOT_MADE: Final = re.compile(
+    r"create Pod \S+-(?P<ordinal>\d+) in StatefulSet \S+ failed error: (?P<why>.*)", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -81,3 +88,27 @@ async def lost_nodes(
             if ready.get("status") in ("False", "Unknown"):
                 lost[name] = f"node {name} is not ready ({ready.get('message') or ready.get('reason')})"
     return lost
+
+
+async def refused_pods(cluster: Cluster, stateful_set: Object, since: datetime) -> Mapping[int, str]:
+    """By ordinal, why pods of the StatefulSet were refused since then: by a quota, a policy.
+
+    Its controller says so in Events and nowhere else. Without the right to list them nothing is known.
+    """
+    metadata = stateful_set["metadata"]
+    fields = f"involvedObject.uid={metadata['uid']},reason=FailedCreate"
+    try:
+        events = await cluster.list(EVENT, metadata["namespace"], fields=fields)
+    except ClusterError as error:
+        log.debug("events about %s cannot be read: %s", metadata["name"], error)
+        return {}
+    refused: dict[int, str] = {}
+    for event in sorted(events, key=_last_time):
+        match = _NOT_MADE.search(event.get("message", ""))
+        if match and _last_time(event) >= since.strftime("%Y-%m-%dT%H:%M:%SZ"):
+            refused[int(match["ordinal"])] = match["why"]
+    return refused
+
+
+def _last_time(event: Object) -> str:
+    return event.get("lastTimestamp") or ""

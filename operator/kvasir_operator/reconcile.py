@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from kvasir_operator.apply import Applied, Applier, name_taken
@@ -17,7 +17,14 @@ from kvasir_operator.engine_reports import EngineReports
 from kvasir_operator.events import NORMAL, WARNING, Events
 from kvasir_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, SECRET, SERVICE, STATEFUL_SET
 from kvasir_operator.link_keys import new_link_keys
-from kvasir_operator.observe import Observed, engine_pods, frontend_pods, lost_nodes, observe
+from kvasir_operator.observe import (
+    Observed,
+    engine_pods,
+    frontend_pods,
+    lost_nodes,
+    observe,
+    refused_pods,
+)
 from kvasir_operator.pods import Phase, PodState, is_owned_by, is_terminating, ordinal, pod_state
 from kvasir_operator.reasons import Reason
 from kvasir_operator.resources.children import children
@@ -25,8 +32,15 @@ from kvasir_operator.resources.names import link_secret_name, workload_name
 from kvasir_operator.resources.pod import Images
 from kvasir_operator.resources.security import link_keys_of
 from kvasir_operator.rollout import pods_to_replace, under_way
-from kvasir_operator.spec import InferenceService, parse_service
-from kvasir_operator.status import Observation, Problem, Status, ready_condition, service_status
+from kvasir_operator.spec import InferenceService, InvalidSpec, parse_service
+from kvasir_operator.status import (
+    Observation,
+    Problem,
+    Status,
+    ready_condition,
+    refused_status,
+    service_status,
+)
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +49,10 @@ STATUS_INTERVAL: Final = 2.0
 PROGRESS_INTERVAL: Final = (2.0, 30.0)
 """Seconds between two looks at engines that start, because their progress raises no event: at first, and of an
 engine that takes long."""
+OVERDUE: Final = 2.0
+"""Seconds without a pod after which a rank's is asked for in Events."""
+EVENT_MARGIN: Final = 60.0
+"""Seconds by which the Event may be older than our look that found no pod."""
 TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 BLOCKED_INTERVAL: Final = 30.0
 """Seconds until what stands in the way is looked at again: it is not ours, so it is not watched."""
@@ -80,17 +98,24 @@ class Reconciler:
         if resource is None or is_terminating(resource):
             self._written.pop(key, None)  # its children go with it: they have it as their owner
             return None
-        service = parse_service(resource)
+        previous: Status = resource.get("status") or {}
+        try:
+            service = parse_service(resource)
+        except InvalidSpec as error:
+            status = refused_status(str(error), resource["metadata"]["generation"], previous, self._stamp())
+            return await self._write_status(key, resource, previous, status)
         observed = await observe(self._cluster, key.namespace, key.name)
         applied = await self._apply(resource, service, observed)
         parts = _parts(service, observed, applied)
         seen = await self._look(resource, service, parts, applied)
         await self._roll(resource, parts, seen)
-        previous: Status = resource.get("status") or {}
-        status = service_status(service, seen, previous, self._now().strftime(TIME_FORMAT))
+        status = service_status(service, seen, previous, self._stamp())
         delay = await self._write_status(key, resource, previous, status)
         waits = (delay, _next_look(seen, status, self._now()))
         return min((wait for wait in waits if wait is not None), default=None)
+
+    def _stamp(self) -> str:
+        return self._now().strftime(TIME_FORMAT)
 
     async def _apply(self, resource: Object, service: InferenceService, observed: Observed) -> Applied:
         key = SECRET, link_secret_name(service)
@@ -134,7 +159,18 @@ class Reconciler:
             problems=[*applied.problems, *_of_deployment(parts.deployment)],
             reachable=(SERVICE, service.name) in applied.children,
             rolling=under_way(parts.stateful_set, parts.deployment, parts.engines),
+            refused=await self._refused(resource, parts),
         )
+
+    async def _refused(self, resource: Object, parts: "_Parts") -> Mapping[int, str]:
+        """By rank, why its pod is not there, if it should be by now."""
+        there = {ordinal(pod) for pod in parts.engines}
+        ranks = resource.get("status", {}).get("engines", {}).get("ranks", ())
+        missing = [rank for rank in ranks if rank["phase"] == Phase.SCHEDULING and rank["rank"] not in there]
+        since = [datetime.fromisoformat(rank["since"]) for rank in missing]
+        if not since or parts.stateful_set is None or (self._now() - min(since)).total_seconds() < OVERDUE:
+            return {}
+        return await refused_pods(self._cluster, parts.stateful_set, min(since) - timedelta(seconds=EVENT_MARGIN))
 
     def _is_lost(self, pod: Object, lost: Mapping[str, str]) -> bool:
         """Whether nobody is left on its node who could end it."""
@@ -227,7 +263,8 @@ def _next_look(seen: Observation, status: Status, now: datetime) -> float | None
     """Seconds until things may have changed without an event."""
     states = [*seen.ranks.values(), *seen.frontends]
     moving = {state.pod for state in states if state.phase in _MOVING or state.reason is Reason.LINK_REFUSED}
-    since = [rank["since"] for rank in status["engines"]["ranks"] if rank["pod"] in moving]
+    ranks = status["engines"]["ranks"]
+    since = [rank["since"] for rank in ranks if rank["pod"] in moving or rank["rank"] not in seen.ranks]
     if since:
         age = (now - datetime.fromisoformat(max(since))).total_seconds()
         return min(max(age / 10, PROGRESS_INTERVAL[0]), PROGRESS_INTERVAL[1])

@@ -2,16 +2,22 @@
 
 Used by the operator's reconcile and by `kvasir up`. What comes in has been defaulted and validated by the schema
 in crds/ (by the API server, or by kvasir.local), so a missing required field here is a bug, not a user's mistake.
+What an older schema let through is `InvalidSpec`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from kvasir_operator.units import parse_bytes, parse_duration
 
 Json = Mapping[str, Any]
 """A piece of a Kubernetes object that is passed on as it is."""
+Value = TypeVar("Value")
+
+
+class InvalidSpec(ValueError):
+    """Names the field and what it should be."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class InferenceService:
 
 
 def parse_service(resource: Json) -> InferenceService:
-    """The typed form of a defaulted, valid InferenceService."""
+    """The typed form of a defaulted InferenceService. Raises InvalidSpec."""
     metadata, spec = resource["metadata"], resource["spec"]
     return InferenceService(
         name=metadata["name"],
@@ -114,7 +120,7 @@ def parse_service(resource: Json) -> InferenceService:
         model=_model(spec["model"], metadata["name"]),
         engine=_engine(spec["engine"]),
         frontend=_frontend(spec["frontend"]),
-        rollout=Rollout(drain_timeout=parse_duration(spec["rollout"]["drainTimeout"])),
+        rollout=Rollout(drain_timeout=_parsed(parse_duration, spec["rollout"], "drainTimeout", "rollout")),
         image=spec.get("image"),
         image_pull_policy=spec.get("imagePullPolicy"),
         image_pull_secrets=tuple(secret["name"] for secret in spec.get("imagePullSecrets", ())),
@@ -142,7 +148,7 @@ def _engine(engine: Json) -> Engine:
         kv_cache=KVCache(
             block_size=cache["blockSize"],
             memory_utilization=float(cache["memoryUtilization"]),
-            memory=parse_bytes(cache["memory"]) if "memory" in cache else None,
+            memory=_parsed(parse_bytes, cache, "memory", "engine.kvCache") if "memory" in cache else None,
         ),
         extra_args=tuple(engine.get("extraArgs", ())),
         pod=_pod(engine.get("pod", {})),
@@ -154,10 +160,17 @@ def _frontend(frontend: Json) -> Frontend:
     return Frontend(
         replicas=frontend["replicas"],
         api_keys=keys["name"] if keys else None,
-        drain_timeout=parse_duration(frontend["drainTimeout"]),
+        drain_timeout=_parsed(parse_duration, frontend, "drainTimeout", "frontend"),
         extra_args=tuple(frontend.get("extraArgs", ())),
         pod=_pod(frontend.get("pod", {})),
     )
+
+
+def _parsed(parse: Callable[[Any], Value], fields: Json, name: str, where: str) -> Value:
+    try:
+        return parse(fields[name])
+    except ValueError as error:
+        raise InvalidSpec(f"spec.{where}.{name}: {error}") from None
 
 
 def _pod(pod: Json) -> Pod:

@@ -5,7 +5,7 @@ written only when something happened.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kvasir_operator.pods import Phase, PodState
@@ -40,6 +40,8 @@ class Observation:
     """Whether the Service for clients is there and ours."""
     rolling: str
     """Which rollout is under way, in words; empty if none is."""
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """By rank, why its pod cannot be made."""
 
 
 def service_status(service: InferenceService, seen: Observation, previous: Mapping[str, Any], now: str) -> Status:
@@ -64,6 +66,14 @@ def service_status(service: InferenceService, seen: Observation, previous: Mappi
     }
 
 
+def refused_status(error: str, generation: int, previous: Mapping[str, Any], now: str) -> Status:
+    """Of a service whose spec cannot be read: nothing is known of it but what was."""
+    message = f"{error}; until it is corrected nothing of the service is changed"
+    conditions = [_Condition(kind, False, Reason.INVALID_SPEC, message) for kind in _KINDS]
+    stamped = _stamped(conditions, previous.get("conditions", ()), generation, now)
+    return {**previous, "observedGeneration": generation, "conditions": stamped}
+
+
 def ready_condition(status: Mapping[str, Any]) -> Mapping[str, Any]:
     """{} where there is none yet."""
     return next((entry for entry in status.get("conditions", ()) if entry["type"] == "Ready"), {})
@@ -75,11 +85,15 @@ def ready_condition(status: Mapping[str, Any]) -> Mapping[str, Any]:
 def _wanted(service: InferenceService, seen: Observation) -> list[PodState]:
     """The state of every rank that there should be."""
     name = workload_name(service, "engine")
-    missing = f"no pod yet: if that lasts, see kubectl describe statefulset {name}"
-    return [
-        seen.ranks.get(rank) or PodState(f"{name}-{rank}", Phase.SCHEDULING, Reason.LOADING, missing)
-        for rank in range(service.engine.data_parallel_size)
-    ]
+
+    def missing(rank: int) -> PodState:
+        pod = f"{name}-{rank}"
+        if rank in seen.refused:
+            message = f"it cannot be made ({seen.refused[rank]}): change what forbids it, or the service"
+            return PodState(pod, Phase.SCHEDULING, Reason.UNSCHEDULABLE, message)
+        return PodState(pod, Phase.SCHEDULING, Reason.LOADING, "no pod yet")
+
+    return [seen.ranks.get(rank) or missing(rank) for rank in range(service.engine.data_parallel_size)]
 
 
 def _ranks(
@@ -108,6 +122,9 @@ def _ready(states: Sequence[PodState]) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------ conditions
+
+
+_KINDS: Final = ("Ready", "EnginesReady", "FrontendsReady", "Progressing", "Degraded")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from kvasir.local.schema import Schema
 from kvasir_operator.pods import Phase, PodState
 from kvasir_operator.reasons import Reason
 from kvasir_operator.spec import InferenceService, parse_service
-from kvasir_operator.status import Observation, Problem, Status, service_status
+from kvasir_operator.status import Observation, Problem, Status, refused_status, service_status
 
 DEMO = Path(__file__).parents[2] / "manifests" / "examples" / "demo.yaml"
 CRD = Path(__file__).parents[2] / "crds" / "inferenceservices.serving.kvasir.dev.yaml"
@@ -174,6 +174,27 @@ def test_ranks_without_a_pod_and_ranks_that_leave_are_listed() -> None:
     ]
     assert status["engines"]["summary"] == "1/2"
     assert status["replicas"] == 2
+
+
+def test_a_rank_whose_pod_is_forbidden_is_named_with_the_reason() -> None:
+    observation = seen([engine(0)], [frontend()], refused={1: 'pods "demo-engine-1" is forbidden: exceeded quota'})
+    status = service_status(service(), observation, {}, NOON)
+    assert conditions(status)["Ready"] == ("True", "Unschedulable")
+    assert conditions(status)["Degraded"] == ("True", "Unschedulable")
+    (message,) = [entry["message"] for entry in status["conditions"] if entry["type"] == "EnginesReady"]
+    assert "pod demo-engine-1: it cannot be made (pods" in message
+    assert "exceeded quota" in status["engines"]["ranks"][1]["message"]
+    assert status["replicas"] == 1  # it is no pod
+
+
+def test_a_spec_that_cannot_be_read_is_told_and_what_was_known_is_kept() -> None:
+    before = service_status(service(), seen([engine(0), engine(1)], [frontend()]), {}, NOON)
+    status = refused_status("spec.engine: no", 4, before, LATER)
+    assert set(conditions(status)) == set(conditions(before))
+    assert set(conditions(status).values()) == {("False", "InvalidSpec")}
+    assert {entry["message"].partition(";")[0] for entry in status["conditions"]} == {"spec.engine: no"}
+    assert (status["observedGeneration"], status["engines"]) == (4, before["engines"])
+    assert refused_status("spec.engine: no", 4, status, "later still") == status
 
 
 def test_every_field_of_the_status_is_in_the_schema() -> None:

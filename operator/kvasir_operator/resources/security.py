@@ -28,7 +28,11 @@ def service_account(service: InferenceService) -> Object:
 
 
 def link_secret(service: InferenceService, keys: Mapping[str, str]) -> Object:
-    """Holds `keys`, by file name. Immutable: it can be deleted, which makes new keys and rolls every pod."""
+    """Holds `keys`, by file name. It can be deleted, which makes new keys and rolls every pod.
+
+    Not `immutable`: while any pod on its node uses such a Secret, a kubelet does not look whether there is another
+    one of the name by now, and gives the old keys to new pods.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -38,7 +42,6 @@ def link_secret(service: InferenceService, keys: Mapping[str, str]) -> Object:
             "labels": _labels(service),
         },
         "type": "Opaque",
-        "immutable": True,
         "data": {name: base64.b64encode(keys[name].encode()).decode() for name in KEY_FILES},
     }
 

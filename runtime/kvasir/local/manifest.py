@@ -99,13 +99,8 @@ class _Reader:
         if problems:
             self._report(title, problems)
             return
-        try:
-            service = parse_service(completed)
-        except ValueError as error:  # a quantity below 0: patterns are for texts, the API server says no more
-            self._report(title, [Problem("spec", str(error))])
-            return
         self.manifest.resources.append(completed)
-        self.manifest.services.append(service)
+        self.manifest.services.append(parse_service(completed))
 
     def _secret(self, title: str, document: Mapping[str, Any]) -> None:
         problems = [

@@ -74,6 +74,7 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ({"engine__maxModelLen": 0}, "spec.engine.maxModelLen: 0 is too small"),
     ({"engine__kvCache__blockSize": 2048}, "spec.engine.kvCache.blockSize: 2048 is too large: at most 1024"),
     ({"engine__kvCache__memory": "4 GB"}, "spec.engine.kvCache.memory: '4 GB' is not of the form"),
+    ({"engine__kvCache__memory": -1}, "spec.engine.kvCache.memory: -1 is too small: at least 0"),
     ({"engine__kvCache__memory": 1.5}, "spec.engine.kvCache.memory: must be a whole number or a string, not 1.5"),
     ({"engine__kvCache__memoryUtilization": 1.2}, "spec.engine.kvCache.memoryUtilization: 1.2 is too large"),
     ({"engine__kvCache__memoryUtilization": "0.8"}, "memoryUtilization: must be a number, not the string '0.8'"),
@@ -249,6 +250,14 @@ def test_every_field_is_described() -> None:
     for path, node in NODES:
         if path and not path.endswith("[]") and path != ".metadata":
             assert node.get("description", "").endswith("."), path
+
+
+def test_a_description_names_its_fields_default() -> None:
+    """`kubectl explain` shows no other."""
+    scalars = [(path, node) for path, node in NODES if node.get("type") != "object" and "default" in node]
+    assert len(scalars) >= 8
+    for path, node in scalars:
+        assert f"Default: {node['default']}" in node["description"], path
 
 
 def test_every_string_list_and_map_of_the_spec_is_bounded() -> None:

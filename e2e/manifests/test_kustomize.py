@@ -2,28 +2,12 @@
 
 import re
 import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[2]
-Object = dict[str, Any]
-Render = Callable[[Path], list[Object]]
-"""The objects of a kustomization."""
-
-
-@pytest.fixture(scope="module")
-def render(kubectl: str) -> Render:
-    def rendered(path: Path) -> list[Object]:
-        answer = subprocess.run([kubectl, "kustomize", str(path)], capture_output=True, text=True, check=False)
-        assert answer.returncode == 0, answer.stderr
-        return [document for document in yaml.safe_load_all(answer.stdout) if document]
-
-    return rendered
+from e2e.manifests.conftest import ROOT, Object, Render
 
 
 @pytest.fixture(scope="module")

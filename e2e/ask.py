@@ -1,0 +1,23 @@
+"""Asks the demo service with OpenAI's own client, streaming: `python ask.py http://demo` prints what it says.
+
+Imported by the tests on this machine, and copied by them into a pod, so it needs the `openai` package alone.
+"""
+
+import sys
+
+import openai
+
+QUESTION = "What is Kvasir?"
+
+
+def ask(url: str) -> str:
+    """The greedy answer."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    stream = client.chat.completions.create(
+        model="demo", messages=[{"role": "user", "content": QUESTION}], temperature=0, stream=True
+    )
+    return "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+
+
+if __name__ == "__main__":
+    print(ask(sys.argv[1]))

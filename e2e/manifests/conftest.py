@@ -1,0 +1,73 @@
+"""What the tests of this folder judge, and by what: manifests, services; kubectl, kube-score, an API server."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.kind import binaries
+from e2e.kind.apiserver import ApiServer, apiserver
+from kvasir.local.schema import Schema
+from kvasir_operator.link_keys import new_link_keys
+from kvasir_operator.resources.children import children
+from kvasir_operator.resources.pod import Images
+from kvasir_operator.spec import parse_service
+
+ROOT = Path(__file__).resolve().parents[2]
+Object = dict[str, Any]
+Render = Callable[[Path], list[Object]]
+"""The objects of a kustomization."""
+KUSTOMIZATIONS = ("manifests", "manifests/overlays/namespaced")
+MINIMAL: Object = {
+    "apiVersion": "serving.kvasir.dev/v1alpha1",
+    "kind": "InferenceService",
+    "metadata": {"name": "minimal"},
+    "spec": {"model": {"source": "hf://org/name"}},
+}
+SERVICES: dict[str, Object] = {
+    "demo": yaml.safe_load((ROOT / "manifests/examples/demo.yaml").read_text()),
+    "minimal": MINIMAL,
+    "full": yaml.safe_load((ROOT / "tests/operator/golden/full/service.yaml").read_text()),
+}
+"""The example, one with the least that a service has, and one with every field."""
+
+
+@pytest.fixture(scope="session")
+def kubectl() -> str:
+    return str(binaries.ready(binaries.API)["kubectl"])
+
+
+@pytest.fixture(scope="session")
+def kube_score() -> str:
+    return str(binaries.ready(binaries.SCORE)["kube-score"])
+
+
+@pytest.fixture(scope="session")
+def render(kubectl: str) -> Render:
+    def rendered(path: Path) -> list[Object]:
+        answer = subprocess.run([kubectl, "kustomize", str(path)], capture_output=True, text=True, check=False)
+        assert answer.returncode == 0, answer.stderr
+        return [document for document in yaml.safe_load_all(answer.stdout) if document]
+
+    return rendered
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[ApiServer]:
+    """One that knows InferenceServices."""
+    with apiserver() as running:
+        running.kubectl("apply", "--filename", str(ROOT / "crds"))
+        running.kubectl("wait", "--for=condition=Established", "crd/inferenceservices.serving.kvasir.dev")
+        yield running
+
+
+def made_of(service: Object) -> list[Object]:
+    """What the operator makes of it."""
+    metadata = {"namespace": "default", "uid": "0f0e0d0c-0000-4000-8000-000000000001", **service["metadata"]}
+    completed, problems = Schema.of_crd().complete({**service, "metadata": metadata})
+    assert not problems
+    images = Images(frontend="kvasir-frontend:1.0", engine="kvasir-engine:1.0")
+    return children(parse_service(completed), images, new_link_keys())

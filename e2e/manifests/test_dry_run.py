@@ -1,0 +1,52 @@
+"""The API server's opinion of everything that is installed or made: a strict dry run, in restricted namespaces.
+
+A warning is a failure: the API server warns of deprecated fields, and of pods that pod security would not let in.
+"""
+
+import json
+
+import pytest
+
+from e2e.kind.apiserver import ApiServer
+from e2e.kind.progress import KindError
+from e2e.manifests.conftest import KUSTOMIZATIONS, ROOT, SERVICES, Object, Render, made_of
+
+STRICT = ("--dry-run=server", "--validate=strict", "--warnings-as-errors")
+AS_OPERATOR = ("--server-side", "--field-manager=kvasir-operator")
+SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+
+
+@pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
+def test_what_is_installed_is_accepted(server: ApiServer, render: Render, kustomization: str) -> None:
+    accept(server, render(ROOT / kustomization))
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_and_what_the_operator_makes_of_it_are_accepted(server: ApiServer, name: str) -> None:
+    accept(server, [SERVICES[name]])
+    accept(server, made_of(SERVICES[name]), *AS_OPERATOR)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"), [({"hostNetwrok": True}, "hostNetwrok"), ({"hostNetwork": True}, "host namespaces")]
+)
+def test_a_misspelt_field_or_an_unrestricted_pod_would_be_told(
+    server: ApiServer, change: Object, words: str
+) -> None:
+    made = made_of(SERVICES["demo"])
+    (deployment,) = (child for child in made if child["kind"] == "Deployment")
+    deployment["spec"]["template"]["spec"] |= change
+    with pytest.raises(KindError, match=words):
+        accept(server, [deployment], *AS_OPERATOR)
+
+
+def accept(server: ApiServer, objects: list[Object], *options: str) -> None:
+    for name in {item["metadata"].get("namespace", "default") for item in objects}:
+        metadata = {"name": name, "labels": SECURITY}
+        apply(server, [{"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}], "--server-side")
+    apply(server, objects, *STRICT, *options)
+
+
+def apply(server: ApiServer, objects: list[Object], *options: str) -> None:
+    manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    server.kubectl("apply", "--filename", "-", *options, stdin=manifest)

@@ -1,0 +1,47 @@
+"""kube-score's opinion of everything that is installed or made."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.manifests.conftest import KUSTOMIZATIONS, ROOT, SERVICES, Object, Render, made_of
+
+EXCEPTIONS = yaml.safe_load((Path(__file__).parent / "kube_score_exceptions.yaml").read_text())
+PASSED = 10
+"""kube-score's grade without a remark."""
+
+Failing = Callable[[list[Object]], set[str]]
+"""The checks that some objects do not pass."""
+
+
+@pytest.fixture(scope="module")
+def failing(kube_score: str) -> Failing:
+    def checks(objects: list[Object]) -> set[str]:
+        command = [kube_score, "score", "--output-format", "json", "--kubernetes-version", "v1.34", "-"]
+        manifest = yaml.safe_dump_all(objects)
+        answer = subprocess.run(command, input=manifest, capture_output=True, text=True, check=False)
+        results = [check for item in json.loads(answer.stdout) for check in item["checks"]]
+        assert results, answer.stderr
+        return {item["check"]["id"] for item in results if not item["skipped"] and item["grade"] < PASSED}
+
+    return checks
+
+
+@pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
+def test_what_is_installed_passes_but_for_the_exceptions(
+    failing: Failing, render: Render, kustomization: str
+) -> None:
+    assert failing(render(ROOT / kustomization)) == set(EXCEPTIONS["operator"])
+
+
+def test_what_the_operator_makes_passes_but_for_the_exceptions(failing: Failing) -> None:
+    found = {name: failing(made_of(service)) for name, service in SERVICES.items()}
+    assert set().union(*found.values()) == set(EXCEPTIONS["service"]), found
+
+
+def test_every_exception_has_a_reason() -> None:
+    assert all(len(reason.split()) > 4 for checks in EXCEPTIONS.values() for reason in checks.values())
