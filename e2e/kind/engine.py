@@ -23,6 +23,7 @@ SOCKET = traces.RUN / "docker.sock"
 HOST = f"unix://{SOCKET}"
 _LOG = "dockerd.log"
 _ANSWERS_WITHIN = 60.0
+_REMOVED_WITHIN = 120.0
 
 
 def start(log: Log) -> None:
@@ -161,6 +162,11 @@ def _remove_containers() -> None:
     if folder is None or not alive():
         return
     docker = [str(folder / "usr/bin/docker"), "-H", HOST]
-    containers = subprocess.run([*docker, "ps", "-aq"], capture_output=True, text=True, timeout=30).stdout.split()
-    if containers:
-        subprocess.run([*docker, "rm", "-f", "-v", *containers], capture_output=True, timeout=120)
+
+    def ask(*words: str) -> list[str]:
+        command = [*docker, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=_REMOVED_WITHIN).stdout.split()
+
+    with contextlib.suppress(subprocess.TimeoutExpired):  # on a machine that is busy or broken: by PID then
+        if containers := ask("ps", "-aq"):
+            ask("rm", "-f", "-v", *containers)

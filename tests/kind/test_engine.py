@@ -1,10 +1,10 @@
-"""The address of the network namespace must never be one that the machine uses."""
+"""The address of the network namespace must never be one that the machine uses; what is left is always removed."""
 
 from pathlib import Path
 
 import pytest
 
-from e2e.kind import engine
+from e2e.kind import cache, debian, engine, traces
 from e2e.kind.progress import KindError, Log
 
 DEFAULT = "default via 192.0.2.1 dev eth0"
@@ -31,3 +31,22 @@ def test_a_machine_without_a_free_range_is_told(tmp_path: Path) -> None:
     taken = ("10.0.0.0/8 dev a", "192.168.0.0/16 dev b", "172.16.0.0/12 dev c")
     with pytest.raises(KindError, match=r"routes to all of 10\.213\.77\.0/30"):
         engine.free_range(Routes(tmp_path, *taken))
+
+
+def test_a_docker_that_hangs_does_not_keep_the_rest_from_being_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def hangs(out: Path) -> None:
+        docker = out / "usr/bin/docker"
+        docker.parent.mkdir(parents=True)
+        docker.write_text('#!/bin/sh\n[ "$3" = ps ] && echo node || exec sleep 60\n')
+        docker.chmod(0o755)
+
+    cache.make("docker", cache.digest(debian.SUITE), hangs)
+    monkeypatch.setattr(engine, "_REMOVED_WITHIN", 0.2)
+    monkeypatch.setattr(engine, "alive", lambda: True)
+    monkeypatch.setattr(traces, "processes", lambda: [1])
+    monkeypatch.setattr(traces, "remove", lambda: ["the rest"])
+    assert engine.stop() == ["the rest"]
