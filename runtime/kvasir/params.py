@@ -30,6 +30,26 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, omit_defaults
     """End at any of these tokens, besides the model's end-of-sequence tokens."""
     ignore_eos: bool = False
     """Go on after an end-of-sequence token (benchmarks)."""
+    min_p: float = 0.0
+    """Keep tokens at least this fraction as likely as the most likely one; 0 keeps all."""
+    presence_penalty: float = 0.0
+    """Taken from the logit of every token that the output has already."""
+    frequency_penalty: float = 0.0
+    """Taken from a token's logit once per time that it is in the output."""
+    repetition_penalty: float = 1.0
+    """Divides positive logits, multiplies negative ones, of tokens in prompt or output; 1 is off."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what is added to its logit)."""
+    allowed_token_ids: tuple[int, ...] = ()
+    """Draw from these only; empty: from all."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that are never completed in the output."""
+    min_tokens: int = 0
+    """No end-of-sequence and no stop token before this many output tokens."""
+    logprobs: int | None = None
+    """Report each output token's log probability and those of this many most likely tokens; None: none."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt's tokens, from its second one on."""
 
     @property
     def greedy(self) -> bool:

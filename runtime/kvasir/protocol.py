@@ -108,6 +108,19 @@ class Ready(_Message, frozen=True):
     features: tuple[str, ...] = ()
 
 
+class Logprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Log probabilities of some tokens in their order, before penalties, bias and temperature (vLLM's raw_logprobs).
+
+    Lists have one entry per token; `top_*` hold the k most likely tokens at its place, the most likely first.
+    """
+
+    token: list[float]
+    rank: list[int]
+    """How many tokens are at least as likely as this one; 1 is the most likely."""
+    top_ids: list[list[int]]
+    top: list[list[float]]
+
+
 class RequestOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     """What one step did for one request."""
 
@@ -121,6 +134,13 @@ class RequestOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=
     """The stop token of `SamplingParams.stop_token_ids` that ended it; None for an end-of-sequence token."""
     error: str = ""
     """With FinishReason.ERROR: why, for the client to read."""
+    logprobs: Logprobs | None = None
+    """Of `token_ids`, where SamplingParams.logprobs asks for it."""
+    prompt_logprobs: Logprobs | None = None
+    """Of the prompt's tokens from the second on; with the request's first output."""
+    num_cached_tokens: int | None = None
+    """Prompt tokens whose KV was found in the prefix cache when the request was first admitted; with the first
+    output of an attempt."""
 
 
 class Outputs(_Message, frozen=True):
@@ -138,6 +158,14 @@ class Dead(_Message, frozen=True):
     """The engine failed and ends: take back everything it has not finished."""
 
     reason: str
+
+
+class Result(_Message, frozen=True):
+    """What came of a Call."""
+
+    id: int
+    error: str = ""
+    """Why it was not done; empty when it was."""
 
 
 # ------------------------------------------------------------------------------------------ frontend → engine
@@ -172,12 +200,24 @@ class AddRequest(_Message, frozen=True):
     output_token_ids: list[int]
     """Already emitted by earlier attempts: they are computed like the prompt but count as output."""
     params: SamplingParams
+    block_hashes: list[bytes] = []
+    """16 bytes for each full block of the prompt, chained (see kvasir.hashing); [] where the cache is off."""
+    priority: int = 0
+    """Smaller is served first, where the engine schedules by priority."""
 
 
 class Abort(_Message, frozen=True):
     """Forget these requests; no output follows for them."""
 
     request_ids: list[str]
+
+
+class Call(_Message, frozen=True):
+    """Do something that is no request; answered by a Result with the same id."""
+
+    id: int
+    method: str
+    """reset_prefix_cache"""
 
 
 # ------------------------------------------------------------------------------------------------ both ways
@@ -196,8 +236,8 @@ class Goodbye(_Message, frozen=True):
     """The peer leaves on purpose and has nothing unfinished."""
 
 
-FromEngine = Hello | Ready | Outputs | Draining | Dead | Heartbeat | Goodbye
-FromFrontend = Welcome | Refused | AddRequest | Abort | Heartbeat | Goodbye
+FromEngine = Hello | Ready | Outputs | Result | Draining | Dead | Heartbeat | Goodbye
+FromFrontend = Welcome | Refused | AddRequest | Abort | Call | Heartbeat | Goodbye
 
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.msgpack.Encoder()

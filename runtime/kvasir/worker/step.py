@@ -7,6 +7,7 @@ that the same step crosses a process border unchanged.
 import msgspec
 
 from kvasir.params import SamplingParams
+from kvasir.protocol import Logprobs
 
 NO_TOKEN = -1
 """Stands where a request sampled nothing: its chunk did not reach its last token."""
@@ -48,3 +49,7 @@ class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token_ids: list[int]
     """One per scheduled row, in the same order; NO_TOKEN where none was sampled."""
+    logprobs: dict[int, Logprobs] = {}
+    """By place in `token_ids`: of the token that was sampled, where its request asks for it."""
+    prompt_logprobs: dict[int, Logprobs] = {}
+    """By place: of the whole prompt from its second token on, in the step that computes the last of it."""
