@@ -47,9 +47,9 @@ $(BIN)/python:
 
 $(VENV)/.run: pyproject.toml | $(BIN)/python
 	@echo "Installing Kvasir into $(VENV) (torch is large: a few minutes the first time)"
-	@$(PIP) install --progress-bar on -e '.[frontend,engine]'
+	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.run | $(BIN)/python
-	@$(PIP) install --progress-bar on -e '.[frontend,engine,operator,dev]'
+	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,dev]'
 	@touch $@

@@ -4,6 +4,9 @@ The frontend fills every field (the seed too) before a request goes onto the lin
 continues the request draws the same tokens.
 """
 
+from collections.abc import Iterator
+from itertools import chain
+
 import msgspec
 
 GREEDY_TEMPERATURE = 1e-5
@@ -54,3 +57,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, omit_defaults
     @property
     def greedy(self) -> bool:
         return self.temperature < GREEDY_TEMPERATURE
+
+    def named_token_ids(self) -> Iterator[int]:
+        """All token ids that it holds."""
+        biased = (token_id for token_id, _ in self.logit_bias)
+        return chain(self.stop_token_ids, self.allowed_token_ids, biased, *self.bad_words)

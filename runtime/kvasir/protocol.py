@@ -23,6 +23,12 @@ OLDEST_PROTOCOL: Final = 1
 """The oldest peer version that is talked to: PROTOCOL_VERSION - 1 once there has been one."""
 
 
+FEATURE_PREFIX_CACHE: Final = "prefix-cache"
+"""The engine looks AddRequest.block_hashes up."""
+FEATURE_PRIORITY: Final = "priority"
+"""The engine serves by AddRequest.priority; others refuse a request with one."""
+
+
 class ProtocolError(ValueError):
     """A frame that is not one of the messages expected from this side."""
 
@@ -106,10 +112,11 @@ class Ready(_Message, frozen=True):
     """Tokens, prompt and output together."""
     max_num_seqs: int
     features: tuple[str, ...] = ()
+    """What not every engine does, see FEATURE_…."""
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Log probabilities of some tokens in their order, before penalties, bias and temperature (vLLM's raw_logprobs).
+    """Log probabilities of tokens in their order, before penalties, bias and temperature (raw_logprobs in vLLM).
 
     Lists have one entry per token; `top_*` hold the k most likely tokens at its place, the most likely first.
     """
@@ -141,6 +148,8 @@ class RequestOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=
     num_cached_tokens: int | None = None
     """Prompt tokens whose KV was found in the prefix cache when the request was first admitted; with the first
     output of an attempt."""
+    queue_seconds: float | None = None
+    """Time from the request's arrival in the engine until it was first admitted; with `num_cached_tokens`."""
 
 
 class Outputs(_Message, frozen=True):
@@ -204,6 +213,8 @@ class AddRequest(_Message, frozen=True):
     """16 bytes for each full block of the prompt, chained (see kvasir.hashing); [] where the cache is off."""
     priority: int = 0
     """Smaller is served first, where the engine schedules by priority."""
+    cache_salt: str = ""
+    """Requests of different salts share no KV block; `block_hashes` are chained to it."""
 
 
 class Abort(_Message, frozen=True):

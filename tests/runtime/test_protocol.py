@@ -13,6 +13,7 @@ from kvasir.params import SamplingParams
 from kvasir.protocol import (
     Abort,
     AddRequest,
+    Call,
     Dead,
     Draining,
     EngineStats,
@@ -20,6 +21,7 @@ from kvasir.protocol import (
     Goodbye,
     Heartbeat,
     Hello,
+    Logprobs,
     Outputs,
     Phase,
     Progress,
@@ -27,6 +29,7 @@ from kvasir.protocol import (
     Ready,
     Refused,
     RequestOutput,
+    Result,
     Welcome,
     decode_from_engine,
     decode_from_frontend,
@@ -35,7 +38,17 @@ from kvasir.protocol import (
 
 STATS = EngineStats(waiting=3, running=2, kv_blocks_used=100, step=7, preemptions=1)
 HELLO = Hello(1, "uid", "engine-0-ab", 0, "node", "0.1", "fp", "th", Phase.LOADING, Progress(1, 2))
-PARAMS = SamplingParams(max_tokens=5, seed=-(2**63), temperature=0.5, stop_token_ids=(1, 2), ignore_eos=True)
+PARAMS = SamplingParams(
+    max_tokens=5,
+    seed=-(2**63),
+    temperature=0.5,
+    stop_token_ids=(1, 2),
+    ignore_eos=True,
+    logit_bias=((3, -1.5),),
+    bad_words=((4, 5), (6,)),
+    logprobs=2,
+)
+LOGPROBS = Logprobs([-0.5], [2], [[7, 4]], [[-0.25, -0.5]])
 
 FROM_ENGINE = [
     HELLO,
@@ -46,6 +59,8 @@ FROM_ENGINE = [
     Dead("out of memory"),
     Heartbeat(STATS, step_age=1.5),
     Goodbye(),
+    Outputs([RequestOutput("r", 0, 0, [4], logprobs=LOGPROBS, prompt_logprobs=LOGPROBS)], STATS),
+    Result(3, "why"),
 ]
 FROM_FRONTEND = [
     Welcome(protocol=1, frontend="frontend-ab"),
@@ -54,6 +69,7 @@ FROM_FRONTEND = [
     Abort(["r", "s"]),
     Heartbeat(),
     Goodbye(),
+    Call(3, "reset_prefix_cache"),
 ]
 
 
@@ -107,7 +123,7 @@ def test_fields_that_a_newer_peer_appended_inside_an_output_are_ignored():
 
 
 def test_fields_that_an_older_peer_does_not_know_have_their_defaults():
-    """As a frame from before `progress`, `features`, `preemptions` or `ignore_eos` would have been."""
+    """As from before `progress`, `features`, `preemptions`, `block_hashes` or `ignore_eos`."""
 
     def without_last(message, count=1):
         return msgspec.msgpack.encode(msgspec.msgpack.decode(encode(message))[:-count])
@@ -117,8 +133,8 @@ def test_fields_that_an_older_peer_does_not_know_have_their_defaults():
     assert decode_from_engine(without_last(ready)) == msgspec.structs.replace(ready, features=())
     assert decode_from_engine(without_last(FROM_ENGINE[6], 2)) == Heartbeat()
     add = msgspec.msgpack.decode(encode(FROM_FRONTEND[2]))
-    add[-1] = add[-1][:2]
-    decoded = decode_from_frontend(msgspec.msgpack.encode(add))
+    add[5] = add[5][:2]
+    decoded = decode_from_frontend(msgspec.msgpack.encode(add[:6]))
     assert decoded.params == SamplingParams(max_tokens=5, seed=-(2**63))
 
 

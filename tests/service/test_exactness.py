@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.engine.block_pool import BlockPool
 from kvasir.engine.core import EngineCore
+from kvasir.engine.request_blocks import RequestBlocks
 from kvasir.engine.scheduler import Scheduler
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model import ModelInfo, load_model_info
@@ -39,35 +39,49 @@ def model(
 
 
 def generate(
-    info: ModelInfo, prompts: list[list[int]], counts: list[int], *, blocks: int = 400, budget: int = 2048
-) -> tuple[list[list[int]], int]:
-    """The output of each prompt, all sent at once; and how often a request was preempted."""
+    info: ModelInfo,
+    prompts: list[list[int]],
+    counts: list[int],
+    *,
+    blocks: int = 400,
+    budget: int = 2048,
+    together: bool = True,
+    overlap_steps: bool = False,
+) -> tuple[list[list[int]], Scheduler]:
+    """The output of each prompt, all sent at once or one after the other; and the scheduler with its counters."""
     settings: ResolvedEngine = engine_settings(
         max_num_batched_tokens=budget, max_num_seqs=min(32, budget), num_blocks=blocks, block_size=BLOCK_SIZE
     )
     executor = InProcessExecutor(settings, info)
     executor.load(lambda done, total: None)
     scheduler = Scheduler(
-        BlockPool(executor.allocate_kv_cache()),
-        block_size=BLOCK_SIZE,
+        RequestBlocks(executor.allocate_kv_cache(), BLOCK_SIZE, prefix_caching=settings.enable_prefix_caching),
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=budget,
         max_model_len=min(settings.max_model_len, blocks * BLOCK_SIZE),
         eos_token_ids=info.eos_token_ids,
     )
-    core = EngineCore(scheduler, executor, vocab_size=info.vocab_size)
+    core = EngineCore(scheduler, executor, vocab_size=info.vocab_size, overlap_steps=overlap_steps)
     outputs: dict[str, list[int]] = {}
     for index, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
         params = SamplingParams(max_tokens=count, seed=0, temperature=0.0, ignore_eos=True)
         core.add("frontend", AddRequest(str(index), 1, prompt, [], params))
         outputs[str(index)] = []
+        if not together:
+            run(core, outputs)
+    run(core, outputs)
+    executor.shutdown()
+    return list(outputs.values()), scheduler
+
+
+def run(core: EngineCore, outputs: dict[str, list[int]]) -> None:
+    """Step until there is nothing to do."""
     while core.has_work:
         for step in core.step().values():
             for output in step.outputs:
                 assert output.position == len(outputs[output.request_id])
                 outputs[output.request_id] += output.token_ids
     core.check_idle()
-    return list(outputs.values()), scheduler.num_preemptions
 
 
 @torch.inference_mode()
@@ -89,24 +103,54 @@ def requests(info: ModelInfo, lengths: list[int], shortest: int) -> tuple[list[l
     return prompts, [shortest + index % 9 for index in range(len(lengths))]
 
 
+def assert_all_greedy(
+    reference: PreTrainedModel, prompts: list[list[int]], outputs: list[list[int]], counts: list[int]
+) -> None:
+    for prompt, output, count in zip(prompts, outputs, counts, strict=True):
+        assert_greedy(reference, prompt, output, count)
+
+
 MIXED = [1, 2, 15, 16, 17, 100, 31, 32, *range(3, 27)]
 
 
+@pytest.mark.parametrize("overlap_steps", [False, True], ids=["", "overlapped"])
 @pytest.mark.parametrize(
     ("lengths", "shortest", "options"),
     [
         pytest.param([37], 24, {}, id="alone"),
         pytest.param(MIXED, 8, {}, id="32 mixed lengths"),
         pytest.param(MIXED, 8, {"budget": 16}, id="chunks of 16 tokens"),
-        pytest.param([14, 15, 9, 14, 3, 10, 30, 12], 60, {"blocks": 11}, id="a pool so small that it preempts"),
+        pytest.param([14, 15, 9, 30, 12], 100, {"blocks": 11}, id="a pool so small that it preempts"),
     ],
 )
 def test_greedy_output_equals_transformers(
-    model: tuple[PreTrainedModel, ModelInfo], lengths: list[int], shortest: int, options: dict[str, int]
+    model: tuple[PreTrainedModel, ModelInfo],
+    lengths: list[int],
+    shortest: int,
+    options: dict[str, int],
+    overlap_steps: bool,
 ) -> None:
     reference, info = model
     prompts, counts = requests(info, lengths, shortest)
-    outputs, preemptions = generate(info, prompts, counts, **options)
-    assert (preemptions > 0) == ("blocks" in options), f"{preemptions} preemptions"
-    for prompt, output, count in zip(prompts, outputs, counts, strict=True):
-        assert_greedy(reference, prompt, output, count)
+    outputs, scheduler = generate(info, prompts, counts, **options, overlap_steps=overlap_steps)
+    assert (scheduler.num_preemptions > 0) == ("blocks" in options), f"{scheduler.num_preemptions} preemptions"
+    assert_all_greedy(reference, prompts, outputs, counts)
+
+
+@pytest.mark.parametrize("overlap_steps", [False, True], ids=["", "overlapped"])
+@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "one after the other"])
+@pytest.mark.parametrize("budget", [2048, 24])
+def test_greedy_output_with_a_cached_prefix_equals_transformers(
+    model: tuple[PreTrainedModel, ModelInfo], together: bool, budget: int, overlap_steps: bool
+) -> None:
+    """Prompts that share 37 tokens, or all they have, with others that came before or come with them."""
+    reference, info = model
+    random, _ = requests(info, [37, 1, 20, 64, 33], 0)
+    shared, *rests = random
+    prompts = [shared, *(shared + rest for rest in rests), shared, shared[:32], shared[:16] + rests[2]]
+    counts = [9] * len(prompts)
+    outputs, scheduler = generate(
+        info, prompts, counts, budget=budget, together=together, overlap_steps=overlap_steps
+    )
+    assert scheduler.blocks.num_hit_tokens >= 4 * 32
+    assert_all_greedy(reference, prompts, outputs, counts)

@@ -31,7 +31,7 @@ def parser() -> OptionParser:
     add_options(result, SchedulerConfig, "scheduler")
     add_options(result, ParallelConfig, "parallelism")
     add_options(result, LinkConfig, "link to the frontends")
-    add_options(result, OpsConfig, "probes and metrics")
+    add_options(result, OpsConfig, "probes, metrics and observability")
     add_options(result, ProcessConfig, "process")
     return result
 

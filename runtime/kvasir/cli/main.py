@@ -1,21 +1,33 @@
 """The `kvasir` command: finds the sub-command and runs it; each lives in a module of its own, imported when used.
 
-A sub-command's module has SUMMARY (one line), parser() and run(args) → exit code. A ConfigError is the user's to
-mend: one line, exit code 2, never a traceback.
+A sub-command's module has parser() and run(args) → exit code. A ConfigError is the user's to mend: one line, exit
+code 2, never a traceback. A CommandFailed (a server that is away, say) is a line too, with exit code 1.
 """
 
 import argparse
+import difflib
 import importlib
+import os
 import sys
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvasir import __version__
-from kvasir.config.options import ConfigError
+from kvasir.config.options import CommandFailed, ConfigError
+
+EXIT_FAILED: Final = 1
+EXIT_USER_ERROR: Final = 2
+EXIT_INTERRUPTED: Final = 130
+EXIT_BROKEN_PIPE: Final = 141
+"""What shells show of a program that Ctrl-C ended, and of one whose reader went away."""
 
 COMMANDS = {
     "up": "run the InferenceServices of a manifest on this machine, as local processes",
     "serve": "serve one model on this machine: a frontend and its engines",
     "chat": "talk to a served model in the terminal",
+    "complete": "have a served model continue a text",
+    "bench": "measure a server, an engine or a start-up",
+    "collect-env": "describe this machine and installation, for a bug report",
+    "completion": "print a script for completion in bash and zsh",
     "frontend": "run one API server (what a frontend pod runs)",
     "engine": "run one engine, a data-parallel rank (what an engine pod runs)",
 }
@@ -30,7 +42,18 @@ class Command(Protocol):
 
 
 def main(argv: list[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
+    try:
+        code = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()  # here and not at the interpreter's end, where a broken pipe would be a traceback
+        return code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered has no reader either
+        return EXIT_BROKEN_PIPE
+
+
+def _run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
@@ -39,22 +62,28 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     name, rest = argv[0], argv[1:]
     if name not in COMMANDS:
-        print(f"kvasir: there is no command {name!r}; choose from {', '.join(COMMANDS)}", file=sys.stderr)
-        return 2
+        print(f"kvasir: there is no command {name!r}; {_advice(name)}", file=sys.stderr)
+        return EXIT_USER_ERROR
     try:
-        command: Command = importlib.import_module(f"kvasir.cli.{name}")
+        command: Command = importlib.import_module(f"kvasir.cli.{name.replace('-', '_')}")
         return command.run(command.parser().parse_args(rest))
     except ConfigError as error:
         print(f"kvasir {name}: {error}", file=sys.stderr)
-        return 2
+        return EXIT_USER_ERROR
+    except CommandFailed as error:
+        print(f"kvasir {name}: {error}", file=sys.stderr)
+        return EXIT_FAILED
     except ModuleNotFoundError as error:
         extra = _extra_of(error.name or "")
         if extra is None:
             raise
         print(f"kvasir {name}: {error.name} is not installed: pip install 'kvasir[{extra}]'", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+        return EXIT_USER_ERROR
+
+
+def _advice(name: str) -> str:
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f"did you mean {close[0]}?" if close else f"choose from {', '.join(COMMANDS)}"
 
 
 def _overview() -> str:
@@ -75,6 +104,8 @@ def _extra_of(module: str) -> str | None:
     top = module.partition(".")[0]
     if top in ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic", "orjson", "tokenizers", "jinja2"):
         return "frontend"
+    if top == "aiohttp":
+        return "bench"
     if top in ("torch", "numpy", "safetensors"):
         return "engine"
     return None

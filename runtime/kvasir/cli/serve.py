@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args, option, parse_int, to_args
@@ -11,6 +11,7 @@ from kvasir.config.settings import (
     DeviceConfig,
     LinkConfig,
     ModelConfig,
+    OpsConfig,
     ProcessConfig,
     SchedulerConfig,
     ServerConfig,
@@ -24,6 +25,7 @@ from kvasir.local.specs import engine_spec, frontend_spec, grace_of, inherited_e
 
 _LINK_SET_HERE = ("link", "link_keys", "service_uid")
 _SERVER_SET_HERE = ("fd",)
+_OPS_SET_HERE = ("ops_host", "ops_port")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Settings:
     cache: CacheConfig
     scheduler: SchedulerConfig
     link: LinkConfig
+    ops: OpsConfig
     process: ProcessConfig
 
 
@@ -57,16 +60,22 @@ def parser() -> OptionParser:
         "frontend, and an engine per data-parallel rank. Every option can also be given as an environment "
         "variable: --max-model-len as KVASIR_MAX_MODEL_LEN.",
     )
-    result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
-    add_options(result, ServeConfig, "parallelism")
-    add_options(result, ModelConfig, "model")
-    add_options(result, ServerConfig, "HTTP server", without=_SERVER_SET_HERE)
-    add_options(result, DeviceConfig, "device")
-    add_options(result, CacheConfig, "KV cache")
-    add_options(result, SchedulerConfig, "scheduler")
-    add_options(result, LinkConfig, "link between frontend and engines", without=_LINK_SET_HERE)
-    add_options(result, ProcessConfig, "process")
+    add_serve_options(result)
     return result
+
+
+def add_serve_options(parser: OptionParser, without: Collection[str] = ()) -> None:
+    """Also for `kvasir bench startup`, which sets some options itself."""
+    parser.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
+    add_options(parser, ServeConfig, "parallelism")
+    add_options(parser, ModelConfig, "model")
+    add_options(parser, ServerConfig, "HTTP server", without=(*_SERVER_SET_HERE, *without))
+    add_options(parser, DeviceConfig, "device")
+    add_options(parser, CacheConfig, "KV cache")
+    add_options(parser, SchedulerConfig, "scheduler")
+    add_options(parser, LinkConfig, "link between frontend and engines", without=_LINK_SET_HERE)
+    add_options(parser, OpsConfig, "observability", without=_OPS_SET_HERE)
+    add_options(parser, ProcessConfig, "process")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -104,8 +113,24 @@ def settings_of(args: argparse.Namespace) -> Settings:
         cache=from_args(CacheConfig, args),
         scheduler=from_args(SchedulerConfig, args),
         link=from_args(LinkConfig, args, link=(), link_keys=None, service_uid=""),
+        ops=from_args(OpsConfig, args, ops_host=OpsConfig.ops_host, ops_port=OpsConfig.ops_port),
         process=from_args(ProcessConfig, args),
     )
+
+
+def argv_of(settings: Settings) -> list[str]:
+    """The arguments of `kvasir` that give these settings; API keys are left to the environment."""
+    server = replace(settings.server, api_key=())
+    configs = (
+        *(settings.serve, settings.model, server, settings.device, settings.cache),
+        *(settings.scheduler, settings.link, settings.ops, settings.process),
+    )
+    return ["serve", settings.model.source, *_options(configs)]
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """The environment to `argv_of`: without options of Kvasir but its keys."""
+    return inherited_environment() | _key_environment(settings.server.api_key)
 
 
 def processes_of(settings: Settings, place: Place) -> list[ProcessSpec]:
@@ -114,7 +139,7 @@ def processes_of(settings: Settings, place: Place) -> list[ProcessSpec]:
     frontend_args = ["frontend", settings.model.source, *_options([*shared, server])]
     engine_args = [
         *("engine", settings.model.source),
-        *_options([*shared, settings.device, settings.cache, settings.scheduler]),
+        *_options([*shared, settings.device, settings.cache, settings.scheduler, settings.ops]),
     ]
     env, grace = inherited_environment(), grace_of(settings.process.drain_timeout)
     keys = _key_environment(settings.server.api_key)

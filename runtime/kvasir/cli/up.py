@@ -4,7 +4,7 @@ import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
-from kvasir.config.options import OptionParser, parse_int
+from kvasir.config.options import OptionParser, argument_type, parse_int
 from kvasir.local.manifest import read_manifest
 from kvasir.local.prepare import LAST_PORT, prepare_services
 from kvasir.local.run import run_services
@@ -25,7 +25,7 @@ def parser() -> OptionParser:
     )
     result.add_argument(
         "--port",
-        type=parse_int(0, LAST_PORT),
+        type=argument_type(parse_int(0, LAST_PORT)),
         default=8000,
         metavar="N",
         help="port of the first service, the next ones follow; 0 takes any free ones [default: %(default)s]",

@@ -8,21 +8,23 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
 
+from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
 from kvasir.client.collector import Delta
 from kvasir.client.detokenizer import Detokenizer
 from kvasir.client.engine import Engine
 from kvasir.client.engine_link import FrontendLink
-from kvasir.client.errors import EngineUnavailable
+from kvasir.client.errors import EngineUnavailable, TooManyRequests
 from kvasir.client.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import Journal, LiveRequest
-from kvasir.client.observer import RequestObserver
+from kvasir.client.observer import RequestObserver, Trace
 from kvasir.client.output_processor import OutputProcessor
 from kvasir.client.router import Router
+from kvasir.client.stop_strings import StopSearch
 from kvasir.config.settings import FrontendConfig
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
-from kvasir.protocol import Abort, FinishReason, Outputs
+from kvasir.protocol import Abort, FinishReason, Outputs, Result
 
 __all__ = ["AsyncLLM", "Delta"]
 
@@ -48,7 +50,7 @@ class AsyncLLM:
         self._observer = observer
         self._journal = Journal(config.server.max_live_requests)
         self._router = Router(self._journal.in_flight)
-        self._detokenizer = Detokenizer(tokenizer)
+        self.detokenizer = Detokenizer(tokenizer)
         self._link = FrontendLink(
             config.link,
             service=config.link.service_uid,
@@ -59,10 +61,22 @@ class AsyncLLM:
             burst=2 * config.server.max_live_requests,
         )
         # Outputs that do not fit together: the link takes the engine for lost, and comes back to engine_lost below.
-        self._outputs = OutputProcessor(self._journal, observer, model.eos_token_ids, distrust=self._link.lose)
+        self._outputs = OutputProcessor(
+            self._journal,
+            observer,
+            model.eos_token_ids,
+            distrust=self._link.lose,
+            abort=lambda engine, request_ids: self._link.send(engine, Abort(request_ids)),
+        )
+        self._calls = Calls(self._link.send)
         self._closing = False
         self.input = InputProcessor(
-            model, tokenizer, chat_template, lambda: self.max_model_len, config.server.max_live_requests
+            model,
+            tokenizer,
+            chat_template,
+            lambda: self.max_model_len,
+            config.server.max_live_requests,
+            lambda: all(engine.serves_by_priority for engine in self._link.engines.values() if engine.usable),
         )
         self.ever_ready = False
         """An engine has been ready since the start: what is asked now can be expected to be served."""
@@ -95,6 +109,14 @@ class AsyncLLM:
         """Where the link is bound, for engines to connect to (with the port that was picked for port 0)."""
         return self._link.addresses
 
+    def check_room(self) -> None:
+        """Raises TooManyRequests, as `generate` would now."""
+        try:
+            self._journal.check_room()
+        except TooManyRequests:
+            self._observer.request_rejected()
+            raise
+
     @property
     def live_requests(self) -> int:
         return len(self._journal)
@@ -110,8 +132,12 @@ class AsyncLLM:
         ready = [engine.ready.max_model_len for engine in self._link.engines.values() if engine.ready]
         return min([self._model_len, *ready])
 
-    async def generate(self, request_id: str, prompted: Prompted) -> AsyncGenerator[Delta, None]:
+    async def generate(
+        self, request_id: str, prompted: Prompted, trace: Trace | None = None
+    ) -> AsyncGenerator[Delta, None]:
         """The output as it comes; a consumer that is slow gets larger deltas, and the last has a finish reason.
+
+        `trace` (a fresh one) is filled in as it happens.
 
         Closing or cancelling the generator aborts the request. Raises EngineUnavailable, TooManyRequests or
         InvalidRequest before the first delta, and RequestFailed at any time.
@@ -120,9 +146,18 @@ class AsyncLLM:
             request_id,
             prompted.prompt_token_ids,
             prompted.params,
-            self._detokenizer.stream(prompted.prompt_token_ids),
+            self.detokenizer.stream(prompted.prompt_token_ids, prompted.skip_special_tokens),
+            stops=None if prompted.stops is None else StopSearch(prompted.stops, prompted.include_stop),
+            include_stop=prompted.include_stop,
+            priority=prompted.priority,
+            cache_salt=prompted.cache_salt,
+            trace=trace or Trace(),
         )
-        self._journal.add(request)
+        try:
+            self._journal.add(request)
+        except TooManyRequests:
+            self._observer.request_rejected()
+            raise
         try:
             self._dispatch(request)
             while True:
@@ -133,15 +168,28 @@ class AsyncLLM:
         finally:
             self._leave(request)
 
+    async def call(self, method: str, seconds: float = CALL_TIMEOUT) -> list[CallOutcome]:
+        """Have every ready engine do something that is no request (see protocol.Call); what came of it in each.
+
+        Raises EngineUnavailable when none is ready. An engine that does not answer in time or is lost has an
+        outcome with an error.
+        """
+        engines = [engine for engine in self._link.engines.values() if engine.usable]
+        if not engines or self._closing:
+            raise EngineUnavailable(self._why_unavailable(), RETRY_AFTER)
+        return await self._calls.call(engines, method, seconds)
+
     # ------------------------------------------------------------------------------------------ requests
 
     def _dispatch(self, request: LiveRequest) -> None:
         """Give the request to an engine. Raises EngineUnavailable when there is none."""
         # Each failed send removes an engine from the link, so this ends.
         while (engine := self._router.pick(self._link.engines.values())) and not self._closing:
-            if self._link.send(engine.incarnation, request.message()):
+            if self._link.send(engine.incarnation, request.message(engine.cache_block_size)):
                 self._journal.assign(request, engine.incarnation)
-                self._observer.request_started(len(request.prompt_token_ids))
+                trace = request.trace
+                trace.engine, trace.rank, trace.attempts = engine.incarnation, engine.rank, request.attempt
+                self._observer.request_started(trace)
                 return
         raise EngineUnavailable(self._why_unavailable(), RETRY_AFTER)
 
@@ -173,6 +221,9 @@ class AsyncLLM:
         if not engine.lost:  # by these very outputs: the router has forgotten it
             self._router.reported(engine)
 
+    def engine_answered(self, engine: Engine, result: Result) -> None:
+        self._calls.answered(engine.incarnation, result)
+
     def engine_lost(self, engine: Engine, reason: str) -> None:
         """Its requests end here; what it sent before it was lost still reaches their consumers."""
         self._outputs.flush(engine.incarnation)
@@ -183,6 +234,7 @@ class AsyncLLM:
                 f"the engine {engine.incarnation} was lost after {len(request.output_token_ids)} tokens of the "
                 "answer: try again",
             )
+        self._calls.lost(engine.incarnation, reason)
         self._router.forget(engine.incarnation)
         if requests:
             log.error("engine %s was lost with %d requests: %s", engine.incarnation, len(requests), reason)

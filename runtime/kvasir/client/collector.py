@@ -4,20 +4,26 @@ import asyncio
 
 import msgspec
 
-from kvasir.protocol import FinishReason
+from kvasir.client.logprobs import joined
+from kvasir.protocol import FinishReason, Logprobs
 
 
 class Delta(msgspec.Struct):
     """What is new of a request since the last delta."""
 
     text: str
-    """Empty only in the last delta: tokens that give no text yet come with the next ones that do."""
+    """Empty only in the last delta: tokens that give no text yet, or text that may be the beginning of a stop
+    string, come with the next ones that do."""
     token_ids: list[int]
     """The stop token that ended the request included, though it gives no text."""
     finish_reason: FinishReason | None = None
     """STOP or LENGTH in the last delta; a request that fails ends with an exception instead."""
-    stop_token_id: int | None = None
-    """With STOP: the token of `stop_token_ids` that ended it; None for an end-of-sequence token."""
+    stop_reason: int | str | None = None
+    """With STOP: the token of `stop_token_ids` or the stop string; None for an end-of-sequence token."""
+    logprobs: Logprobs | None = None
+    """Of `token_ids`, where they were asked for."""
+    prompt_logprobs: Logprobs | None = None
+    """Of the prompt's tokens from the second on, where they were asked for; in the first delta."""
 
 
 class Collector:
@@ -27,20 +33,33 @@ class Collector:
         self._texts: list[str] = []
         self._token_ids: list[int] = []
         self._finish_reason: FinishReason | None = None
-        self._stop_token_id: int | None = None
+        self._stop_reason: int | str | None = None
+        self._logprobs: Logprobs | None = None
+        self._prompt_logprobs: Logprobs | None = None
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
 
     def put(
-        self, text: str, token_ids: list[int], finish_reason: FinishReason | None, stop_token_id: int | None
+        self,
+        text: str,
+        token_ids: list[int],
+        finish_reason: FinishReason | None = None,
+        stop_reason: int | str | None = None,
     ) -> None:
         if text:
             self._texts.append(text)
         self._token_ids += token_ids
         if finish_reason is not None:
-            self._finish_reason, self._stop_token_id = finish_reason, stop_token_id
+            self._finish_reason, self._stop_reason = finish_reason, stop_reason
         if self._readable:
             self._wake()
+
+    def put_logprobs(self, logprobs: Logprobs | None, prompt_logprobs: Logprobs | None) -> None:
+        """Those of the tokens that are put next, before they are: a reader must find both."""
+        if logprobs is not None:
+            self._logprobs = joined(self._logprobs, logprobs)
+        if prompt_logprobs is not None:
+            self._prompt_logprobs = prompt_logprobs
 
     def fail(self, error: Exception) -> None:
         """Raise this in the reader, after what came before it has been read."""
@@ -57,8 +76,16 @@ class Collector:
                 await self._waiter
             finally:
                 self._waiter = None
-        delta = Delta("".join(self._texts), self._token_ids, self._finish_reason, self._stop_token_id)
+        delta = Delta(
+            "".join(self._texts),
+            self._token_ids,
+            self._finish_reason,
+            self._stop_reason,
+            self._logprobs,
+            self._prompt_logprobs,
+        )
         self._texts, self._token_ids = [], []
+        self._logprobs = self._prompt_logprobs = None
         return delta
 
     @property

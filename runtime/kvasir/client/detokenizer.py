@@ -10,12 +10,12 @@ and the work per token does not grow with the length of the output. Two ways lea
 """
 
 import codecs
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import tokenizers
 
+from kvasir.client.token_bytes import is_byte_level, is_id, token_bytes
 from kvasir.hub.tokenizer import Tokenizer
 
 REPLACEMENT: Final = "\ufffd"
@@ -38,62 +38,26 @@ class TextStream(Protocol):
 
 
 class Detokenizer:
-    """Makes the text streams of one model. Special tokens give no text, nor do ids that no token has."""
+    """Makes the text streams of one model. Ids that no token has give no text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._backend = tokenizer.backend
         self._special_ids = tokenizer.special_ids
-        self._token_bytes = _TokenBytes(self._backend, self._special_ids) if _is_byte_level(self._backend) else None
+        self._is_byte_level = is_byte_level(self._backend)
+        self.token_bytes = token_bytes(self._backend)
+        """Of each token by itself, special ones included."""
+        self._text_bytes = token_bytes(self._backend, skipped=self._special_ids)
 
-    def stream(self, prompt_token_ids: Sequence[int]) -> TextStream:
+    def stream(self, prompt_token_ids: Sequence[int], skip_special_tokens: bool = True) -> TextStream:
         """The stream of a request with this prompt, whose end decides about a leading space of the output."""
-        if self._token_bytes is not None:
-            return _ByteLevelStream(self._token_bytes)
-        return _WindowStream(self._backend, self._special_ids, prompt_token_ids)
-
-
-def _is_byte_level(backend: tokenizers.Tokenizer) -> bool:
-    decoder = backend.decoder
-    return decoder is not None and json.loads(decoder.__getstate__())["type"] == "ByteLevel"
-
-
-def _is_id(token_id: int) -> bool:
-    """What does not fit into 32 bits makes the backend raise; other ids that no token has it leaves out."""
-    return 0 <= token_id < 2**32
-
-
-def _byte_of_char() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 characters stand for their own byte, the other 68 bytes for U+0100..."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
-
-
-class _TokenBytes(dict[int, bytes]):
-    """The bytes of each token id, filled in as ids come up; shared by all streams and bounded by the vocabulary."""
-
-    def __init__(self, backend: tokenizers.Tokenizer, special_ids: frozenset[int]) -> None:
-        super().__init__()
-        self._backend = backend
-        self._special_ids = special_ids
-        self._byte_of_char = _byte_of_char()
-
-    def __missing__(self, token_id: int) -> bytes:
-        token = self._backend.id_to_token(token_id) if _is_id(token_id) else None
-        if token is None:  # not kept: there is no bound on such ids
-            return b""
-        if token_id in self._special_ids:
-            data = b""
-        elif all(char in self._byte_of_char for char in token):
-            data = bytes(self._byte_of_char[char] for char in token)
-        else:  # an added token, stored as plain text
-            data = token.encode()
-        self[token_id] = data
-        return data
+        if self._is_byte_level:
+            return _ByteLevelStream(self._text_bytes if skip_special_tokens else self.token_bytes)
+        skipped = self._special_ids if skip_special_tokens else frozenset()
+        return _WindowStream(self._backend, skipped, prompt_token_ids)
 
 
 class _ByteLevelStream:
-    def __init__(self, token_bytes: _TokenBytes) -> None:
+    def __init__(self, token_bytes: Mapping[int, bytes]) -> None:
         self._token_bytes = token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -111,10 +75,10 @@ class _WindowStream:
     """Decodes `context + pending`, both a few tokens long, and cuts off the text of `context`."""
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, special_ids: frozenset[int], prompt_token_ids: Sequence[int]
+        self, backend: tokenizers.Tokenizer, skipped: frozenset[int], prompt_token_ids: Sequence[int]
     ) -> None:
         self._backend = backend
-        self._special_ids = special_ids
+        self._skipped = skipped
         self._context: list[int] = []
         self._context_text = ""
         self._pending: list[int] = []
@@ -155,7 +119,7 @@ class _WindowStream:
                 break
 
     def _with_text(self, token_ids: Sequence[int]) -> list[int]:
-        return [i for i in token_ids if _is_id(i) and i not in self._special_ids]
+        return [i for i in token_ids if is_id(i) and i not in self._skipped]
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._backend.decode(token_ids, skip_special_tokens=False)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvasir.protocol import (
+    FEATURE_PREFIX_CACHE,
+    FEATURE_PRIORITY,
     OLDEST_PROTOCOL,
     PROTOCOL_VERSION,
     EngineStats,
@@ -12,6 +14,7 @@ from kvasir.protocol import (
     Phase,
     Progress,
     Ready,
+    Result,
 )
 
 
@@ -38,6 +41,16 @@ class Engine:
         """It takes requests."""
         return self.ready is not None and not self.draining and not self.lost
 
+    @property
+    def cache_block_size(self) -> int | None:
+        """Tokens per block of its prefix cache; None where it keeps none."""
+        has_cache = self.ready is not None and FEATURE_PREFIX_CACHE in self.ready.features
+        return self.ready.block_size if self.ready is not None and has_cache else None
+
+    @property
+    def serves_by_priority(self) -> bool:
+        return self.ready is not None and FEATURE_PRIORITY in self.ready.features
+
 
 class LinkListener(Protocol):
     """Who is told what happens on the link; called on the event loop, also from within `FrontendLink.send`."""
@@ -46,6 +59,9 @@ class LinkListener(Protocol):
         """It is new, or its phase, progress, readiness or load changed."""
 
     def engine_outputs(self, engine: Engine, outputs: Outputs) -> None: ...
+
+    def engine_answered(self, engine: Engine, result: Result) -> None:
+        """What came of a Call."""
 
     def engine_lost(self, engine: Engine, reason: str) -> None:
         """Called once; nothing comes from this incarnation any more unless it introduces itself again."""

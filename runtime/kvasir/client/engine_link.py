@@ -26,6 +26,7 @@ from kvasir.protocol import (
     PROTOCOL_VERSION,
     Abort,
     AddRequest,
+    Call,
     Dead,
     Draining,
     FromEngine,
@@ -37,6 +38,7 @@ from kvasir.protocol import (
     ProtocolError,
     Ready,
     Refused,
+    Result,
     Welcome,
     decode_from_engine,
     encode,
@@ -118,7 +120,7 @@ class FrontendLink:
         sockets, self._sockets = self._sockets, None
         await sockets.close(FAREWELL)
 
-    def send(self, incarnation: str, message: AddRequest | Abort) -> bool:
+    def send(self, incarnation: str, message: AddRequest | Abort | Call) -> bool:
         """Never blocks. False: the engine is lost, and the listener was told."""
         return incarnation in self._engines and self._send(incarnation, encode(message))
 
@@ -166,6 +168,8 @@ class FrontendLink:
                 engine.draining = True
                 engine.phase = Phase.DRAINING
                 self._listener.engine_changed(engine)
+            case Result():
+                self._listener.engine_answered(engine, message)
             case Dead(reason):
                 self._lose(engine.incarnation, f"it failed: {reason}")
             case Goodbye():

@@ -4,15 +4,18 @@ The HTTP routes call it before AsyncLLM.generate; every mistake of a user is fou
 """
 
 import asyncio
-import math
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from kvasir.client.errors import InvalidRequest, TooManyRequests
+from kvasir.client.sampling import Sampling, check_in_vocabulary
+from kvasir.client.sampling_fields import SamplingFields
+from kvasir.client.stop_strings import StopStrings
 from kvasir.hub.chat_template import ChatTemplate, ChatTemplateError
 from kvasir.hub.model import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
@@ -20,11 +23,12 @@ from kvasir.params import SamplingParams
 
 INLINE_CHARACTERS: Final = 2048
 """Texts up to this length are tokenized on the event loop (a millisecond); longer ones in a thread."""
+INLINE_TOKENS: Final = 2048
+"""The same for tokens that become text."""
 INLINE_MESSAGES: Final = 32
 """The same for the messages of a chat, whose template is Python code that loops over them."""
 THREADS: Final = 2
-MAX_STOP_TOKEN_IDS: Final = 64
-"""An engine looks each token up among them."""
+NOTHING_ASKED: Final = SamplingFields()
 
 Result = TypeVar("Result")
 
@@ -35,10 +39,24 @@ class Prompted:
 
     prompt_token_ids: list[int]
     params: SamplingParams
+    stops: StopStrings | None = None
+    include_stop: bool = False
+    """The stop string or stop token that ends the text stays in it."""
+    skip_special_tokens: bool = True
+    priority: int = 0
+    cache_salt: str = ""
+
+    def child(self, index: int) -> "Prompted":
+        """One of several choices for it: each draws from a seed of its own, the first from the request's."""
+        if index == 0:
+            return self
+        seed = (self.params.seed + index + 2**63) % 2**64 - 2**63
+        return replace(self, params=msgspec.structs.replace(self.params, seed=seed))
 
 
 class InputProcessor:
-    """Tokenizes and validates. `max_model_len` is asked each time: it depends on the engines that are ready."""
+    """Tokenizes and validates. `max_model_len` and `takes_priority` are asked each time: they depend on the engines
+    that are ready."""
 
     def __init__(
         self,
@@ -47,23 +65,47 @@ class InputProcessor:
         chat_template: ChatTemplate | None,
         max_model_len: Callable[[], int],
         max_queued: int,
+        takes_priority: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._model = model
+        self._vocab_size = model.vocab_size
+        self._sampling = Sampling(model, tokenizer)
         self._tokenizer = tokenizer
         self._chat_template = chat_template
         self._max_model_len = max_model_len
         self._max_queued = max_queued
+        self._takes_priority = takes_priority
         self._queued = 0
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
 
-    async def tokenize(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The tokens of a text. Raises InvalidRequest for one that is no Unicode, TooManyRequests."""
+    async def tokenize(self, text: str, add_special_tokens: bool = True, keep: int | None = None) -> list[int]:
+        """The tokens of a text, the last ones where there are more than `keep`, still between its special tokens.
+        Raises InvalidRequest for one that is no Unicode, TooManyRequests."""
         return await self._run(
-            lambda: self._encode(text, add_special_tokens, "prompt"), inline=len(text) <= INLINE_CHARACTERS
+            lambda: self._encode(text, add_special_tokens, "prompt", keep), inline=len(text) <= INLINE_CHARACTERS
         )
 
-    async def render_chat(self, messages: list[dict[str, Any]], **kwargs: Any) -> list[int]:
-        """The tokens of a conversation in the model's chat template, which also gets `kwargs`.
+    async def detokenize(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of these tokens. Raises InvalidRequest, TooManyRequests."""
+        if not token_ids:
+            return ""
+        if len(token_ids) > (limit := self._max_model_len()):
+            raise InvalidRequest(
+                f"{len(token_ids)} tokens are more than the context of {limit} holds: send them in parts", "tokens"
+            )
+        check_in_vocabulary(token_ids, self._vocab_size, "tokens")
+        return await self._run(
+            lambda: self._tokenizer.decode(token_ids, skip_special_tokens),
+            inline=len(token_ids) <= INLINE_TOKENS,
+        )
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """How the vocabulary writes each of these tokens; empty for one that it does not name."""
+        return [self._tokenizer.backend.id_to_token(token_id) or "" for token_id in token_ids]
+
+    async def render_chat(
+        self, messages: list[dict[str, Any]], keep: int | None = None, /, **kwargs: Any
+    ) -> list[int]:
+        """The tokens of a conversation in the model's chat template, which also gets `kwargs`; the last `keep`.
 
         Raises InvalidRequest when the model has none or its template refuses the messages, TooManyRequests.
         """
@@ -83,41 +125,40 @@ class InputProcessor:
 
         text = await self._run(render, inline=len(messages) <= INLINE_MESSAGES)
         # The template wrote the special tokens itself.
-        return await self._run(lambda: self._encode(text, False, "messages"), inline=len(text) <= INLINE_CHARACTERS)
+        return await self._run(
+            lambda: self._encode(text, False, "messages", keep), inline=len(text) <= INLINE_CHARACTERS
+        )
 
     def prepare(
         self,
         prompt_token_ids: Sequence[int],
+        asked: SamplingFields = NOTHING_ASKED,
         *,
         max_tokens: int | None = None,
-        temperature: float | None = None,
-        top_p: float | None = None,
-        top_k: int | None = None,
-        seed: int | None = None,
-        stop_token_ids: Sequence[int] = (),
-        ignore_eos: bool = False,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
     ) -> Prompted:
-        """A complete request: what is None is the model's own default (generation_config.json), the seed is random
-        and `max_tokens` what is left of the context. Raises InvalidRequest."""
+        """A complete request; `max_tokens` None is what is left of the context, and the most likely tokens of the
+        prompt are told where `asked` or `prompt_logprobs` says so. Raises InvalidRequest."""
         self._check_prompt(prompt_token_ids)
-        defaults = self._model.generation_defaults
-        if temperature is None:
-            temperature = defaults.get("temperature", 1.0)
-        if top_p is None:
-            top_p = defaults.get("top_p", 1.0)
-        if top_k is None:
-            top_k = int(defaults.get("top_k", 0))
-        params = SamplingParams(
-            max_tokens=self._max_tokens(len(prompt_token_ids), max_tokens),
-            seed=_checked_seed(seed),
-            temperature=_checked_temperature(temperature),
-            top_p=_checked_top_p(top_p),
-            # More than the vocabulary keeps all, and need not fit into an engine's 64 bits.
-            top_k=min(_checked_top_k(top_k), self._model.vocab_size),
-            stop_token_ids=self._checked_stop_token_ids(stop_token_ids),
-            ignore_eos=ignore_eos,
+        if priority and not self._takes_priority():
+            raise InvalidRequest(
+                "priority is not used here: start the engines with --scheduling-policy priority, or leave it out",
+                "priority",
+            )
+        max_tokens = self._max_tokens(len(prompt_token_ids), max_tokens)
+        of_prompt = [count for count in (asked.prompt_logprobs, prompt_logprobs) if count is not None]
+        return Prompted(
+            list(prompt_token_ids),
+            self._sampling.params(asked, max_tokens, logprobs, max(of_prompt, default=None)),
+            stops=self._sampling.stops(asked.stop),
+            include_stop=asked.include_stop_str_in_output,
+            skip_special_tokens=asked.skip_special_tokens,
+            priority=priority,
+            cache_salt=cache_salt,
         )
-        return Prompted(list(prompt_token_ids), params)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -140,7 +181,7 @@ class InputProcessor:
         finally:
             self._queued -= 1
 
-    def _encode(self, text: str, add_special_tokens: bool, param: str) -> list[int]:
+    def _encode(self, text: str, add_special_tokens: bool, param: str, keep: int | None) -> list[int]:
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -148,7 +189,7 @@ class InputProcessor:
                 "the text holds half of a surrogate pair (\\ud800 to \\udfff): send complete characters", param
             ) from None
         self._check_length(text, param)
-        return self._tokenizer.encode(text, add_special_tokens)
+        return self._tokenizer.encode(text, add_special_tokens, keep)
 
     # ------------------------------------------------------------------------------------------ limits
 
@@ -167,14 +208,7 @@ class InputProcessor:
     def _check_prompt(self, prompt_token_ids: Sequence[int]) -> None:
         if not prompt_token_ids:
             raise InvalidRequest("the prompt is empty: it needs at least one token", "prompt")
-        self._check_in_vocabulary(prompt_token_ids, "prompt")
-
-    def _check_in_vocabulary(self, token_ids: Sequence[int], param: str) -> None:
-        for token_id in (min(token_ids), max(token_ids)):
-            if not 0 <= token_id < self._model.vocab_size:
-                raise InvalidRequest(
-                    f"{token_id} is no token of this model: ids go from 0 to {self._model.vocab_size - 1}", param
-                )
+        check_in_vocabulary(prompt_token_ids, self._vocab_size, "prompt")
 
     def _max_tokens(self, prompt_length: int, asked: int | None) -> int:
         limit = self._max_model_len()
@@ -196,39 +230,3 @@ class InputProcessor:
                 "context_length_exceeded",
             )
         return left if asked is None else asked
-
-    def _checked_stop_token_ids(self, token_ids: Sequence[int]) -> tuple[int, ...]:
-        if not token_ids:
-            return ()
-        if len(token_ids) > MAX_STOP_TOKEN_IDS:
-            raise InvalidRequest(
-                f"{len(token_ids)} stop tokens are too many: give at most {MAX_STOP_TOKEN_IDS}", "stop_token_ids"
-            )
-        self._check_in_vocabulary(token_ids, "stop_token_ids")
-        return tuple(dict.fromkeys(token_ids))
-
-
-def _checked_temperature(value: float) -> float:
-    if not math.isfinite(value) or value < 0:
-        raise InvalidRequest(f"temperature is {value}: give a number that is 0 (greedy) or more", "temperature")
-    return float(value)
-
-
-def _checked_top_p(value: float) -> float:
-    if not 0 < value <= 1:
-        raise InvalidRequest(f"top_p is {value}: give a number above 0 and at most 1", "top_p")
-    return float(value)
-
-
-def _checked_top_k(value: int) -> int:
-    if value < -1:
-        raise InvalidRequest(f"top_k is {value}: give 1 or more, or 0 or -1 to keep all tokens", "top_k")
-    return max(value, 0)
-
-
-def _checked_seed(value: int | None) -> int:
-    if value is None:
-        return secrets.randbits(64) - 2**63
-    if not -(2**63) <= value < 2**63:
-        raise InvalidRequest(f"seed is {value}: give an integer of 64 bits, -2**63 to 2**63 - 1", "seed")
-    return value

@@ -5,12 +5,14 @@ lost is read here. A request is live until its consumer is done with it, so a sl
 """
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 
 from kvasir.client.collector import Collector
 from kvasir.client.detokenizer import TextStream
 from kvasir.client.errors import InvalidRequest, TooManyRequests
+from kvasir.client.observer import Trace
+from kvasir.client.stop_strings import StopSearch
+from kvasir.hashing import chain_root, extend_chain
 from kvasir.params import SamplingParams
 from kvasir.protocol import AddRequest
 
@@ -26,25 +28,51 @@ class LiveRequest:
     prompt_token_ids: list[int]
     params: SamplingParams
     text: TextStream
+    stops: StopSearch | None = None
+    """Of a request with stop strings."""
+    include_stop: bool = False
+    """The stop string or stop token that ends the text stays in it."""
     collector: Collector = field(default_factory=Collector)
+    priority: int = 0
+    """Smaller is served first, by engines that schedule by priority."""
+    cache_salt: str = ""
+    """Requests of different salts share nothing in an engine's prefix cache."""
     output_token_ids: list[int] = field(default_factory=list)
     attempt: int = 0
     """Engines it was given to so far: outputs carry it."""
     engine: str | None = None
     """The incarnation that works on it; None before it is given to one and when it is finished or failed."""
-    started: float = field(default_factory=time.perf_counter)
-    last_tokens: float | None = None
-    """When its last tokens came, on the clock of `started`."""
+    trace: Trace = field(default_factory=Trace)
+    """What metrics and log want to know of it."""
+    _block_hashes: dict[int, list[bytes]] = field(default_factory=dict)
+    """The last chain that was made, by its block size."""
 
-    def message(self) -> AddRequest:
-        """What an engine needs to go on with it, as its next attempt."""
+    def __post_init__(self) -> None:
+        self.trace.params, self.trace.prompt_tokens = self.params, len(self.prompt_token_ids)
+
+    def message(self, cache_block_size: int | None = None) -> AddRequest:
+        """What an engine needs to go on with it, as its next attempt.
+
+        `cache_block_size`: tokens per block of the engine's prefix cache; None where it keeps none.
+        """
         return AddRequest(
             request_id=self.request_id,
             attempt=self.attempt + 1,
             prompt_token_ids=self.prompt_token_ids,
             output_token_ids=self.output_token_ids,
             params=self.params,
+            block_hashes=self._hashed(cache_block_size) if cache_block_size else [],
+            priority=self.priority,
+            cache_salt=self.cache_salt,
         )
+
+    def _hashed(self, block_size: int) -> list[bytes]:
+        """The prompt's chain of block hashes; a second engine with blocks of the same size needs no other."""
+        if block_size not in self._block_hashes:
+            hashes: list[bytes] = []
+            extend_chain(hashes, chain_root(self.cache_salt), self.prompt_token_ids, block_size)
+            self._block_hashes = {block_size: hashes}
+        return self._block_hashes[block_size]
 
 
 class Journal:
@@ -67,14 +95,18 @@ class Journal:
         """Raises TooManyRequests when the journal is full and InvalidRequest for an id that is live already."""
         if request.request_id in self._requests:
             raise InvalidRequest(f"a request with id {request.request_id!r} is still running: choose another id")
+        self.check_room()
+        self._requests[request.request_id] = request
+        self._empty.clear()
+
+    def check_room(self) -> None:
+        """Raises TooManyRequests when the journal is full."""
         if len(self._requests) >= self._limit:
             raise TooManyRequests(
                 f"{self._limit} requests are in flight, which is this frontend's limit (--max-live-requests): "
                 "try again when some have finished",
                 RETRY_AFTER,
             )
-        self._requests[request.request_id] = request
-        self._empty.clear()
 
     def assign(self, request: LiveRequest, engine: str) -> None:
         """The engine was given the request's next attempt."""

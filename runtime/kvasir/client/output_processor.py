@@ -13,7 +13,9 @@ from typing import Final
 
 from kvasir.client.errors import RequestFailed
 from kvasir.client.journal import Journal, LiveRequest
-from kvasir.client.observer import RequestObserver
+from kvasir.client.logprobs import first_of
+from kvasir.client.observer import RequestObserver, Trace
+from kvasir.client.stop_strings import StopSearch
 from kvasir.protocol import FinishReason, RequestOutput
 
 SLICE: Final = 128
@@ -31,7 +33,8 @@ class OutputProcessor:
     """Ends requests, in success and in failure, and is the only one to append to their tokens.
 
     `distrust(engine, reason)` is called for an engine whose outputs do not fit what it sent before; before it
-    returns, the engine's requests have been failed. The backlog is bounded by what live requests can generate.
+    returns, the engine's requests have been failed. `abort(engine, request_ids)` tells it to forget requests that
+    have ended here. The backlog is bounded by what live requests can generate.
     """
 
     def __init__(
@@ -40,11 +43,15 @@ class OutputProcessor:
         observer: RequestObserver,
         eos_token_ids: tuple[int, ...],
         distrust: Callable[[str, str], None],
+        abort: Callable[[str, list[str]], object],
     ) -> None:
         self._journal = journal
         self._observer = observer
         self._eos_token_ids = frozenset(eos_token_ids)
         self._distrust = distrust
+        self._abort = abort
+        self._stopped: list[str] = []
+        """Requests that a stop string has ended here and that their engine still works on."""
         self._backlog: deque[_Batch] = deque()
         self._scheduled = False
 
@@ -71,12 +78,9 @@ class OutputProcessor:
         if request.engine is None:
             return False
         self._journal.release(request)
-        self._observer.request_finished(
-            reason,
-            time.perf_counter() - request.started,
-            len(request.prompt_token_ids),
-            len(request.output_token_ids),
-        )
+        trace = request.trace
+        trace.finished, trace.reason = time.perf_counter(), reason
+        self._observer.request_finished(trace)
         return True
 
     def _work(self) -> None:
@@ -109,36 +113,73 @@ class OutputProcessor:
                 )
                 continue
             self._accept(request, output, now)
+        if self._stopped:
+            stopped, self._stopped = self._stopped, []
+            self._abort(batch.engine, stopped)
         return len(outputs)
 
     def _accept(self, request: LiveRequest, output: RequestOutput, now: float) -> None:
-        if output.token_ids:
-            self._observe_tokens(request, len(output.token_ids), now)
-        request.output_token_ids += output.token_ids
-        reason = output.finish_reason
+        if output.num_cached_tokens is not None:
+            request.trace.cached_tokens = output.num_cached_tokens
+            request.trace.queue_seconds = output.queue_seconds
+        token_ids, reason, stop_reason = output.token_ids, output.finish_reason, output.stop_token_id
         if reason is FinishReason.ERROR or reason is FinishReason.ABORT:
             engine = request.engine
             self.fail(request, output.error or f"the engine {engine} gave up the request: try again")
             return
-        text = request.text.push(self._with_text(output))
+        stop: str | None = None
+        if request.stops is None:
+            text = request.text.push(self._with_text(request, output))
+            if reason is not None:
+                text += request.text.finish()
+        else:
+            text, count = self._search(request, request.stops, output)
+            if (stop := request.stops.found) is not None:
+                token_ids, reason = token_ids[:count], FinishReason.STOP
+        if token_ids:
+            self._observe_tokens(request.trace, len(token_ids), now)
+        request.output_token_ids += token_ids
+        if output.logprobs is not None or output.prompt_logprobs is not None:
+            self._pass_logprobs(request, output, len(token_ids))
         if reason is not None:
-            text += request.text.finish()
             self.end(request, reason)
-        request.collector.put(text, output.token_ids, reason, output.stop_token_id)
+            if output.finish_reason is None:
+                self._stopped.append(request.request_id)
+        request.collector.put(text, token_ids, reason, stop_reason if stop is None else stop)
 
-    def _with_text(self, output: RequestOutput) -> list[int]:
-        """The tokens less the one that ended the request: a stop token is not part of the text."""
+    def _with_text(self, request: LiveRequest, output: RequestOutput) -> list[int]:
+        """The tokens less the one that ended the request, which is text only where the request wants it so."""
         token_ids = output.token_ids
-        if output.finish_reason is FinishReason.STOP and token_ids:
+        if output.finish_reason is FinishReason.STOP and token_ids and not request.include_stop:
             last = token_ids[-1]
             if last == output.stop_token_id or last in self._eos_token_ids:
                 return token_ids[:-1]
         return token_ids
 
-    def _observe_tokens(self, request: LiveRequest, count: int, now: float) -> None:
-        if request.last_tokens is None:
-            self._observer.first_token(now - request.started)
-            self._observer.tokens_received(count, None)
-        else:
-            self._observer.tokens_received(count, now - request.last_tokens)
-        request.last_tokens = now
+    def _search(self, request: LiveRequest, stops: StopSearch, output: RequestOutput) -> tuple[str, int]:
+        """The text that can be told, and the tokens that it took: fewer than came where a stop string ends it."""
+        known, least = len(request.output_token_ids), request.params.min_tokens
+        text = ""
+        for count, token_id in enumerate(self._with_text(request, output), 1):
+            text += stops.push(request.text.push((token_id,)), may_end=known + count > least)
+            if stops.found is not None:
+                return text, count
+        count = len(output.token_ids)
+        if output.finish_reason is not None:
+            text += stops.push(request.text.finish(), may_end=known + count > least) + stops.finish()
+        return text, count
+
+    def _pass_logprobs(self, request: LiveRequest, output: RequestOutput, count: int) -> None:
+        """Of the tokens that the answer has."""
+        logprobs = output.logprobs
+        if logprobs is not None and count < len(output.token_ids):
+            logprobs = first_of(logprobs, count)
+        request.collector.put_logprobs(logprobs, output.prompt_logprobs)
+
+    def _observe_tokens(self, trace: Trace, count: int, now: float) -> None:
+        if trace.first_token is None:
+            trace.first_token = now
+        seconds = None if trace.last_token is None else now - trace.last_token
+        trace.output_tokens += count
+        trace.last_token = now
+        self._observer.tokens_received(trace, count, seconds)

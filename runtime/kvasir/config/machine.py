@@ -5,6 +5,7 @@ throttled and memory beyond the limit ends the process. Torch-free; called by th
 """
 
 import os
+import time
 from pathlib import Path
 
 _UNLIMITED = 2**60
@@ -36,6 +37,12 @@ def resident_memory(root: Path = Path("/")) -> int:
     """Bytes of memory that this process holds now."""
     pages = int((root / "proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def process_age() -> float:
+    """Seconds since this process was spawned, the interpreter's own start and all imports among them."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def cpu_flags(root: Path = Path("/")) -> frozenset[str]:

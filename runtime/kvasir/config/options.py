@@ -9,6 +9,7 @@ kvasir.config.resolve.
 import argparse
 import dataclasses
 import difflib
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,6 +26,10 @@ class ConfigError(ValueError):
     """A setting that cannot be used; the message names it and says what would be accepted."""
 
 
+class CommandFailed(Exception):
+    """A command could not do what it was asked, and no setting is to blame; the message says what happened."""
+
+
 class OptionParser(argparse.ArgumentParser):
     """argparse with this project's manners: no abbreviations, one-line errors, exit code 2."""
 
@@ -32,8 +37,12 @@ class OptionParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        unknown = re.search(r"unrecognized arguments: (--[\w-]+)", message)
-        close = difflib.get_close_matches(unknown[1], self._option_string_actions, n=1) if unknown else []
+        given, known = "", list(self._option_string_actions)
+        if unknown := re.search(r"unrecognized arguments: (--[\w-]+)", message):
+            given = unknown[1]
+        elif choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            given, known = choice[1], re.findall(r"[\w-]+", choice[2])
+        close = difflib.get_close_matches(given, known, n=1)
         meant = f" (did you mean {close[0]}?)" if close else ""
         self.exit(2, f"{self.prog}: {message}{meant}\nSee {self.prog} --help.\n")
 
@@ -83,7 +92,7 @@ def add_options(
         group.add_argument(
             flag,
             default=None,
-            type=_argument_type(meta["parse"]),
+            type=argument_type(meta["parse"]),
             choices=meta["choices"],
             metavar=_metavar_of(field),
             nargs="+" if meta["many"] else None,
@@ -166,6 +175,26 @@ class parse_int:  # lower case: used like the functions beside it
         return value
 
 
+@dataclasses.dataclass(frozen=True)
+class parse_number:
+    """A parser of numbers within bounds, both included."""
+
+    minimum: float
+    maximum: float = math.inf
+
+    def __call__(self, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a number") from None
+        if not self.minimum <= value <= self.maximum:  # nor is it where it is not a number (nan)
+            bounds = f"at least {self.minimum:g}"
+            if self.maximum < math.inf:
+                bounds = f"between {self.minimum:g} and {self.maximum:g}"
+            raise ValueError(f"{text} is out of range: give {bounds}")
+        return value
+
+
 def parse_fraction(text: str) -> float:
     """A number above 0 and at most 1."""
     try:
@@ -186,6 +215,18 @@ def parse_bool(text: str) -> bool:
     raise ValueError(f"{text!r} is neither true nor false")
 
 
+def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """For argparse, which shows the message of an ArgumentTypeError only: a parser's ValueErrors become one."""
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
 def _options(config: type[Any]) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(config) if "help" in field.metadata]
 
@@ -204,19 +245,7 @@ def _metavar_of(field: dataclasses.Field[Any]) -> str | None:
         return None  # argparse then shows the choices
     if meta["metavar"]:
         return str(meta["metavar"])
-    return "N" if isinstance(meta["parse"], parse_int) else "VALUE"
-
-
-def _argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """argparse shows the message of an ArgumentTypeError only, so ValueErrors become one."""
-
-    def convert(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return convert
+    return "N" if isinstance(meta["parse"], parse_int | parse_number) else "VALUE"
 
 
 def _from_environment(field: dataclasses.Field[Any], text: str) -> Any:

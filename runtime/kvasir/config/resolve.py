@@ -48,7 +48,12 @@ class ResolvedEngine:
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    long_prefill_token_threshold: int | None
+    """None: no bound but the step's."""
+    scheduling_policy: str
+    async_scheduling: bool
     block_size: int
+    enable_prefix_caching: bool
     kv_cache_memory_bytes: int | None
     """None: profile the GPU."""
     gpu_memory_utilization: float
@@ -81,7 +86,11 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
+        long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
+        scheduling_policy=config.scheduler.scheduling_policy,
+        async_scheduling=config.scheduler.async_scheduling,
         block_size=config.cache.block_size,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
         kv_cache_memory_bytes=_kv_cache_memory(config, device),
         gpu_memory_utilization=config.cache.gpu_memory_utilization,
         num_blocks=config.cache.num_gpu_blocks_override,

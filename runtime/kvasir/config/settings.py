@@ -4,6 +4,7 @@ Names and meanings are those of `vllm serve` wherever the meaning is the same.
 """
 
 import dataclasses
+import re
 from dataclasses import dataclass
 
 from kvasir.config.options import (
@@ -62,6 +63,9 @@ class CacheConfig:
     gpu_memory_utilization: float = option(
         0.9, "share of the GPU's memory to use, weights included", parse=parse_fraction, metavar="SHARE"
     )
+    enable_prefix_caching: bool = option(
+        True, "keep the KV blocks of finished requests, for prompts that begin with the same tokens"
+    )
     num_gpu_blocks_override: int | None = option(
         None, "KV blocks to allocate, whatever the memory (for tests)", parse=parse_int(1)
     )
@@ -77,6 +81,17 @@ class SchedulerConfig:
     max_num_batched_tokens: int | None = option(
         None, "tokens in a step at most, prefill chunks included [default: 8192; 2048 on CPU]", parse=parse_int(1)
     )
+    long_prefill_token_threshold: int | None = option(
+        None,
+        "tokens of one prompt in a step at most, while other requests are there [default: as many as fit]",
+        parse=parse_int(1),
+    )
+    scheduling_policy: str = option(
+        "fcfs",
+        "who is served first: who came first, or whose priority is smallest",
+        choices=("fcfs", "priority"),
+    )
+    async_scheduling: bool = option(False, "schedule each step while the one before it is computed")
 
     def __post_init__(self) -> None:
         if self.max_num_seqs and self.max_num_batched_tokens and self.max_num_batched_tokens < self.max_num_seqs:
@@ -126,6 +141,12 @@ class OpsConfig:
 
     ops_host: str = option("127.0.0.1", "address of the probes and metrics", metavar="HOST")
     ops_port: int = option(8081, "port of the probes and metrics; 0 takes any free one", parse=parse_int(0, 65535))
+    slow_step: float = option(
+        30.0,
+        "log phase and batch of a step that takes longer than this; 0: of none",
+        parse=parse_duration,
+        metavar="TIME",
+    )
 
 
 @dataclass(frozen=True)
@@ -149,6 +170,29 @@ class ServerConfig:
     max_live_requests: int = option(
         4096, "requests in flight at most; more are answered with 429", parse=parse_int(1)
     )
+    upload_timeout: float = option(
+        60.0, "time for a request to arrive, its head and its body each", parse=parse_duration, metavar="TIME"
+    )
+    stalled_reader_timeout: float = option(
+        60.0,
+        "a client that takes nothing of its answer for this long is cut off",
+        parse=parse_duration,
+        metavar="TIME",
+    )
+    allowed_origins: tuple[str, ...] = option(
+        (),
+        "origins whose web pages may call the API, * for all (CORS) [default: none]",
+        many=True,
+        metavar="ORIGIN",
+    )
+    allowed_methods: tuple[str, ...] = option(
+        ("GET", "HEAD", "POST"), "methods these pages may use [default: GET HEAD POST]", many=True, metavar="METHOD"
+    )
+    allowed_headers: tuple[str, ...] = option(
+        ("*",), "request headers these pages may send [default: all]", many=True, metavar="HEADER"
+    )
+    allow_credentials: bool = option(False, "these pages may send cookies and HTTP authentication")
+    log_requests: bool = option(True, "write a log line at the end of each request, probes apart")
     shutdown_delay: float = option(
         0.0,
         "on SIGTERM, go on accepting for this long while endpoints settle",
@@ -161,6 +205,24 @@ class ServerConfig:
             raise ConfigError(
                 f"--max-request-bytes {self.max_request_bytes}: no request would fit; give 1Mi or more"
             )
+        for name in ("upload_timeout", "stalled_reader_timeout"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"--{name.replace('_', '-')} 0: every client would be cut off; give 10s or more")
+        self._check_origins()
+
+    def _check_origins(self) -> None:
+        for origin in self.allowed_origins:
+            if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
+                raise ConfigError(
+                    f"--allowed-origins {origin}: an origin is a scheme, a host and maybe a port, for example "
+                    "https://chat.example.org:8443, without a path or a slash at the end; * is all of them"
+                )
+        if self.allow_credentials and "*" in self.allowed_origins:
+            raise ConfigError(
+                "--allow-credentials with --allowed-origins *: any web page could act as its visitor; name origins"
+            )
+        if self.allow_credentials and not self.allowed_origins:
+            raise ConfigError("--allow-credentials without --allowed-origins does nothing: name the origins")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from kvasir.link.sockets import SeldomLog, handshake_failure, limit, open_monito
 from kvasir.protocol import (
     Abort,
     AddRequest,
+    Call,
     FromEngine,
     FromFrontend,
     Goodbye,
@@ -65,7 +66,7 @@ class Conversation(Protocol):
 
     def lost(self, connection: "Connection", frontend: str) -> None: ...
 
-    def received(self, connection: "Connection", frontend: str, message: AddRequest | Abort) -> None: ...
+    def received(self, connection: "Connection", frontend: str, message: AddRequest | Abort | Call) -> None: ...
 
 
 class Connection:
@@ -197,7 +198,7 @@ class Connection:
 
     def _on_message(self, frontend: str, message: FromFrontend) -> None:
         match message:
-            case AddRequest() | Abort():
+            case AddRequest() | Abort() | Call():
                 self._link.received(self, frontend, message)
             case Goodbye():
                 self.drop("it has shut down", logging.INFO)

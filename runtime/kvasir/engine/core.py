@@ -1,25 +1,36 @@
 """One engine step: schedule, execute, update. Called by the busy loop (loop.py), free of sockets and clocks."""
 
 import logging
+from collections import deque
 from collections.abc import Iterable
+from concurrent.futures import Future
 
 from kvasir.engine.request import EngineRequest
+from kvasir.engine.request_blocks import CacheInUse
 from kvasir.engine.scheduler import RequestRefused, Scheduler
+from kvasir.engine.step_trace import StepPhase, StepTrace
 from kvasir.executor.base import Executor
-from kvasir.protocol import AddRequest, EngineStats, FinishReason, Outputs, RequestOutput
+from kvasir.protocol import AddRequest, Call, EngineStats, FinishReason, Outputs, RequestOutput, Result
 from kvasir.worker.step import StepInput, StepOutput
 
 log = logging.getLogger(__name__)
-
-_NOTHING_COMPUTED = StepOutput(token_ids=[])
 
 
 class EngineCore:
     """The requests of all frontends, a scheduler over them and the executor that computes them."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, vocab_size: int) -> None:
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, vocab_size: int, *, overlap_steps: bool = False
+    ) -> None:
+        """`overlap_steps`: schedule a step while the one before it is computed (asynchronous scheduling)."""
         self.scheduler = scheduler
         self.num_steps = 0
+        """Steps that were computed."""
+        self.trace = StepTrace()
+        """Who drives the core begins and ends its steps."""
+        self.execute = self._execute_behind if overlap_steps else self._execute
+        """The first half of a step. Aborts taken between the halves silence what was just computed."""
+        self._in_flight: deque[tuple[StepInput, Future[StepOutput]]] = deque()
         self._executor = executor
         self._vocab_size = vocab_size
         self._answers: dict[str, list[RequestOutput]] = {}  # by frontend: outputs that need no step
@@ -63,6 +74,17 @@ class EngineCore:
             self._answer(request.frontend, error)
         return len(requests)
 
+    def call(self, call: Call) -> Result:
+        """Do something that is no request."""
+        if call.method != "reset_prefix_cache":
+            return Result(call.id, f"this engine knows no call {call.method!r}")
+        try:
+            self.scheduler.blocks.reset_prefix_cache()
+        except CacheInUse as error:
+            return Result(call.id, str(error))
+        log.info("the prefix cache is empty: a frontend asked for it")
+        return Result(call.id)
+
     # ---------------------------------------------------------------------------------------------------- steps
 
     @property
@@ -73,18 +95,32 @@ class EngineCore:
         """A whole step; returns the outputs by frontend."""
         return self.update(self.execute())
 
-    def execute(self) -> StepOutput:
-        """The first half of a step. Aborts taken between the halves silence what was just computed."""
+    def _execute(self) -> StepOutput | None:
+        """Schedule a step, and compute it; None where there is none."""
         step = self.scheduler.schedule()
-        if _is_empty(step):
-            return _NOTHING_COMPUTED
+        if step is None:
+            return None
+        self.trace.enter(StepPhase.EXECUTE, step)
         output = self._executor.execute(step)
         self.num_steps += 1
         return output
 
-    def update(self, output: StepOutput) -> dict[str, Outputs]:
+    def _execute_behind(self) -> StepOutput | None:
+        """Schedule a step behind the one that is computed, and wait for that one; None where there was none."""
+        step = self.scheduler.schedule()
+        if step is not None:
+            self._in_flight.append((step, self._executor.submit(step)))
+        if len(self._in_flight) == (step is not None):
+            return None
+        computed, future = self._in_flight.popleft()
+        self.trace.enter(StepPhase.EXECUTE, computed)
+        output = future.result()
+        self.num_steps += 1
+        return output
+
+    def update(self, output: StepOutput | None) -> dict[str, Outputs]:
         """The second half: returns the outputs by frontend."""
-        outputs = self.scheduler.update(output)
+        outputs = self.scheduler.update(output) if output is not None else {}
         for frontend, answers in self._answers.items():
             outputs.setdefault(frontend, []).extend(answers)
         self._answers = {}
@@ -96,7 +132,7 @@ class EngineCore:
         return EngineStats(
             waiting=len(scheduler.waiting),
             running=len(scheduler.running),
-            kv_blocks_used=scheduler.pool.num_used,
+            kv_blocks_used=scheduler.blocks.pool.num_used,
             step=self.num_steps,
             preemptions=scheduler.num_preemptions,
         )
@@ -131,16 +167,17 @@ class EngineCore:
         return True
 
     def _check_vocabulary(self, request: EngineRequest) -> None:
-        """The frontend has checked it; a token without an embedding would end the engine and not the request."""
-        if request.token_ids and not 0 <= min(request.token_ids) <= max(request.token_ids) < self._vocab_size:
-            raise RequestRefused(f"a token id is outside of the model's vocabulary of {self._vocab_size} tokens")
+        """The frontend has checked it; a token that is not there would end the engine and not the request."""
+        for token_ids in (request.token_ids, list(request.params.named_token_ids())):
+            if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self._vocab_size:
+                raise RequestRefused(
+                    f"a token id is outside of the model's vocabulary of {self._vocab_size} tokens"
+                )
+        if () in request.params.bad_words:
+            raise RequestRefused("bad_words holds a word without tokens")
 
     def _answer(self, frontend: str, output: RequestOutput) -> None:
         self._answers.setdefault(frontend, []).append(output)
-
-
-def _is_empty(step: StepInput) -> bool:
-    return not (step.finished or step.scheduled)
 
 
 def _error(request_id: str, attempt: int, position: int, reason: str) -> RequestOutput:

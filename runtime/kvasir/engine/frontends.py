@@ -20,6 +20,7 @@ from kvasir.protocol import (
     PROTOCOL_VERSION,
     Abort,
     AddRequest,
+    Call,
     Dead,
     Draining,
     EngineStats,
@@ -33,6 +34,7 @@ from kvasir.protocol import (
     Progress,
     Ready,
     RequestOutput,
+    Result,
 )
 
 FAREWELL: Final = 0.5
@@ -60,7 +62,7 @@ class EngineIdentity:
 class Received:
     frontend: str
     """Its incarnation; the answers go there."""
-    message: AddRequest | Abort
+    message: AddRequest | Abort | Call
 
 
 @dataclass(frozen=True)
@@ -191,10 +193,10 @@ class Frontends:
         self._phase, self._progress, self._ready = Phase.READY, None, ready
         self._broadcast(ready)
 
-    def send(self, frontend: str, outputs: Outputs) -> None:
+    def send(self, frontend: str, message: Outputs | Result) -> None:
         connection = self._by_frontend.get(frontend)
         if connection is not None:
-            connection.show(outputs)
+            connection.show(message)
 
     def drain(self) -> None:
         self._draining = True
@@ -255,7 +257,7 @@ class Frontends:
             del self._by_frontend[frontend]
         self._deliver(FrontendLost(frontend))
 
-    def received(self, connection: Connection, frontend: str, message: AddRequest | Abort) -> None:
+    def received(self, connection: Connection, frontend: str, message: AddRequest | Abort | Call) -> None:
         """For the busy loop, which runs once the engine is ready. No frontend should send a request before; one
         that does gets an error for it."""
         if self._ready is None and isinstance(message, AddRequest):

@@ -21,7 +21,7 @@ from kvasir.engine.reactor import Reactor
 from kvasir.engine.resolver import LOOKUP_INTERVAL, Resolver, lookup
 from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
 from kvasir.link.keys import load_engine_keys
-from kvasir.protocol import Dead, EngineStats, Goodbye, Outputs, Phase, Progress, Ready
+from kvasir.protocol import Dead, EngineStats, Goodbye, Outputs, Phase, Progress, Ready, Result
 
 __all__ = ["EngineIdentity", "EngineLink", "FrontendLost", "Received", "new_incarnation"]
 
@@ -85,9 +85,9 @@ class EngineLink:
         still while the engine is busy shows that it is stuck."""
         self._frontends.loaded(stats, busy)
 
-    def send(self, frontend: str, outputs: Outputs) -> None:
-        """`outputs` must not be changed any more. For a frontend that is lost nothing happens."""
-        self._reactor.post(partial(self._frontends.send, frontend, outputs))
+    def send(self, frontend: str, message: Outputs | Result) -> None:
+        """`message` must not be changed any more. For a frontend that is lost nothing happens."""
+        self._reactor.post(partial(self._frontends.send, frontend, message))
 
     def drain(self) -> None:
         """Tell all frontends to send no more requests. What they sent before still comes into the inbox."""

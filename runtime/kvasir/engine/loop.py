@@ -12,7 +12,8 @@ from typing import Final, Protocol
 from kvasir.engine.core import EngineCore
 from kvasir.engine.link import FrontendLost, Received
 from kvasir.engine.status import EngineStatus
-from kvasir.protocol import Abort, AddRequest, EngineStats, Outputs, Phase
+from kvasir.engine.step_trace import StepPhase
+from kvasir.protocol import Abort, AddRequest, Call, EngineStats, Outputs, Phase, Result
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class Link(Protocol):
 
     @property
     def inbox(self) -> "queue.SimpleQueue[Received | FrontendLost | None]": ...
-    def send(self, frontend: str, outputs: Outputs) -> None: ...
+    def send(self, frontend: str, message: Outputs | Result) -> None: ...
     def set_load(self, stats: EngineStats, busy: bool) -> None: ...
     def drain(self) -> None: ...
 
@@ -56,9 +57,18 @@ class EngineLoop:
             if self._drained():
                 return
             self._show_load()
-            output = self._core.execute()
-            self._take_messages(may_wait=False)  # an abort that came meanwhile is obeyed before the update
-            self._send(self._core.update(output))
+            self._step()
+
+    def _step(self) -> None:
+        trace = self._core.trace
+        trace.begin(self._core.num_steps + 1)
+        output = self._core.execute()
+        trace.enter(StepPhase.UPDATE)
+        self._take_messages(may_wait=False)  # an abort that came meanwhile is obeyed before the update
+        outputs = self._core.update(output)
+        trace.enter(StepPhase.SEND)
+        self._send(outputs)
+        trace.end()
 
     def drain(self) -> None:
         """Finish what is there and return from `run`. Safe to call from a signal handler."""
@@ -95,6 +105,8 @@ class EngineLoop:
                 self._core.add(frontend, message)
             case Received(frontend, Abort(request_ids)):
                 self._core.abort(frontend, request_ids)
+            case Received(frontend, Call() as call):
+                self._link.send(frontend, self._core.call(call))
             case FrontendLost(frontend):
                 if aborted := self._core.abort_frontend(frontend):
                     log.info("frontend %s is gone: its %d requests are aborted", frontend, aborted)

@@ -2,7 +2,7 @@
 
     /health/live   200 while the start-up progresses and steps advance, else 503 with the reason
     /health/ready  200 while the engine takes requests
-    /status        JSON: phase, progress of loading, message, incarnation, rank
+    /status        JSON: phase, progress of loading, message, incarnation, rank, times of the start-up, current step
     /metrics       Prometheus text
 
 Started by process.py before anything slow. One thread waits in accept(); each request gets a short-lived thread.
@@ -23,6 +23,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.settings import OpsConfig
 from kvasir.engine.status import EngineStatus
+from kvasir.engine.step_trace import StepTrace
+from kvasir.engine.watchdog import describe_batch
 
 log = logging.getLogger(__name__)
 
@@ -102,11 +104,26 @@ class _Pages:
             "message": status.message,
             "incarnation": status.incarnation,
             "rank": status.rank,
+            "startup_seconds": {phase: round(seconds, 3) for phase, seconds in status.startup_seconds.items()},
+            "step": _step_of(status.trace),
         }
         return HTTPStatus.OK, _JSON, json.dumps(state).encode() + b"\n"
 
     def _metrics(self) -> _Answer:
         return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest(self._registry)
+
+
+def _step_of(trace: StepTrace) -> dict[str, object] | None:
+    """The step that runs now; None while there is none."""
+    moment = trace.now
+    if moment is None:
+        return None
+    return {
+        "number": moment.step,
+        "phase": moment.phase,
+        "seconds": round(trace.clock() - moment.step_began, 3),
+        "batch": describe_batch(moment.batch) if moment.batch is not None else "",
+    }
 
 
 class _Server(ThreadingHTTPServer):

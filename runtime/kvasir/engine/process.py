@@ -5,9 +5,9 @@ config.json is read (a wrong model is refused before anything large is loaded); 
 imported; then weights, KV memory, a first step, Ready.
 """
 
-import dataclasses
 import gc
 import logging
+import math
 import signal
 import socket
 import time
@@ -18,29 +18,33 @@ from types import FrameType
 from prometheus_client import CollectorRegistry
 
 import kvasir
-from kvasir.config.options import ConfigError, flag_of
-from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine
+from kvasir.config.machine import process_age
+from kvasir.config.options import ConfigError
+from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
-from kvasir.engine.block_pool import BlockPool
-from kvasir.engine.core import EngineCore
+from kvasir.engine.build import build_core, fit_context, resolve_settings
 from kvasir.engine.link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.engine.loop import EngineLoop
 from kvasir.engine.metrics import EngineCollector
 from kvasir.engine.ops import OpsServer
-from kvasir.engine.scheduler import Scheduler, longest_sequence
 from kvasir.engine.status import EngineStatus
+from kvasir.engine.watchdog import StepWatchdog
 from kvasir.executor.base import Executor
 from kvasir.hub.model import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.sockets import step_age_limit
 from kvasir.observability.logging import setup_logging
-from kvasir.protocol import Dead, Goodbye, Phase, Progress, Ready
+from kvasir.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, Dead, Goodbye, Phase, Progress, Ready
 
 log = logging.getLogger(__name__)
 
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USER_ERROR = 2
+LAUNCHING = "Launching"
+"""The first of the start-up's times: from the process's spawn to the first line of this file that runs."""
+PROGRESS_INTERVAL = 10.0
+"""Seconds between log lines of a long download or load."""
 
 
 def run_engine(config: EngineConfig) -> int:
@@ -65,14 +69,22 @@ class EngineProcess:
         rank = config.parallel.data_parallel_rank
         names = config.model.served_model_name
         self._config = config
-        self._status = EngineStatus(new_incarnation(rank), rank, step_age_limit(config.link.heartbeat_timeout))
+        self._status = EngineStatus(
+            new_incarnation(rank),
+            rank,
+            step_limit=step_age_limit(config.link.heartbeat_timeout),
+            slow_step=config.ops.slow_step or math.inf,
+        )
         self._collector = EngineCollector(self._status, names[0] if names else config.model.source)
         self._ops: OpsServer | None = None
         self._link: EngineLink | None = None
         self._executor: Executor | None = None
         self._loop: EngineLoop | None = None
+        self._watchdog: StepWatchdog | None = None
         self._stop_asked = False
-        self._began = time.monotonic()
+        age = self._status.startup_seconds[LAUNCHING] = process_age()
+        self._spawned = time.monotonic() - age
+        self._progress_logged = time.monotonic()
 
     def run(self) -> int:
         signal.signal(signal.SIGTERM, self._on_signal)
@@ -99,18 +111,21 @@ class EngineProcess:
             link = self._link = EngineLink(self._config.link, self._identity(model))
             self._status.link_problem = lambda: link.problem
             link.start()
-            settings = _resolve(self._config, model)
+            settings = resolve_settings(self._config, model)
         with self._phase(Phase.LOADING):
             executor = self._executor = self._load(settings, model)
         with self._phase(Phase.WARMING):
             num_blocks = executor.allocate_kv_cache()
-            settings = _fit_context(settings, num_blocks, asked=self._config.model.max_model_len)
+            settings = fit_context(settings, num_blocks, asked=self._config.model.max_model_len)
             executor.warm_up()
-            core = self._collector.core = _build_core(settings, model, num_blocks, executor)
+            core = self._collector.core = build_core(settings, model, num_blocks, executor)
+            core.trace = self._status.trace
             self._loop = EngineLoop(core, link, self._status, self._config.process.drain_timeout)
             gc.collect()
             gc.freeze()  # what lives now lives for ever: no later collection has to walk it
         self._check_stop()
+        if self._config.ops.slow_step:
+            self._watchdog = StepWatchdog(self._status.trace, self._status.rank)
         self._announce(link, settings, num_blocks)
         self._loop.run()
 
@@ -163,6 +178,9 @@ class EngineProcess:
         self._check_stop()
         progress = Progress(done, total)
         self._status.advance(progress)
+        if time.monotonic() - self._progress_logged >= PROGRESS_INTERVAL:
+            self._progress_logged = time.monotonic()
+            log.info("loaded %.2f of %.2f GB", done / 1e9, total / 1e9)
         if self._link is not None:
             self._link.set_phase(Phase.LOADING, progress)
 
@@ -174,11 +192,14 @@ class EngineProcess:
                 num_blocks=num_blocks,
                 max_model_len=settings.max_model_len,
                 max_num_seqs=settings.max_num_seqs,
+                features=_features(settings),
             )
         )
+        phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self._status.startup_seconds.items())
         log.info(
-            "Ready after %.2f s: %d KV blocks of %d tokens, sequences of up to %d tokens",
-            time.monotonic() - self._began,
+            "Ready after %.2f s (%s): %d KV blocks of %d tokens, sequences of up to %d tokens",
+            time.monotonic() - self._spawned,
+            phases,
             num_blocks,
             settings.block_size,
             settings.max_model_len,
@@ -207,46 +228,13 @@ class EngineProcess:
             self._executor.shutdown()
         if self._ops is not None:
             self._ops.close()
-        log.info("ended after %.1f s with exit code %d", time.monotonic() - self._began, code)
+        if self._watchdog is not None:
+            self._watchdog.close()
+        log.info("ended after %.1f s with exit code %d", time.monotonic() - self._spawned, code)
         return code
 
 
-def _resolve(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
-    from kvasir.worker.device import device_facts  # imports torch: only now, after the Hello
-
-    device = device_facts(config.device)
-    log.info("device: %s, %d cores, %.1f GiB", device.name, device.cores, device.memory_limit / 2**30)
-    settings = resolve_engine(config, ModelFacts(dtype=model.dtype, max_model_len=model.max_model_len), device)
-    log.info("settings: %s", settings)
-    return settings
-
-
-def _fit_context(settings: ResolvedEngine, num_blocks: int, asked: int | None) -> ResolvedEngine:
-    """Settings whose longest request fits into the KV cache alone. Raises ConfigError where the user asked more."""
-    fitting = longest_sequence(num_blocks, settings.block_size)
-    if settings.max_model_len <= fitting:
-        return settings
-    if asked is not None:
-        raise ConfigError(
-            f"{flag_of('max_model_len')} {asked} does not fit into the KV cache: its {num_blocks} blocks of "
-            f"{settings.block_size} tokens hold {fitting} tokens; lower it or give the cache more "
-            f"({flag_of('kv_cache_memory_bytes')}, {flag_of('num_gpu_blocks_override')})"
-        )
-    log.warning(
-        "the model could take %d tokens, the KV cache holds %d: the context is limited to that",
-        settings.max_model_len,
-        fitting,
-    )
-    return dataclasses.replace(settings, max_model_len=fitting)
-
-
-def _build_core(settings: ResolvedEngine, model: ModelInfo, num_blocks: int, executor: Executor) -> EngineCore:
-    scheduler = Scheduler(
-        BlockPool(num_blocks),
-        block_size=settings.block_size,
-        max_num_seqs=settings.max_num_seqs,
-        max_num_batched_tokens=settings.max_num_batched_tokens,
-        max_model_len=settings.max_model_len,
-        eos_token_ids=model.eos_token_ids,
-    )
-    return EngineCore(scheduler, executor, vocab_size=model.vocab_size)
+def _features(settings: ResolvedEngine) -> tuple[str, ...]:
+    prefix_cache = (FEATURE_PREFIX_CACHE,) if settings.enable_prefix_caching else ()
+    priority = (FEATURE_PRIORITY,) if settings.scheduling_policy == "priority" else ()
+    return prefix_cache + priority

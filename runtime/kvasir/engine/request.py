@@ -1,10 +1,12 @@
 """One request inside an engine: its tokens, its KV blocks and how far it is computed.
 
-Made by EngineCore from an AddRequest; changed by the scheduler only.
+Made by EngineCore from an AddRequest; changed by the scheduler and its RequestBlocks only.
 """
 
+import time
 from enum import IntEnum
 
+from kvasir.hashing import chain_root
 from kvasir.params import SamplingParams
 from kvasir.protocol import AddRequest, FinishReason
 from kvasir.worker.step import NewRow
@@ -24,9 +26,10 @@ class RequestStatus(IntEnum):
     ABORTED = 5
     """No output tells of it."""
 
-    @property
-    def finished(self) -> bool:
-        return self >= RequestStatus.STOPPED
+    finished: bool
+
+    def __init__(self, value: int) -> None:
+        self.finished = value >= 3  # an attribute: it is asked for every token
 
 
 FINISH_REASONS = {
@@ -38,17 +41,27 @@ FINISH_REASONS = {
 class EngineRequest:
     """Prompt and output tokens lie in one list: a resumed request is computed like a longer prompt.
 
-    `num_computed_tokens` chases `num_tokens`; where it has caught up, the step samples one token more.
+    `num_computed_tokens` chases `num_tokens + num_pending`; where it catches up, the step samples one token more.
     """
 
     __slots__ = (
+        "arrived",
         "attempt",
+        "block_hashes",
         "block_ids",
+        "chain_root",
         "frontend",
+        "num_cached_tokens",
         "num_computed_tokens",
+        "num_known_blocks",
+        "num_pending",
+        "num_preemptions",
         "num_prompt_tokens",
         "params",
+        "priority",
         "prompt_counted",
+        "queue_seconds",
+        "rank",
         "request_id",
         "status",
         "token_ids",
@@ -61,11 +74,28 @@ class EngineRequest:
         self.params: SamplingParams = message.params
         self.num_prompt_tokens = len(message.prompt_token_ids)
         self.token_ids: list[int] = message.prompt_token_ids + message.output_token_ids
-        self.num_computed_tokens = 0
-        self.block_ids: list[int] = []
+        self.priority = message.priority
+        self.rank = (message.priority, 0)
+        """(priority, arrival): the smallest is served first. The scheduler counts the arrivals."""
         self.status = RequestStatus.WAITING
+        self.num_computed_tokens = 0
+        """Tokens whose KV is in the cache, once the steps that are scheduled are computed."""
+        self.num_pending = 0
+        """Tokens that scheduled steps sample and that are not in `token_ids` yet."""
+        self.num_preemptions = 0
+        self.block_ids: list[int] = []
+        self.chain_root = chain_root(message.cache_salt)
+        self.block_hashes: list[bytes] = message.block_hashes
+        """Of its first full blocks; see kvasir.hashing."""
+        self.num_known_blocks = 0
+        """Of `block_ids`, how many the prefix cache has been told of."""
+        self.num_cached_tokens: int | None = None
+        """Prompt tokens found in the prefix cache when it was first admitted; None before."""
+        self.arrived = time.monotonic()
+        self.queue_seconds: float | None = None
+        """From its arrival until it was first admitted; None before."""
         self.prompt_counted = False
-        """Its prompt is in the metrics: once per request, however often it is preempted."""
+        """Its first output is sent and its prompt in the metrics: once, however often it is preempted."""
 
     @property
     def num_tokens(self) -> int:

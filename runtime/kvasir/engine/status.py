@@ -3,10 +3,12 @@
 Only plain attributes are shared and each is replaced whole, so no lock is needed.
 """
 
+import math
 import time
 from collections.abc import Callable
 from typing import Final
 
+from kvasir.engine.step_trace import StepTrace
 from kvasir.protocol import Phase, Progress
 
 STARTUP_LIMIT: Final = 900.0
@@ -20,9 +22,15 @@ class EngineStatus:
     """Phase, loading progress and the last sign of life of an engine."""
 
     def __init__(
-        self, incarnation: str, rank: int, step_limit: float, clock: Callable[[], float] = time.monotonic
+        self,
+        incarnation: str,
+        rank: int,
+        step_limit: float,
+        clock: Callable[[], float] = time.monotonic,
+        slow_step: float = math.inf,
     ) -> None:
-        """`step_limit`: seconds after which a step that does not end is stuck."""
+        """Seconds: `step_limit` after which a step that does not end is stuck, `slow_step` after which the log
+        tells of one."""
         self.incarnation = incarnation
         self.rank = rank
         self.phase = Phase.STARTING
@@ -30,7 +38,9 @@ class EngineStatus:
         self.link_problem: Callable[[], str] = str
         """Asked for why no frontend knows this engine; empty where one does."""
         self.startup_seconds: dict[str, float] = {}
-        """Time that each finished phase of the start-up took."""
+        """Time that each finished phase of the start-up took, in their order."""
+        self.trace = StepTrace(slow_step, clock)
+        """Where the busy loop is within a step."""
         self._step_limit = step_limit
         self._clock = clock
         self._message = ""

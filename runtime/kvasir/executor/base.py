@@ -1,6 +1,7 @@
 """What the engine asks of whatever runs its workers: one process, several, or several machines."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Protocol
 
 from kvasir.worker.step import StepInput, StepOutput
@@ -21,6 +22,10 @@ class Executor(Protocol):
 
     def execute(self, step: StepInput) -> StepOutput:
         """Run one step and wait for its tokens."""
+        ...
+
+    def submit(self, step: StepInput) -> Future[StepOutput]:
+        """Run one step after all that were submitted before. An engine calls either this or `execute`."""
         ...
 
     def check_idle(self) -> None:

@@ -4,6 +4,10 @@ torch releases the GIL while it computes, so the engine's I/O thread runs meanwh
 """
 
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+import torch
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model import ModelInfo
@@ -16,6 +20,10 @@ class InProcessExecutor:
 
     def __init__(self, settings: ResolvedEngine, model: ModelInfo) -> None:
         self._worker: Worker | None = Worker(settings, model)
+        # Starts with the first step that is submitted. torch counts threads for each thread that calls it.
+        self._thread = ThreadPoolExecutor(
+            1, thread_name_prefix="worker", initializer=partial(torch.set_num_threads, settings.threads)
+        )
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         self._running().load(progress)
@@ -29,10 +37,14 @@ class InProcessExecutor:
     def execute(self, step: StepInput) -> StepOutput:
         return self._running().execute(step)
 
+    def submit(self, step: StepInput) -> Future[StepOutput]:
+        return self._thread.submit(self._running().execute, step)
+
     def check_idle(self) -> None:
         self._running().check_idle()
 
     def shutdown(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
         self._worker = None
 
     def _running(self) -> Worker:

@@ -6,42 +6,44 @@ chunk of a stream costs one encoding.
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from kvasir import __version__
 from kvasir.client.errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
-from kvasir.frontend.errors import ApiError, as_api_error
-from kvasir.frontend.middleware import Entrance
-from kvasir.frontend.routes import chat, completions, models, ops
+from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
+from kvasir.frontend.middleware import Entrance, Gate
+from kvasir.frontend.request_log import record_of
+from kvasir.frontend.routes import chat, completions, control, description, models, ops, tokens
 from kvasir.frontend.service import Service
-
-CLIENT_CLOSED_REQUEST = 499
-"""Nobody reads it (the name is nginx's); the access log of a proxy may."""
 
 
 def create_app(service: Service) -> FastAPI:
     app = FastAPI(
         title="Kvasir",
         version=__version__,
-        docs_url=None,  # it would load its scripts from a CDN
+        docs_url=None,  # it would load its scripts from a CDN: routes/description.py serves a page of our own
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
     )
     app.state.service = service
-    for routes in (completions, chat, models, ops):
+    for routes in (completions, chat, tokens, models, control, ops, description):
         app.include_router(routes.router)
     for kind in (ApiError, InvalidRequest, TooManyRequests, EngineUnavailable, RequestFailed):
         app.add_exception_handler(kind, _known_error)
     app.add_exception_handler(HTTPException, _routing_error)
     app.add_exception_handler(ClientDisconnect, _client_left)
-    app.add_middleware(Entrance, service=service)
+    app.add_middleware(Gate, service=service)
+    if service.cors is not None:
+        app.add_middleware(CORSMiddleware, **service.cors)
+    app.add_middleware(Entrance, service=service)  # added last, it is outside
     return app
 
 
 async def _known_error(request: Request, error: Exception) -> Response:
-    return as_api_error(error, request.state.request_id).response()
+    return _told(request, as_api_error(error, request.state.request_id))
 
 
 async def _routing_error(request: Request, error: Exception) -> Response:
@@ -49,12 +51,20 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path}"
     if error.status_code == 404:
-        return ApiError(404, f"there is no {what} here", code="unknown_url").response()
+        message = f"there is no {what} here: GET /openapi.json (or /docs, for people) lists what there is"
+        return _told(request, ApiError(404, message, code="unknown_url"))
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
+        if allowed == "GET":
+            allowed = "GET, HEAD"
         message = f"{what} is not allowed: use {allowed}"
-        return ApiError(405, message, code="method_not_allowed", headers=error.headers).response()
-    return ApiError(error.status_code, error.detail, headers=error.headers).response()
+        return _told(request, ApiError(405, message, code="method_not_allowed", headers={"Allow": allowed}))
+    return _told(request, ApiError(error.status_code, error.detail, headers=error.headers))
+
+
+def _told(request: Request, error: ApiError) -> Response:
+    record_of(request).error = error.message
+    return error.response()
 
 
 async def _client_left(request: Request, error: Exception) -> Response:

@@ -1,27 +1,36 @@
 """Reads a request's JSON body, within the size limit; called by every route that takes one."""
 
+import asyncio
+
 import orjson
 from starlette.requests import Request
 
 from kvasir.frontend.errors import ApiError
+from kvasir.frontend.service import service_of
 
 
 async def read_json(request: Request, limit: int) -> dict[str, object]:
     """The JSON object that the client sent.
 
     Raises ApiError: 413 when the body is larger than `limit` bytes (known from Content-Length or found while
-    reading), 415 when it is compressed, 400 when it is not a JSON object.
+    reading), 408 when it does not arrive in time, 415 when it is compressed, 400 when it is not a JSON object.
     """
     if encoding := request.headers.get("content-encoding"):
         raise ApiError(415, f"Content-Encoding {encoding!r} is not supported: send the JSON uncompressed")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
         raise _too_large(limit)
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise _too_large(limit)
+    seconds = service_of(request).upload_timeout
+    try:
+        async with asyncio.timeout(seconds):
+            body = await _read(request, limit)
+    except TimeoutError:
+        raise ApiError(
+            408,
+            f"the request body did not arrive within {seconds:g} s, this server's --upload-timeout",
+            code="request_timeout",
+            headers={"Connection": "close"},
+        ) from None
     if not body:
         raise ApiError(400, "the request has no body: send a JSON object", code="invalid_json")
     try:
@@ -31,6 +40,15 @@ async def read_json(request: Request, limit: int) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ApiError(400, "the request body must be a JSON object", code="invalid_json")
     return value
+
+
+async def _read(request: Request, limit: int) -> bytearray:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise _too_large(limit)
+    return body
 
 
 def _too_large(limit: int) -> ApiError:

@@ -14,6 +14,8 @@ from kvasir.client.errors import EngineUnavailable, InvalidRequest, RequestFaile
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+CLIENT_CLOSED_REQUEST = 499
+"""Of a client that left before its answer began: only the log and the metrics tell it. The name is nginx's."""
 
 
 class ApiError(Exception):

@@ -4,70 +4,104 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvasir.client.async_llm import AsyncLLM, Delta
 from kvasir.client.input_processor import Prompted
-from kvasir.protocol import FinishReason
+from kvasir.client.logprobs import joined, mean
+from kvasir.client.observer import Trace
+from kvasir.protocol import FinishReason, Logprobs
 
 Event = tuple[int, Delta]
-"""Index of the prompt, what is new of its output."""
+"""Index of the choice, what is new of it."""
 
 
 @dataclass
 class Choice:
-    """The whole output for one prompt."""
+    """The whole output of one choice."""
 
-    prompt_token_ids: list[int]
+    prompted: Prompted
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
-    stop_token_id: int | None = None
+    stop_reason: int | str | None = None
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
+
+    def add(self, delta: Delta) -> None:
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+        if delta.logprobs is not None:
+            self.logprobs = joined(self.logprobs, delta.logprobs)
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
 
 
 class Generation:
-    """Closing `events`, or cancelling the task that reads it, aborts all of its prompts."""
+    """Closing `events`, or cancelling the task that reads it, aborts all of its choices."""
 
-    def __init__(self, llm: AsyncLLM, id: str, prompts: Sequence[Prompted]) -> None:
+    def __init__(
+        self, llm: AsyncLLM, ids: tuple[str, str], prompts: Sequence[Prompted], n: int, prompt_only: bool = False
+    ) -> None:
+        """`ids`: the answer's, and one that no other request has. `n`: choices for each prompt. `prompt_only`: the
+        one token that an engine generates at least is not wanted."""
         self._llm = llm
-        self.id = id
-        self.prompts = prompts
+        self._n = n
+        self._prompt_only = prompt_only
+        self.id, self._unique_id = ids
+        self.prompts = [prompted.child(index) for prompted in prompts for index in range(n)]
+        """By index of the choice."""
+        self.traces = [Trace() for _ in self.prompts]
+        """One per choice, for the request log."""
         self.output_tokens = 0
 
     @property
-    def usage(self) -> dict[str, int]:
-        prompt_tokens = sum(len(prompted.prompt_token_ids) for prompted in self.prompts)
+    def usage(self) -> dict[str, Any]:
+        """So far; a prompt counts once, whatever the number of its choices."""
+        prompt_tokens = sum(len(prompted.prompt_token_ids) for prompted in self.prompts[:: self._n])
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": self.output_tokens,
             "total_tokens": prompt_tokens + self.output_tokens,
+            "prompt_tokens_details": {
+                "cached_tokens": sum(trace.cached_tokens or 0 for trace in self.traces[:: self._n])
+            },
         }
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Raises what AsyncLLM.generate raises, for the first prompt that fails."""
+        """Raises what AsyncLLM.generate raises, for the first choice that fails."""
         events = self._one() if len(self.prompts) == 1 else self._many()
         async with aclosing(events):
             async for event in events:
+                if self._prompt_only:
+                    index, delta = event
+                    event = index, Delta("", [], FinishReason.LENGTH, prompt_logprobs=delta.prompt_logprobs)
                 self.output_tokens += len(event[1].token_ids)
                 yield event
 
-    async def choices(self) -> list[Choice]:
-        """Everything, when it is finished."""
-        choices = [Choice(prompted.prompt_token_ids) for prompted in self.prompts]
+    async def choices(self, wanted: int) -> list[Choice]:
+        """Everything, when it is finished: for each prompt as many of its choices as are wanted, the ones of the
+        highest log probability per token."""
+        choices = [Choice(prompted) for prompted in self.prompts]
         async with aclosing(self.events()) as events:
             async for index, delta in events:
-                choice = choices[index]
-                choice.text += delta.text
-                choice.token_ids += delta.token_ids
-                choice.finish_reason, choice.stop_token_id = delta.finish_reason, delta.stop_token_id
-        return choices
+                choices[index].add(delta)
+        if wanted == self._n:
+            return choices
+        best = []
+        for start in range(0, len(choices), self._n):
+            candidates = choices[start : start + self._n]
+            best += sorted(candidates, key=lambda choice: mean(choice.logprobs), reverse=True)[:wanted]
+        return best
 
     async def _one(self) -> AsyncGenerator[Event, None]:
-        async with aclosing(self._llm.generate(self.id, self.prompts[0])) as deltas:
+        async with aclosing(self._llm.generate(self._unique_id, self.prompts[0], self.traces[0])) as deltas:
             async for delta in deltas:
                 yield 0, delta
 
     async def _many(self) -> AsyncGenerator[Event, None]:
-        # As large as there are prompts: while the reader is slow, the deltas wait (and grow) in AsyncLLM.
+        # As large as there are choices: while the reader is slow, the deltas wait (and grow) in AsyncLLM.
         queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue(len(self.prompts))
         tasks = [asyncio.create_task(self._feed(index, queue)) for index in range(len(self.prompts))]
         try:
@@ -87,7 +121,8 @@ class Generation:
 
     async def _feed(self, index: int, queue: asyncio.Queue[Event | Exception | None]) -> None:
         try:
-            async with aclosing(self._llm.generate(f"{self.id}-{index}", self.prompts[index])) as deltas:
+            deltas = self._llm.generate(f"{self._unique_id}-{index}", self.prompts[index], self.traces[index])
+            async with aclosing(deltas):
                 async for delta in deltas:
                     await queue.put((index, delta))
             await queue.put(None)

@@ -1,4 +1,7 @@
-"""Prometheus metrics under vLLM's names, so that its dashboards and autoscalers work; AsyncLLM reports to it."""
+"""Prometheus metrics under vLLM's names, so that its dashboards and autoscalers work; AsyncLLM reports to it.
+
+docs/metrics.md says what each means. What only Kvasir has is kvasir:…; what the engines told is in engine_load.py.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -11,13 +14,18 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kvasir.client.engine import Engine
+from kvasir.client.observer import Trace
+from kvasir.frontend.engine_load import EngineLoads
 from kvasir.protocol import FinishReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+LABELS = ("model_name", "engine")
+"""`engine` is the engine's rank, as in vLLM: a new incarnation of it goes on with the same series."""
 
 _TTFT_BUCKETS = (
     *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
@@ -29,8 +37,29 @@ _TOKEN_BUCKETS = (
 )
 _REQUEST_BUCKETS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
-    *(120.0, 240.0, 480.0, 960.0, 1920.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
+_COUNT_BUCKETS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+
+_HISTOGRAMS = {
+    "vllm:time_to_first_token_seconds": ("From a request's start to its first token.", _TTFT_BUCKETS),
+    "vllm:inter_token_latency_seconds": ("Time between two tokens of a request.", _TOKEN_BUCKETS),
+    "vllm:e2e_request_latency_seconds": ("From a request's start to its end.", _REQUEST_BUCKETS),
+    "vllm:request_queue_time_seconds": ("In the engine's queue, before its first step.", _REQUEST_BUCKETS),
+    "vllm:request_prefill_time_seconds": ("From the end of the queue to the first token.", _REQUEST_BUCKETS),
+    "vllm:request_decode_time_seconds": ("From the first token to the last.", _REQUEST_BUCKETS),
+    "vllm:request_inference_time_seconds": ("From the end of the queue to the last token.", _REQUEST_BUCKETS),
+    "vllm:request_time_per_output_token_seconds": ("Mean of a request's times between tokens.", _TOKEN_BUCKETS),
+    "vllm:request_prompt_tokens": ("Prompt tokens of a request.", _COUNT_BUCKETS),
+    "vllm:request_generation_tokens": ("Tokens that a request generated.", _COUNT_BUCKETS),
+    "vllm:request_params_max_tokens": ("Tokens that a request could have generated.", _COUNT_BUCKETS),
+}
+_COUNTERS = {
+    "vllm:prompt_tokens": "Prompt tokens of requests given to engines.",
+    "vllm:generation_tokens": "Tokens generated.",
+    "vllm:prefix_cache_queries": "Prompt tokens that were looked up in the prefix cache.",
+    "vllm:prefix_cache_hits": "Those of them that were found.",
+}
 
 
 class Metrics:
@@ -41,59 +70,124 @@ class Metrics:
         self._registry = CollectorRegistry()
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             self._registry.register(collector)
-        first_token = self._histogram(
-            "vllm:time_to_first_token_seconds", "From a request's start to its first token.", _TTFT_BUCKETS
-        )
-        between_tokens = self._histogram(
-            "vllm:inter_token_latency_seconds", "Time between two tokens of a request.", _TOKEN_BUCKETS
-        )
+        self._histograms = {
+            name: Histogram(name, help, LABELS, buckets=buckets, registry=self._registry)
+            for name, (help, buckets) in _HISTOGRAMS.items()
+        }
+        between_tokens = self._histograms["vllm:inter_token_latency_seconds"]
         self._registry.register(_SecondName(between_tokens, "vllm:time_per_output_token_seconds"))
-        whole_request = self._histogram(
-            "vllm:e2e_request_latency_seconds", "From a request's start to its end.", _REQUEST_BUCKETS
-        )
-        self._first_token = first_token.labels(model_name)
-        self._between_tokens = between_tokens.labels(model_name)
-        self._whole_request = whole_request.labels(model_name)
-        self._prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens of requests given to engines.")
-        self._generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated.")
-        ended = Counter(
+        self._counters = {
+            name: Counter(name, help, LABELS, registry=self._registry) for name, help in _COUNTERS.items()
+        }
+        self._ended = Counter(
             "vllm:request_success",
             "Requests that ended, by reason; abort: the client left, error: it failed.",
-            ("model_name", "finished_reason"),
+            (*LABELS, "finished_reason"),
             registry=self._registry,
         )
-        self._ended = {reason: ended.labels(model_name, reason.value) for reason in FinishReason}
+        self._rejected = Counter(
+            "vllm:admission_rejections",
+            "Requests answered with 429: too many were in flight.",
+            ("model_name",),
+            registry=self._registry,
+        ).labels(model_name)
+        self._http = Counter(
+            "http_requests",
+            "HTTP requests by route, method and class of status.",
+            ("handler", "method", "status"),
+            registry=self._registry,
+        )
+        self._ranks: dict[int, _Series] = {}
 
-    def report_engines(self, engines: Callable[[], Mapping[str, Engine]]) -> None:
-        """Add the engines' load, read when the metrics are."""
-        self._registry.register(_EngineLoad(self._model_name, engines))
+    def report_engines(self, engines: Callable[[], Mapping[str, Engine]], live: Callable[[], int]) -> None:
+        """Add the engines' load and the number of live requests, read when the metrics are."""
+        self._registry.register(EngineLoads(self._model_name, engines, live))
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
 
-    def request_started(self, prompt_tokens: int) -> None:
-        self._prompt_tokens.inc(prompt_tokens)
+    def http_request_ended(self, route: str, method: str, status: int) -> None:
+        self._http.labels(route, method, f"{status // 100}xx").inc()
 
-    def first_token(self, seconds: float) -> None:
-        self._first_token.observe(seconds)
+    # ------------------------------------------------------------------------------------------ RequestObserver
 
-    def tokens_received(self, count: int, seconds: float | None) -> None:
-        self._generation_tokens.inc(count)
+    def request_started(self, trace: Trace) -> None:
+        if trace.attempts == 1:
+            self._series(trace).prompt_tokens.inc(trace.prompt_tokens)
+
+    def tokens_received(self, trace: Trace, count: int, seconds: float | None) -> None:
+        series = self._series(trace)
+        series.generation_tokens.inc(count)
         if seconds is not None:
             for _ in range(count):
-                self._between_tokens.observe(seconds / count)
+                series.between_tokens.observe(seconds / count)
+        elif trace.first_token is not None:
+            series.first_token.observe(trace.first_token - trace.started)
 
-    def request_finished(
-        self, reason: FinishReason, seconds: float, prompt_tokens: int, output_tokens: int
+    def request_finished(self, trace: Trace) -> None:
+        self._series(trace).finished(trace)
+
+    def request_rejected(self) -> None:
+        self._rejected.inc()
+
+    def _series(self, trace: Trace) -> "_Series":
+        series = self._ranks.get(trace.rank)
+        if series is None:
+            labels = (self._model_name, str(trace.rank))
+            series = self._ranks[trace.rank] = _Series(
+                {name: histogram.labels(*labels) for name, histogram in self._histograms.items()},
+                {name: counter.labels(*labels) for name, counter in self._counters.items()},
+                {reason: self._ended.labels(*labels, reason.value) for reason in FinishReason},
+            )
+        return series
+
+
+class _Series:
+    """The metrics of one engine's requests."""
+
+    def __init__(
+        self,
+        histograms: Mapping[str, Histogram],
+        counters: Mapping[str, Counter],
+        ended: Mapping[FinishReason, Counter],
     ) -> None:
-        self._ended[reason].inc()
-        self._whole_request.observe(seconds)
+        self._histograms = histograms
+        self._ended = ended
+        self._queries = counters["vllm:prefix_cache_queries"]
+        self._hits = counters["vllm:prefix_cache_hits"]
+        self.prompt_tokens = counters["vllm:prompt_tokens"]
+        self.generation_tokens = counters["vllm:generation_tokens"]
+        self.first_token = histograms["vllm:time_to_first_token_seconds"]
+        self.between_tokens = histograms["vllm:inter_token_latency_seconds"]
 
-    def _histogram(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, help, ("model_name",), buckets=buckets, registry=self._registry)
+    def finished(self, trace: Trace) -> None:
+        assert trace.reason is not None
+        assert trace.finished is not None
+        self._ended[trace.reason].inc()
+        if trace.cached_tokens is not None:
+            self._queries.inc(trace.prompt_tokens)
+            self._hits.inc(trace.cached_tokens)
+        self._observe("e2e_request_latency_seconds", trace.finished - trace.started)
+        self._observe("request_prompt_tokens", trace.prompt_tokens)
+        self._observe("request_generation_tokens", trace.output_tokens)
+        if trace.params is not None:
+            self._observe("request_params_max_tokens", trace.params.max_tokens)
+        if trace.first_token is not None and trace.last_token is not None:
+            self._phases(trace, trace.first_token, trace.last_token)
 
-    def _counter(self, name: str, help: str) -> Counter:
-        return Counter(name, help, ("model_name",), registry=self._registry).labels(self._model_name)
+    def _phases(self, trace: Trace, first: float, last: float) -> None:
+        """Of a request that had a token."""
+        self._observe("request_decode_time_seconds", last - first)
+        if trace.output_tokens > 1:
+            self._observe("request_time_per_output_token_seconds", (last - first) / (trace.output_tokens - 1))
+        if trace.queue_seconds is not None:
+            queued = max(0.0, min(trace.queue_seconds, first - trace.started))
+            self._observe("request_queue_time_seconds", queued)
+            self._observe("request_prefill_time_seconds", first - trace.started - queued)
+            self._observe("request_inference_time_seconds", last - trace.started - queued)
+
+    def _observe(self, name: str, value: float) -> None:
+        self._histograms[f"vllm:{name}"].observe(value)
 
 
 class _SecondName(Collector):
@@ -111,28 +205,3 @@ class _SecondName(Collector):
                 for sample in metric.samples
             ]
             yield copy
-
-
-class _EngineLoad(Collector):
-    """Requests and KV use per engine rank, as the engines last told."""
-
-    def __init__(self, model_name: str, engines: Callable[[], Mapping[str, Engine]]) -> None:
-        self._model_name = model_name
-        self._engines = engines
-
-    def collect(self) -> Iterable[Metric]:
-        labels = ("model_name", "engine")
-        running = GaugeMetricFamily("vllm:num_requests_running", "Requests that an engine computes.", labels=labels)
-        waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Requests that wait in an engine.", labels=labels)
-        kv_use = GaugeMetricFamily("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", labels=labels)
-        preemptions = CounterMetricFamily("vllm:num_preemptions", "Requests that gave up their KV.", labels=labels)
-        for engine in list(self._engines().values()):
-            if engine.stats is None:
-                continue
-            values = (self._model_name, str(engine.rank))
-            running.add_metric(values, engine.stats.running)
-            waiting.add_metric(values, engine.stats.waiting)
-            preemptions.add_metric(values, engine.stats.preemptions)
-            if engine.ready is not None:
-                kv_use.add_metric(values, engine.stats.kv_blocks_used / max(1, engine.ready.num_blocks))
-        return [running, waiting, kv_use, preemptions]

@@ -1,25 +1,36 @@
-"""Around every request: its X-Request-Id, the check of its key, and a plain answer for our own defects."""
+"""What surrounds every request: Entrance outside, Gate inside, and CORS between the two where it is on.
+
+Entrance gives it its X-Request-Id, its log line and its metrics; Gate checks its key and whether there is room for
+it, and answers plainly for our own defects.
+"""
 
 import logging
+import re
 import uuid
+from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kvasir.frontend.errors import ApiError, internal_error
+from kvasir.client.errors import TooManyRequests
+from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error, internal_error
+from kvasir.frontend.request_log import RequestRecord
 from kvasir.frontend.service import Service
 
 log = logging.getLogger(__name__)
 
-MAX_REQUEST_ID = 256
-"""Characters of a client's X-Request-Id that are taken over; a longer one is replaced by one of ours."""
-PROTECTED = "/v1/"
-"""Probes, metrics and the version are open: they tell nothing of anybody's requests."""
+PROBES: Final = frozenset({"/health", "/health/live", "/health/ready", "/ping", "/metrics", "/load"})
+"""Asked every few seconds, for ever: not logged."""
+OPEN: Final = PROBES | {"/version", "/openapi.json", "/docs"}
+"""Need no key: they tell nothing of anybody's requests."""
+GENERATING: Final = frozenset({"/v1/completions", "/v1/chat/completions"})
 
-_UNAUTHORIZED = {"WWW-Authenticate": "Bearer"}
+_SANE_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+"""What is taken over from a client: it goes into our headers, our log and other people's."""
+_UNAUTHORIZED: Final = {"WWW-Authenticate": "Bearer"}
 
 
 class Entrance:
-    """The outermost ASGI layer of the app."""
+    """The outermost layer."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
@@ -29,51 +40,95 @@ class Entrance:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _header(scope, b"x-request-id").decode("latin-1")
-        if not request_id or len(request_id) > MAX_REQUEST_ID:
-            request_id = uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
-        answer = _Answer(send, request_id, self._service)
+        record = RequestRecord(_request_id(scope), scope["method"], scope["path"])
+        scope.setdefault("state", {}).update(request_id=record.request_id, record=record)
+        if record.method == "HEAD":
+            # GET's routes answer it. uvicorn, which leaves the body away, keeps its own scope.
+            scope = {**scope, "method": "GET"}
         try:
-            if error := self._refusal(scope):
-                await error.response()(scope, receive, answer.send)
-            else:
-                await self._app(scope, receive, answer.send)
-        except Exception:
-            log.exception("request %s (%s %s) failed", request_id, scope["method"], scope["path"])
-            if answer.started:
-                raise
-            await internal_error(request_id).response()(scope, receive, answer.send)
-
-    def _refusal(self, scope: Scope) -> ApiError | None:
-        if not self._service.keys.needed or not scope["path"].startswith(PROTECTED):
-            return None
-        scheme, _, key = _header(scope, b"authorization").partition(b" ")
-        if scheme.lower() != b"bearer" or not key:
-            message = "an API key is needed: send the header Authorization: Bearer YOUR_KEY"
-            return ApiError(401, message, code="missing_api_key", headers=_UNAUTHORIZED)
-        if not self._service.keys.accept(key.strip()):
-            return ApiError(401, "the API key is wrong", code="invalid_api_key", headers=_UNAUTHORIZED)
-        return None
+            await self._app(scope, receive, _Answer(send, record, self._service).send)
+        finally:
+            record.status = record.status or CLIENT_CLOSED_REQUEST
+            self._service.metrics.http_request_ended(_route(scope), record.method, record.status)
+            if self._service.log_requests and record.path not in PROBES:
+                record.write()
 
 
 class _Answer:
     """Adds headers to the response as it starts."""
 
-    def __init__(self, send: Send, request_id: str, service: Service) -> None:
+    def __init__(self, send: Send, record: RequestRecord, service: Service) -> None:
         self._send = send
-        self._request_id = request_id
+        self._record = record
         self._service = service
-        self.started = False
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.started = True
-            headers = [*message.get("headers", ()), (b"x-request-id", self._request_id.encode("latin-1"))]
+            self._record.status = message["status"]
+            headers = [*message.get("headers", ()), (b"x-request-id", self._record.request_id.encode("latin-1"))]
             if self._service.stopping:
                 headers.append((b"connection", b"close"))
             message["headers"] = headers
         await self._send(message)
+
+
+class Gate:
+    """The innermost layer: what comes through is served, or its error is told by the app's handlers."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record: RequestRecord = scope["state"]["record"]
+        error = self._refusal(scope)
+        if error is None:
+            try:
+                await self._app(scope, receive, send)
+                return
+            except Exception:
+                log.exception("request %s (%s %s) failed", record.request_id, record.method, record.path)
+                if record.status:
+                    raise
+                error = internal_error(record.request_id)
+        record.error = error.message
+        await error.response()(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> ApiError | None:
+        path = scope["path"]
+        if self._service.keys.needed and path not in OPEN and (error := self._unauthorized(scope)):
+            return error
+        if path in GENERATING and scope["method"] == "POST":
+            try:
+                # Before its body is read and tokenized; the journal looks again for each of its prompts.
+                self._service.llm.check_room()
+            except TooManyRequests as full:
+                return as_api_error(full, scope["state"]["request_id"])
+        return None
+
+    def _unauthorized(self, scope: Scope) -> ApiError | None:
+        scheme, _, key = _header(scope, b"authorization").partition(b" ")
+        if scheme.lower() != b"bearer" or not key:
+            message = "an API key is needed: send the header Authorization: Bearer YOUR_KEY"
+            return ApiError(401, message, code="missing_api_key", headers=_UNAUTHORIZED)
+        if not self._service.keys.accept(key.strip()):
+            message = "the API key is wrong: it is none of those that this server was given"
+            return ApiError(401, message, code="invalid_api_key", headers=_UNAUTHORIZED)
+        return None
+
+
+def _request_id(scope: Scope) -> str:
+    given = _header(scope, b"x-request-id")
+    return given.decode("ascii") if _SANE_REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _route(scope: Scope) -> str:
+    """The path as the API describes it, of which there are few; none for a path that is not there."""
+    path: str = scope["path"]
+    return getattr(scope.get("route"), "path", path if path in GENERATING else "none")
 
 
 def _header(scope: Scope, name: bytes) -> bytes:

@@ -1,25 +1,131 @@
-"""/openapi.json: FastAPI's description of the routes, with the bodies that the routes parse themselves."""
+"""/openapi.json: every endpoint with the bodies it takes and the answers it gives.
 
-from typing import Any
+FastAPI lists the routes; what they take and give is in the table below, and in schemas.py.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from kvasir.frontend.types.chat import ChatRequest
-from kvasir.frontend.types.completions import CompletionRequest
+from kvasir.frontend import schemas
+from kvasir.frontend.metrics import CONTENT_TYPE
+from kvasir.frontend.middleware import OPEN
+from kvasir.frontend.types import answers
+from kvasir.frontend.types.chat import CHAT
+from kvasir.frontend.types.completions import COMPLETION
+from kvasir.frontend.types.fields import Schema
+from kvasir.frontend.types.tokens import DETOKENIZE, TOKENIZE
 
-BODIES = {"/v1/completions": CompletionRequest, "/v1/chat/completions": ChatRequest}
+STATUSES: Final = {
+    400: "The request is wrong; `param` names the field",
+    401: "The API key is missing or wrong",
+    404: "There is no such model, or it is not served here",
+    408: "The body did not arrive in time",
+    409: "It was not done, or not in all engines",
+    413: "The body is too large",
+    415: "The body is compressed",
+    429: "Too many requests are in flight: try again after `Retry-After` seconds",
+    500: "The engine was lost in the middle of the answer, or a defect of the server",
+    503: "No engine is ready, or the server is stopping: try again after `Retry-After` seconds",
+}
+_WITH_BODY: Final = (400, 408, 413, 415, 429, 500, 503)
+
+EVENT: Final = {
+    "type": "object",
+    "description": "An event of a stream: a chunk or an error object as JSON, [DONE] at the end.",
+    "properties": {"data": {"type": "string"}},
+    "required": ["data"],
+}
 
 
-def describe(app: FastAPI) -> dict[str, Any]:
-    """Made anew each time: it takes some milliseconds and is rarely asked for."""
-    document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-    schemas, components = msgspec.json.schema_components(
-        BODIES.values(), ref_template="#/components/schemas/{name}"
-    )
-    for path, schema in zip(BODIES, schemas, strict=True):
-        content = {"application/json": {"schema": schema}}
-        document["paths"][path]["post"]["requestBody"] = {"required": True, "content": content}
-    document.setdefault("components", {}).setdefault("schemas", {}).update(components)
+@dataclass(frozen=True)
+class Endpoint:
+    """What FastAPI does not know of a route."""
+
+    answer: type[msgspec.Struct] | None = None
+    """Of status 200; None: a text of this media type."""
+    media_type: str = "application/json"
+    body: Schema[Any] | None = None
+    streams: bool = False
+    errors: tuple[int, ...] = ()
+    unhealthy: bool = False
+    """503 has the answer of 200."""
+
+
+ENDPOINTS: Final = {
+    ("post", "/v1/completions"): Endpoint(
+        answers.CompletionAnswer, body=COMPLETION, streams=True, errors=(*_WITH_BODY, 404)
+    ),
+    ("post", "/v1/chat/completions"): Endpoint(
+        answers.ChatAnswer, body=CHAT, streams=True, errors=(*_WITH_BODY, 404)
+    ),
+    ("post", "/tokenize"): Endpoint(answers.TokenizeAnswer, body=TOKENIZE, errors=(*_WITH_BODY, 404)),
+    ("post", "/detokenize"): Endpoint(answers.DetokenizeAnswer, body=DETOKENIZE, errors=(*_WITH_BODY, 404)),
+    ("get", "/v1/models"): Endpoint(answers.ModelList),
+    ("get", "/v1/models/{name}"): Endpoint(answers.Model, errors=(404,)),
+    ("get", "/load"): Endpoint(answers.LoadAnswer),
+    ("post", "/reset_prefix_cache"): Endpoint(answers.ResetAnswer, errors=(400, 409, 503)),
+    ("get", "/health"): Endpoint(answers.HealthAnswer, unhealthy=True),
+    ("get", "/health/live"): Endpoint(answers.ProbeAnswer),
+    ("get", "/health/ready"): Endpoint(answers.ProbeAnswer, unhealthy=True),
+    ("get", "/ping"): Endpoint(answers.HealthAnswer, unhealthy=True),
+    ("post", "/ping"): Endpoint(answers.HealthAnswer, unhealthy=True),
+    ("get", "/metrics"): Endpoint(media_type=CONTENT_TYPE),
+    ("get", "/version"): Endpoint(answers.VersionAnswer),
+}
+"""By method and path, as FastAPI writes them."""
+
+
+def describe(app: FastAPI, with_keys: bool) -> dict[str, Any]:
+    """The OpenAPI document; made once, it takes a while."""
+    if app.openapi_schema is None:
+        app.openapi_schema = _describe_all(app, with_keys)
+    return app.openapi_schema
+
+
+def _describe_all(app: FastAPI, with_keys: bool) -> dict[str, Any]:
+    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    components = _components()
+    for (method, path), endpoint in ENDPOINTS.items():
+        operation = document["paths"][path][method]
+        needs_key = with_keys and path not in OPEN
+        _describe(operation, path, endpoint, needs_key)
+        if needs_key:
+            operation["security"] = [{"key": []}]
+    document["components"] = {"schemas": components}
+    if with_keys:
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     return document
+
+
+def _describe(operation: dict[str, Any], path: str, endpoint: Endpoint, needs_key: bool) -> None:
+    if endpoint.body is not None:
+        body = {"application/json": {"schema": _reference(endpoint.body.struct)}}
+        operation["requestBody"] = {"required": True, "content": body}
+    if "{name}" in path:
+        operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+    schema: dict[str, Any] = {"type": "string"} if endpoint.answer is None else _reference(endpoint.answer)
+    content: dict[str, Any] = {endpoint.media_type: {"schema": schema}}
+    if endpoint.streams:
+        content["text/event-stream"] = {"schema": EVENT}
+    responses: dict[str, Any] = {"200": {"description": "Done", "content": content}}
+    if endpoint.unhealthy:
+        responses["503"] = {"description": "Not now", "content": content}
+    error = {"application/json": {"schema": _reference(answers.ErrorAnswer)}}
+    for status in sorted((*endpoint.errors, 401) if needs_key else endpoint.errors):
+        responses[str(status)] = {"description": STATUSES[status], "content": error}
+    operation["responses"] = responses
+
+
+def _components() -> dict[str, Any]:
+    """The schema of every body and answer, and of what they consist of."""
+    bodies = [endpoint.body for endpoint in ENDPOINTS.values() if endpoint.body is not None]
+    answered = [endpoint.answer for endpoint in ENDPOINTS.values() if endpoint.answer is not None]
+    return schemas.components(bodies, [*answered, answers.ErrorAnswer])
+
+
+def _reference(struct: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": schemas.REFERENCE.format(name=struct.__name__)}

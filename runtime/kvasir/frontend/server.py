@@ -13,6 +13,7 @@ import math
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
 
 import uvicorn
 import uvloop
@@ -21,6 +22,7 @@ from kvasir.client.async_llm import AsyncLLM
 from kvasir.config.settings import FrontendConfig
 from kvasir.frontend.app import create_app
 from kvasir.frontend.auth import ApiKeys
+from kvasir.frontend.connection import Connection
 from kvasir.frontend.listener import BACKLOG, listen, url_of
 from kvasir.frontend.metrics import Metrics
 from kvasir.frontend.service import Service, served_names
@@ -60,7 +62,7 @@ def build_service(config: FrontendConfig) -> Service:
     )
     metrics = Metrics(served_names(config)[0])
     llm = AsyncLLM(config, load_model_info(path), load_tokenizer(path), ChatTemplate.load(path), observer=metrics)
-    metrics.report_engines(lambda: llm.engines)
+    metrics.report_engines(lambda: llm.engines, lambda: llm.live_requests)
     return Service(config, llm, keys, metrics)
 
 
@@ -80,11 +82,13 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 create_app(service),
-                http="httptools",
+                http=partial(  # type: ignore[arg-type]  # called as a class, and no more
+                    Connection, config.server.upload_timeout, config.server.stalled_reader_timeout
+                ),
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                log_level=logging.WARNING,
+                log_level=logging.ERROR,
                 access_log=False,
                 server_header=False,
                 backlog=BACKLOG,

@@ -1,11 +1,12 @@
 """What the routes of one server share; built by server.py, found by the routes with `service_of`."""
 
 import time
+from typing import Any
 
 from starlette.requests import Request
 
 from kvasir.client.async_llm import AsyncLLM
-from kvasir.config.settings import FrontendConfig
+from kvasir.config.settings import FrontendConfig, ServerConfig
 from kvasir.frontend.auth import ApiKeys
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.live import LiveRequests
@@ -23,6 +24,9 @@ class Service:
         self.model_names = served_names(config)
         self.model_source = config.model.source
         self.max_request_bytes = config.server.max_request_bytes
+        self.upload_timeout = config.server.upload_timeout
+        self.log_requests = config.server.log_requests
+        self.cors = cors_options(config.server)
         self.max_prompts = config.server.max_live_requests
         self.started = int(time.time())
         self.stopping = False
@@ -53,6 +57,19 @@ class Service:
 
 def served_names(config: FrontendConfig) -> tuple[str, ...]:
     return config.model.served_model_name or (config.model.source,)
+
+
+def cors_options(config: ServerConfig) -> dict[str, Any] | None:
+    """Of Starlette's CORSMiddleware; None where CORS is off."""
+    if not config.allowed_origins:
+        return None
+    return {
+        "allow_origins": config.allowed_origins,
+        "allow_methods": config.allowed_methods,
+        "allow_headers": config.allowed_headers,
+        "allow_credentials": config.allow_credentials,
+        "expose_headers": ("X-Request-Id", "Retry-After"),
+    }
 
 
 def service_of(request: Request) -> Service:

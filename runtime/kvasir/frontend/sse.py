@@ -7,6 +7,7 @@ The status is decided by the first event: what fails before it is an HTTP error,
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 import orjson
 from starlette.requests import ClientDisconnect
@@ -15,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from kvasir.frontend.errors import as_api_error
 from kvasir.frontend.live import LiveRequests
+from kvasir.frontend.request_log import RequestRecord
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ class EventStream(Response):
         except Exception as error:
             if not self._started:
                 raise
-            await self._send(_error_event(error, scope["state"]["request_id"]), send)
+            await self._send(_error_event(error, scope["state"]["record"]), send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, event: bytes, send: Send) -> None:
@@ -54,10 +56,11 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": event, "more_body": True})
 
 
-def _error_event(error: Exception, request_id: str) -> bytes:
-    told = as_api_error(error, request_id)
+def _error_event(error: Exception, record: RequestRecord) -> bytes:
+    told = as_api_error(error, record.request_id)
+    record.error = told.message
     if told.code == "internal_error":
-        log.error("request %s failed in mid-stream", request_id, exc_info=error)
+        log.error("request %s failed in mid-stream", record.request_id, exc_info=error)
     return b"data: " + told.body() + b"\n\n"
 
 
@@ -71,14 +74,19 @@ class Chunks:
         self._open = self._head + b',"choices":['
         self._close = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
 
-    def choice(self, choice: dict[str, object]) -> bytes:
-        return self._open + orjson.dumps(choice) + self._close
+    def choice(self, choice: dict[str, Any], usage: dict[str, Any] | None = None) -> bytes:
+        """`usage`: so far, where every chunk tells it."""
+        return self._open + orjson.dumps(choice) + self._closing(usage)
 
-    def choice_with(self, choice: dict[str, object], **more: object) -> bytes:
+    def choice_with(self, choice: dict[str, Any], usage: dict[str, Any] | None = None, **more: object) -> bytes:
         """With further fields beside the choices."""
-        return self._head + b"," + orjson.dumps(more)[1:-1] + b',"choices":[' + orjson.dumps(choice) + self._close
+        fields = b"," + orjson.dumps(more)[1:-1] + b',"choices":['
+        return self._head + fields + orjson.dumps(choice) + self._closing(usage)
 
-    def end(self, usage: dict[str, int]) -> bytes:
+    def _closing(self, usage: dict[str, Any] | None) -> bytes:
+        return self._close if usage is None else b'],"usage":' + orjson.dumps(usage) + b"}\n\n"
+
+    def end(self, usage: dict[str, Any]) -> bytes:
         """The usage, where it was asked for, and the end."""
         if not self._include_usage:
             return DONE

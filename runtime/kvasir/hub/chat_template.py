@@ -21,6 +21,9 @@ from kvasir.hub.errors import HubError
 from kvasir.hub.reading import read_bytes, read_json_if_any
 from kvasir.hub.tokenizer_files import read_tokenizer_config
 
+_END_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
+"""Put behind a message to find its end; transformers uses the same."""
+
 
 class ChatTemplateError(ValueError):
     """The template refuses these messages, or fails on them."""
@@ -44,22 +47,40 @@ class ChatTemplate:
         return None if found is None else cls(found[0], read_tokenizer_config(path).special_tokens, found[1])
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], /, *, add_generation_prompt: bool = True, **kwargs: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        /,
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **kwargs: Any,
     ) -> str:
         """The prompt's text, special tokens included: encode it without adding them again.
 
-        A message's content is passed on as it is, text or a list of parts. `kwargs` are further variables of the
-        template. Raises ChatTemplateError.
+        A message's content is passed on as it is, text or a list of parts. `continue_final_message` ends the text
+        with the last message's, which must be one text. `kwargs` are further variables of the template. Raises
+        ChatTemplateError.
         """
         if "messages" in kwargs:
             raise ChatTemplateError("messages is the conversation itself and cannot be given as a further variable")
         variables: dict[str, Any] = {"tools": None, "documents": None, **self._special_tokens, **kwargs}
         # Templates ask whether a key is there; an API's null means that it is not.
         present = [{key: value for key, value in message.items() if value is not None} for message in messages]
+        if continue_final_message:
+            present[-1] |= {"content": present[-1]["content"] + _END_MARK}
         try:
-            return self._template.render(variables, messages=present, add_generation_prompt=add_generation_prompt)
+            text = self._template.render(variables, messages=present, add_generation_prompt=add_generation_prompt)
         except Exception as error:  # the template is a program: its mistakes are of any kind
             raise ChatTemplateError(_reason(error)) from None
+        return _up_to_mark(text) if continue_final_message else text
+
+
+def _up_to_mark(text: str) -> str:
+    """As transformers does it: a template that strips messages strips what stands before the mark too."""
+    end = text.rfind(_END_MARK.strip())
+    if end < 0:
+        raise ChatTemplateError("it leaves out the end of the last message, which therefore cannot be continued")
+    return text[:end] if text[end:].startswith(_END_MARK) else text[:end].rstrip()
 
 
 def _find(path: Path) -> tuple[str, str] | None:

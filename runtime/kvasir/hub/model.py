@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...]
     """Each of them ends a text."""
     generation_defaults: dict[str, float | int]
-    """Those of temperature, top_p and top_k that generation_config.json sets; top_k 0 keeps all tokens."""
+    """Those of temperature, top_p, top_k, min_p and repetition_penalty that generation_config.json sets; top_k 0
+    keeps all tokens."""
     fingerprint: str
     """32 hex digits, different for different models."""
     tokenizer_hash: str
@@ -118,19 +120,11 @@ def _eos_token_ids(config: _Config) -> tuple[int, ...]:
 
 def _generation_defaults(config: _Config) -> dict[str, float | int]:
     defaults: dict[str, float | int] = {}
-    temperature, top_p, top_k = config.get("temperature"), config.get("top_p"), config.get("top_k")
-    if temperature is not None:
-        if not _is_number(temperature) or temperature < 0:
-            raise config.error("temperature", temperature, "a number, 0 or more")
-        defaults["temperature"] = float(temperature)
-    if top_p is not None:
-        if not _is_number(top_p) or not 0 < top_p <= 1:
-            raise config.error("top_p", top_p, "a number above 0 and at most 1")
-        defaults["top_p"] = float(top_p)
-    if top_k is not None:
-        if not _is_int(top_k) or top_k < 0:
-            raise config.error("top_k", top_k, "a whole number, 0 or more")
-        defaults["top_k"] = top_k
+    for name, (fits, wanted) in _SAMPLING_DEFAULTS.items():
+        if (value := config.get(name)) is not None:
+            if not fits(value):
+                raise config.error(name, value, wanted)
+            defaults[name] = value if name == "top_k" else float(value)
     return defaults
 
 
@@ -147,3 +141,13 @@ def _is_int(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_SAMPLING_DEFAULTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (lambda v: _is_number(v) and v >= 0, "a number, 0 or more"),
+    "top_p": (lambda v: _is_number(v) and 0 < v <= 1, "a number above 0 and at most 1"),
+    "top_k": (lambda v: _is_int(v) and v >= 0, "a whole number, 0 or more"),
+    "min_p": (lambda v: _is_number(v) and 0 <= v <= 1, "a number from 0 to 1"),
+    "repetition_penalty": (lambda v: _is_number(v) and 0.01 <= v <= 100, "a number from 0.01 to 100; 1 is off"),
+}
+"""What generation_config.json may say, which values fit, and what to tell of others."""

@@ -30,12 +30,23 @@ class Tokenizer:
         self.longest_token = max(map(len, backend.get_vocab()), default=1)
         """Characters that a single token stands for at most."""
 
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool, keep: int | None = None) -> list[int]:
         """`add_special_tokens` adds what the model expects around a text, a begin-of-sequence token for example.
 
-        Special tokens that are spelled out in the text are recognised in either case.
+        Special tokens that are spelled out in the text are recognised in either case. Of more tokens than `keep`
+        the last ones of the text are left, between the special tokens that were added.
         """
-        return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        encoding = self.backend.encode(text, add_special_tokens=add_special_tokens)
+        ids = encoding.ids
+        if keep is None or len(ids) <= keep:
+            return ids
+        added = encoding.special_tokens_mask
+        head = added.index(0) if 0 in added else 0
+        tail = added[::-1].index(0) if 0 in added else 0
+        if head + tail >= keep:
+            return ids[-keep:]
+        end = len(ids) - tail
+        return ids[:head] + ids[end - (keep - head - tail) : end] + ids[end:]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self.backend.decode(ids, skip_special_tokens=skip_special_tokens)

@@ -1,4 +1,4 @@
-"""Normalisation over the hidden dimension."""
+"""Normalisation over the last dimension: hidden states, or each head's queries and keys."""
 
 import torch
 import torch.nn.functional as F
@@ -19,11 +19,28 @@ class RMSNorm(nn.Module):
         self.weight = new_parameter(size, placement=placement)
         self._eps = torch.tensor(eps, device=placement.device)
 
-    def forward(self, x: Tensor) -> Tensor:  # [T, size]
-        exact = x.float() if x.dtype != torch.float32 else x.clone()
-        length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)  # [T, 1]
-        scale = torch.addcmul(self._eps, length, length, value=1 / x.shape[-1]).rsqrt_()
-        return exact.mul_(scale).mul_(self.weight).to(x.dtype)
+    def forward(self, x: Tensor) -> Tensor:  # [..., size]
+        return _unit(x, self._eps).mul_(self.weight).to(x.dtype)
+
+
+class OffsetRMSNorm(nn.Module):
+    """Gemma's: the weight is stored as its distance from 1, which is added in float32 to lose nothing of it."""
+
+    def __init__(self, size: int, eps: float, placement: Placement) -> None:
+        super().__init__()
+        self.weight = new_parameter(size, placement=placement)
+        self._eps = torch.tensor(eps, device=placement.device)
+
+    def forward(self, x: Tensor) -> Tensor:  # [..., size]
+        exact = _unit(x, self._eps)
+        return exact.addcmul_(exact, self.weight.float()).to(x.dtype)
+
+
+def _unit(x: Tensor, eps: Tensor) -> Tensor:
+    """x at a root mean square of 1, as a float32 copy."""
+    exact = x.float() if x.dtype != torch.float32 else x.clone()
+    length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)  # [..., 1]
+    return exact.mul_(torch.addcmul(eps, length, length, value=1 / x.shape[-1]).rsqrt_())
 
 
 class LayerNorm(nn.Module):
@@ -36,5 +53,5 @@ class LayerNorm(nn.Module):
         self._shape = (size,)
         self._eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:  # [T, size]
+    def forward(self, x: Tensor) -> Tensor:  # [..., size]
         return F.layer_norm(x, self._shape, self.weight, self.bias, self._eps)

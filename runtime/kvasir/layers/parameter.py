@@ -23,7 +23,8 @@ class WeightLoader:
     """Copies checkpoint tensors into one parameter: whole, or by named shards of its first dimension.
 
     A shard is a range of output rows, so that projections which read the same input (q, k, v; gate, up) are one
-    parameter and one matrix product. `transposed` tells that the checkpoint stores [in, out] (GPT-2's Conv1D).
+    parameter and one matrix product. A checkpoint may have them fused already (Phi-3): a whole tensor fills all
+    shards. `transposed` tells that the checkpoint stores [in, out] (GPT-2's Conv1D).
     """
 
     WHOLE = ""
@@ -40,15 +41,16 @@ class WeightLoader:
 
     def __call__(self, parameter: nn.Parameter, tensor: torch.Tensor, shard: str) -> None:
         """Raises ValueError for a shape that does not fit or a shard that came before."""
-        if shard not in self.missing:
+        shards = set(self._ranges) if shard == self.WHOLE else {shard}
+        if not shards <= self.missing:
             raise ValueError("it was loaded before")
-        target = parameter.data[self._ranges[shard]]
+        target = parameter.data if shard == self.WHOLE else parameter.data[self._ranges[shard]]
         source = tensor.t() if self._transposed and tensor.dim() == 2 else tensor
         if target.shape != source.shape:
             expected = target.t().shape if self._transposed and target.dim() == 2 else target.shape
             raise ValueError(f"its shape is {list(tensor.shape)} and the model has {list(expected)}")
         target.copy_(source)
-        self.missing.discard(shard)
+        self.missing -= shards
 
 
 def new_parameter(

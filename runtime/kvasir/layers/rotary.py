@@ -28,41 +28,110 @@ class Llama3Scaling:
     original_max_position_embeddings: int
 
 
-RopeScaling = LinearScaling | Llama3Scaling
+@dataclass(frozen=True)
+class YarnScaling:
+    """YaRN (Peng et al., 2023): like Llama 3.1's, by a ramp over the index of the wavelength.
+
+    `attention_factor` multiplies the rotated queries and keys.
+    """
+
+    factor: float
+    original_max_position_embeddings: int
+    beta_fast: float
+    beta_slow: float
+    truncate: bool
+    attention_factor: float
+
+
+@dataclass(frozen=True)
+class LongRopeScaling:
+    """LongRoPE (Ding et al., 2024), Phi-3's: a factor for each wavelength, of two sets.
+
+    Which set is decided by the context that requests may have, not by the length of each: keys in the cache cannot
+    be rotated anew when a request outgrows the original context, and a neighbour's length must not matter.
+    """
+
+    short_factors: tuple[float, ...]
+    long_factors: tuple[float, ...]
+    original_max_position_embeddings: int
+    attention_factor: float
+
+
+RopeScaling = LinearScaling | Llama3Scaling | YarnScaling | LongRopeScaling
+
+
+@dataclass(frozen=True)
+class Rope:
+    """How a layer's queries and keys are rotated: the first `dim` numbers of each head."""
+
+    dim: int
+    theta: float
+    scaling: RopeScaling | None
 
 
 @dataclass(frozen=True)
 class Rotation:
     """The angles of one step's tokens, broadcast over heads."""
 
-    cos: Tensor  # [T, 1, head_dim]
-    sin: Tensor  # [T, 1, head_dim], the first half negated
+    cos: Tensor  # [T, 1, dim]
+    sin: Tensor  # [T, 1, dim], the first half negated
 
 
-def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None) -> Tensor:
-    """[head_dim / 2] float32: radians per position."""
-    frequencies = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim)
+def inverse_frequencies(rope: Rope, context: int) -> Tensor:
+    """[dim / 2] float32: radians per position. `context` is the longest that a request may have."""
+    wavelengths = rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.int64).float() / rope.dim)
+    frequencies = 1.0 / wavelengths
+    scaling = rope.scaling
     if scaling is None:
         return frequencies
     if isinstance(scaling, LinearScaling):
         return frequencies / scaling.factor
-    context = scaling.original_max_position_embeddings
-    wavelengths = 2 * math.pi / frequencies
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    # 0 where a wavelength fits the original context less than `low` times, 1 where more than `high` times.
-    kept = ((context / wavelengths - low) / (high - low)).clamp(0, 1)
+    if isinstance(scaling, LongRopeScaling):
+        long = context > scaling.original_max_position_embeddings
+        return 1.0 / (torch.tensor(scaling.long_factors if long else scaling.short_factors) * wavelengths)
+    kept = (
+        _kept_by_llama3(frequencies, scaling)
+        if isinstance(scaling, Llama3Scaling)
+        else _kept_by_yarn(rope, scaling)
+    )
     return (1 - kept) * frequencies / scaling.factor + kept * frequencies
+
+
+def _kept_by_llama3(frequencies: Tensor, scaling: Llama3Scaling) -> Tensor:
+    """0 where a wavelength fits the original context less than `low` times, 1 where more than `high` times."""
+    turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    return ((turns - low) / (high - low)).clamp(0, 1)
+
+
+def _kept_by_yarn(rope: Rope, scaling: YarnScaling) -> Tensor:
+    """1 where a wavelength fits `beta_fast` times or more, 0 where `beta_slow` times or less."""
+
+    def index(turns: float) -> float:
+        wavelength = scaling.original_max_position_embeddings / turns
+        return rope.dim * math.log(wavelength / (2 * math.pi)) / (2 * math.log(rope.theta))
+
+    first, last = index(scaling.beta_fast), index(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, rope.dim - 1)
+    if first == last:
+        last += 0.001  # a step instead of a ramp
+    return 1 - ((torch.arange(rope.dim // 2).float() - first) / (last - first)).clamp(0, 1)
 
 
 class RotaryEmbedding:
     """Turns positions into a step's Rotation."""
 
-    def __init__(self, head_dim: int, theta: float, scaling: RopeScaling | None, device: torch.device) -> None:
-        self._frequencies = inverse_frequencies(head_dim, theta, scaling).to(device)
+    def __init__(self, rope: Rope, context: int, device: torch.device) -> None:
+        self._frequencies = inverse_frequencies(rope, context).to(device)
+        self._amplitude = getattr(rope.scaling, "attention_factor", 1.0)
 
     def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
-        angles = positions[:, None].float() * self._frequencies  # [T, head_dim / 2]
+        angles = positions[:, None].float() * self._frequencies  # [T, dim / 2]
         cos, sin = angles.cos(), angles.sin()
+        if self._amplitude != 1.0:
+            cos, sin = cos.mul_(self._amplitude), sin.mul_(self._amplitude)
         return Rotation(
             cos=torch.cat((cos, cos), dim=-1).to(dtype)[:, None],
             sin=torch.cat((-sin, sin), dim=-1).to(dtype)[:, None],
@@ -70,7 +139,8 @@ class RotaryEmbedding:
 
 
 def rotate_(x: Tensor, rotation: Rotation) -> None:
-    """Rotate queries and keys in place. x: [T, heads, head_dim]"""
-    first, second = x.chunk(2, dim=-1)
+    """Rotate queries and keys in place. x: [T, heads, head_dim], of which the rotation's part is turned"""
+    turned = x[..., : rotation.cos.shape[-1]]
+    first, second = turned.chunk(2, dim=-1)
     swapped = torch.cat((second, first), dim=-1)
-    x.mul_(rotation.cos).addcmul_(swapped, rotation.sin)
+    turned.mul_(rotation.cos).addcmul_(swapped, rotation.sin)

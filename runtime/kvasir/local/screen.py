@@ -5,13 +5,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from kvasir.local.process import LocalPhase, ProcessState
 
+_BAR_WIDTH = 30
 _STYLES: dict[str, str] = {
     LocalPhase.READY: "green",
     LocalPhase.RESTARTING: "yellow",
@@ -126,7 +128,14 @@ class LiveScreen:
         table = Table.grid(padding=(0, 2))
         for title in sorted(self._states, key=_natural):
             state = self._states[title]
-            table.add_row(Text(title, style="bold"), Text(describe(state), style=_STYLES.get(state.phase, "")))
+            row: list[RenderableType] = [
+                Text(title, style="bold"),
+                Text(describe(state), style=_STYLES.get(state.phase, "")),
+            ]
+            if state.progress is not None and state.progress[1] > 0:
+                done, total = state.progress
+                row.append(ProgressBar(total=total, completed=done, width=_BAR_WIDTH))
+            table.add_row(*row)
         return table
 
 

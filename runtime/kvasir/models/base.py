@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -18,11 +18,13 @@ class Target:
 
 
 class CausalLM(Protocol):
-    """A decoder that predicts the next token. Implementations are nn.Modules whose parameters carry loaders."""
+    """A decoder that predicts the next token."""
 
     num_layers: int
     heads: HeadShape
     vocab_size: int
+    windows: frozenset[int]
+    """Lengths of the sliding windows that layers attend in, in tokens; empty: every layer sees all."""
 
     def hidden_states(
         self, token_ids: Tensor, positions: Tensor, caches: Sequence[KVCache], plan: AttentionPlan
@@ -33,6 +35,19 @@ class CausalLM(Protocol):
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] → [R, vocab_size]"""
         ...
+
+
+@runtime_checkable
+class ReferencedLM(Protocol):
+    """A model whose code is not ours, and which can compute without our attention for comparison."""
+
+    def reference_logits(self, token_ids: Tensor) -> Tensor:
+        """[T] → [T, vocab_size], of one sequence"""
+        ...
+
+
+class LoadableLM(CausalLM, Protocol):
+    """One that our loader fills: an nn.Module whose parameters carry loaders."""
 
     def locate(self, tensor: str) -> Target | None:
         """Where a checkpoint's tensor goes; None: it is known to hold nothing that inference needs."""

@@ -1,11 +1,12 @@
 """Reads config.json strictly: every key is used, known to be without effect on inference, or refused by name."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Final
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
-from kvasir.layers.rotary import LinearScaling, Llama3Scaling, RopeScaling
 from kvasir.models.errors import ModelLoadError
+
+T = TypeVar("T")
 
 NO_EFFECT: Final = frozenset((
     # bookkeeping
@@ -15,8 +16,9 @@ NO_EFFECT: Final = frozenset((
     # how transformers runs or trains the model
     "_attn_implementation_autoset", "_flash_attn_2_enabled", "attention_dropout", "attn_implementation",
     "attn_pdrop", "chunk_size_feed_forward", "embd_pdrop", "finetuning_task", "hidden_dropout", "initializer_range",
-    "output_attentions", "output_hidden_states", "output_scores", "pretraining_tp", "resid_pdrop", "return_dict",
-    "tf_legacy_loss", "torchscript", "use_bfloat16", "use_cache",
+    "cache_implementation", "output_attentions", "output_hidden_states", "output_router_logits", "output_scores",
+    "pretraining_tp", "resid_pdrop", "return_dict", "router_aux_loss_coef", "tf_legacy_loss", "torchscript",
+    "use_bfloat16", "use_cache",
     # a classifier's head
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
     # generation: special tokens (kvasir.hub reads them) and defaults that older files keep here
@@ -40,10 +42,10 @@ class ConfigReader:
         self._name = name
         self._read: set[str] = set()
 
-    def integer(self, key: str, default: Any = _REQUIRED) -> int:
+    def integer(self, key: str, default: Any = _REQUIRED, least: int = 1) -> int:
         value = self._value(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self._bad(key, value, "a whole number above 0")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise self._bad(key, value, f"a whole number, {least} or more")
         return value
 
     def number(self, key: str, default: Any = _REQUIRED) -> float:
@@ -65,6 +67,39 @@ class ConfigReader:
             raise self._bad(key, value, "one of " + ", ".join(sorted(choices)))
         return choices[value]
 
+    def optional(self, read: Callable[[str], T], key: str, default: T | None) -> T | None:
+        """What `read` finds under a key; null means None here, and an absent key means `default`."""
+        self._read.add(key)
+        if key not in self._config:
+            return default
+        return None if self._config[key] is None else read(key)
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers, empty where it is absent."""
+        value = self._value(key, [])
+        if not isinstance(value, list) or not all(type(entry) is int and entry >= 0 for entry in value):
+            raise self._bad(key, value, "a list of whole numbers")
+        return tuple(value)
+
+    def numbers(self, key: str, count: int) -> tuple[float, ...]:
+        value = self._value(key, _REQUIRED)
+        if (
+            not isinstance(value, list)
+            or len(value) != count
+            or not all(type(entry) in (int, float) and entry > 0 for entry in value)
+        ):
+            raise self._bad(key, value, f"a list of {count} numbers above 0")
+        return tuple(map(float, value))
+
+    def choices(self, key: str, count: int, choices: Mapping[str, T]) -> tuple[T, ...] | None:
+        """A list of `count` names, as the entries of `choices` that it names; None where it is absent."""
+        value = self._value(key, None)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != count or not all(entry in choices for entry in value):
+            raise self._bad(key, value, f"a list of {count} entries, each one of " + ", ".join(sorted(choices)))
+        return tuple(choices[entry] for entry in value)
+
     def section(self, key: str) -> "ConfigReader | None":
         """A nested object, None where it is absent or null."""
         value = self._value(key, None)
@@ -77,7 +112,7 @@ class ConfigReader:
     def require(self, key: str, value: Any) -> None:
         """A key that may be absent but has no other supported value than this one."""
         if self._value(key, value) != value:
-            raise self._bad(key, self._config[key], str(value).lower())
+            raise self._bad(key, self._config[key], json.dumps(value))
 
     def finish(self, ignored: frozenset[str] = frozenset()) -> None:
         """Refuse keys that nobody read. One that is null or false asks for nothing."""
@@ -99,34 +134,3 @@ class ConfigReader:
 
     def _bad(self, key: str, value: Any, accepted: str) -> ModelLoadError:
         return ModelLoadError(f"{self._name} sets {key!r} to {value!r}; supported is {accepted}")
-
-
-def read_rope(reader: ConfigReader, max_position_embeddings: int) -> tuple[float, RopeScaling | None]:
-    """theta and scaling, from `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before)."""
-    theta = reader.number("rope_theta", 10000.0)
-    old, new = reader.section("rope_scaling"), reader.section("rope_parameters")
-    section = new or old
-    if section is None:
-        return theta, None
-    theta = section.number("rope_theta", theta)
-    section.require("partial_rotary_factor", 1.0)
-    # Before 4.43 the type stood under "type"; both may be present.
-    kind = section.choice("type", "default", _ROPE_TYPES)
-    kind = section.choice("rope_type", kind, _ROPE_TYPES)
-    scaling: RopeScaling | None = None
-    if kind == "linear":
-        scaling = LinearScaling(section.number("factor"))
-    elif kind == "llama3":
-        scaling = Llama3Scaling(
-            factor=section.number("factor"),
-            low_freq_factor=section.number("low_freq_factor"),
-            high_freq_factor=section.number("high_freq_factor"),
-            original_max_position_embeddings=section.integer(
-                "original_max_position_embeddings", max_position_embeddings
-            ),
-        )
-    section.finish()
-    return theta, scaling
-
-
-_ROPE_TYPES: Final = MappingProxyType({"default": "default", "linear": "linear", "llama3": "llama3"})

@@ -11,6 +11,7 @@ from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.attention import AttentionPlan, HeadShape, KVCache, attend
 from kvasir.layers.embedding import Embedding
 from kvasir.layers.linear import Linear
+from kvasir.layers.mlp import MLP
 from kvasir.layers.norm import LayerNorm
 from kvasir.layers.parameter import Placement
 from kvasir.models.base import Target
@@ -74,25 +75,13 @@ class GPT2Attention(nn.Module):
         return self.c_proj(attended)  # type: ignore[no-any-return]
 
 
-class GPT2MLP(nn.Module):
-    def __init__(self, config: GPT2Config, placement: Placement) -> None:
-        super().__init__()
-        size, inner = config.hidden_size, config.inner_size
-        self.c_fc = Linear(size, inner, bias=True, placement=placement, transposed=True)
-        self.c_proj = Linear(inner, size, bias=True, placement=placement, transposed=True)
-        self._activation = config.activation
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.c_proj(self._activation(self.c_fc(x)))  # type: ignore[no-any-return]
-
-
 class GPT2Layer(nn.Module):
     def __init__(self, config: GPT2Config, layer: int, placement: Placement) -> None:
         super().__init__()
         self.ln_1 = LayerNorm(config.hidden_size, config.layer_norm_eps, placement)
         self.attn = GPT2Attention(config, layer, placement)
         self.ln_2 = LayerNorm(config.hidden_size, config.layer_norm_eps, placement)
-        self.mlp = GPT2MLP(config, placement)
+        self.mlp = MLP(config.hidden_size, config.inner_size, config.activation, placement, transposed=True)
 
     def forward(self, x: Tensor, cache: KVCache, plan: AttentionPlan) -> None:
         """Adds to the residual stream x [T, hidden] in place."""
@@ -103,12 +92,15 @@ class GPT2Layer(nn.Module):
 class GPT2(nn.Module):
     """GPT2LMHeadModel."""
 
-    def __init__(self, config: Mapping[str, Any], placement: Placement) -> None:
+    def __init__(self, config: Mapping[str, Any], placement: Placement, context: int) -> None:
         super().__init__()
         gpt2 = read_config(config)
+        if context > gpt2.positions:
+            raise ModelLoadError(f"config.json sets n_positions to {gpt2.positions}, less than {context} tokens")
         self.num_layers = gpt2.num_layers
         self.heads = gpt2.heads
         self.vocab_size = gpt2.vocab_size
+        self.windows: frozenset[int] = frozenset()
         self.wte = Embedding(gpt2.vocab_size, gpt2.hidden_size, placement)
         self.wpe = Embedding(gpt2.positions, gpt2.hidden_size, placement)
         self.h = nn.ModuleList(GPT2Layer(gpt2, layer, placement) for layer in range(gpt2.num_layers))
@@ -135,7 +127,9 @@ class GPT2(nn.Module):
 
     def locate(self, tensor: str) -> Target | None:
         name = tensor.removeprefix("transformer.")
-        return None if _CAUSAL_MASK.fullmatch(name) else Target(name)
+        if _CAUSAL_MASK.fullmatch(name):
+            return None
+        return Target(name.replace(".mlp.c_fc.", ".mlp.fc1.").replace(".mlp.c_proj.", ".mlp.fc2."))
 
     def aliases(self) -> Mapping[str, Target]:
         return {"lm_head.weight": Target("wte.weight")} if self._tied else {}

@@ -15,13 +15,13 @@ from torch import nn
 
 from kvasir.hub.weights import tensor_bytes
 from kvasir.layers.parameter import weight_loader_of
-from kvasir.models.base import CausalLM, Target
+from kvasir.models.base import LoadableLM, Target
 from kvasir.models.errors import ModelLoadError
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
-def load_weights(model: CausalLM, files: Sequence[Path], progress: Callable[[int, int], None]) -> None:
+def load_weights(model: LoadableLM, files: Sequence[Path], progress: Callable[[int, int], None]) -> None:
     """Fill the model's parameters. `progress` is told the bytes done and in all.
 
     Raises ModelLoadError, which names tensor or parameter, for anything missing, unknown, misshaped or unreadable.

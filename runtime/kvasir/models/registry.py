@@ -1,29 +1,36 @@
-"""Which class serves which architecture of config.json. Adding a model is one file and one line here."""
+"""Which code serves which architecture of config.json. Adding a model is one file and one line here."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from kvasir.layers.parameter import Placement
-from kvasir.models.base import CausalLM
-from kvasir.models.errors import ModelLoadError
+from kvasir.models import gemma, llama, mistral, phi, phi3, qwen
+from kvasir.models.base import LoadableLM
+from kvasir.models.decoder import Decoder
+from kvasir.models.decoder_config import DecoderConfig
 from kvasir.models.gpt2 import GPT2
-from kvasir.models.llama import Llama
 
-ARCHITECTURES: Final = MappingProxyType[str, Callable[[Mapping[str, Any], Placement], CausalLM]](
+Build = Callable[[Mapping[str, Any], Placement, int], LoadableLM]
+"""Makes a model of config.json, with uninitialised parameters, for requests of so many tokens at most."""
+
+
+def _decoder(read: Callable[[Mapping[str, Any]], DecoderConfig]) -> Build:
+    return lambda config, placement, context: Decoder(read(config), placement, context)
+
+
+ARCHITECTURES: Final = MappingProxyType[str, Build](
     {
-        "LlamaForCausalLM": Llama,
+        "Gemma2ForCausalLM": gemma.build_sandwiched(gemma.read_gemma2),
+        "Gemma3ForCausalLM": gemma.build_sandwiched(gemma.read_gemma3),
+        "GemmaForCausalLM": _decoder(gemma.read_gemma),
         "GPT2LMHeadModel": GPT2,
+        "LlamaForCausalLM": _decoder(llama.read_config),
+        "MistralForCausalLM": _decoder(mistral.read_config),
+        "Phi3ForCausalLM": _decoder(phi3.read_config),
+        "PhiForCausalLM": phi.build,
+        "Qwen2ForCausalLM": _decoder(qwen.read_qwen2),
+        "Qwen3ForCausalLM": _decoder(qwen.read_qwen3),
+        "Qwen3MoeForCausalLM": _decoder(qwen.read_qwen3_moe),
     }
 )
-
-
-def build_model(architecture: str, config: Mapping[str, Any], placement: Placement) -> CausalLM:
-    """The model with uninitialised parameters. Raises ModelLoadError for what is not supported."""
-    build = ARCHITECTURES.get(architecture)
-    if build is None:
-        raise ModelLoadError(
-            f"the model's architecture {architecture!r} is not supported; supported are "
-            + ", ".join(sorted(ARCHITECTURES))
-        )
-    return build(config, placement)

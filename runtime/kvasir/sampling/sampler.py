@@ -6,8 +6,8 @@ would be cheaper, but there the rounding errors of all entries before the drawn 
 another token than alone about once in a thousand draws. In a race only two tokens that are equal to within rounding
 can change places.
 
-Rows are independent: greedy rows take the argmax, only rows with top-k or top-p are ordered. The order of
-the filters is that of vLLM and transformers: temperature, top-k, then top-p over what top-k left.
+Rows are independent: greedy rows take the argmax, only rows with top-k or top-p are ordered. The order of the
+filters is vLLM's: temperature, min-p, top-k over what min-p left, top-p over what top-k left.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _CANDIDATES = 1024
 
 @dataclass(frozen=True)
 class RandomRows:
-    """The rows of a step that draw at random. N rows of one kind, filtered or not."""
+    """The rows of a step that draw at random. N rows of one kind: with min-p or not, with top-k or top-p or not."""
 
     rows: Tensor  # [N] their places in the logits
     temperature: Tensor  # [N, 1] float32
@@ -31,6 +31,7 @@ class RandomRows:
     positions: Tensor  # [N] int64: output tokens of the request so far
     top_k: Tensor | None  # [N, 1] int64, the vocabulary's size where off; None: no row of these is filtered
     top_p: Tensor | None  # [N, 1] float64, infinite where off
+    min_p: Tensor | None = None  # [N, 1] float32, above 0
 
 
 def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:
@@ -39,6 +40,9 @@ def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:
     chosen = logits.argmax(dim=-1)
     for group in random_rows:
         scaled = logits[group.rows] / group.temperature  # [N, V]
+        if group.min_p is not None:
+            floor = scaled.amax(dim=-1, keepdim=True) + group.min_p.log()  # [N, 1]
+            scaled.masked_fill_(scaled < floor, -torch.inf)
         noise = exponential(group.seeds, group.positions, scaled.shape[1]).log_()  # [N, V]
         if group.top_k is None or group.top_p is None:
             chosen[group.rows] = (scaled - noise).argmax(dim=-1)

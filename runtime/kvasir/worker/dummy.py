@@ -6,7 +6,18 @@ Their requests own the null block only, whose content counts for nothing.
 from kvasir.params import SamplingParams
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput
 
-_EVERY_FILTER = SamplingParams(max_tokens=1, seed=0, top_p=0.9, top_k=50)
+_EVERYTHING = SamplingParams(
+    max_tokens=1,
+    seed=0,
+    top_p=0.9,
+    top_k=50,
+    min_p=0.01,
+    presence_penalty=0.1,
+    frequency_penalty=0.1,
+    repetition_penalty=1.1,
+    logprobs=1,
+    prompt_logprobs=1,
+)
 """The sampler's costliest path."""
 
 
@@ -16,7 +27,7 @@ def dummy_steps(requests: int, tokens: int, decodes: int, block_size: int) -> li
     null_blocks = [0] * -(-(tokens + decodes) // block_size)
     prefill = StepInput(
         finished=[],
-        new=[NewRow(name, [0] * tokens, tokens, _EVERY_FILTER) for name in names],
+        new=[NewRow(name, [0] * tokens, tokens, _EVERYTHING) for name in names],
         scheduled=[ScheduledRow(name, 0, tokens, null_blocks) for name in names],
     )
     decode = [

@@ -10,6 +10,7 @@ from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.layers.attention import HeadShape, KVCache
 from kvasir.layers.parameter import Placement
+from kvasir.worker.huge_pages import zeroed_memory
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,16 @@ class CacheShape:
 
     def allocate(self, num_blocks: int, placement: Placement) -> list[KVCache]:
         """One cache per layer, of zeros: attention multiplies what padding points at by 0, and 0 times a NaN of
-        memory that nobody wrote is NaN."""
+        memory that nobody wrote is NaN. On CPU a block takes memory when it is first used."""
         size = (num_blocks, 2, self.heads.kv_heads, self.block_size, self.heads.head_dim)
-        return [
-            KVCache(torch.zeros(size, dtype=self.dtype, device=placement.device)) for _ in range(self.num_layers)
-        ]
+
+        def zeros() -> torch.Tensor:
+            if placement.device.type != "cpu":
+                return torch.zeros(size, dtype=self.dtype, device=placement.device)
+            memory = zeroed_memory(num_blocks * self.layer_block_bytes)
+            return torch.frombuffer(memory, dtype=self.dtype).view(size)
+
+        return [KVCache(zeros()) for _ in range(self.num_layers)]
 
 
 def usable_blocks(settings: ResolvedEngine, available: int, block_bytes: int) -> int:

@@ -8,8 +8,11 @@ from torch import Tensor
 
 from kvasir.layers.attention import KVCache
 from kvasir.models.base import CausalLM
+from kvasir.protocol import Logprobs
+from kvasir.sampling.logprobs import score
 from kvasir.sampling.sampler import sample
 from kvasir.worker.inputs import InputBuilder, StepBatch
+from kvasir.worker.prompt_logprobs import score_prompts
 from kvasir.worker.request_table import RequestTable
 from kvasir.worker.step import NO_TOKEN, StepInput, StepOutput
 
@@ -35,25 +38,46 @@ class ModelRunner:
         for row in step.scheduled:
             if row.new_block_ids:
                 table.append_blocks(table.row_of(row.request_id), row.new_block_ids)
+        return self._compute(step) if step.scheduled else StepOutput([])
+
+    def _compute(self, step: StepInput) -> StepOutput:
+        batch = self._inputs.build(step.scheduled)
+        hidden = self._forward(batch)
         token_ids = [NO_TOKEN] * len(step.scheduled)
-        if step.scheduled:
-            batch = self._inputs.build(step.scheduled)
-            chosen = self._sample(batch, self._forward(batch))
+        logprobs: dict[int, Logprobs] = {}
+        if len(batch.rows):
+            chosen, logprobs = self._sample(batch, hidden)
             for place, token in zip(batch.outputs.tolist(), chosen, strict=True):
                 token_ids[place] = token
-        return StepOutput(token_ids)
+        if not batch.prompt_spans:
+            return StepOutput(token_ids, logprobs)
+        return StepOutput(
+            token_ids, logprobs, score_prompts(batch.prompt_spans, hidden, self._model.logits, self._table)
+        )
 
     def _forward(self, batch: StepBatch) -> Tensor:
         """[T, hidden]"""
         return self._model.hidden_states(batch.token_ids, batch.positions, self._caches, batch.plan)
 
-    def _sample(self, batch: StepBatch, hidden: Tensor) -> list[int]:
-        """The next tokens of the rows that end here; only their hidden states meet the vocabulary."""
-        if len(batch.rows) == 0:
-            return []
+    def _sample(self, batch: StepBatch, hidden: Tensor) -> tuple[list[int], dict[int, Logprobs]]:
+        """The next tokens of the rows that end here, and log probabilities by place in the step's output.
+
+        Only the hidden states of these rows meet the vocabulary.
+        """
         if batch.sampled is not None:
             hidden = hidden[batch.sampled]
+        plan = batch.sampling
         logits = self._model.logits(hidden)  # [R, vocab_size]
-        chosen: list[int] = sample(logits, batch.random_rows).tolist()  # the one wait for the device
+        raw = None if plan.logprobs is None else logits[plan.logprobs.rows]  # [P, vocab_size], a copy
+        logits = logits.float()
+        if plan.changes is not None:
+            plan.changes.apply_(logits)
+        tokens = sample(logits, plan.random_rows)  # [R]
+        chosen: list[int] = tokens.tolist()  # where no log probabilities are reported the one wait for the device
         self._table.append_tokens(batch.rows, np.array(chosen, np.int64))
-        return chosen
+        if plan.logprobs is None or raw is None:
+            return chosen, {}
+        scores = score(raw, tokens[plan.logprobs.rows], max(plan.logprobs.counts))
+        outputs = batch.outputs[plan.logprobs.places].tolist()
+        wanted = enumerate(zip(outputs, plan.logprobs.counts, strict=True))
+        return chosen, {output: scores.wire(index, index + 1, k) for index, (output, k) in wanted}

@@ -4,16 +4,26 @@ The model runner owns it. A request takes a row when the scheduler admits it and
 preempted; each step's inputs are gathered from the rows. Everything is numpy on the host.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
+from kvasir.params import SamplingParams
+from kvasir.sampling.logprobs import PromptScores
+from kvasir.sampling.rules import LogitRules, has_rules
 from kvasir.worker.step import NewRow
 
 
 class RequestTable:
-    """Rows of requests. Attributes are arrays over all rows; rows that are free hold what was left in them."""
+    """Rows of requests. Arrays run over all rows; rows that are free hold what was left in them.
 
-    def __init__(self, rows: int, max_model_len: int, block_size: int) -> None:
+    What few requests ask for stands in dictionaries by row instead, without the rows that do not ask.
+    """
+
+    def __init__(
+        self, rows: int, max_model_len: int, block_size: int, *, eos_token_ids: Sequence[int] = ()
+    ) -> None:
         self._row_of: dict[str, int] = {}
         self._free = list(reversed(range(rows)))
         # Untouched pages of np.zeros take no memory: a long context costs what its requests fill.
@@ -30,7 +40,14 @@ class RequestTable:
         self.top_p: npt.NDArray[np.float64] = np.zeros(rows, np.float64)
         self.top_k: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         """0: off."""
+        self.min_p: npt.NDArray[np.float32] = np.zeros(rows, np.float32)
         self.seed: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        self.rules: dict[int, LogitRules] = {}
+        self.num_logprobs: dict[int, int] = {}
+        """Most likely tokens to report beside each sampled one."""
+        self.prompt_scores: dict[int, PromptScores] = {}
+        """Of the rows that report their prompt's tokens, until they have done so."""
+        self._eos_token_ids = tuple(eos_token_ids)
 
     def __len__(self) -> int:
         return len(self._row_of)
@@ -46,15 +63,33 @@ class RequestTable:
         self.tokens[row, :count] = new.token_ids
         self.num_tokens[row] = count
         self.num_prompt_tokens[row] = new.num_prompt_tokens
-        params = new.params
+        self._add_params(row, new.params)
+
+    def _add_params(self, row: int, params: SamplingParams) -> None:
         self.greedy[row] = params.greedy
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
         self.top_k[row] = params.top_k
+        self.min_p[row] = params.min_p
         self.seed[row] = params.seed
+        if has_rules(params):
+            prompt = int(self.num_prompt_tokens[row])
+            self.rules[row] = LogitRules(params, self.known_tokens(row), prompt, self._eos_token_ids)
+        if params.logprobs is not None:
+            self.num_logprobs[row] = params.logprobs
+        # With the first output token the prompt's have been reported: a request that has one is only resumed.
+        if params.prompt_logprobs is not None and self.num_tokens[row] == self.num_prompt_tokens[row]:
+            self.prompt_scores[row] = PromptScores(params.prompt_logprobs)
+
+    def known_tokens(self, row: int) -> npt.NDArray[np.int32]:
+        """[num_tokens] prompt and output of a row; a view."""
+        return self.tokens[row, : self.num_tokens[row]]
 
     def remove(self, request_id: str) -> None:
         row = self._row_of.pop(request_id)
+        self.rules.pop(row, None)
+        self.num_logprobs.pop(row, None)
+        self.prompt_scores.pop(row, None)
         self.block_table[row, : self.num_blocks[row]] = 0
         self.num_blocks[row] = 0
         self._free.append(row)

@@ -10,22 +10,21 @@ import torch
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model import ModelInfo
-from kvasir.hub.weights import weight_files
-from kvasir.layers.linear import pack_linears
 from kvasir.layers.parameter import Placement
 from kvasir.models.base import CausalLM
-from kvasir.models.loader import load_weights
-from kvasir.models.registry import build_model
+from kvasir.models.load import load_model
 from kvasir.worker.dummy import dummy_steps
+from kvasir.worker.huge_pages import collapse
 from kvasir.worker.inputs import InputBuilder
 from kvasir.worker.memory import CacheShape, check_fits_memory, profile_gpu, usable_blocks
 from kvasir.worker.model_runner import ModelRunner
+from kvasir.worker.reference_check import check_against_reference
 from kvasir.worker.request_table import RequestTable
 from kvasir.worker.step import StepInput, StepOutput
 
 log = logging.getLogger(__name__)
 
-_CPU_GATHER_BYTES = 2 * 2**20
+_CPU_GATHER_BYTES = 5 * 2**20
 """K and V that a decode group copies out of the cache: small enough to be read again from the CPU's caches."""
 _GPU_GATHER_BYTES = 256 * 2**20
 """On a GPU larger groups, because each costs a kernel launch."""
@@ -39,15 +38,21 @@ class Worker:
         self._settings = settings
         self._info = model
         self._placement = Placement(torch.device(settings.device), getattr(torch, settings.dtype))
-        self._table = RequestTable(settings.max_num_seqs, settings.max_model_len, settings.block_size)
+        self._table = RequestTable(
+            settings.max_num_seqs,
+            settings.max_model_len,
+            settings.block_size,
+            eos_token_ids=[token for token in model.eos_token_ids if token < model.vocab_size],
+        )
         self._model: CausalLM | None = None
         self._runner: ModelRunner | None = None
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         """Read the weights; `progress` is told the bytes done and in all."""
-        model = build_model(self._info.architecture, self._info.config, self._placement)
-        load_weights(model, weight_files(self._info.path), progress)
-        pack_linears(model.modules(), self._placement)
+        model = load_model(self._info, self._placement, self._settings.max_model_len, progress)
+        check_against_reference(model, self._placement)
+        if self._placement.device.type == "cpu":
+            collapse()
         self._model = model
 
     def allocate_kv_cache(self) -> int:
@@ -95,9 +100,10 @@ class Worker:
             self._table,
             self._placement,
             block_size=shape.block_size,
-            kv_heads=shape.heads.kv_heads,
+            heads=shape.heads,
             vocab_size=model.vocab_size,
             gather_blocks=gather_bytes // shape.layer_block_bytes,
+            windows=model.windows,
         )
         return ModelRunner(model, self._table, inputs, shape.allocate(blocks + 1, self._placement))
 

@@ -1,8 +1,12 @@
 """The command line's manners: help, unknown commands, one-line errors with exit code 2."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from kvasir.cli.main import COMMANDS, main
+from kvasir.cli.main import COMMANDS, EXIT_BROKEN_PIPE, main
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,10 +26,10 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["serv"], "there is no command 'serv'; choose from up, serve"),
+        (["serv"], "there is no command 'serv'; did you mean serve?"),
+        (["quux"], "there is no command 'quux'; choose from up, serve"),
         (["engine", "demo://"], "an engine needs --link"),
         (["frontend", "demo://"], "a frontend needs one --link address"),
-        (["chat", "http://127.0.0.1:9", "-m", "hello"], "Is a model served there?"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(
@@ -35,3 +39,35 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(
     printed = capsys.readouterr().err
     assert message in printed
     assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["chat", "http://127.0.0.1:9", "-m", "hello"],
+        ["complete", "http://127.0.0.1:9", "hello"],
+        ["bench", "serve", "http://127.0.0.1:9"],
+    ],
+)
+def test_a_server_that_is_away_is_one_line_and_exit_code_1(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"kvasir {argv[0]}: no ")
+    assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [[], ["help"], ["bench"]])
+def test_without_a_command_it_says_what_it_can_do(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 0
+    assert "usage: kvasir " in capsys.readouterr().out
+
+
+def test_a_reader_that_leaves_ends_a_command_without_a_traceback() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "kvasir.cli.main", "help"]
+    ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (EXIT_BROKEN_PIPE, "")

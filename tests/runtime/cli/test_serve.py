@@ -56,6 +56,8 @@ def test_every_option_reaches_the_process_it_is_for(place: Place, monkeypatch: p
         "--threads": "1",
         "--heartbeat-timeout": "3s",
         "--log-level": "debug",
+        "--log-format": "json",
+        "--slow-step": "5s",
     }
     frontend_spec, engine_spec = specs_of(place, "demo://", *(word for pair in options.items() for word in pair))
     for spec in (frontend_spec, engine_spec):
@@ -76,6 +78,9 @@ def test_every_option_reaches_the_process_it_is_for(place: Place, monkeypatch: p
     assert (frontend.process.drain_timeout, engine.process.drain_timeout) == (60, 60)
     assert (frontend.link.heartbeat_timeout, engine.link.heartbeat_timeout) == (3, 3)
     assert frontend.link.link == engine.link.link == place.links
+    assert (frontend.process.log_format, engine.process.log_format) == ("json", "json")
+    assert engine.ops.slow_step == 5
+    assert engine.ops.ops_port == place.ops_ports[0]
 
 
 def test_options_come_from_the_environment_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from kvasir.client.observer import Trace
 from kvasir.protocol import FinishReason
 
 
@@ -17,19 +18,23 @@ class RecordingObserver:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by each call."""
 
-    def request_started(self, prompt_tokens: int) -> None:
-        self.started.append(prompt_tokens)
+    rejected: int = 0
+
+    def request_started(self, trace: Trace) -> None:
+        self.started.append(trace.prompt_tokens)
         self.changed.set()
 
-    def first_token(self, seconds: float) -> None:
-        self.first_tokens.append(seconds)
-
-    def tokens_received(self, count: int, seconds: float | None) -> None:
+    def tokens_received(self, trace: Trace, count: int, seconds: float | None) -> None:
+        if seconds is None:
+            assert trace.first_token is not None
+            self.first_tokens.append(trace.first_token - trace.started)
         self.tokens.append(count)
         self.changed.set()
 
-    def request_finished(
-        self, reason: FinishReason, seconds: float, prompt_tokens: int, output_tokens: int
-    ) -> None:
-        self.finished.append((reason, prompt_tokens, output_tokens))
+    def request_finished(self, trace: Trace) -> None:
+        assert trace.reason is not None
+        self.finished.append((trace.reason, trace.prompt_tokens, trace.output_tokens))
         self.changed.set()
+
+    def request_rejected(self) -> None:
+        self.rejected += 1

@@ -13,14 +13,24 @@ import pytest
 
 from kvasir.client.async_llm import AsyncLLM, Delta
 from kvasir.client.engine import Engine
-from kvasir.client.errors import EngineUnavailable, RequestFailed, TooManyRequests
+from kvasir.client.errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.client.input_processor import Prompted
+from kvasir.client.sampling_fields import SamplingFields
 from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ServerConfig
+from kvasir.hashing import chain_fits, chain_root
 from kvasir.hub.model import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from kvasir.link.sockets import QUEUE_MESSAGES
 from kvasir.params import SamplingParams
-from kvasir.protocol import Abort, AddRequest, FinishReason, Ready, RequestOutput
+from kvasir.protocol import (
+    FEATURE_PREFIX_CACHE,
+    FEATURE_PRIORITY,
+    Abort,
+    AddRequest,
+    FinishReason,
+    Ready,
+    RequestOutput,
+)
 from runtime.client import trained
 from runtime.client.observers import RecordingObserver
 from runtime.client.scripted_engine import PATIENCE, ScriptedEngine
@@ -80,8 +90,9 @@ class Service:
         known = self.llm.engines.get(engine.identity.incarnation)
         return known is not None and known.usable
 
-    def prompted(self, text: str = "The quick brown", **params: object) -> Prompted:
-        return self.llm.input.prepare(self.tokenizer.encode(text, False), **params)  # type: ignore[arg-type]
+    def prompted(self, text: str = "The quick brown", max_tokens: int | None = None, **asked: object) -> Prompted:
+        fields = SamplingFields(**asked)  # type: ignore[arg-type]
+        return self.llm.input.prepare(self.tokenizer.encode(text, False), fields, max_tokens=max_tokens)
 
     def ask(self, request_id: str, **params: object) -> asyncio.Task[list[Delta]]:
         """A consumer that reads to the end."""
@@ -340,6 +351,34 @@ async def test_the_context_is_what_every_ready_engine_can_hold(service: Service)
     assert service.llm.input.prepare([5] * 8).params.max_tokens == 40
     small.close()
     await service.until(lambda: service.llm.max_model_len == 128)
+
+
+async def test_an_engine_with_a_prefix_cache_gets_the_hashes_of_the_prompt(service: Service) -> None:
+    plain = await service.engine()
+    task = service.ask("plain")
+    assert (await plain.request()).block_hashes == []
+    plain.close()
+    with pytest.raises(RequestFailed):
+        await task
+    caching = service.connect(ready=Ready(4, 64, 128, 8, (FEATURE_PREFIX_CACHE,)))
+    await service.until(lambda: service.usable(caching))
+    prompted = service.llm.input.prepare([5] * 11, cache_salt="tenant")
+    task = asyncio.create_task(anext(service.llm.generate("cached", prompted)))
+    request = await caching.request()
+    assert (len(request.block_hashes), request.cache_salt) == (2, "tenant")
+    assert chain_fits(request.block_hashes, chain_root("tenant"), [5] * 11, 4)
+    task.cancel()
+
+
+async def test_a_priority_is_refused_unless_every_engine_looks_at_it(service: Service) -> None:
+    first = service.connect(ready=Ready(16, 64, 128, 8, (FEATURE_PRIORITY,)))
+    await service.until(lambda: service.usable(first))
+    task = asyncio.create_task(anext(service.llm.generate("r", service.llm.input.prepare([5], priority=-2))))
+    assert (await first.request()).priority == -2
+    await service.engine(rank=1)
+    with pytest.raises(InvalidRequest, match="--scheduling-policy priority"):
+        service.llm.input.prepare([5], priority=-2)
+    task.cancel()
 
 
 async def test_draining_waits_for_the_last_consumer_and_no_longer_than_its_timeout(service: Service) -> None:

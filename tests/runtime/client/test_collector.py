@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kvasir.client.collector import Collector, Delta
-from kvasir.protocol import FinishReason
+from kvasir.protocol import FinishReason, Logprobs
 
 
 async def test_a_slow_reader_gets_everything_in_one_delta() -> None:
@@ -15,7 +15,7 @@ async def test_a_slow_reader_gets_everything_in_one_delta() -> None:
     collector.put("end", [1000], FinishReason.STOP, 1000)
     delta = await collector.take()
     assert delta == Delta(
-        "".join(f"{n} " for n in range(1000)) + "end", list(range(1001)), FinishReason.STOP, stop_token_id=1000
+        "".join(f"{n} " for n in range(1000)) + "end", list(range(1001)), FinishReason.STOP, stop_reason=1000
     )
 
 
@@ -28,6 +28,21 @@ async def test_tokens_without_text_do_not_wake_the_reader_and_come_with_the_next
     assert not reader.done()
     collector.put("é", [2], None, None)
     assert await reader == Delta("é", [1, 2])
+
+
+async def test_logprobs_of_merged_deltas_are_those_of_all_their_tokens() -> None:
+    collector = Collector()
+    prompt = Logprobs([-3.0], [9], [[1]], [[-0.5]])
+    for n in range(3):
+        collector.put_logprobs(Logprobs([-float(n)], [n], [[n, n + 1]], [[-0.5, -1.5]]), prompt if n == 0 else None)
+        collector.put(f"{n} ", [n])
+    delta = await collector.take()
+    assert delta.logprobs == Logprobs([0.0, -1.0, -2.0], [0, 1, 2], [[0, 1], [1, 2], [2, 3]], [[-0.5, -1.5]] * 3)
+    assert delta.prompt_logprobs == prompt
+    collector.put("end", [3])
+    later = await collector.take()
+    assert (later.logprobs, later.prompt_logprobs) == (None, None)
+    assert len(delta.logprobs.token) == 3
 
 
 async def test_the_last_delta_may_be_without_text() -> None:

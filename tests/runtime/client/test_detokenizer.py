@@ -90,6 +90,17 @@ def test_any_ids_give_some_text(tokenizer: Tokenizer, token_ids: list[int], prom
     stream(tokenizer, prompt, [[token_id] for token_id in token_ids])
 
 
+@given(parts=st.lists(st.tuples(TEXTS, st.integers(0, 3)), max_size=4), cuts=CUTS)
+@settings(deadline=None, max_examples=200)
+def test_special_tokens_that_are_not_skipped_are_spelled_out_in_any_split(
+    tokenizer: Tokenizer, parts: list[tuple[str, int]], cuts: list[int]
+) -> None:
+    token_ids = [i for text, special in parts for i in (*tokenizer.encode(text, add_special_tokens=False), special)]
+    stream = Detokenizer(tokenizer).stream([], skip_special_tokens=False)
+    deltas = [stream.push(piece) for piece in trained.pieces(token_ids, cuts)]
+    assert "".join(deltas) + stream.finish() == tokenizer.decode(token_ids, skip_special_tokens=False)
+
+
 def test_the_first_word_after_a_prompt_keeps_its_space(tokenizer: Tokenizer) -> None:
     prompt = tokenizer.encode("The quick brown", add_special_tokens=False)
     output = tokenizer.encode("The quick brown fox jumps", add_special_tokens=False)[len(prompt) :]

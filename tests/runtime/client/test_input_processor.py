@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import processors
 
 from kvasir.client.errors import InvalidRequest, TooManyRequests
 from kvasir.client.input_processor import INLINE_CHARACTERS, InputProcessor
+from kvasir.client.sampling_fields import SamplingFields
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from kvasir.params import SamplingParams
@@ -56,7 +58,7 @@ class SlowTokenizer:
         self.go = threading.Event()
         self.threads: list[int] = []
 
-    def encode(self, text: str, add_special_tokens: bool) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool, keep: int | None = None) -> list[int]:
         self.threads.append(threading.get_ident())
         self.go.wait(10)
         return [1]
@@ -67,12 +69,12 @@ def test_what_is_left_open_gets_the_models_defaults_and_the_rest_of_the_context(
     params = processor.prepare([5, 6, 7]).params
     assert (params.temperature, params.top_k, params.top_p) == (0.6, 20, 0.95)
     assert params.max_tokens == LIMIT - 3
-    params = processor.prepare([5], temperature=0, top_k=-1, top_p=1.0).params
+    params = processor.prepare([5], SamplingFields(temperature=0, top_k=-1, top_p=1.0)).params
     assert (params.temperature, params.top_k, params.top_p) == (0.0, 0, 1.0)
 
 
 def test_without_defaults_of_the_model_nothing_is_cut_off(processor: InputProcessor) -> None:
-    params = processor.prepare([5], seed=-(2**63)).params
+    params = processor.prepare([5], SamplingFields(seed=-(2**63))).params
     assert params == SamplingParams(max_tokens=LIMIT - 1, seed=-(2**63))
 
 
@@ -85,11 +87,11 @@ def test_seeds_that_are_not_given_differ_and_fit_into_64_bits(processor: InputPr
 
 @pytest.mark.parametrize("top_k", [700, 701, 2**63, 2**64 - 1])
 def test_a_top_k_beyond_the_vocabulary_is_no_more_than_all_of_it(processor: InputProcessor, top_k: int) -> None:
-    assert processor.prepare([5], top_k=top_k).params.top_k == 700
+    assert processor.prepare([5], SamplingFields(top_k=top_k)).params.top_k == 700
 
 
 def test_stop_tokens_are_kept_once(processor: InputProcessor) -> None:
-    assert processor.prepare([5], stop_token_ids=[9, 8, 9]).params.stop_token_ids == (9, 8)
+    assert processor.prepare([5], SamplingFields(stop_token_ids=[9, 8, 9])).params.stop_token_ids == (9, 8)
 
 
 @pytest.mark.parametrize(
@@ -104,17 +106,31 @@ def test_stop_tokens_are_kept_once(processor: InputProcessor) -> None:
         ("top_k", -2, "top_k is -2"),
         ("seed", 2**63, "64 bits"),
         ("seed", -(2**63) - 1, "64 bits"),
-        ("max_tokens", 0, "at least 1 token"),
         ("stop_token_ids", [700], "ids go from 0 to 699"),
         ("stop_token_ids", [-1], "ids go from 0 to 699"),
         ("stop_token_ids", list(range(65)), "at most 64"),
+        ("allowed_token_ids", [5, 700], "700 is no token"),
+        ("logit_bias", {"five": 1.0}, "'five' is no token id"),
+        ("logit_bias", {"05": 1.0}, "'05' is no token id"),
+        ("logit_bias", {"-1": 1.0}, "'-1' is no token id"),
+        ("logit_bias", {"700": 1.0}, "700 is no token"),
+        ("logit_bias", {"9" * 5000: 1.0}, "is no token id"),
+        ("bad_words", [""], "'' is no word"),
+        ("bad_words", ["ok", " \n"], "is no word"),
+        ("bad_words", ["x"] * 257, "at most 256 words"),
+        ("bad_words", ["x" * 129], "of 128 characters"),
+        ("stop", "", "empty string"),
+        ("stop", ["a", ""], "empty string"),
+        ("stop", [str(n) for n in range(65)], "at most 64 strings"),
+        ("stop", ["x" * 4097], "of 4096 characters"),
+        ("min_tokens", LIMIT, f"at most {LIMIT - 1} tokens are generated"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(
     processor: InputProcessor, field: str, value: Any, message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message) as caught:
-        processor.prepare([5], **{field: value})
+        processor.prepare([5], SamplingFields(**{field: value}))
     assert caught.value.param == field
 
 
@@ -215,3 +231,86 @@ async def test_a_text_that_no_context_can_hold_is_refused_before_it_is_tokenized
     slow.go.set()
     assert await processor.tokenize(text[1:]) == [1]
     processor.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("min_p", 0.1), ("repetition_penalty", 1.2), ("presence_penalty", 0.5), ("frequency_penalty", -0.5)],
+)
+def test_what_is_asked_reaches_the_engine(processor: InputProcessor, field: str, value: float) -> None:
+    asked = SamplingFields(**{field: value})  # type: ignore[arg-type]
+    assert getattr(processor.prepare([5], asked).params, field) == value
+
+
+def test_penalties_of_the_models_own_are_its_defaults(tokenizer: Tokenizer) -> None:
+    processor = processor_of(tokenizer, generation_defaults={"repetition_penalty": 1.05, "min_p": 0.02})
+    params = processor.prepare([5]).params
+    assert (params.repetition_penalty, params.min_p) == (1.05, 0.02)
+    params = processor.prepare([5], SamplingFields(repetition_penalty=1, min_p=0)).params
+    assert (params.repetition_penalty, params.min_p) == (1.0, 0.0)
+
+
+def test_bias_and_allowed_tokens_are_kept_once_and_in_order(processor: InputProcessor) -> None:
+    params = processor.prepare(
+        [5], SamplingFields(logit_bias={"9": 100, "8": -100.0}, allowed_token_ids=[9, 8, 9])
+    ).params
+    assert params.logit_bias == ((9, 100.0), (8, -100.0))
+    assert params.allowed_token_ids == (9, 8)
+
+
+def test_a_bad_word_is_kept_out_at_the_beginning_of_a_text_and_after_a_space(
+    processor: InputProcessor, tokenizer: Tokenizer
+) -> None:
+    words = processor.prepare([5], SamplingFields(bad_words=[" fox", "fox", "。"])).params.bad_words
+    assert len(set(words)) == len(words)
+    texts = [tokenizer.decode(word) for word in words]
+    assert texts == ["fox", " fox", "。", " 。"]
+
+
+def test_a_temperature_that_no_number_of_the_sampler_holds_is_as_hot_as_it_gets(processor: InputProcessor) -> None:
+    assert processor.prepare([5], SamplingFields(temperature=1e308)).params.temperature == 1e6
+
+
+def test_children_differ_in_their_seeds_only_which_follow_from_the_requests(processor: InputProcessor) -> None:
+    parent = processor.prepare([5], SamplingFields(seed=2**63 - 2))
+    children = [parent.child(index) for index in range(4)]
+    assert [child.params.seed for child in children] == [2**63 - 2, 2**63 - 1, -(2**63), -(2**63) + 1]
+    assert len({(tuple(c.prompt_token_ids), c.params.temperature) for c in children}) == 1
+
+
+def test_the_larger_of_two_wishes_for_logprobs_of_the_prompt_reaches_the_engine(processor: InputProcessor) -> None:
+    asked = SamplingFields(prompt_logprobs=3)
+    assert processor.prepare([5], asked, prompt_logprobs=5).params.prompt_logprobs == 5
+    assert processor.prepare([5], asked, prompt_logprobs=0).params.prompt_logprobs == 3
+    assert processor.prepare([5], prompt_logprobs=0).params.prompt_logprobs == 0
+    assert processor.prepare([5]).params.prompt_logprobs is None
+
+
+def test_a_priority_is_refused_where_no_engine_looks_at_it(tokenizer: Tokenizer) -> None:
+    processor = processor_of(tokenizer)
+    with pytest.raises(InvalidRequest, match="--scheduling-policy priority") as caught:
+        processor.prepare([5], priority=-1)
+    assert caught.value.param == "priority"
+    processor = InputProcessor(trained.model_info(), tokenizer, None, lambda: LIMIT, 2, lambda: True)
+    assert processor.prepare([5], priority=-1).priority == -1
+
+
+async def test_of_a_prompt_that_is_cut_the_last_tokens_are_left(processor: InputProcessor) -> None:
+    whole = await processor.tokenize("The quick brown fox jumps over the lazy dog")
+    assert await processor.tokenize("The quick brown fox jumps over the lazy dog", keep=3) == whole[-3:]
+    assert await processor.tokenize("The quick brown fox", keep=1000) == await processor.tokenize(
+        "The quick brown fox"
+    )
+    chat = await processor.render_chat([{"role": "user", "content": "hello"}])
+    assert await processor.render_chat([{"role": "user", "content": "hello"}], 2) == chat[-2:]
+
+
+async def test_the_special_tokens_around_a_prompt_that_is_cut_stay(tmp_path: Path) -> None:
+    backend = trained.byte_level()
+    backend.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 0), ("</s>", 1)])
+    processor = processor_of(load_tokenizer(trained.save(backend, tmp_path)))
+    bare = await processor.tokenize("The quick brown fox", add_special_tokens=False)
+    assert await processor.tokenize("The quick brown fox", keep=4) == [0, *bare[-2:], 1]
+    assert await processor.tokenize("The quick brown fox", add_special_tokens=False, keep=2) == bare[-2:]
+    assert await processor.tokenize("The quick brown fox", keep=1) == [1]
+    assert await processor.tokenize("", keep=1) == [1]

@@ -1,4 +1,7 @@
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,3 +98,10 @@ def test_what_the_cpu_is(root: Path) -> None:
 def test_this_machine() -> None:
     assert 1 <= cgroup_cores() <= (os.cpu_count() or 1)
     assert 0 < resident_memory() < memory_limit()
+
+
+def test_a_process_is_as_old_as_its_parent_sees_it() -> None:
+    program = "from kvasir.config.machine import process_age; print(process_age())"
+    spawned = time.monotonic()
+    age = float(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
+    assert 0 < age <= time.monotonic() - spawned + 1 / os.sysconf("SC_CLK_TCK")

@@ -1,5 +1,6 @@
 """How settings are read: precedence, refusals by name, and the round trip to a command line."""
 
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -13,6 +14,7 @@ from kvasir.config.options import (
     parse_duration,
     parse_fraction,
     parse_int,
+    parse_number,
     parse_size,
     to_args,
 )
@@ -132,3 +134,24 @@ def test_bad_durations(text: str) -> None:
 def test_bad_fractions(text: str) -> None:
     with pytest.raises(ValueError, match="out of range"):
         parse_fraction(text)
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "message"),
+    [
+        (parse_number(0, 1), "1.5", "1.5 is out of range: give between 0 and 1"),
+        (parse_number(0), "-1", "-1 is out of range: give at least 0"),
+        (parse_number(0), "nan", "nan is out of range"),
+        (parse_number(0), "x", "'x' is not a number"),
+    ],
+)
+def test_numbers_out_of_bounds_are_refused(parse: parse_number, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse(text)
+    assert parse("0.5") == 0.5
+
+
+def test_a_word_that_is_nearly_one_of_the_choices_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read("--dtype", "flaot32")
+    assert "(did you mean float32?)" in capsys.readouterr().err

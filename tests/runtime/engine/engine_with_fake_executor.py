@@ -1,9 +1,10 @@
 """A script: the engine process as it is, but with the fake executor, so that it starts without torch.
 
-python engine_with_fake_executor.py serve|slow|fail|load  MODEL [option …]
+python engine_with_fake_executor.py serve|slow|fail|hang|load  MODEL [option …]
 """
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,8 @@ class ProcessExecutor(FakeExecutor):
             raise RuntimeError("device lost")
         if MODE == "slow":
             time.sleep(0.02)
+        if MODE == "hang":
+            threading.Event().wait()
         return super().execute(step)
 
 

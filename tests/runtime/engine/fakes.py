@@ -1,22 +1,25 @@
 """Stand-ins for what surrounds the engine's core: a fake executor that checks the worker's contract, a fake link.
 
-The fake executor computes nothing but keeps a fake KV cache: it writes each token into its slot, and samples from
-what it reads back through the block table. A block that two rows share, a wrong position or a row that was not
-computed from its start therefore changes the output or trips an assertion.
+The fake executor computes nothing but keeps a fake KV cache: it writes each token into its slot, all of a step
+before it reads any, and samples from what it reads back through the block table. A block that two rows share and
+that is not the same full block of both, a wrong position or a row that was not computed from the end of its cached
+prefix therefore changes the output or trips an assertion.
 """
 
 import queue
 import threading
 import zlib
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from kvasir.engine.block_pool import BlockPool
 from kvasir.engine.core import EngineCore
 from kvasir.engine.link import FrontendLost, Received
-from kvasir.engine.scheduler import Scheduler, longest_sequence
+from kvasir.engine.request_blocks import RequestBlocks, longest_sequence
+from kvasir.engine.scheduler import Scheduler
+from kvasir.hashing import chain_root, extend_chain
 from kvasir.params import SamplingParams
-from kvasir.protocol import AddRequest, EngineStats, FinishReason, Outputs
+from kvasir.protocol import AddRequest, EngineStats, FinishReason, Outputs, Result
 from kvasir.worker.step import NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
 
 VOCAB_SIZE = 1000
@@ -41,7 +44,8 @@ def expected_output(
 @dataclass
 class _Row:
     token_ids: list[int]
-    num_computed: int = 0
+    num_computed: int | None = None
+    """None until its first chunk tells how much of it was found in the prefix cache."""
     block_ids: list[int] = field(default_factory=list)
 
 
@@ -73,7 +77,15 @@ class FakeExecutor:
         assert len(self.rows) <= self._max_num_seqs
         assert sum(row.num_new_tokens for row in step.scheduled) <= self._max_num_batched_tokens
         assert len({row.request_id for row in step.scheduled}) == len(step.scheduled)
-        return StepOutput([self._compute(row) for row in step.scheduled])
+        for scheduled in step.scheduled:
+            self._write(scheduled)
+        self._check_blocks()
+        return StepOutput([self._sample(scheduled) for scheduled in step.scheduled])
+
+    def submit(self, step: StepInput) -> "Future[StepOutput]":
+        future: Future[StepOutput] = Future()
+        future.set_result(self.execute(step))
+        return future
 
     def check_idle(self) -> None:
         assert not self.rows
@@ -94,18 +106,24 @@ class FakeExecutor:
         assert new.request_id not in self.rows
         self.rows[new.request_id] = _Row(new.token_ids)
 
-    def _compute(self, scheduled: ScheduledRow) -> int:
+    def _write(self, scheduled: ScheduledRow) -> None:
         row = self.rows[scheduled.request_id]
+        if row.num_computed is None:
+            row.num_computed = scheduled.num_computed_tokens
+            assert row.num_computed % self._block_size == 0
         assert scheduled.num_new_tokens > 0
         assert scheduled.num_computed_tokens == row.num_computed
         row.block_ids += scheduled.new_block_ids
-        self._check_blocks()
         end = row.num_computed + scheduled.num_new_tokens
         assert end <= len(row.token_ids)
         assert end <= len(row.block_ids) * self._block_size
         for position in range(row.num_computed, end):
             self._slots[self._slot(row, position)] = row.token_ids[position]
         row.num_computed = end
+
+    def _sample(self, scheduled: ScheduledRow) -> int:
+        row = self.rows[scheduled.request_id]
+        end = scheduled.num_computed_tokens + scheduled.num_new_tokens
         if end < len(row.token_ids):
             return NO_TOKEN
         token_id = self._model([self._slots[self._slot(row, position)] for position in range(end)])
@@ -116,9 +134,17 @@ class FakeExecutor:
         return row.block_ids[position // self._block_size] * self._block_size + position % self._block_size
 
     def _check_blocks(self) -> None:
-        owned = [block_id for row in self.rows.values() for block_id in row.block_ids]
-        assert len(owned) == len(set(owned)), "a block belongs to two rows"
-        assert 0 not in owned, "the null block belongs to a row"
+        users: dict[int, list[tuple[int, list[int]]]] = {}
+        for row in self.rows.values():
+            for place, block_id in enumerate(row.block_ids):
+                start = place * self._block_size
+                content = row.token_ids[start : start + self._block_size]
+                users.setdefault(block_id, []).append((place, content))
+        assert 0 not in users, "the null block belongs to a row"
+        for block_id, contents in users.items():
+            if len(contents) > 1:
+                assert len(contents[0][1]) == self._block_size, f"block {block_id} is shared and not full"
+                assert all(each == contents[0] for each in contents), f"block {block_id} is shared wrongly"
 
 
 def add_request(
@@ -130,15 +156,31 @@ def add_request(
     attempt: int = 0,
     stop_token_ids: tuple[int, ...] = (),
     ignore_eos: bool = False,
+    prompt_logprobs: int | None = None,
+    priority: int = 0,
+    cache_salt: str = "",
+    hashed_for: int | None = None,
 ) -> AddRequest:
+    """`hashed_for`: the block size that the frontend hashed the prompt for; None: it did not."""
+    hashes: list[bytes] = []
+    if hashed_for is not None:
+        extend_chain(hashes, chain_root(cache_salt), list(prompt), hashed_for)
     return AddRequest(
         request_id=request_id,
         attempt=attempt,
         prompt_token_ids=list(prompt),
         output_token_ids=list(output),
         params=SamplingParams(
-            max_tokens=max_tokens, seed=0, temperature=0, stop_token_ids=stop_token_ids, ignore_eos=ignore_eos
+            max_tokens=max_tokens,
+            seed=0,
+            temperature=0,
+            stop_token_ids=stop_token_ids,
+            ignore_eos=ignore_eos,
+            prompt_logprobs=prompt_logprobs,
         ),
+        block_hashes=hashes,
+        priority=priority,
+        cache_salt=cache_salt,
     )
 
 
@@ -153,6 +195,8 @@ class Answer:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     error: str = ""
+    num_cached_tokens: list[int | None] = field(default_factory=list)
+    """As each of its outputs told it."""
 
 
 class CoreHarness:
@@ -167,19 +211,25 @@ class CoreHarness:
         budget: int = 64,
         max_model_len: int | None = None,
         model: Callable[[Sequence[int]], int] = next_token,
+        prefix_caching: bool = True,
+        by_priority: bool = False,
+        long_prefill_token_threshold: int | None = None,
+        overlap_steps: bool = False,
     ) -> None:
         self.executor = FakeExecutor(
             block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, model=model
         )
         self.scheduler = Scheduler(
-            BlockPool(num_blocks),
-            block_size=block_size,
+            RequestBlocks(num_blocks, block_size, prefix_caching=prefix_caching),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
             max_model_len=max_model_len or longest_sequence(num_blocks, block_size),
             eos_token_ids=[EOS],
+            by_priority=by_priority,
+            long_prefill_token_threshold=long_prefill_token_threshold,
         )
-        self.core = EngineCore(self.scheduler, self.executor, VOCAB_SIZE)
+        self.blocks = self.scheduler.blocks
+        self.core = EngineCore(self.scheduler, self.executor, VOCAB_SIZE, overlap_steps=overlap_steps)
         self.answers: dict[str, Answer] = {}
 
     def add(self, message: AddRequest, frontend: str = FRONTEND) -> Answer:
@@ -200,6 +250,7 @@ class CoreHarness:
                 answer.finish_reason = output.finish_reason
                 answer.stop_token_id = output.stop_token_id
                 answer.error = output.error
+                answer.num_cached_tokens.append(output.num_cached_tokens)
 
     def run(self, limit: int = 2000) -> None:
         """Step until there is nothing to do, then check that nothing is left."""
@@ -216,13 +267,13 @@ class FakeLink:
 
     def __init__(self) -> None:
         self.inbox: queue.SimpleQueue[Received | FrontendLost | None] = queue.SimpleQueue()
-        self.sent: queue.SimpleQueue[tuple[str, Outputs]] = queue.SimpleQueue()
+        self.sent: queue.SimpleQueue[tuple[str, Outputs | Result]] = queue.SimpleQueue()
         self.loads: list[tuple[EngineStats, bool]] = []
         self.draining = threading.Event()
         self.idle = threading.Event()
 
-    def send(self, frontend: str, outputs: Outputs) -> None:
-        self.sent.put((frontend, outputs))
+    def send(self, frontend: str, message: Outputs | Result) -> None:
+        self.sent.put((frontend, message))
 
     def set_load(self, stats: EngineStats, busy: bool) -> None:
         self.loads.append((stats, busy))

@@ -3,7 +3,7 @@ import logging
 import pytest
 
 from kvasir.engine.request import RequestStatus
-from kvasir.protocol import FinishReason
+from kvasir.protocol import Call, FinishReason, Result
 from runtime.engine.fakes import FRONTEND, CoreHarness, add_request, expected_output
 
 OTHER = "frontend-b"
@@ -13,7 +13,7 @@ PROMPT = [5, 6, 7, 8, 9]
 def test_outputs_are_grouped_by_frontend_and_carry_the_load():
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT))
-    engine.add(add_request("b", PROMPT), OTHER)
+    engine.add(add_request("b", PROMPT[::-1]), OTHER)
     outputs = engine.core.step()
     assert {frontend: [each.request_id for each in sent.outputs] for frontend, sent in outputs.items()} == {
         FRONTEND: ["a"],
@@ -176,6 +176,30 @@ def test_an_id_in_use_by_another_frontend_is_refused():
     assert refused.finish_reason is FinishReason.ERROR
     assert "in use by another frontend" in refused.error
     assert [each.request_id for each in outputs[OTHER].outputs] == ["a"]
+
+
+# ------------------------------------------------------------------------------------------------------------ calls
+
+
+def test_the_prefix_cache_is_reset_when_no_request_has_blocks():
+    engine = CoreHarness()
+    engine.add(add_request("a", PROMPT, 2))
+    engine.step()
+    assert engine.core.call(Call(1, "reset_prefix_cache")) == Result(
+        1,
+        "2 of 64 KV blocks are in use by requests: the prefix cache can be reset when no request is running",
+    )
+    engine.run()
+    assert engine.core.call(Call(2, "reset_prefix_cache")) == Result(2)
+    again = engine.add(add_request("b", PROMPT, 2))
+    engine.run()
+    assert again.num_cached_tokens == [0, None]
+
+
+def test_a_call_that_the_engine_does_not_know_says_so():
+    engine = CoreHarness(prefix_caching=False)
+    assert "no call 'sleep'" in engine.core.call(Call(1, "sleep")).error
+    assert "--no-enable-prefix-caching" in engine.core.call(Call(1, "reset_prefix_cache")).error
 
 
 # ---------------------------------------------------------------------------------------------------------- failing

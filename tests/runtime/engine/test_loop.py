@@ -10,7 +10,7 @@ import pytest
 from kvasir.engine.link import FrontendLost, Received
 from kvasir.engine.loop import EngineLoop
 from kvasir.engine.status import EngineStatus
-from kvasir.protocol import Abort, FinishReason, Outputs, Phase
+from kvasir.protocol import Abort, Call, FinishReason, Outputs, Phase, Result
 from runtime.engine.fakes import FRONTEND, CoreHarness, FakeLink, add_request, expected_output
 
 PROMPT = [5, 6, 7]
@@ -128,6 +128,12 @@ def test_the_requests_of_a_lost_frontend_are_aborted(engine):
     assert engine.link.sent.empty()
 
 
+def test_a_call_is_answered_also_by_an_engine_without_work(engine):
+    assert engine.link.idle.wait(WAIT)
+    engine.tell(Call(7, "reset_prefix_cache"))
+    assert engine.outputs() == (FRONTEND, Result(7))
+
+
 def test_a_drain_finishes_running_and_waiting_requests(pool):
     engine = Engine(pool, max_num_seqs=1, drain_settle=0.5)
     begun, go_on = held_step(engine)
@@ -182,7 +188,7 @@ def test_a_step_that_fails_ends_the_loop(pool):
 def test_a_leak_is_found_when_the_engine_goes_idle(pool):
     engine = Engine(pool)
     assert engine.link.idle.wait(WAIT)
-    engine.harness.scheduler.pool.allocate(1)
+    engine.harness.blocks.pool.allocate(1)
     engine.tell(add_request("a", PROMPT, 1))
     with pytest.raises(AssertionError, match="1 of 64 KV blocks belong to no request"):
         engine.ended.result(WAIT)

@@ -12,7 +12,9 @@ from kvasir.config.settings import OpsConfig
 from kvasir.engine.metrics import EngineCollector
 from kvasir.engine.ops import OpsServer
 from kvasir.engine.status import LINK_PATIENCE, STARTUP_LIMIT, EngineStatus
+from kvasir.engine.step_trace import StepPhase
 from kvasir.protocol import Phase, Progress
+from kvasir.worker.step import ScheduledRow, StepInput
 from runtime.engine.fakes import CoreHarness, add_request
 
 STEP_LIMIT = 300.0
@@ -103,6 +105,8 @@ def test_the_status_tells_phase_and_progress(ops, status):
         "message": "",
         "incarnation": "engine-3-abc",
         "rank": 3,
+        "startup_seconds": {},
+        "step": None,
     }
     status.enter(Phase.WARMING)
     assert json.loads(get(ops, "/status")[1])["progress"] is None
@@ -132,9 +136,50 @@ def test_metrics_carry_the_names_and_labels_of_vllm(ops, status, collector):
         f"vllm:num_preemptions_total{labels} 0.0",
         f"vllm:prompt_tokens_total{labels} 5.0",
         f"vllm:generation_tokens_total{labels} 2.0",
+        f"vllm:prefix_cache_queries_total{labels} 5.0",
+        f"vllm:prefix_cache_hits_total{labels} 0.0",
         'kvasir:engine_startup_seconds{engine="3",model_name="demo",phase="Loading"} 1.5',
     ):
         assert line in text
+
+
+def test_metrics_of_the_steps_are_histograms_as_prometheus_counts(ops, status, collector):
+    engine = CoreHarness(num_blocks=16)
+    collector.core, engine.core.trace = engine.core, status.trace
+    for name in "ab":
+        engine.add(add_request(name, [ord(name), 2, 3, 4, 5], 2))
+    for step in (1, 2):
+        status.trace.begin(step)
+        engine.step()
+        status.trace.end()
+    _, text = get(ops, "/metrics")
+    labels = 'engine="3",model_name="demo"'
+    for line in (
+        'vllm:iteration_tokens_total_bucket{engine="3",le="8.0",model_name="demo"} 1.0',
+        'vllm:iteration_tokens_total_bucket{engine="3",le="+Inf",model_name="demo"} 2.0',
+        f"vllm:iteration_tokens_total_sum{{{labels}}} 12.0",
+        'kvasir:step_requests_bucket{engine="3",le="2.0",model_name="demo"} 2.0',
+        f"kvasir:step_requests_sum{{{labels}}} 4.0",
+        f"kvasir:step_seconds_count{{{labels}}} 2.0",
+        'vllm:cache_config_info{block_size="4",enable_prefix_caching="',
+    ):
+        assert line in text
+    for phase in StepPhase:
+        assert f'kvasir:step_phase_seconds_total{{{labels},phase="{phase}"}}' in text
+
+
+def test_the_status_tells_the_current_step(ops, status, clock):
+    status.trace.begin(7)
+    clock.now += 2.5
+    status.trace.enter(StepPhase.EXECUTE, StepInput([], [], [ScheduledRow("a", 3, 1, [])]))
+    assert json.loads(get(ops, "/status")[1])["step"] == {
+        "number": 7,
+        "phase": "execute",
+        "seconds": 2.5,
+        "batch": "1 rows, 1 tokens, the longest a (1 after 3 tokens)",
+    }
+    status.trace.end()
+    assert json.loads(get(ops, "/status")[1])["step"] is None
 
 
 def test_metrics_answer_before_the_engine_is_built(ops):

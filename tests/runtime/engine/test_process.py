@@ -21,7 +21,7 @@ from kvasir.config.settings import LinkConfig
 from kvasir.hub.model import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.params import SamplingParams
-from kvasir.protocol import AddRequest, FinishReason, Outputs, Phase, Progress, RequestOutput
+from kvasir.protocol import AddRequest, Call, FinishReason, Outputs, Phase, Progress, RequestOutput, Result
 
 WAIT = 60.0
 PROMPT = [5, 6, 7, 8]
@@ -37,6 +37,7 @@ class Frontend:
         model = load_model_info(fetch("demo://", weights=False))
         self.phases: list[Phase] = []
         self.outputs: list[RequestOutput] = []
+        self.results: list[Result] = []
         self.lost: list[str] = []
         self._news = asyncio.Event()
         self.link = FrontendLink(
@@ -55,6 +56,10 @@ class Frontend:
         self.outputs += outputs.outputs
         self._news.set()
 
+    def engine_answered(self, engine: Engine, result: Result) -> None:
+        self.results.append(result)
+        self._news.set()
+
     def engine_lost(self, engine: Engine, reason: str) -> None:
         self.lost.append(reason)
         self._news.set()
@@ -70,9 +75,9 @@ class Frontend:
         [engine] = self.link.engines.values()
         return engine
 
-    def ask(self, engine: Engine, request_id: str, max_tokens: int) -> None:
+    def ask(self, engine: Engine, request_id: str, max_tokens: int, prompt: list[int] = PROMPT) -> None:
         params = SamplingParams(max_tokens=max_tokens, seed=0, temperature=0, ignore_eos=True)
-        assert self.link.send(engine.incarnation, AddRequest(request_id, 0, PROMPT, [], params))
+        assert self.link.send(engine.incarnation, AddRequest(request_id, 0, prompt, [], params))
 
     def received(self, request_id: str) -> list[RequestOutput]:
         return [output for output in self.outputs if output.request_id == request_id]
@@ -160,7 +165,10 @@ async def test_an_engine_starts_serves_idles_and_drains(frontend, address):
         _, metrics = page(port, "/metrics")
         assert 'vllm:generation_tokens_total{engine="1",model_name="demo://"} 8.0' in metrics
         assert 'kvasir:engine_startup_seconds{engine="1",model_name="demo://",phase="Loading"}' in metrics
-        assert json.loads(page(port, "/status")[1])["incarnation"] == engine.incarnation
+        status = json.loads(page(port, "/status")[1])
+        assert status["incarnation"] == engine.incarnation
+        assert list(status["startup_seconds"]) == ["Launching", "Starting", "Loading", "Warming"]
+        assert status["step"] is None
 
         frontend.ask(engine, "second", 150)
         await frontend.until(lambda: len(frontend.received("second")) > 2)
@@ -173,6 +181,31 @@ async def test_an_engine_starts_serves_idles_and_drains(frontend, address):
         assert code == 0
         assert "draining: 1 running and 0 waiting requests" in log
         await frontend.until(lambda: bool(frontend.lost))
+
+
+@pytest.mark.parametrize(
+    ("options", "features", "cached"),
+    [
+        ((), ("prefix-cache",), 48),
+        (("--no-enable-prefix-caching",), (), 0),
+        (("--scheduling-policy", "priority", "--async-scheduling"), ("prefix-cache", "priority"), 48),
+    ],
+)
+async def test_an_engine_tells_what_it_can_and_does_it(frontend, address, options, features, cached):
+    async with run_engine(*FAKE, "serve", "demo://", "--link", address, *options) as process:
+        engine = await frontend.ready()
+        assert engine.ready.features == features
+        for name in ("first", "second"):
+            frontend.ask(engine, name, 3, prompt=[7] * 50)
+            await frontend.answer(name)
+        assert [output.num_cached_tokens for output in frontend.received("first")] == [0, None, None]
+        assert [output.num_cached_tokens for output in frontend.received("second")] == [cached, None, None]
+        frontend.link.send(engine.incarnation, Call(3, "reset_prefix_cache"))
+        await frontend.until(lambda: bool(frontend.results))
+        [result] = frontend.results
+        assert (result.id, result.error == "") == (3, cached > 0)
+        process.send_signal(signal.SIGTERM)
+        assert (await ended(process))[0] == 0
 
 
 async def test_a_second_sigterm_ends_at_once(frontend, address):
@@ -195,6 +228,22 @@ async def test_a_failing_step_is_told_to_the_frontend_and_by_the_exit_code(front
         assert log.count("Traceback") == 1  # a fault of ours
         await frontend.until(lambda: bool(frontend.lost))
         assert "RuntimeError: device lost" in frontend.lost[0]
+
+
+async def test_a_step_that_hangs_is_told_with_rank_phase_batch_and_place(frontend, address):
+    command = (*FAKE, "hang", "demo://", "--link", address, "--data-parallel-rank", "2", "--slow-step", "100ms")
+    async with run_engine(*command) as process:
+        port = await ops_port(process)
+        frontend.ask(await frontend.ready(), "a", 8)
+        async with asyncio.timeout(WAIT):
+            while b" takes " not in (line := await process.stderr.readline()):
+                assert line, "the engine has ended"
+        assert b"rank 2: step 1 takes " in line
+        assert (
+            b"in phase execute; 1 rows, 4 tokens, the longest a (4 after 0 tokens); it is at engine/core.py" in line
+        )
+        step = json.loads(page(port, "/status")[1])["step"]
+        assert (step["number"], step["phase"]) == (1, "execute")
 
 
 async def test_a_signal_during_the_start_up_ends_it_with_a_goodbye(frontend, address):

@@ -5,6 +5,7 @@ import pytest
 from kvasir.executor.base import Executor
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model import load_model_info
+from kvasir.worker.step import NewRow, ScheduledRow, StepInput
 from runtime.models.tiny import llama, save
 from runtime.worker.driver import Driver, engine_settings, greedy
 
@@ -23,6 +24,26 @@ def test_it_does_what_its_worker_does(tmp_path: Path) -> None:
         run.add("r", range(2, 30), greedy(6))
     assert driver.run() == reference.run()
     assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_steps_that_are_submitted_run_in_their_order_and_know_the_tokens_of_the_one_before(tmp_path: Path) -> None:
+    """The second and the third step are submitted before anybody knows what the first one samples."""
+    path = save(llama(), tmp_path)
+    prompt = list(range(2, 30))
+    reference = Driver.load(path)
+    reference.add("r", prompt, greedy(3))
+    executor = InProcessExecutor(engine_settings(), load_model_info(path))
+    executor.load(lambda done, total: None)
+    executor.allocate_kv_cache()
+    first = StepInput(
+        [], [NewRow("r", prompt, len(prompt), greedy(3))], [ScheduledRow("r", 0, len(prompt), [1, 2, 3, 4])]
+    )
+    others = [StepInput([], [], [ScheduledRow("r", len(prompt) + place, 1, [])]) for place in range(2)]
+    futures = [executor.submit(step) for step in (first, *others)]
+    assert [future.result().token_ids[0] for future in futures] == reference.run()["r"]
+    with pytest.raises(KeyError):
+        executor.submit(StepInput(["nobody"], [], [])).result()
+    executor.shutdown()
 
 
 def test_shutdown_may_come_at_any_time_and_twice(tmp_path: Path) -> None:

@@ -68,10 +68,12 @@ class Frontend:
     def engine(self) -> ScriptedEngine:
         return self.engines[0]
 
-    async def add_engine(self, script: Script | None = None, *, ready: bool = True) -> ScriptedEngine:
+    async def add_engine(
+        self, script: Script | None = None, *, ready: bool = True, features: tuple[str, ...] = ()
+    ) -> ScriptedEngine:
         """Connect an engine and wait until the frontend knows it (as usable, if it is to be ready)."""
         model, _ = demo_model()
-        engine = ScriptedEngine(self.config.link, model, script or script_for(), rank=len(self.engines))
+        engine = ScriptedEngine(self.config.link, model, script or script_for(), len(self.engines), features)
         self.engines.append(engine)
         engine.start(ready=ready)
         await self.until(

@@ -10,17 +10,30 @@ from kvasir.hub.model import ModelInfo
 from kvasir.protocol import (
     Abort,
     AddRequest,
+    Call,
     Dead,
     EngineStats,
     FinishReason,
     Goodbye,
+    Logprobs,
     Outputs,
     Phase,
     Ready,
     RequestOutput,
+    Result,
 )
 
 TIMEOUT = 30.0
+
+
+def logprobs_of(token_ids: list[int], top: int) -> Logprobs:
+    """A made-up model's: an even token is the most likely one at its place, an odd one none of the most likely."""
+    return Logprobs(
+        token=[-0.25 if token_id % 2 == 0 else -8.5 for token_id in token_ids],
+        rank=[1 if token_id % 2 == 0 else 100 for token_id in token_ids],
+        top_ids=[[token_id + token_id % 2 + n for n in range(top)] for token_id in token_ids],
+        top=[[-0.25 - n for n in range(top)] for _ in token_ids],
+    )
 
 
 @dataclass
@@ -33,6 +46,12 @@ class Script:
     """Stop after so many tokens until `ScriptedEngine.resume`."""
     error: str = ""
     """Fail instead of sending the last token of the answer."""
+    cached: int = 0
+    """Prompt tokens that were found in the prefix cache."""
+    calls: dict[str, str] = field(default_factory=dict)
+    """Method → what a call of it is answered with, an error or nothing; others are not answered."""
+    by_seed: dict[int, list[int]] = field(default_factory=dict)
+    """Other answers for requests of these seeds."""
 
 
 @dataclass
@@ -49,12 +68,15 @@ class Seen:
 
     requests: list[AddRequest] = field(default_factory=list)
     aborted: set[str] = field(default_factory=set)
+    calls: list[str] = field(default_factory=list)
 
 
 class ScriptedEngine:
     """Runs in a thread. Other threads change `script` before they send a request."""
 
-    def __init__(self, config: LinkConfig, model: ModelInfo, script: Script, rank: int = 0) -> None:
+    def __init__(
+        self, config: LinkConfig, model: ModelInfo, script: Script, rank: int = 0, features: tuple[str, ...] = ()
+    ) -> None:
         self.script = script
         self.seen = Seen()
         self.incarnation = new_incarnation(rank)
@@ -67,7 +89,9 @@ class ScriptedEngine:
             fingerprint=model.fingerprint,
             tokenizer_hash=model.tokenizer_hash,
         )
-        self._ready = Ready(block_size=16, num_blocks=1000, max_model_len=model.max_model_len, max_num_seqs=64)
+        self._ready = Ready(
+            block_size=16, num_blocks=1000, max_model_len=model.max_model_len, max_num_seqs=64, features=features
+        )
         self._link = EngineLink(config, identity)
         self._running: dict[str, _Running] = {}
         self._changed = threading.Condition()
@@ -123,6 +147,10 @@ class ScriptedEngine:
         if isinstance(item.message, AddRequest):
             self.seen.requests.append(item.message)
             self._running[item.message.request_id] = _Running(item.frontend, item.message)
+        elif isinstance(item.message, Call):
+            self.seen.calls.append(item.message.method)
+            if (error := self.script.calls.get(item.message.method)) is not None:
+                self._link.send(item.frontend, Result(item.message.id, error))
         elif isinstance(item.message, Abort):
             for request_id in item.message.request_ids:
                 if self._running.pop(request_id, None) is not None:
@@ -131,22 +159,38 @@ class ScriptedEngine:
     def _advance(self, running: _Running) -> None:
         """Send what the script allows now."""
         script = self.script
-        limit = min(running.request.params.max_tokens, len(script.answer) + 1)
+        answer = script.by_seed.get(running.request.params.seed, script.answer)
+        limit = min(running.request.params.max_tokens, len(answer) + 1)
         while running.sent < limit:
             if running.sent == script.pause_at and not running.released:
                 return
             last = running.sent == limit - 1
             if last and script.error:
                 self._send(running, [], FinishReason.ERROR, script.error)
-            elif running.sent == len(script.answer):
+            elif running.sent == len(answer):
                 self._send(running, [script.eos], FinishReason.STOP)
             else:
-                self._send(running, [script.answer[running.sent]], FinishReason.LENGTH if last else None)
+                self._send(running, [answer[running.sent]], FinishReason.LENGTH if last else None)
         del self._running[running.request.request_id]
 
     def _send(self, running: _Running, tokens: list[int], reason: FinishReason | None, error: str = "") -> None:
         request = running.request
-        output = RequestOutput(request.request_id, request.attempt, running.sent, tokens, reason, error=error)
+        output = RequestOutput(
+            request.request_id,
+            request.attempt,
+            running.sent,
+            tokens,
+            reason,
+            error=error,
+            logprobs=None if (top := request.params.logprobs) is None else logprobs_of(tokens, top),
+            prompt_logprobs=self._of_prompt(request) if running.sent == 0 else None,
+            num_cached_tokens=self.script.cached if running.sent == 0 else None,
+            queue_seconds=0.0 if running.sent == 0 else None,
+        )
         running.sent += 1
         stats = EngineStats(waiting=0, running=len(self._running), kv_blocks_used=1, step=running.sent)
         self._link.send(running.frontend, Outputs([output], stats))
+
+    def _of_prompt(self, request: AddRequest) -> Logprobs | None:
+        top = request.params.prompt_logprobs
+        return None if top is None else logprobs_of(request.prompt_token_ids[1:], top)

@@ -54,15 +54,48 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "Hi", "stream_options": {"usage": True}}, "stream_options.usage", "unknown field"),
     ({"prompt": "Hi", "max_token": 5}, "max_token", "did you mean max_tokens?"),
     ({"prompt": "Hi", "model": 5}, "model", "got an integer"),
-    ({"prompt": "Hi", "n": 2}, "n", "not supported yet"),
-    ({"prompt": "Hi", "n": True}, "n", "not supported yet"),
-    ({"prompt": "Hi", "stop": "."}, "stop", "not supported yet"),
-    ({"prompt": "Hi", "logprobs": 0}, "logprobs", "not supported yet"),
-    ({"prompt": "Hi", "echo": True}, "echo", "not supported yet"),
-    ({"prompt": "Hi", "best_of": 2}, "best_of", "not supported yet"),
+    ({"prompt": "Hi", "n": 0}, "n", "expected an integer >= 1"),
+    ({"prompt": "Hi", "n": 129}, "n", "expected an integer <= 128"),
+    ({"prompt": "Hi", "n": True}, "n", "got a boolean"),
+    ({"prompt": ["Hi"] * 1000, "n": 128}, "n", "128 choices for each of 1000 prompts are too many"),
+    ({"prompt": "Hi", "best_of": 1, "n": 2}, "best_of", "less than n"),
+    ({"prompt": "Hi", "best_of": 21}, "best_of", "expected an integer <= 20"),
+    ({"prompt": "Hi", "best_of": 2, "stream": True}, "best_of", "cannot be streamed"),
+    ({"prompt": "Hi", "stop": ""}, "stop", "empty string"),
+    ({"prompt": "Hi", "stop": [5]}, "stop[0]", "got an integer"),
+    ({"prompt": "Hi", "logprobs": 21}, "logprobs", "expected an integer <= 20"),
+    ({"prompt": "Hi", "logprobs": -1}, "logprobs", "expected an integer >= 0"),
+    ({"prompt": "Hi", "logprobs": True}, "logprobs", "got a boolean"),
+    ({"prompt": "Hi", "prompt_logprobs": 21}, "prompt_logprobs", "expected an integer <= 20"),
+    ({"prompt": "Hi", "prompt_logprobs": 0, "stream": True}, "prompt_logprobs", "cannot be streamed"),
+    ({"prompt": "Hi", "min_p": 1.5}, "min_p", "expected a number <= 1"),
+    ({"prompt": "Hi", "presence_penalty": 2.5}, "presence_penalty", "expected a number <= 2"),
+    ({"prompt": "Hi", "frequency_penalty": -2.5}, "frequency_penalty", "expected a number >= -2"),
+    ({"prompt": "Hi", "repetition_penalty": 0}, "repetition_penalty", "expected a number >= 0.01"),
+    ({"prompt": "Hi", "logit_bias": {"5": 101}}, "logit_bias[...]", "expected a number <= 100"),
+    ({"prompt": "Hi", "logit_bias": {"five": 1}}, "logit_bias", "no token id"),
+    ({"prompt": "Hi", "logit_bias": [5]}, "logit_bias", "expected an object"),
+    ({"prompt": "Hi", "bad_words": "x"}, "bad_words", "expected an array"),
+    ({"prompt": "Hi", "bad_words": [""]}, "bad_words", "no word"),
+    ({"prompt": "Hi", "allowed_token_ids": []}, "allowed_token_ids", "length >= 1"),
+    ({"prompt": "Hi", "allowed_token_ids": [-1]}, "allowed_token_ids", "-1 is no token"),
+    ({"prompt": "Hi", "min_tokens": -1}, "min_tokens", "expected an integer >= 0"),
+    ({"prompt": "Hi", "min_tokens": 6, "max_tokens": 5}, "min_tokens", "at most 5 tokens"),
+    ({"prompt": "Hi", "max_tokens": 0, "echo": False}, "max_tokens", "at least 1"),
+    ({"prompt": "Hi", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1"),
+    ({"prompt": "Hi", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "expected an integer >= -1"),
+    ({"prompt": "Hi", "priority": 1}, "priority", "--scheduling-policy priority"),
+    ({"prompt": "Hi", "priority": 2**63}, "priority", "expected an integer <="),
+    ({"prompt": "Hi", "cache_salt": "x" * 1025}, "cache_salt", "length <= 1024"),
+    ({"prompt": "Hi", "request_id": "a b"}, "request_id", "printable"),
+    ({"prompt": "Hi", "request_id": "line\n"}, "request_id", "printable"),
+    (
+        {"prompt": "Hi", "spaces_between_special_tokens": False},
+        "spaces_between_special_tokens",
+        "not supported yet",
+    ),
+    ({"prompt": "Hi", "use_beam_search": True}, "use_beam_search", "not supported yet"),
     ({"prompt": "Hi", "suffix": "!"}, "suffix", "not supported yet"),
-    ({"prompt": "Hi", "logit_bias": {"5": 1}}, "logit_bias", "not supported yet"),
-    ({"prompt": "Hi", "presence_penalty": 0.5}, "presence_penalty", "not supported yet"),
     ({"prompt": "Hi", "store": True}, "store", "not supported yet"),
 ]
 CHAT_CASES: list[tuple[dict[str, Any], str, str]] = [
@@ -96,8 +129,18 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": [USER], "tools": [{"type": "function"}]}, "tools", "not supported yet"),
     ({"messages": [USER], "tool_choice": "required"}, "tool_choice", "not supported yet"),
     ({"messages": [USER], "response_format": {"type": "json_object"}}, "response_format", "not supported yet"),
-    ({"messages": [USER], "logprobs": True}, "logprobs", "not supported yet"),
-    ({"messages": [USER], "n": 2}, "n", "not supported yet"),
+    ({"messages": [USER], "logprobs": 5}, "logprobs", "expected a boolean, got an integer"),
+    ({"messages": [USER], "top_logprobs": 2}, "top_logprobs", "needs logprobs"),
+    ({"messages": [USER], "logprobs": True, "top_logprobs": 21}, "top_logprobs", "expected an integer <= 20"),
+    ({"messages": [USER], "n": 129}, "n", "expected an integer <= 128"),
+    ({"messages": [USER], "best_of": 2}, "best_of", "not supported yet"),
+    ({"messages": [USER], "echo": True}, "echo", "not supported yet"),
+    (
+        {"messages": [USER], "continue_final_message": True, "add_generation_prompt": True},
+        "continue_final_message",
+        "exclude each other",
+    ),
+    ({"messages": [USER], "max_completion_tokens": 3, "min_tokens": 4}, "min_tokens", "at most 3 tokens"),
     ({"messages": [USER], "reasoning_effort": "low"}, "reasoning_effort", "not supported yet"),
 ]
 
@@ -168,7 +211,7 @@ async def test_an_unknown_model_is_404_and_the_served_names_are_told(shared: Fro
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/", "/v1/nothing", "/v1/models/gpt-4", "/v1/completions/", "/docs"]
+    "path", ["/", "/v1", "/v1/", "/v1/nothing", "/v1/models/gpt-4", "/v1/completions/", "/docs/"]
 )
 async def test_an_unknown_path_is_404_in_the_same_body(shared: Frontend, path: str) -> None:
     async with shared.http() as client:

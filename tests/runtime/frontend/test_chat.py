@@ -80,3 +80,46 @@ async def test_what_clients_send_for_their_own_books_is_accepted(frontend: Front
             service_tier="auto",
         )
     assert answer.choices[0].message.content == ANSWER
+
+
+async def test_an_answer_can_continue_the_last_message(frontend: Frontend) -> None:
+    messages = [*QUESTION, {"role": "assistant", "content": "A pod is"}]
+    _, tokenizer = demo_model()
+    for asked in ({}, {"add_generation_prompt": False}):
+        body = {"messages": messages, "continue_final_message": True, **asked}
+        async with frontend.http() as client:
+            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+        text = tokenizer.decode(frontend.engine.seen.requests[-1].prompt_token_ids, skip_special_tokens=False)
+        assert text == "<|begin|><|user|>What is a pod?<|end|><|assistant|>A pod is"
+
+
+async def test_a_prompt_may_end_without_the_beginning_of_an_answer(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        await client.post("/v1/chat/completions", json={"messages": QUESTION, "add_generation_prompt": False})
+    _, tokenizer = demo_model()
+    text = tokenizer.decode(frontend.engine.seen.requests[0].prompt_token_ids, skip_special_tokens=False)
+    assert text == "<|begin|><|user|>What is a pod?<|end|>"
+
+
+async def test_sampling_fields_of_a_chat_reach_the_engine(frontend: Frontend) -> None:
+    async with frontend.openai() as client:
+        await client.chat.completions.create(
+            model=MODEL,
+            messages=QUESTION,  # type: ignore[arg-type]
+            presence_penalty=0.5,
+            frequency_penalty=-2,
+            logit_bias={"11": 100},
+            seed=7,
+            extra_body={
+                "min_p": 0.1,
+                "repetition_penalty": 1.2,
+                "min_tokens": 3,
+                "cache_salt": "tenant",
+                "truncate_prompt_tokens": 4,
+            },
+        )
+    request = frontend.engine.seen.requests[0]
+    params = request.params
+    assert (params.presence_penalty, params.frequency_penalty, params.logit_bias) == (0.5, -2.0, ((11, 100.0),))
+    assert (params.min_p, params.repetition_penalty, params.min_tokens) == (0.1, 1.2, 3)
+    assert (request.cache_salt, len(request.prompt_token_ids)) == ("tenant", 4)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from kvasir.params import SamplingParams
+from kvasir.protocol import FEATURE_PRIORITY
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model, running_frontend
 
 
@@ -83,12 +84,42 @@ async def test_sampling_fields_reach_the_engine(frontend: Frontend) -> None:
         "seed": 42,
         "stop_token_ids": [9, 10],
         "ignore_eos": True,
+        "min_p": 0.05,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
+        "repetition_penalty": 1.1,
+        "logit_bias": {"11": -100, "12": 1.5},
+        "allowed_token_ids": [11, 12, 13],
+        "bad_words": ["pod"],
+        "min_tokens": 2,
+        "logprobs": 3,
+        "prompt_logprobs": 1,
+        "cache_salt": "tenant",
     }
     async with frontend.http() as client:
         assert (await client.post("/v1/completions", json=body)).status_code == 200
-    assert frontend.engine.seen.requests[0].params == SamplingParams(
-        max_tokens=7, seed=42, temperature=0.5, top_p=0.9, top_k=11, stop_token_ids=(9, 10), ignore_eos=True
+    _, tokenizer = demo_model()
+    request = frontend.engine.seen.requests[0]
+    assert request.params == SamplingParams(
+        max_tokens=7,
+        seed=42,
+        temperature=0.5,
+        top_p=0.9,
+        top_k=11,
+        stop_token_ids=(9, 10),
+        ignore_eos=True,
+        min_p=0.05,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        repetition_penalty=1.1,
+        logit_bias=((11, -100.0), (12, 1.5)),
+        allowed_token_ids=(11, 12, 13),
+        bad_words=tuple(tuple(tokenizer.encode(word, add_special_tokens=False)) for word in ("pod", " pod")),
+        min_tokens=2,
+        logprobs=3,
+        prompt_logprobs=1,
     )
+    assert request.cache_salt == "tenant"
 
 
 async def test_the_special_tokens_of_a_text_prompt_can_be_left_out(frontend: Frontend) -> None:
@@ -118,3 +149,44 @@ async def test_when_one_of_many_prompts_finds_no_place_the_others_are_aborted() 
         frontend.engine.resume()
         assert (await waiting).status_code == 200
         await frontend.idle()
+
+
+async def test_a_prompt_can_be_cut_to_its_last_tokens(frontend: Frontend) -> None:
+    context = frontend.service.llm.max_model_len
+    async with frontend.http() as client:
+        for prompt, keep in (([5, 6, 7, 8], 2), ([5] * (2 * context), -1), ("word " * 1000, 4)):
+            body = {"prompt": prompt, "truncate_prompt_tokens": keep, "max_tokens": 5}
+            assert (await client.post("/v1/completions", json=body)).status_code == 200
+    _, tokenizer = demo_model()
+    first, second, third = (request.prompt_token_ids for request in frontend.engine.seen.requests)
+    assert first == [7, 8]
+    assert second == [5] * (context - 5)
+    whole = tokenizer.encode("word " * 1000, add_special_tokens=True)
+    assert third == [whole[0], *whole[-3:]]
+
+
+async def test_the_client_may_choose_the_answers_id_even_twice_at_the_same_time(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        body = {"prompt": "Hi", "request_id": "mine"}
+        answers = await asyncio.gather(*(client.post("/v1/completions", json=body) for _ in range(2)))
+    assert [answer.json()["id"] for answer in answers] == ["cmpl-mine", "cmpl-mine"]
+    assert len({request.request_id for request in frontend.engine.seen.requests}) == 2
+
+
+async def test_a_priority_reaches_engines_that_schedule_by_it() -> None:
+    async with running_frontend(engine=False) as frontend, frontend.http() as client:
+        await frontend.add_engine(features=(FEATURE_PRIORITY,))
+        assert (await client.post("/v1/completions", json={"prompt": "Hi", "priority": -3})).status_code == 200
+        assert frontend.engine.seen.requests[0].priority == -3
+
+
+async def test_special_tokens_are_text_where_that_is_asked_for(frontend: Frontend) -> None:
+    model, tokenizer = demo_model()
+    special = min(tokenizer.special_ids - set(model.eos_token_ids))
+    frontend.engine.script.answer = [*frontend.engine.script.answer, special]
+    name = tokenizer.backend.id_to_token(special)
+    async with frontend.http() as client:
+        for asked, text in (({}, ANSWER), ({"skip_special_tokens": False}, ANSWER + name)):
+            body = {"prompt": "Hi", "max_tokens": 50, **asked}
+            answer = (await client.post("/v1/completions", json=body)).json()
+            assert answer["choices"][0]["text"] == text

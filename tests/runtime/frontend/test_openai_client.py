@@ -26,6 +26,6 @@ async def test_errors_are_the_client_librarys_own_exceptions(frontend: Frontend)
         with pytest.raises(openai.NotFoundError) as missing:
             await client.models.retrieve("gpt-4")
         with pytest.raises(openai.BadRequestError) as bad:
-            await client.completions.create(model=MODEL, prompt="Hi", n=2)
+            await client.completions.create(model=MODEL, prompt="Hi", n=0)
     assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
     assert (bad.value.type, bad.value.param) == ("invalid_request_error", "n")

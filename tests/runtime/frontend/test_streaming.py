@@ -53,6 +53,7 @@ async def test_a_completion_streams_its_text(frontend: Frontend) -> None:
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 async def test_usage_comes_last_without_choices_and_is_null_before(frontend: Frontend, path: str) -> None:
     asked = {"stream_options": {"include_usage": True}, "max_tokens": 50}
+    frontend.engine.script.cached = 3
     prompt = {"messages": QUESTION} if path == CHAT else {"prompt": [5, 6, 7]}
     *chunks, last = await events_of(frontend, path, **asked, **prompt)
     prompt_tokens = len(frontend.engine.seen.requests[0].prompt_token_ids)
@@ -63,7 +64,43 @@ async def test_usage_comes_last_without_choices_and_is_null_before(frontend: Fro
         "prompt_tokens": prompt_tokens,
         "completion_tokens": tokens,
         "total_tokens": prompt_tokens + tokens,
+        "prompt_tokens_details": {"cached_tokens": 3},
     }
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_continuous_usage_grows_with_every_chunk(frontend: Frontend, path: str) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    prompt = {"messages": QUESTION} if path == CHAT else {"prompt": [5, 6, 7]}
+    events = await events_of(frontend, path, stream_options=options, max_tokens=50, **prompt)
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert counts == sorted(counts)
+    assert counts[-1] == len(frontend.engine.script.answer) + 1
+    assert counts[-1] == counts[-2]
+    for event in events:
+        assert event["usage"]["total_tokens"] == (
+            event["usage"]["prompt_tokens"] + event["usage"]["completion_tokens"]
+        )
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        (
+            {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+            "stream_options.continuous_usage_stats",
+        ),
+    ],
+)
+async def test_options_of_streams_that_would_do_nothing_are_refused(
+    frontend: Frontend, path: str, body: dict[str, object], param: str
+) -> None:
+    prompt = {"messages": QUESTION} if path == CHAT else {"prompt": "Hi"}
+    async with frontend.http() as client:
+        response = await client.post(path, json=body | prompt)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
 
 
 async def test_token_ids_of_a_streamed_chat_come_with_their_text(frontend: Frontend) -> None:

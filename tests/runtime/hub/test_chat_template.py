@@ -168,6 +168,28 @@ def test_demo_models_text_is_that_of_transformers() -> None:
     assert_equal_to_transformers(fetch("demo://", weights=False))
 
 
+@pytest.mark.parametrize("name", ["headers", "chatml", "instruct"])
+@pytest.mark.parametrize("content", ["The answer is", " The answer is  ", "", "\n"])
+def test_a_message_that_is_to_be_continued_ends_the_text_as_in_transformers(
+    name: str, content: str, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    path = save(tmp_path, TEMPLATES[name])
+    chat = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": content}]
+    wanted = AutoTokenizer.from_pretrained(path).apply_chat_template(
+        chat, tokenize=False, continue_final_message=True
+    )
+    assert loaded(path).render(chat, add_generation_prompt=False, continue_final_message=True) == wanted
+
+
+def test_a_template_that_cuts_the_last_message_cannot_continue_it() -> None:
+    with pytest.raises(ChatTemplateError, match="cannot be continued"):
+        template("{{ messages[0].content[:3] }}").render(
+            [{"role": "assistant", "content": "The answer"}], continue_final_message=True
+        )
+
+
 def test_tools_reach_the_template_as_in_transformers(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 

@@ -85,8 +85,15 @@ def test_end_of_sequence_comes_from_config_json_where_generation_config_has_none
 
 def test_only_the_generation_defaults_that_are_set_are_given(tmp_path: Path) -> None:
     assert info(tmp_path).generation_defaults == {}
-    generation = {"temperature": None, "top_k": 0, "do_sample": True, "repetition_penalty": 1.1}
-    assert info(tmp_path, generation).generation_defaults == {"top_k": 0}
+    generation = {
+        "temperature": None,
+        "top_k": 0,
+        "do_sample": True,
+        "repetition_penalty": 1.1,
+        "length_penalty": 2,
+    }
+    assert info(tmp_path, generation).generation_defaults == {"top_k": 0, "repetition_penalty": 1.1}
+    assert info(tmp_path, {"min_p": 0.05}).generation_defaults == {"min_p": 0.05}
 
 
 @pytest.mark.parametrize(
@@ -110,7 +117,16 @@ def test_unusable_field_is_named_with_what_it_must_be(tmp_path: Path, fields: di
 
 
 @pytest.mark.parametrize(
-    "generation", [{"temperature": -1}, {"temperature": "hot"}, {"top_p": 0}, {"top_p": 1.5}, {"top_k": 1.5}]
+    "generation",
+    [
+        {"temperature": -1},
+        {"temperature": "hot"},
+        {"top_p": 0},
+        {"top_p": 1.5},
+        {"top_k": 1.5},
+        {"min_p": 1.5},
+        {"repetition_penalty": 0},
+    ],
 )
 def test_unusable_generation_default_is_named(tmp_path: Path, generation: dict[str, Any]) -> None:
     name, value = next(iter(generation.items()))

@@ -6,9 +6,20 @@ from transformers.activations import ACT2FN
 
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.linear import Linear, pack_linears
-from kvasir.layers.norm import RMSNorm
-from kvasir.layers.parameter import Placement
-from kvasir.layers.rotary import LinearScaling, Llama3Scaling, RopeScaling, RotaryEmbedding, rotate_
+from kvasir.layers.mlp import SparseMoE
+from kvasir.layers.norm import OffsetRMSNorm, RMSNorm
+from kvasir.layers.parameter import Placement, weight_loader_of
+from kvasir.layers.rotary import (
+    LinearScaling,
+    Llama3Scaling,
+    LongRopeScaling,
+    Rope,
+    RopeScaling,
+    RotaryEmbedding,
+    YarnScaling,
+    inverse_frequencies,
+    rotate_,
+)
 
 FLOAT32 = Placement(torch.device("cpu"), torch.float32)
 BFLOAT16 = Placement(torch.device("cpu"), torch.bfloat16)
@@ -67,10 +78,28 @@ def test_rms_norm_is_torchs_and_leaves_its_input(placement: Placement) -> None:
     assert torch.allclose(normalised.double(), expected, rtol=torch.finfo(placement.dtype).eps * 2, atol=1e-6)
 
 
-@pytest.mark.parametrize("scaling", [None, LinearScaling(4.0), Llama3Scaling(8.0, 1.0, 4.0, 64)])
+@torch.inference_mode()
+def test_a_weight_around_0_loses_nothing_of_itself_to_the_1() -> None:
+    layer = OffsetRMSNorm(48, 1e-5, BFLOAT16)
+    layer.weight.copy_(torch.full((48,), 1e-3))  # 1 + 1e-3 is 1 in bfloat16
+    x = torch.randn(5, 48)
+    unit = F.rms_norm(x.double(), (48,), eps=1e-5)
+    assert torch.allclose(layer(x).double(), unit * (1 + layer.weight.double()), rtol=1e-5)
+
+
+SCALINGS = [
+    None,
+    LinearScaling(4.0),
+    Llama3Scaling(8.0, 1.0, 4.0, 64),
+    YarnScaling(4.0, 64, 8.0, 1.0, truncate=True, attention_factor=1.0),
+    LongRopeScaling((1.0,) * 12, (4.0,) * 12, 64, 1.0),
+]
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
 @torch.inference_mode()
 def test_rotated_scores_depend_on_the_distance_only(scaling: RopeScaling | None) -> None:
-    rotary = RotaryEmbedding(32, 10000.0, scaling, torch.device("cpu"))
+    rotary = RotaryEmbedding(Rope(24, 10000.0, scaling), 128, torch.device("cpu"))
     q, k = torch.randn(1, 2, 32), torch.randn(1, 2, 32)
 
     def scores(query: int, key: int) -> torch.Tensor:
@@ -88,3 +117,46 @@ def test_activations_of_config_files() -> None:
     x = torch.linspace(-4, 4, 101)
     for name, activation in ACTIVATIONS.items():
         assert torch.allclose(activation(x.clone()), ACT2FN[name](x), atol=1e-6), name
+
+
+def test_the_set_of_longrope_follows_the_longest_context() -> None:
+    rope = Rope(4, 10000.0, LongRopeScaling((1.0, 1.0), (2.0, 4.0), 64, 1.0))
+    assert inverse_frequencies(rope, 64).tolist() == pytest.approx([1, 1 / 100])
+    assert inverse_frequencies(rope, 65).tolist() == pytest.approx([1 / 2, 1 / 400])
+
+
+@pytest.mark.parametrize("renormalise", [False, True])
+@torch.inference_mode()
+def test_a_mixture_gives_each_token_its_experts_by_weight(renormalise: bool) -> None:
+    layer = SparseMoE(
+        16,
+        24,
+        F.silu,
+        experts=6,
+        top_k=2,
+        renormalise=renormalise,
+        placement=Placement(torch.device("cpu"), torch.float32),
+    )
+    randomise(layer)
+    x = torch.randn(9, 16)
+    out = layer(x)
+    for token in range(9):
+        weights, chosen = layer.gate(x[token]).softmax(dim=-1).topk(2)
+        weights = weights / weights.sum() if renormalise else weights
+        parts = [
+            weight * layer.experts[int(expert)](x[token][None])[0]
+            for weight, expert in zip(weights, chosen, strict=True)
+        ]
+        assert torch.allclose(out[token], parts[0] + parts[1], rtol=1e-4, atol=1e-3)
+        assert torch.allclose(layer(x[token : token + 1])[0], out[token], rtol=1e-4, atol=1e-3)
+
+
+def test_a_whole_tensor_fills_all_shards_and_only_once() -> None:
+    layer = Linear(3, {"a": 2, "b": 4}, bias=False, placement=FLOAT32)
+    load = weight_loader_of(layer.weight)
+    load(layer.weight, torch.arange(18.0).view(6, 3), "")
+    assert layer.weight.flatten().tolist() == list(range(18))
+    assert not load.missing
+    for shard, size in (("", 6), ("b", 4)):
+        with pytest.raises(ValueError, match="loaded before"):
+            load(layer.weight, torch.zeros(size, 3), shard)

@@ -72,6 +72,18 @@ def test_live_screen_draws_a_row_per_process_in_order() -> None:
     assert "a note [with brackets]" in output.getvalue()
 
 
+def test_live_screen_draws_a_bar_while_bytes_are_loaded() -> None:
+    output = io.StringIO()
+    screen = LiveScreen([], several=False, console=Console(file=output, force_terminal=True, width=100))
+    loading = state()
+    screen.changed(loading)
+    assert "━" not in output.getvalue()
+    loading.phase, loading.progress = "Loading", (5 * 10**9, 10 * 10**9)
+    screen.changed(loading)
+    screen.close()
+    assert "━━━" in output.getvalue()
+
+
 @pytest.mark.parametrize(("chats", "path"), [(True, "/v1/chat/completions"), (False, "/v1/completions")])
 def test_curl_line_is_a_command_with_a_json_body(
     chats: bool, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

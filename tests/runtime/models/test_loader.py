@@ -12,8 +12,7 @@ from kvasir.hub.model import load_model_info
 from kvasir.hub.weights import weight_files
 from kvasir.layers.parameter import Placement
 from kvasir.models.errors import ModelLoadError
-from kvasir.models.loader import load_weights
-from kvasir.models.registry import build_model
+from kvasir.models.load import load_model
 from runtime.models.tiny import MODELS, gpt2, llama, save
 from runtime.worker.driver import Driver, greedy
 
@@ -22,9 +21,8 @@ PROMPT = list(range(2, 32))
 
 
 def load(path: Path) -> None:
-    info = load_model_info(path)
-    model = build_model(info.architecture, info.config, Placement(torch.device("cpu"), torch.float32))
-    load_weights(model, weight_files(path), lambda done, total: None)
+    placement = Placement(torch.device("cpu"), torch.float32)
+    load_model(load_model_info(path), placement, 16, lambda done, total: None)
 
 
 def greedy_tokens(path: Path) -> list[int]:
@@ -125,7 +123,12 @@ def test_llama_loads_without_the_prefix_and_with_inverse_frequencies(tmp_path: P
 
 @pytest.mark.parametrize(
     ("name", "embedding"),
-    [("llama-mha-tied", "model.embed_tokens.weight"), ("gpt2", "transformer.wte.weight")],
+    [
+        ("llama-mha-tied", "model.embed_tokens.weight"),
+        ("qwen2", "model.embed_tokens.weight"),
+        ("gemma3", "model.embed_tokens.weight"),
+        ("gpt2", "transformer.wte.weight"),
+    ],
 )
 def test_a_tied_weight_may_stand_there_twice_if_it_is_the_same(name: str, embedding: str, tmp_path: Path) -> None:
     path = save(MODELS[name](), tmp_path)
@@ -137,8 +140,9 @@ def test_a_tied_weight_may_stand_there_twice_if_it_is_the_same(name: str, embedd
         load(path)
 
 
-def test_a_sharded_checkpoint_loads_like_a_single_file(tmp_path: Path) -> None:
-    model = llama()
+@pytest.mark.parametrize("name", ["llama-gqa", "qwen3-moe", "gemma2", "phi3", "phi"])
+def test_a_sharded_checkpoint_loads_like_a_single_file(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]()
     model.save_pretrained(tmp_path / "one")
     model.save_pretrained(tmp_path / "many", max_shard_size="150KB")
     assert len(weight_files(tmp_path / "many")) > 2
@@ -166,5 +170,5 @@ def test_an_unknown_architecture_is_refused_with_those_supported(tmp_path: Path)
     path = save(llama(), tmp_path)
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps(config | {"architectures": ["MambaForCausalLM"]}))
-    with pytest.raises(ModelLoadError, match=r"'MambaForCausalLM'.*GPT2LMHeadModel, LlamaForCausalLM"):
+    with pytest.raises(ModelLoadError, match=r"'MambaForCausalLM'.*GPT2LMHeadModel, .*LlamaForCausalLM"):
         load(path)

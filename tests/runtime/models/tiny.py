@@ -1,4 +1,7 @@
-"""Tiny random models, written by transformers, and its logits as the reference."""
+"""Tiny random models, written by transformers, and its logits as the reference.
+
+Windows are shorter than the tests' contexts, so that they cut something off.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,18 +11,28 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GemmaConfig,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
-    LlamaForCausalLM,
+    MistralConfig,
+    Phi3Config,
+    PhiConfig,
+    PreTrainedConfig,
     PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 VOCAB = 256
 SPECIAL = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
 
 
-def llama(**changes: Any) -> PreTrainedModel:
+def decoder(config: type[PreTrainedConfig], **changes: Any) -> PreTrainedModel:
+    """A model of the Llama family."""
     defaults = {
         "vocab_size": VOCAB,
         "hidden_size": 64,
@@ -30,7 +43,11 @@ def llama(**changes: Any) -> PreTrainedModel:
         "max_position_embeddings": 256,
         "initializer_range": 0.2,
     }
-    return _randomised(LlamaForCausalLM(LlamaConfig(**SPECIAL | defaults | changes)))
+    return _randomised(AutoModelForCausalLM.from_config(config(**SPECIAL | defaults | changes)))
+
+
+def llama(**changes: Any) -> PreTrainedModel:
+    return decoder(LlamaConfig, **changes)
 
 
 def gpt2(**changes: Any) -> PreTrainedModel:
@@ -54,6 +71,22 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 32,
 }
 
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "beta_fast": 8.0,
+    "original_max_position_embeddings": 64,
+}
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.3, 1.5, 1.8, 2.0],
+    "long_factor": [1.0, 2.0, 4.0, 8.0, 9.0, 10.0],
+    "partial_rotary_factor": 0.75,
+}
+MOE = {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48}
+
 MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
     {
         "llama-gqa": llama,
@@ -64,6 +97,44 @@ MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
         "llama-linear-rope": lambda: llama(
             rope_parameters={"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}
         ),
+        "llama-yarn-rope": lambda: llama(rope_parameters=YARN_ROPE),
+        "mistral": lambda: decoder(MistralConfig, sliding_window=19, head_dim=32),
+        "mistral-without-window": lambda: decoder(MistralConfig, sliding_window=None),
+        "qwen2": lambda: decoder(Qwen2Config, tie_word_embeddings=True),
+        "qwen2-window": lambda: decoder(
+            Qwen2Config, use_sliding_window=True, sliding_window=24, max_window_layers=1
+        ),
+        "qwen3": lambda: decoder(Qwen3Config, head_dim=32, tie_word_embeddings=True),
+        "qwen3-biases": lambda: decoder(Qwen3Config, head_dim=16, attention_bias=True),
+        "qwen3-moe": lambda: decoder(Qwen3MoeConfig, **MOE, norm_topk_prob=True),
+        "qwen3-moe-and-dense": lambda: decoder(Qwen3MoeConfig, **MOE, mlp_only_layers=[0], decoder_sparse_step=2),
+        "gemma": lambda: decoder(GemmaConfig, head_dim=32, num_key_value_heads=1),
+        "gemma2": lambda: decoder(
+            Gemma2Config,
+            head_dim=24,
+            sliding_window=21,
+            query_pre_attn_scalar=20,
+            attn_logit_softcapping=3.0,
+            final_logit_softcapping=5.0,
+        ),
+        "gemma3": lambda: decoder(
+            Gemma3TextConfig,
+            head_dim=32,
+            sliding_window=17,
+            num_hidden_layers=6,
+            sliding_window_pattern=3,
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        ),
+        "phi3": lambda: decoder(Phi3Config, sliding_window=30),
+        "phi3-long": lambda: decoder(
+            Phi3Config, original_max_position_embeddings=4, rope_parameters=LONG_ROPE, tie_word_embeddings=True
+        ),
+        "phi3-short": lambda: decoder(Phi3Config, original_max_position_embeddings=256, rope_parameters=LONG_ROPE),
+        "phi": lambda: decoder(PhiConfig, partial_rotary_factor=0.5),
+        "phi-normalised": lambda: decoder(PhiConfig, qk_layernorm=True, num_key_value_heads=4),
         "gpt2": gpt2,
         "gpt2-variant": lambda: gpt2(
             scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False, n_inner=96, tie_word_embeddings=False

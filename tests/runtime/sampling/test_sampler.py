@@ -17,7 +17,13 @@ def logits_of(rows: int, vocab: int = V) -> Tensor:
 
 
 def rows_of(
-    count: int, *, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None, first: int = 0
+    count: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    first: int = 0,
 ) -> RandomRows:
     """Rows first, first + 1, ... with seeds 0, 1, ..."""
     filtered = top_k is not None or top_p is not None
@@ -28,13 +34,17 @@ def rows_of(
         positions=torch.zeros(count, dtype=torch.int64),
         top_k=torch.full((count, 1), top_k or V) if filtered else None,
         top_p=torch.full((count, 1), top_p or math.inf, dtype=torch.float64) if filtered else None,
+        min_p=None if min_p is None else torch.full((count, 1), min_p),
     )
 
 
-def keep(logits: Tensor, temperature: float, top_k: int | None, top_p: float | None) -> dict[int, float]:
+def keep(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, min_p: float | None = None
+) -> dict[int, float]:
     """Reference: the probabilities of the tokens that the filters leave, in plain Python."""
     weights = [math.exp(value / temperature) for value in logits.double().tolist()]
-    order = sorted(range(len(weights)), key=lambda token: -weights[token])[: top_k or len(weights)]
+    order = sorted(range(len(weights)), key=lambda token: -weights[token])
+    order = [token for token in order if weights[token] >= (min_p or 0) * weights[order[0]]][: top_k or None]
     total = sum(weights[token] for token in order)
     kept: dict[int, float] = {}
     for token in order:
@@ -61,16 +71,33 @@ def test_bfloat16_logits_are_compared_exactly() -> None:
     assert torch.equal(sample(logits, ()), logits.float().argmax(dim=-1))
 
 
-FILTERS = [(None, None), (1, None), (5, None), (None, 0.5), (None, 0.01), (8, 0.7), (V, 1.0), (V, 0.999)]
+Filters = tuple[int | None, float | None, float | None]
+FILTERS: list[Filters] = [
+    (None, None, None),
+    (1, None, None),
+    (5, None, None),
+    (None, 0.5, None),
+    (None, 0.01, None),
+    (8, 0.7, None),
+    (V, 1.0, None),
+    (V, 0.999, None),
+    (None, None, 0.1),
+    (None, None, 1.0),
+    (6, None, 0.02),
+    (None, 0.6, 0.05),
+    (9, 0.8, 0.05),
+]
 
 
-@pytest.mark.parametrize(("top_k", "top_p"), FILTERS)
+@pytest.mark.parametrize("filters", FILTERS)
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_frequencies_are_those_of_the_reference(top_k: int | None, top_p: float | None, temperature: float) -> None:
+def test_frequencies_are_those_of_the_reference(filters: Filters, temperature: float) -> None:
+    top_k, top_p, min_p = filters
     count = 20_000
     logits = logits_of(1).expand(count, V)
-    expected = keep(logits[0], temperature, top_k, top_p)
-    random = rows_of(count, temperature=temperature, top_k=top_k, top_p=None if top_p == 1.0 else top_p)
+    expected = keep(logits[0], temperature, top_k, top_p, min_p)
+    top_p = None if top_p == 1.0 else top_p
+    random = rows_of(count, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     drawn = torch.bincount(sample(logits, (random,)), minlength=V).tolist()
     for token, seen in enumerate(drawn):
         probability = expected.get(token, 0.0)
@@ -78,18 +105,17 @@ def test_frequencies_are_those_of_the_reference(top_k: int | None, top_p: float 
         assert abs(seen - count * probability) <= 5 * spread + 1, f"token {token}"
 
 
-@pytest.mark.parametrize(("top_k", "top_p"), FILTERS)
-def test_the_drawn_token_wins_the_race_among_those_the_reference_keeps(
-    top_k: int | None, top_p: float | None
-) -> None:
+@pytest.mark.parametrize("filters", FILTERS)
+def test_the_drawn_token_wins_the_race_among_those_the_reference_keeps(filters: Filters) -> None:
     """Row by row, not only in the mean."""
     count = 300
+    top_k, top_p, min_p = filters
     logits = logits_of(count)
-    random = rows_of(count, top_k=top_k, top_p=top_p)
+    random = rows_of(count, top_k=top_k, top_p=top_p, min_p=min_p)
     drawn = sample(logits, (random,)).tolist()
     noise = exponential(random.seeds, random.positions, V).tolist()
     for row in range(count):
-        times = {token: noise[row][token] / p for token, p in keep(logits[row], 1.0, top_k, top_p).items()}
+        times = {token: noise[row][token] / p for token, p in keep(logits[row], 1.0, *filters).items()}
         assert drawn[row] == min(times, key=times.__getitem__)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model import load_model_info
 from kvasir.params import SamplingParams
+from kvasir.protocol import Logprobs
 from kvasir.worker.step import NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker import Worker
 
@@ -23,7 +24,11 @@ DEFAULTS: dict[str, Any] = {
     "max_model_len": 256,
     "max_num_seqs": 40,
     "max_num_batched_tokens": 8192,
+    "long_prefill_token_threshold": None,
+    "scheduling_policy": "fcfs",
+    "async_scheduling": False,
     "block_size": 8,
+    "enable_prefix_caching": True,
     "kv_cache_memory_bytes": 2**24,
     "gpu_memory_utilization": 0.9,
     "num_blocks": None,
@@ -51,6 +56,8 @@ class Request:
     prompt: list[int]
     params: SamplingParams
     outputs: list[int] = field(default_factory=list)
+    logprobs: list[Logprobs] = field(default_factory=list)
+    prompt_logprobs: list[Logprobs] = field(default_factory=list)
     computed: int = 0
     blocks: list[int] = field(default_factory=list)
 
@@ -71,6 +78,8 @@ class Driver:
         self._requests: dict[str, Request] = {}
         self._finished: list[str] = []
         self._new: list[str] = []
+        self.done: dict[str, Request] = {}
+        """Requests that were finished, by id; of an id used anew the latest."""
         self.steps = 0
 
     @classmethod
@@ -96,7 +105,8 @@ class Driver:
         request = self._requests[request_id]
         self._finished.append(request_id)
         self._free += reversed(request.blocks)
-        self.add(request_id, request.prompt, request.params, request.outputs)
+        self._new.append(request_id)
+        request.computed, request.blocks = 0, []
 
     def step(self, budget: int = 8192) -> None:
         """Compute up to `budget` tokens, split over the requests in order."""
@@ -116,8 +126,12 @@ class Driver:
         output = self.worker.execute(step)
         self.steps += 1
         assert len(output.token_ids) == len(scheduled)
-        for (request, count, _), token in zip(scheduled, output.token_ids, strict=True):
+        for place, ((request, count, _), token) in enumerate(zip(scheduled, output.token_ids, strict=True)):
             request.computed += count
+            if place in output.logprobs:
+                request.logprobs.append(output.logprobs[place])
+            if place in output.prompt_logprobs:
+                request.prompt_logprobs.append(output.prompt_logprobs[place])
             assert (token == NO_TOKEN) == (request.computed < len(request.tokens))
             if token != NO_TOKEN:
                 request.outputs.append(token)
@@ -126,7 +140,8 @@ class Driver:
         """Take the requests that are done out; their outputs by id."""
         done = {name: request.outputs for name, request in self._requests.items() if request.done}
         for name in done:
-            self._free += reversed(self._requests.pop(name).blocks)
+            request = self.done[name] = self._requests.pop(name)
+            self._free += reversed(request.blocks)
             self._finished.append(name)
         return done
 

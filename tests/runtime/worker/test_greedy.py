@@ -96,7 +96,7 @@ def test_continued_from_tokens_that_another_engine_emitted(driver: Driver) -> No
     assert driver.run()["rest"] == whole
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "llama3-rope", "gpt2"])
+@pytest.mark.parametrize("name", ["llama-gqa", "llama3-rope", "mistral", "gemma2", "phi3-long", "gpt2"])
 def test_bfloat16_chooses_tokens_within_its_rounding_of_the_best(name: str, tmp_path: Path) -> None:
     """What rounding costs is measured, on the same tokens: transformers in bfloat16 against itself in float32.
 

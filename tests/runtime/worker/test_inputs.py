@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from kvasir.layers.attention import HeadShape
 from kvasir.layers.parameter import Placement
 from kvasir.params import SamplingParams
 from kvasir.worker.inputs import InputBuilder, StepBatch
@@ -23,7 +24,7 @@ class Table:
             self.table,
             Placement(torch.device("cpu"), torch.float32),
             block_size=BLOCK,
-            kv_heads=KV_HEADS,
+            heads=HeadShape(4 * KV_HEADS, KV_HEADS, head_dim=8),
             vocab_size=100,
             gather_blocks=GATHER_BLOCKS,
         )
@@ -62,7 +63,7 @@ def test_only_rows_that_reach_their_last_token_are_sampled() -> None:
     table.add("decode", 8)
     batch = table.build(("partly", 0, 6), ("wholly", 0, 5), ("decode", 7, 1))
     assert batch.sampled is not None
-    assert batch.sampled.tolist() == [0, 11]
+    assert batch.sampled.tolist() == [0, 5]  # shorter prompts stand first
     assert batch.rows.tolist() == [table.table.row_of("decode"), table.table.row_of("wholly")]
     assert batch.outputs.tolist() == [2, 1]
 
@@ -129,22 +130,11 @@ def test_a_chunk_sees_what_stands_before_each_of_its_tokens() -> None:
     assert first.pieces is None
 
 
-def test_random_rows_carry_their_parameters_and_output_positions() -> None:
+def test_whole_prompts_of_one_length_are_one_chunk() -> None:
     table = Table()
-    table.add("greedy", 4)
-    table.add("plain", 9, SamplingParams(max_tokens=9, seed=-7, temperature=0.5), prompt=6)
-    table.add("top_k", 5, SamplingParams(max_tokens=9, seed=8, top_k=3))
-    table.add("top_p", 6, SamplingParams(max_tokens=9, seed=9, top_p=0.25))
-    plain, filtered = table.build(("top_p", 5, 1), ("plain", 8, 1), ("greedy", 3, 1), ("top_k", 4, 1)).random_rows
-    assert plain.rows.tolist() == [3]  # by length
-    assert plain.temperature.tolist() == [[0.5]]
-    assert plain.seeds.tolist() == [-7]
-    assert plain.positions.tolist() == [3]
-    assert plain.top_k is None
-    assert plain.top_p is None
-    assert filtered.rows.tolist() == [1, 2]
-    assert filtered.positions.tolist() == [0, 0]
-    assert filtered.top_k is not None
-    assert filtered.top_p is not None
-    assert filtered.top_k.tolist() == [[3], [100]]
-    assert filtered.top_p.tolist() == [[float("inf")], [0.25]]
+    for name, tokens in (("a", 5), ("b", 7), ("c", 5), ("known", 9)):
+        table.add(name, tokens)
+    short, long, rest = table.build(("a", 0, 5), ("b", 0, 7), ("known", 4, 5), ("c", 0, 5)).plan.prefill
+    assert (short.requests, short.tokens) == (2, slice(0, 10))
+    assert (long.requests, long.tokens) == (1, slice(10, 17))
+    assert (rest.requests, rest.tokens, rest.length) == (1, slice(17, 22), 9)

@@ -12,7 +12,7 @@ from runtime.worker.driver import Driver
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
-    return Driver.load(save(llama(), tmp_path_factory.mktemp("llama")))
+    return Driver.load(save(llama(), tmp_path_factory.mktemp("llama")), max_num_seqs=100)
 
 
 def prompt_of(length: int) -> list[int]:
@@ -24,6 +24,13 @@ KINDS = [
     SamplingParams(max_tokens=20, seed=-5, temperature=3.0, top_k=20),
     SamplingParams(max_tokens=20, seed=2**62, temperature=2.0, top_p=0.7),
     SamplingParams(max_tokens=20, seed=0, temperature=0.7, top_k=40, top_p=0.95),
+    SamplingParams(max_tokens=20, seed=1, temperature=2.0, min_p=0.05),
+    SamplingParams(max_tokens=20, seed=1, temperature=2.0, min_p=0.01, top_p=0.9),
+    SamplingParams(max_tokens=20, seed=1, temperature=3.0, min_tokens=12, stop_token_ids=tuple(range(128))),
+    SamplingParams(max_tokens=20, seed=2, temperature=1.5, repetition_penalty=1.3, top_k=30),
+    SamplingParams(max_tokens=20, seed=3, frequency_penalty=0.8, presence_penalty=-0.5, logit_bias=((9, 5.0),)),
+    SamplingParams(max_tokens=20, seed=4, allowed_token_ids=(5, 6, 7, 8), bad_words=((5,), (6, 7), (7, 8, 6))),
+    SamplingParams(max_tokens=20, seed=0, temperature=0.0, repetition_penalty=1.5, frequency_penalty=0.5),
     SamplingParams(max_tokens=20, seed=0, temperature=0.0),
 ]
 
@@ -64,6 +71,27 @@ def test_other_seeds_draw_other_tokens(driver: Driver) -> None:
 def test_temperature_0_is_greedy_whatever_the_filters(driver: Driver) -> None:
     filtered = SamplingParams(max_tokens=20, seed=3, temperature=0.0, top_k=5, top_p=0.2)
     assert alone(driver, filtered) == alone(driver, KINDS[-1])
+
+
+def test_bad_words_never_come_and_other_tokens_than_the_allowed_ones_neither(driver: Driver) -> None:
+    bad_words = ((5,), (6, 7), (7, 8, 6), (8, 8, 8))
+    params = SamplingParams(
+        max_tokens=200, seed=4, temperature=50.0, allowed_token_ids=(5, 6, 7, 8), bad_words=bad_words
+    )
+    outputs = alone(driver, params)
+    assert set(outputs) == {6, 7, 8}
+    for word in bad_words:
+        for place in range(len(outputs)):
+            assert tuple(outputs[place : place + len(word)]) != word
+
+
+def test_end_of_sequence_and_stop_tokens_wait_for_min_tokens(driver: Driver) -> None:
+    """The tiny model's end-of-sequence token is 1; the engine, which would stop at it, is not here."""
+    bias = ((1, 100.0), (3, 100.0))
+    params = SamplingParams(max_tokens=20, seed=4, min_tokens=7, stop_token_ids=(3,), logit_bias=bias)
+    outputs = alone(driver, params)
+    assert {1, 3}.isdisjoint(outputs[:7])
+    assert {1, 3}.issuperset(outputs[7:])
 
 
 def test_first_tokens_are_drawn_as_often_as_their_probability_says(driver: Driver, tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """POST /v1/chat/completions: a conversation in, the assistant's next message out."""
 
 import time
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 import orjson
 from fastapi import APIRouter
@@ -13,55 +13,60 @@ from starlette.responses import Response
 from kvasir.client.async_llm import Delta
 from kvasir.client.errors import InvalidRequest
 from kvasir.client.input_processor import Prompted
+from kvasir.frontend import logprobs
 from kvasir.frontend.body import read_json
+from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation import Choice, Generation
+from kvasir.frontend.request_log import record_of
 from kvasir.frontend.service import Service, service_of
 from kvasir.frontend.sse import Chunks, EventStream
 from kvasir.frontend.types.chat import CHAT, ChatRequest
 from kvasir.frontend.types.fields import parse
+
+OBJECT = "chat.completion"
 
 router = APIRouter()
 
 
 @router.post("/v1/chat/completions")
 async def create_chat_completion(request: Request) -> Response:
+    """A conversation in, the assistant's next message out."""
     service = service_of(request)
     body = parse(await read_json(request, service.max_request_bytes), CHAT)
+    body.check()
     model = service.model_name(body.model)
-    generation = Generation(service.llm, f"chatcmpl-{uuid.uuid4().hex}", [await _prepare(service, body)])
+    generation = Generation(service.llm, body.ids("chatcmpl"), [await _prepare(service, body)], body.n)
+    record_of(request).follow(model, generation)
     created = int(time.time())
+    writer = _Writer(service, body)
     if body.stream:
-        chunks = Chunks(generation.id, "chat.completion.chunk", created, model, body.include_usage)
-        return EventStream(_stream(generation, chunks, body.return_token_ids), service.live)
+        chunks = Chunks(generation.id, f"{OBJECT}.chunk", created, model, body.include_usage)
+        return EventStream(_stream(generation, chunks, writer), service.live)
     async with service.live.watch(request.receive):
-        (choice,) = await generation.choices()
-    answer = {
-        "id": generation.id,
-        "object": "chat.completion",
-        "created": created,
-        "model": model,
-        "choices": [_choice(choice, body.return_token_ids)],
-        "usage": generation.usage,
-    }
-    if body.return_token_ids:
-        answer["prompt_token_ids"] = choice.prompt_token_ids
-    return Response(orjson.dumps(answer), media_type="application/json")
+        choices = await generation.choices(body.n)
+        head = {"id": generation.id, "object": OBJECT, "created": created, "model": model}
+        answer = await logprobs.written(
+            writer.entries(choices), lambda: orjson.dumps(head | writer.answer(choices, generation.usage))
+        )
+    return Response(answer, media_type="application/json")
 
 
 async def _prepare(service: Service, body: ChatRequest) -> Prompted:
+    if body.n > service.max_prompts:
+        raise bad_field("n", f"n: {body.n} choices are too many, ask for at most {service.max_prompts}")
     newer = body.max_completion_tokens is not None
-    processor = service.llm.input
-    prompt = await processor.render_chat(body.template_messages(), **body.template_variables())
+    max_tokens = body.max_completion_tokens if newer else body.max_tokens
+    llm = service.llm
+    keep = body.kept_prompt_tokens(llm.max_model_len, max_tokens)
+    prompt = await llm.input.render_chat(body.template_messages(), keep, **body.template_variables())
     try:
-        return processor.prepare(
+        return llm.input.prepare(
             prompt,
-            max_tokens=body.max_completion_tokens if newer else body.max_tokens,
-            temperature=body.temperature,
-            top_p=body.top_p,
-            top_k=body.top_k,
-            seed=body.seed,
-            stop_token_ids=body.stop_token_ids,
-            ignore_eos=body.ignore_eos,
+            body,
+            max_tokens=max_tokens,
+            logprobs=body.wanted_logprobs,
+            priority=body.priority,
+            cache_salt=body.cache_salt,
         )
     except InvalidRequest as error:  # name the field that this endpoint has
         if error.param == "prompt":
@@ -71,53 +76,87 @@ async def _prepare(service: Service, body: ChatRequest) -> Prompted:
         raise
 
 
-async def _stream(generation: Generation, chunks: Chunks, with_token_ids: bool) -> AsyncGenerator[bytes, None]:
-    first = True
+async def _stream(generation: Generation, chunks: Chunks, writer: "_Writer") -> AsyncGenerator[bytes, None]:
+    begun: set[int] = set()
     async with aclosing(generation.events()) as events:
-        async for _, delta in events:
-            event = chunks.choice(_delta(delta, with_token_ids))
-            if first:
-                first = False
-                event = _opening(generation, chunks, with_token_ids) + event
+        async for index, delta in events:
+            usage = generation.usage if writer.continuous_usage else None
+            event = chunks.choice(writer.delta(index, delta), usage)
+            if index not in begun:
+                begun.add(index)
+                event = writer.opening(index, generation, chunks, usage) + event
             yield event
     yield chunks.end(generation.usage)
 
 
-def _opening(generation: Generation, chunks: Chunks, with_token_ids: bool) -> bytes:
-    """The chunk before the first text: who speaks."""
-    choice: dict[str, object] = {
-        "index": 0,
-        "delta": {"role": "assistant", "content": ""},
-        "logprobs": None,
-        "finish_reason": None,
-    }
-    if with_token_ids:
-        return chunks.choice_with(choice, prompt_token_ids=generation.prompts[0].prompt_token_ids)
-    return chunks.choice(choice)
+class _Writer:
+    """Choices as one request wants them told."""
 
+    def __init__(self, service: Service, body: ChatRequest) -> None:
+        self._token_ids = body.return_token_ids
+        self._top = body.wanted_logprobs
+        self._prompt_top = body.prompt_logprobs
+        self._names = logprobs.TokenNames(service.llm.detokenizer, body.return_tokens_as_token_ids)
+        self.continuous_usage = body.continuous_usage
 
-def _delta(delta: Delta, with_token_ids: bool) -> dict[str, object]:
-    choice: dict[str, object] = {
-        "index": 0,
-        "delta": {"content": delta.text} if delta.text else {},
-        "logprobs": None,
-        "finish_reason": delta.finish_reason,
-    }
-    if delta.stop_token_id is not None:
-        choice["stop_reason"] = delta.stop_token_id
-    if with_token_ids:
-        choice["token_ids"] = delta.token_ids
-    return choice
+    def opening(self, index: int, generation: Generation, chunks: Chunks, usage: dict[str, Any] | None) -> bytes:
+        """The chunk before the first text: who speaks."""
+        choice = {
+            "index": index,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        if self._token_ids:
+            prompt = generation.prompts[index].prompt_token_ids
+            return chunks.choice_with(choice, usage, prompt_token_ids=prompt)
+        return chunks.choice(choice, usage)
 
+    def delta(self, index: int, delta: Delta) -> dict[str, Any]:
+        choice: dict[str, Any] = {
+            "index": index,
+            "delta": {"content": delta.text} if delta.text else {},
+            "logprobs": None if self._top is None else self._logprobs(delta, self._top),
+            "finish_reason": delta.finish_reason,
+        }
+        if delta.stop_reason is not None:
+            choice["stop_reason"] = delta.stop_reason
+        if self._token_ids:
+            choice["token_ids"] = delta.token_ids
+        return choice
 
-def _choice(choice: Choice, with_token_ids: bool) -> dict[str, object]:
-    result: dict[str, object] = {
-        "index": 0,
-        "message": {"role": "assistant", "content": choice.text, "refusal": None},
-        "logprobs": None,
-        "finish_reason": choice.finish_reason,
-        "stop_reason": choice.stop_token_id,
-    }
-    if with_token_ids:
-        result["token_ids"] = choice.token_ids
-    return result
+    def answer(self, choices: list[Choice], usage: dict[str, Any]) -> dict[str, Any]:
+        """The fields of the answer beside its head."""
+        answer: dict[str, Any] = {
+            "choices": [self._choice(index, choice) for index, choice in enumerate(choices)],
+            "usage": usage,
+        }
+        prompt, scores = choices[0].prompted.prompt_token_ids, choices[0].prompt_logprobs
+        if self._token_ids:
+            answer["prompt_token_ids"] = prompt
+        if self._prompt_top is not None and scores is not None:
+            answer["prompt_logprobs"] = logprobs.of_prompt(self._names, prompt, scores, self._prompt_top)
+        return answer
+
+    def entries(self, choices: list[Choice]) -> int:
+        """Log probabilities that an answer with them holds."""
+        of_output = 0 if self._top is None else (self._top + 1) * sum(len(choice.token_ids) for choice in choices)
+        prompt = choices[0].prompted.prompt_token_ids
+        return of_output + (0 if self._prompt_top is None else (self._prompt_top + 1) * len(prompt))
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        result: dict[str, Any] = {
+            "index": index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": None if self._top is None else self._logprobs(choice, self._top),
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+        }
+        if self._token_ids:
+            result["token_ids"] = choice.token_ids
+        return result
+
+    def _logprobs(self, tokens: Delta | Choice, top: int) -> dict[str, Any] | None:
+        if tokens.logprobs is None:  # it has no tokens
+            return None
+        return logprobs.of_chat(self._names, tokens.token_ids, tokens.logprobs, top)

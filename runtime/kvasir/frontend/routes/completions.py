@@ -1,21 +1,24 @@
-"""POST /v1/completions: text or tokens in, text out; one choice per prompt."""
+"""POST /v1/completions: text or tokens in, text out; `n` choices per prompt."""
 
 import asyncio
 import time
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
 
 import orjson
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kvasir.client.async_llm import Delta
 from kvasir.client.input_processor import Prompted
+from kvasir.frontend import logprobs
 from kvasir.frontend.body import read_json
+from kvasir.frontend.completion_writer import CompletionWriter
 from kvasir.frontend.errors import bad_field
-from kvasir.frontend.generation import Choice, Generation
+from kvasir.frontend.generation import Generation
+from kvasir.frontend.request_log import record_of
 from kvasir.frontend.service import Service, service_of
 from kvasir.frontend.sse import Chunks, EventStream
 from kvasir.frontend.types.completions import COMPLETION, DEFAULT_MAX_TOKENS, CompletionRequest
@@ -26,34 +29,52 @@ OBJECT = "text_completion"
 router = APIRouter()
 
 
+@dataclass(frozen=True)
+class _Prompt:
+    prompted: Prompted
+    echo: str
+    """The text that comes before each of its choices."""
+
+
 @router.post("/v1/completions")
 async def create_completion(request: Request) -> Response:
+    """Text or tokens in, text out."""
     service = service_of(request)
     body = parse(await read_json(request, service.max_request_bytes), COMPLETION)
+    body.check()
     model = service.model_name(body.model)
-    generation = Generation(service.llm, f"cmpl-{uuid.uuid4().hex}", await _prepare(service, body))
+    prompts = await _prepare(service, body)
+    generation = Generation(
+        service.llm, body.ids("cmpl"), [each.prompted for each in prompts], body.candidates, body.prompt_only
+    )
+    record_of(request).follow(model, generation)
     created = int(time.time())
+    writer = CompletionWriter(service.llm.detokenizer, body, [each.echo for each in prompts])
     if body.stream:
         chunks = Chunks(generation.id, OBJECT, created, model, body.include_usage)
-        return EventStream(_stream(generation, chunks, body.return_token_ids), service.live)
+        return EventStream(_stream(generation, chunks, writer, body.continuous_usage), service.live)
     async with service.live.watch(request.receive):
-        choices = await generation.choices()
-    answer = {
-        "id": generation.id,
-        "object": OBJECT,
-        "created": created,
-        "model": model,
-        "choices": [_choice(i, choice, body.return_token_ids) for i, choice in enumerate(choices)],
-        "usage": generation.usage,
-    }
-    return Response(orjson.dumps(answer), media_type="application/json")
+        choices = await generation.choices(body.n)
+        head = {"id": generation.id, "object": OBJECT, "created": created, "model": model}
+        answer = await logprobs.written(
+            sum(map(writer.entries, choices)),
+            lambda: orjson.dumps(head | {"choices": writer.choices(choices), "usage": generation.usage}),
+        )
+    return Response(answer, media_type="application/json")
 
 
-async def _prepare(service: Service, body: CompletionRequest) -> list[Prompted]:
+async def _prepare(service: Service, body: CompletionRequest) -> list[_Prompt]:
     prompts = body.prompts()
     if len(prompts) > service.max_prompts:
         raise bad_field(
             "prompt", f"prompt: {len(prompts)} prompts are too many, send at most {service.max_prompts}"
+        )
+    if len(prompts) * body.candidates > service.max_prompts:
+        name = "n" if body.best_of is None else "best_of"
+        raise bad_field(
+            name,
+            f"{name}: {body.candidates} choices for each of {len(prompts)} prompts are too many, ask for at most "
+            f"{service.max_prompts} in all",
         )
     prepared = []
     for prompt in prompts:
@@ -62,60 +83,44 @@ async def _prepare(service: Service, body: CompletionRequest) -> list[Prompted]:
     return prepared
 
 
-async def _prepare_one(service: Service, body: CompletionRequest, prompt: str | list[int]) -> Prompted:
+async def _prepare_one(service: Service, body: CompletionRequest, prompt: str | list[int]) -> _Prompt:
     llm = service.llm
+    max_tokens = 1 if body.prompt_only else body.max_tokens
+    keep = body.kept_prompt_tokens(llm.max_model_len, max_tokens or DEFAULT_MAX_TOKENS)
     if isinstance(prompt, str):
-        prompt = await llm.input.tokenize(prompt, body.add_special_tokens)
-    max_tokens = body.max_tokens
-    if max_tokens is None and len(prompt) + DEFAULT_MAX_TOKENS <= llm.max_model_len:
+        tokens = await llm.input.tokenize(prompt, body.add_special_tokens, keep)
+    else:
+        tokens = prompt if keep is None else prompt[-keep:]
+    if max_tokens is None and len(tokens) + DEFAULT_MAX_TOKENS <= llm.max_model_len:
         max_tokens = DEFAULT_MAX_TOKENS
-    return llm.input.prepare(
-        prompt,
+    prompted = llm.input.prepare(
+        tokens,
+        body,
         max_tokens=max_tokens,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=body.top_k,
-        seed=body.seed,
-        stop_token_ids=body.stop_token_ids,
-        ignore_eos=body.ignore_eos,
+        logprobs=body.needed_logprobs,
+        prompt_logprobs=body.logprobs if body.echo else None,
+        priority=body.priority,
+        cache_salt=body.cache_salt,
     )
+    if not body.echo:
+        return _Prompt(prompted, "")
+    if isinstance(prompt, str) and keep is None:
+        return _Prompt(prompted, prompt)
+    return _Prompt(prompted, await llm.input.detokenize(tokens, body.skip_special_tokens))
 
 
-async def _stream(generation: Generation, chunks: Chunks, with_token_ids: bool) -> AsyncGenerator[bytes, None]:
-    begun: set[int] = set()
+async def _stream(
+    generation: Generation, chunks: Chunks, writer: CompletionWriter, continuous_usage: bool
+) -> AsyncGenerator[bytes, None]:
     async with aclosing(generation.events()) as events:
         async for index, delta in events:
-            choice = _delta(index, delta)
-            if with_token_ids:
-                choice["token_ids"] = delta.token_ids
-                if index not in begun:
-                    begun.add(index)
-                    choice["prompt_token_ids"] = generation.prompts[index].prompt_token_ids
-            yield chunks.choice(choice)
+            usage = generation.usage if continuous_usage else None
+            prompted = generation.prompts[index]
+            if writer.top is None:
+                choice = writer.delta(index, delta, prompted)
+            else:
+                choice = await logprobs.written(
+                    writer.entries(delta), partial(writer.delta, index, delta, prompted)
+                )
+            yield chunks.choice(choice, usage)
     yield chunks.end(generation.usage)
-
-
-def _delta(index: int, delta: Delta) -> dict[str, object]:
-    choice: dict[str, object] = {
-        "index": index,
-        "text": delta.text,
-        "logprobs": None,
-        "finish_reason": delta.finish_reason,
-    }
-    if delta.stop_token_id is not None:
-        choice["stop_reason"] = delta.stop_token_id
-    return choice
-
-
-def _choice(index: int, choice: Choice, with_token_ids: bool) -> dict[str, object]:
-    result: dict[str, object] = {
-        "index": index,
-        "text": choice.text,
-        "logprobs": None,
-        "finish_reason": choice.finish_reason,
-        "stop_reason": choice.stop_token_id,
-    }
-    if with_token_ids:
-        result["token_ids"] = choice.token_ids
-        result["prompt_token_ids"] = choice.prompt_token_ids
-    return result

@@ -14,12 +14,14 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> Response:
+    """The names of the model that is served."""
     service = service_of(request)
     return _json({"object": "list", "data": [_model(service, name) for name in service.model_names]})
 
 
 @router.get("/v1/models/{name:path}")
 async def retrieve_model(request: Request) -> Response:
+    """One of them."""
     service = service_of(request)
     return _json(_model(service, service.model_name(request.path_params["name"])))
 

@@ -1,5 +1,4 @@
-"""What probes, operators and Prometheus ask: /health, /health/live, /health/ready, /metrics, /version,
-/openapi.json."""
+"""What probes, operators and Prometheus ask: /health, /health/live, /health/ready, /ping, /metrics, /version."""
 
 from typing import Any
 
@@ -11,7 +10,6 @@ from starlette.responses import Response
 from kvasir import __version__
 from kvasir.client.engine import Engine
 from kvasir.frontend.metrics import CONTENT_TYPE
-from kvasir.frontend.openapi import describe
 from kvasir.frontend.service import service_of
 
 router = APIRouter()
@@ -41,19 +39,23 @@ async def health(request: Request) -> Response:
     return _json(200 if usable else 503, body)
 
 
+@router.get("/ping")
+@router.post("/ping")
+async def ping(request: Request) -> Response:
+    """The same as /health, under the name that SageMaker asks for."""
+    return await health(request)
+
+
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
+    """For Prometheus; docs/metrics.md lists them."""
     return Response(service_of(request).metrics.render(), headers={"content-type": CONTENT_TYPE})
 
 
 @router.get("/version")
 async def version(request: Request) -> Response:
+    """Of kvasir."""
     return _json(200, {"version": __version__})
-
-
-@router.get("/openapi.json", include_in_schema=False)
-async def openapi(request: Request) -> Response:
-    return _json(200, describe(request.app))
 
 
 def _engine(engine: Engine) -> dict[str, Any]:

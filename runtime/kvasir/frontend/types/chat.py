@@ -4,12 +4,20 @@ from typing import Any
 
 import msgspec
 
+from kvasir.client.sampling_fields import TopLogprobs
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.types.fields import Schema
 from kvasir.frontend.types.generation import CHILDREN, NOT_YET, GenerationRequest
 
 ROLES = ("system", "developer", "user", "assistant")
-RESERVED_VARIABLES = {"self", "messages", "tools", "documents", "add_generation_prompt"}
+RESERVED_VARIABLES = {
+    "self",
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+}
 """Of the chat template: set by the server, or part of features that are not there yet."""
 
 
@@ -28,22 +36,62 @@ class ChatRequest(GenerationRequest, kw_only=True):
     messages: list[Message]
     max_completion_tokens: int | None = None
     """Wins over `max_tokens`, its older name."""
+    logprobs: bool = False
+    top_logprobs: TopLogprobs | None = None
+    add_generation_prompt: bool | None = None
+    """End the prompt with the beginning of the assistant's answer; the default, unless a message is continued."""
+    continue_final_message: bool = False
+    """End the prompt with the last message, which the answer continues."""
     chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
     """Further variables of the chat template, for example {"enable_thinking": false}."""
 
+    @property
+    def wanted_logprobs(self) -> int | None:
+        """The most likely tokens to tell of each place; None: no log probabilities at all."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    def check(self) -> None:
+        super().check()
+        if self.top_logprobs and not self.logprobs:
+            raise bad_field("top_logprobs", "top_logprobs needs logprobs: true")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise bad_field(
+                "continue_final_message",
+                "continue_final_message and add_generation_prompt exclude each other: leave out one of them",
+            )
+
     def template_variables(self) -> dict[str, Any]:
-        """Raises ApiError for names that have a meaning of their own."""
-        for name in RESERVED_VARIABLES & self.chat_template_kwargs.keys():
-            path = f"chat_template_kwargs.{name}"
-            raise bad_field(path, f"{path} is not supported: {name} is no variable of a request's own")
-        return self.chat_template_kwargs
+        return {
+            **template_variables(self.chat_template_kwargs),
+            "add_generation_prompt": self._wants_generation_prompt,
+            "continue_final_message": self.continue_final_message,
+        }
 
     def template_messages(self) -> list[dict[str, str]]:
         """The messages with their content as one text, a developer's as a system message (templates know no
         other name for it). Raises ApiError for what has no text."""
-        if not self.messages:
-            raise bad_field("messages", "messages: the list is empty")
-        return [_template_message(message, f"messages[{i}]") for i, message in enumerate(self.messages)]
+        return template_messages(self.messages)
+
+    @property
+    def _wants_generation_prompt(self) -> bool:
+        if self.add_generation_prompt is None:
+            return not self.continue_final_message
+        return self.add_generation_prompt
+
+
+def template_variables(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What a request may give the chat template. Raises ApiError for names that have a meaning of their own."""
+    for name in RESERVED_VARIABLES & kwargs.keys():
+        path = f"chat_template_kwargs.{name}"
+        raise bad_field(path, f"{path} is not supported: {name} is no variable of a request's own")
+    return kwargs
+
+
+def template_messages(messages: list[Message]) -> list[dict[str, str]]:
+    """See ChatRequest.template_messages; /tokenize takes messages too."""
+    if not messages:
+        raise bad_field("messages", "messages: the list is empty")
+    return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
 def _template_message(message: Message, path: str) -> dict[str, str]:
@@ -74,7 +122,7 @@ def _text_of(part: TextPart, path: str) -> str:
 
 
 _PART = Schema(TextPart, {"image_url": (), "input_audio": (), "file": (), "refusal": ()})
-_MESSAGE = Schema(
+MESSAGE = Schema(
     Message,
     # Clients send back the assistant's message as they got it, its empty fields included.
     {
@@ -91,8 +139,6 @@ CHAT: Schema[ChatRequest] = Schema(
     ChatRequest,
     NOT_YET
     | {
-        "logprobs": (False,),
-        "top_logprobs": (0,),
         "tools": ([],),
         "tool_choice": ("none", "auto"),
         "parallel_tool_calls": (True, False),
@@ -107,12 +153,10 @@ CHAT: Schema[ChatRequest] = Schema(
         "chat_template": (),
         "documents": ([],),
         "mm_processor_kwargs": ({},),
-        "add_generation_prompt": (True,),
-        "continue_final_message": (False,),
         "add_special_tokens": (False,),
         "echo": (False,),
         "best_of": (1,),
         "include_reasoning": (True,),
     },
-    CHILDREN | {"messages": _MESSAGE},
+    CHILDREN | {"messages": MESSAGE},
 )

@@ -1,13 +1,18 @@
 """The body of POST /v1/completions."""
 
-from typing import cast
+from typing import Annotated, cast
 
+from msgspec import Meta
+
+from kvasir.client.sampling_fields import TopLogprobs
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.types.fields import Schema
 from kvasir.frontend.types.generation import CHILDREN, NOT_YET, GenerationRequest
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for completions."""
+MOST_CANDIDATES = 20
+"""OpenAI's limit of best_of."""
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
@@ -15,9 +20,36 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     """A text, a list of texts, token ids, or a list of lists of token ids."""
     add_special_tokens: bool = True
     """Add the tokenizer's special tokens (a begin-of-sequence token, say) to a prompt that is text."""
+    best_of: Annotated[int, Meta(ge=1, le=MOST_CANDIDATES)] | None = None
+    """Generate so many and answer with the `n` whose log probability per token is highest."""
+    logprobs: TopLogprobs | None = None
+    echo: bool = False
+    """Put the prompt before the output, its log probabilities too; then max_tokens may be 0."""
+
+    @property
+    def candidates(self) -> int:
+        """Choices that are generated for each prompt."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def prompt_only(self) -> bool:
+        return self.echo and self.max_tokens == 0
+
+    @property
+    def needed_logprobs(self) -> int | None:
+        """What the engine must tell of the output."""
+        return 0 if self.logprobs is None and self.candidates > self.n else self.logprobs
+
+    def check(self) -> None:
+        super().check()
+        if self.best_of is not None:
+            if self.best_of < self.n:
+                raise bad_field("best_of", f"best_of is {self.best_of}, less than n: give n = {self.n} or more")
+            if self.best_of > self.n and self.stream:
+                raise bad_field("best_of", "best_of cannot be streamed: which one is best is known at the end")
 
     def prompts(self) -> list[str | list[int]]:
-        """One entry per choice. Raises ApiError for an empty or mixed list."""
+        """At least one. Raises ApiError for an empty or mixed list."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         if not self.prompt:
@@ -31,7 +63,5 @@ class CompletionRequest(GenerationRequest, kw_only=True):
 
 
 COMPLETION: Schema[CompletionRequest] = Schema(
-    CompletionRequest,
-    NOT_YET | {"best_of": (1,), "echo": (False,), "suffix": ("",), "logprobs": (), "prompt_embeds": ()},
-    CHILDREN,
+    CompletionRequest, NOT_YET | {"suffix": ("",), "prompt_embeds": ()}, CHILDREN
 )

@@ -1,32 +1,46 @@
 """What completions and chat completions have in common."""
 
+import re
+import uuid
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from kvasir.client.sampling_fields import SamplingFields
+from kvasir.frontend.errors import bad_field
 from kvasir.frontend.types.fields import Schema
+
+MOST_CHOICES = 128
+"""For one prompt: OpenAI's limit."""
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class StreamOptions(msgspec.Struct):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    """Tell the usage so far with every chunk, not only at the end."""
 
 
-class GenerationRequest(msgspec.Struct, kw_only=True):
+class GenerationRequest(SamplingFields, kw_only=True):
     """Fields of both request bodies. None: the model's generation_config or the server decides."""
 
     model: str | None = None
     max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
-    """0 or -1 keeps all tokens."""
-    seed: int | None = None
-    stop_token_ids: list[int] = msgspec.field(default_factory=list)
-    ignore_eos: bool = False
+    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] = 1
+    """Choices for each prompt; the one at index i draws from seed + i."""
     stream: bool = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    """Log probabilities name tokens as token_id:ID, which no two of them share."""
+    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
+    """Keep this many of the prompt's last tokens; -1: as many as fit into the context with max_tokens."""
+    priority: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
+    cache_salt: Annotated[str, Meta(max_length=1024)] = ""
+    request_id: str | None = None
+    """For the answer's id."""
     # Labels for the client's own books: they ask nothing of the answer.
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -37,29 +51,43 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     def include_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
+    @property
+    def continuous_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
-CHILDREN: dict[str, Schema[Any]] = {
-    "stream_options": Schema(StreamOptions, {"include_obfuscation": (False,), "continuous_usage_stats": (False,)})
-}
+    def check(self) -> None:
+        """Raises ApiError for fields that do not go together."""
+        if self.stream_options is not None and not self.stream:
+            raise bad_field("stream_options", "stream_options is for streams: set stream, or leave it out")
+        if self.continuous_usage and not self.include_usage:
+            name = "stream_options.continuous_usage_stats"
+            raise bad_field(name, f"{name} needs stream_options.include_usage")
+        if self.prompt_logprobs is not None and self.stream:
+            raise bad_field("prompt_logprobs", "prompt_logprobs cannot be streamed: leave out one of the two")
+        if self.truncate_prompt_tokens == 0:
+            raise bad_field("truncate_prompt_tokens", "truncate_prompt_tokens is 0: keep at least 1 token")
+        if self.request_id is not None and not _REQUEST_ID.fullmatch(self.request_id):
+            raise bad_field("request_id", "request_id: give 1 to 128 printable ASCII characters without spaces")
+
+    def ids(self, prefix: str) -> tuple[str, str]:
+        """The answer's id, and one that no other request has, whatever id the client gives."""
+        unique = uuid.uuid4().hex
+        if self.request_id is None:
+            return (f"{prefix}-{unique}",) * 2
+        return f"{prefix}-{self.request_id}", f"{prefix}-{self.request_id}-{unique}"
+
+    def kept_prompt_tokens(self, limit: int, max_tokens: int | None) -> int | None:
+        """How many of the prompt's last tokens are left, in a context of `limit`; None: all."""
+        if self.truncate_prompt_tokens == -1:
+            return max(1, limit - (max_tokens or 1))
+        return self.truncate_prompt_tokens
+
+
+CHILDREN: dict[str, Schema[Any]] = {"stream_options": Schema(StreamOptions, {"include_obfuscation": (False,)})}
 
 NOT_YET: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "stop": ([],),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "logit_bias": ({},),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "bad_words": ([],),
-    "allowed_token_ids": (),
-    "prompt_logprobs": (),
-    "return_tokens_as_token_ids": (False,),
-    "include_stop_str_in_output": (False,),
-    "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     "response_format": ({"type": "text"},),
     "structured_outputs": (),
@@ -67,9 +95,6 @@ NOT_YET: dict[str, tuple[Any, ...]] = {
     "guided_regex": (),
     "guided_choice": ([],),
     "guided_grammar": (),
-    "priority": (0,),
-    "cache_salt": ("",),
-    "request_id": (),
     "kv_transfer_params": (),
     "store": (False,),
     "service_tier": ("auto", "default"),

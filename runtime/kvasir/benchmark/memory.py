@@ -1,0 +1,44 @@
+"""Memory of a process and of everything it started, from /proc; used by startup.py."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """Bytes that one process holds, and has held at most."""
+
+    command: tuple[str, ...]
+    resident: int
+    peak: int
+
+
+def memory_of_tree(pid: int) -> list[ProcessMemory]:
+    """The process first; what ends meanwhile is left out."""
+    found = []
+    for each in _tree(pid):
+        try:
+            status = Path(f"/proc/{each}/status").read_text()
+            command = Path(f"/proc/{each}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        sizes = {name: value for name, _, value in (line.partition(":") for line in status.splitlines())}
+        if "VmHWM" in sizes:  # not of a process that has ended and not been waited for
+            found.append(ProcessMemory(tuple(command), _kib(sizes["VmRSS"]), _kib(sizes["VmHWM"])))
+    return found
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    for children in sorted(Path(f"/proc/{pid}/task").glob("*/children")):
+        try:
+            pids = [int(child) for child in children.read_text().split()]
+        except OSError:  # the thread has ended
+            continue
+        for child in pids:
+            yield from _tree(child)
+
+
+def _kib(text: str) -> int:
+    return int(text.split()[0]) * 1024

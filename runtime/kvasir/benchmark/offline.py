@@ -1,0 +1,146 @@
+"""`kvasir bench throughput` and `latency`: what an engine does when nothing but its model is in the way."""
+
+import random
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from kvasir.benchmark.engine import LocalEngine, Run, start_engine
+from kvasir.benchmark.report import Figures, percentiles, time_lines
+from kvasir.benchmark.workload import OfflineWorkload, lengths
+from kvasir.config.options import CommandFailed, ConfigError
+from kvasir.config.settings import EngineConfig
+from kvasir.observability.progress import progress_bar
+from kvasir.params import SamplingParams
+from kvasir.protocol import AddRequest
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Figures for JSON, and the same in lines to read."""
+
+    figures: Figures
+    lines: list[str]
+
+
+def measure_throughput(config: EngineConfig, workload: OfflineWorkload, requests: int) -> Measurement:
+    """All requests are given at once; the engine batches them as it likes."""
+    engine = start_engine(config)
+    draw = _requests(engine, workload)
+    _check(engine.run([next(draw)], lambda done, total: None))
+    asked = [next(draw) for _ in range(requests)]
+    with progress_bar("requests") as progress:
+        run = _check(engine.run(asked, progress))
+    prompt_tokens = sum(len(request.prompt_token_ids) for request in asked)
+    figures = _described(engine) | {
+        "requests": requests,
+        "seconds": run.seconds,
+        "requests_per_second": requests / run.seconds,
+        "output_tokens_per_second": run.output_tokens / run.seconds,
+        "total_tokens_per_second": (run.output_tokens + prompt_tokens) / run.seconds,
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": run.output_tokens,
+        "steps": len(run.steps),
+        "step_ms": percentiles(run.steps),
+        "peak_memory_bytes": _peak_memory(),
+    }
+    lines = [
+        _title(engine),
+        f"requests   {requests} in {run.seconds:.2f} s = {figures['requests_per_second']:.2f} req/s",
+        f"tokens     {prompt_tokens} in, {run.output_tokens} out = {figures['output_tokens_per_second']:.1f} "
+        f"output tok/s, {figures['total_tokens_per_second']:.1f} tok/s in all",
+        f"memory     {_peak_memory() / 2**30:.2f} GiB at most",
+        *time_lines([("step", figures["step_ms"])]),
+    ]
+    return Measurement(figures, lines)
+
+
+def measure_latency(
+    config: EngineConfig, workload: OfflineWorkload, batch_size: int, iterations: int
+) -> Measurement:
+    """Batches of the same size one after the other, each of new prompts; the first is not counted."""
+    engine = start_engine(config)
+    if batch_size > engine.settings.max_num_seqs:
+        raise ConfigError(
+            f"--batch-size {batch_size}: the engine takes {engine.settings.max_num_seqs} requests into a step at "
+            "most; raise --max-num-seqs"
+        )
+    draw = _requests(engine, workload)
+    runs = []
+    with progress_bar("iterations") as progress:
+        for iteration in range(iterations + 1):
+            runs.append(_check(engine.run([next(draw) for _ in range(batch_size)], lambda done, total: None)))
+            progress(iteration, iterations)
+    times = [times for run in runs[1:] for times in run.requests.values()]
+    rows = {
+        "batch_ms": percentiles([run.seconds for run in runs[1:]]),
+        "ttft_ms": percentiles([each.first for each in times]),
+        "tpot_ms": percentiles([(each.last - each.first) / (each.tokens - 1) for each in times if each.tokens > 1]),
+    }
+    figures = _described(engine) | {"batch_size": batch_size, "iterations": iterations, **rows}
+    figures["peak_memory_bytes"] = _peak_memory()
+    lines = [
+        _title(engine),
+        f"batches    {iterations} of {batch_size}, {workload.input_len} tokens in, {workload.output_len} out",
+        f"memory     {_peak_memory() / 2**30:.2f} GiB at most",
+        *time_lines(list(zip(("batch", "TTFT", "TPOT"), rows.values(), strict=True))),
+    ]
+    return Measurement(figures, lines)
+
+
+def _requests(engine: LocalEngine, workload: OfflineWorkload) -> Iterator[AddRequest]:
+    """Requests of random tokens, without end."""
+    longest = workload.input_len + workload.output_len
+    if longest > engine.settings.max_model_len:
+        raise ConfigError(
+            f"--input-len {workload.input_len} and --output-len {workload.output_len} are {longest} tokens, and "
+            f"the context has {engine.settings.max_model_len}"
+        )
+    rng, number = random.Random(workload.seed), 0
+    vocabulary = range(engine.model.vocab_size)
+    while True:
+        number += 1
+        yield AddRequest(
+            request_id=f"request-{number}",
+            attempt=0,
+            prompt_token_ids=rng.choices(vocabulary, k=lengths(workload.input_len, workload.range_ratio, rng)),
+            output_token_ids=[],
+            params=SamplingParams(
+                max_tokens=lengths(workload.output_len, workload.range_ratio, rng),
+                seed=number,
+                temperature=workload.temperature,
+                ignore_eos=True,
+            ),
+        )
+
+
+def _check(run: Run) -> Run:
+    for name, times in run.requests.items():
+        if times.error:
+            raise CommandFailed(f"{name}: {times.error}")
+    return run
+
+
+def _described(engine: LocalEngine) -> Figures:
+    settings = engine.settings
+    return {
+        "architecture": engine.model.architecture,
+        "device": settings.device,
+        "dtype": settings.dtype,
+        "threads": settings.threads,
+        "max_num_seqs": settings.max_num_seqs,
+        "max_num_batched_tokens": settings.max_num_batched_tokens,
+    }
+
+
+def _title(engine: LocalEngine) -> str:
+    about = _described(engine)
+    return (
+        f"engine     {about['architecture']}, {about['dtype']} on {about['device']}, {about['threads']} threads, "
+        f"steps of up to {about['max_num_seqs']} requests and {about['max_num_batched_tokens']} tokens"
+    )
+
+
+def _peak_memory() -> int:
+    """Bytes that this process has held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

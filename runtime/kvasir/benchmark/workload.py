@@ -1,0 +1,201 @@
+"""What the load generator asks: its settings, its pace, and the requests made from them; used by load.py.
+
+Prompts are random token ids (the same for the same seed), or come from a file.
+"""
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kvasir.config.options import ConfigError, option, parse_duration, parse_int, parse_number
+
+COMPLETIONS: Final = "completions"
+CHAT: Final = "chat"
+CONCURRENCY: Final = 8
+"""Streams at a time, where neither they nor a request rate are given."""
+_WORDS: Final = (
+    *("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with", "his", "they"),
+    *(
+        "at",
+        "be",
+        "this",
+        "from",
+        "have",
+        "or",
+        "by",
+        "one",
+        "had",
+        "not",
+        "but",
+        "what",
+        "all",
+        "were",
+        "when",
+        "we",
+    ),
+)
+"""Each is one token in most vocabularies: for servers whose prompts cannot be token ids."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How many requests of which kind."""
+
+    model: str | None = option(None, "model name [default: the first one served]", metavar="NAME")
+    endpoint: str = option(COMPLETIONS, "which of OpenAI's endpoints to ask", choices=(COMPLETIONS, CHAT))
+    requests: int = option(100, "requests to send", parse=parse_int(1))
+    input_len: int = option(128, "random tokens per prompt; with --endpoint chat, words", parse=parse_int(1))
+    output_len: int = option(128, "max_tokens", parse=parse_int(1))
+    range_ratio: float = option(
+        0.0,
+        "draw both lengths evenly from their value ± this share of it",
+        parse=parse_number(0, 1),
+        metavar="SHARE",
+    )
+    prefix_len: int = option(0, "tokens (words) that all prompts begin with, on top", parse=parse_int(0))
+    vocab_low: int = option(100, "random token ids from here", parse=parse_int(0))
+    vocab_high: int = option(1000, "to below here", parse=parse_int(1))
+    prompts: str | None = option(
+        None,
+        "a file with a prompt per line instead; if it ends in .jsonl, an object per line with prompt (text or "
+        "token ids) or messages, and max_tokens if it should have its own",
+        metavar="FILE",
+    )
+    temperature: float = option(0.0, "temperature of every request", parse=parse_number(0))
+    ignore_eos: bool = option(True, "generate all of max_tokens (a field of Kvasir's and vLLM's API)")
+    stream: bool = option(True, "stream the answers; without it, only whole answers are timed")
+    disconnect: float = option(
+        0.0, "share of the requests that hang up after a few tokens", parse=parse_number(0, 1), metavar="SHARE"
+    )
+    seed: int = option(0, "the same seed sends the same requests", parse=parse_int(0))
+
+    def __post_init__(self) -> None:
+        if self.vocab_low >= self.vocab_high:
+            raise ConfigError(f"--vocab-high {self.vocab_high} must be above --vocab-low {self.vocab_low}")
+        if self.disconnect and not self.stream:
+            raise ConfigError("--disconnect needs streamed answers: leave out --no-stream")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """When requests are sent."""
+
+    concurrency: int | None = option(
+        None, f"streams at a time [default: {CONCURRENCY}; with --request-rate any number]", parse=parse_int(1)
+    )
+    request_rate: float | None = option(
+        None,
+        "send this many requests per second, at Poisson times, instead of one after the other",
+        parse=parse_number(1e-3),
+    )
+    warmup: int = option(1, "requests before the clock starts", parse=parse_int(0))
+    timeout: float = option(600.0, "time for a request, at most", parse=parse_duration, metavar="TIME")
+
+
+@dataclass(frozen=True)
+class OfflineWorkload:
+    """Requests of random tokens, for an engine in this process."""
+
+    input_len: int = option(128, "tokens per prompt", parse=parse_int(1))
+    output_len: int = option(128, "tokens to generate", parse=parse_int(1))
+    range_ratio: float = option(
+        0.0,
+        "draw both lengths evenly from their value ± this share of it",
+        parse=parse_number(0, 1),
+        metavar="SHARE",
+    )
+    temperature: float = option(0.0, "temperature of every request", parse=parse_number(0))
+    seed: int = option(0, "the same seed draws the same prompts", parse=parse_int(0))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One request to send."""
+
+    path: str
+    body: dict[str, Any]
+    hang_up_after: int | None = None
+    """Chunks after which the client closes the connection."""
+
+
+def plans(workload: Workload, model: str) -> list[Plan]:
+    """Raises ConfigError for a file of prompts that cannot be used."""
+    rng = random.Random(workload.seed)
+    prompts = _from_file(workload) if workload.prompts else _random(workload, rng)
+    result = []
+    for _ in range(workload.requests):
+        body = {"model": model, "temperature": workload.temperature, **next(prompts)}
+        if workload.stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        if workload.ignore_eos:
+            body["ignore_eos"] = True
+        hang_up = rng.random() < workload.disconnect
+        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        result.append(Plan(path, body, rng.randint(1, 8) if hang_up else None))
+    return result
+
+
+def lengths(middle: int, ratio: float, rng: random.Random) -> int:
+    """At least 1."""
+    spread = int(middle * ratio)
+    return max(1, rng.randint(middle - spread, middle + spread))
+
+
+def _random(workload: Workload, rng: random.Random) -> Iterator[dict[str, Any]]:
+    chat = workload.endpoint == CHAT
+    vocabulary: Any = _WORDS if chat else range(workload.vocab_low, workload.vocab_high)
+    prefix = rng.choices(vocabulary, k=workload.prefix_len)
+    while True:
+        drawn = prefix + rng.choices(vocabulary, k=lengths(workload.input_len, workload.range_ratio, rng))
+        asked = {"messages": _messages(" ".join(drawn))} if chat else {"prompt": drawn}
+        yield {**asked, "max_tokens": lengths(workload.output_len, workload.range_ratio, rng)}
+
+
+def _from_file(workload: Workload) -> Iterator[dict[str, Any]]:
+    """The file's prompts in their order, over and over."""
+    assert workload.prompts is not None
+    path = Path(workload.prompts)
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--prompts {path}: {getattr(error, 'strerror', None) or error}") from error
+    if not lines:
+        raise ConfigError(f"--prompts {path}: there is no prompt in it")
+    if path.suffix == ".jsonl":
+        asked = [_entry(f"--prompts {path}, line {number}", line) for number, line in enumerate(lines, 1)]
+    else:
+        asked = [{"prompt": line} for line in lines]
+    if workload.endpoint == CHAT:
+        asked = [_as_chat(entry) for entry in asked]
+    return _endless([{"max_tokens": workload.output_len, **entry} for entry in asked])
+
+
+def _endless(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    while True:
+        yield from entries
+
+
+def _entry(place: str, line: str) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{place}: not JSON: {error}") from error
+    known = {"prompt", "messages", "max_tokens"}
+    if not isinstance(entry, dict) or len(entry.keys() & {"prompt", "messages"}) != 1 or entry.keys() - known:
+        raise ConfigError(f"{place}: give an object with prompt or messages, and max_tokens if you like")
+    return entry
+
+
+def _as_chat(entry: dict[str, Any]) -> dict[str, Any]:
+    if "messages" in entry:
+        return entry
+    if not isinstance(entry["prompt"], str):
+        raise ConfigError("--endpoint chat: a prompt of token ids cannot be a message; give its text")
+    return {"messages": _messages(entry["prompt"]), **{k: v for k, v in entry.items() if k != "prompt"}}
+
+
+def _messages(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]

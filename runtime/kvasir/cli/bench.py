@@ -1,0 +1,195 @@
+"""`kvasir bench serve|throughput|latency|startup`: the options; the work is kvasir.benchmark's."""
+
+import argparse
+import asyncio
+import dataclasses
+import sys
+from typing import TYPE_CHECKING
+
+from kvasir.benchmark.report import Figures, load_figures, load_lines, write_json
+from kvasir.benchmark.workload import OfflineWorkload, Pace, Workload
+from kvasir.cli import serve as serve_command
+from kvasir.cli.client import URL_HELP, add_api_key, base_url, default_url
+from kvasir.config.options import OptionParser, add_options, argument_type, from_args, parse_duration, parse_int
+from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
+from kvasir.observability.logging import setup_logging
+from kvasir.observability.progress import progress_bar
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[OptionParser]
+
+
+def parser() -> OptionParser:
+    result = OptionParser(
+        prog="kvasir bench",
+        usage="kvasir bench WHAT …",
+        description="Measure a server, an engine or a start-up.",
+        epilog="kvasir bench WHAT --help tells its options.",
+    )
+    result.set_defaults(measure=lambda args: _show_help(result))
+    commands = result.add_subparsers(title="what to measure", metavar="WHAT", parser_class=OptionParser)
+    _add_serve(commands)
+    _add_throughput(commands)
+    _add_latency(commands)
+    _add_startup(commands)
+    return result
+
+
+def run(args: argparse.Namespace) -> int:
+    return int(args.measure(args))
+
+
+def _show_help(parser: OptionParser) -> int:
+    parser.print_help()
+    return 0
+
+
+def _add_serve(commands: "Commands") -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="put load on a server of the OpenAI API",
+        usage="kvasir bench serve [URL] [option …]",
+        description="Send requests to any server of the OpenAI API and time its answers: TTFT (until the first "
+        "token), TPOT (per token after it), ITL (between two chunks) and the whole request. Exit code 1 when a "
+        "request failed.",
+    )
+    parser.set_defaults(measure=_serve)
+    parser.add_argument("url", metavar="URL", nargs="?", default=default_url(), help=URL_HELP)
+    add_options(parser, Workload, "requests")
+    add_options(parser, Pace, "pace")
+    add_api_key(parser)
+    _add_json(parser)
+
+
+def _serve(args: argparse.Namespace) -> int:
+    import uvloop
+
+    from kvasir.benchmark.load import measure
+
+    workload, pace = from_args(Workload, args, environ={}), from_args(Pace, args, environ={})
+    url = base_url(args.url)
+    with progress_bar("requests") as progress, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        measured = runner.run(measure(url, args.api_key, workload, pace, progress))
+    figures = {"url": url, "model": measured.model, **load_figures(measured.outcomes, measured.seconds)}
+    _show(figures, load_lines(figures), args.json)
+    for message in sorted({outcome.error for outcome in measured.outcomes if outcome.error}):
+        print(f"failed: {message}", file=sys.stderr)
+    return 1 if figures["failed"] else 0
+
+
+def _add_throughput(commands: "Commands") -> None:
+    parser = commands.add_parser(
+        "throughput",
+        help="tokens per second of an engine in this process, all requests given at once",
+        usage="kvasir bench throughput MODEL [option …]",
+        description="Load a model into this process and have it answer random prompts as fast as it can: no HTTP, "
+        "no tokenizer, no other process.",
+    )
+    parser.set_defaults(measure=_throughput)
+    parser.add_argument(
+        "--requests",
+        type=argument_type(parse_int(1)),
+        default=64,
+        metavar="N",
+        help="requests to give [default: 64]",
+    )
+    _add_engine(parser)
+
+
+def _throughput(args: argparse.Namespace) -> int:
+    from kvasir.benchmark.offline import measure_throughput
+
+    setup_logging("bench", "warning")
+    measured = measure_throughput(_engine_of(args), from_args(OfflineWorkload, args, environ={}), args.requests)
+    _show(measured.figures, measured.lines, args.json)
+    return 0
+
+
+def _add_latency(commands: "Commands") -> None:
+    parser = commands.add_parser(
+        "latency",
+        help="time that an engine in this process takes for one batch",
+        usage="kvasir bench latency MODEL [option …]",
+        description="Load a model into this process and time batches of random prompts, one batch after the other: "
+        "no HTTP, no tokenizer, no other process.",
+    )
+    parser.set_defaults(measure=_latency)
+    number = argument_type(parse_int(1))
+    parser.add_argument("--batch-size", type=number, default=1, metavar="N", help="requests at a time [default: 1]")
+    parser.add_argument("--iterations", type=number, default=10, metavar="N", help="batches [default: 10]")
+    _add_engine(parser)
+
+
+def _latency(args: argparse.Namespace) -> int:
+    from kvasir.benchmark.offline import measure_latency
+
+    setup_logging("bench", "warning")
+    workload = from_args(OfflineWorkload, args, environ={})
+    measured = measure_latency(_engine_of(args), workload, args.batch_size, args.iterations)
+    _show(measured.figures, measured.lines, args.json)
+    return 0
+
+
+def _add_engine(parser: OptionParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
+    add_options(parser, OfflineWorkload, "requests")
+    add_options(parser, ModelConfig, "model", without=("served_model_name",))
+    add_options(parser, DeviceConfig, "device")
+    add_options(parser, CacheConfig, "KV cache")
+    add_options(parser, SchedulerConfig, "scheduler")
+    _add_json(parser)
+
+
+def _engine_of(args: argparse.Namespace) -> EngineConfig:
+    return EngineConfig(
+        model=from_args(ModelConfig, args, source=args.model, served_model_name=()),
+        device=from_args(DeviceConfig, args),
+        cache=from_args(CacheConfig, args),
+        scheduler=from_args(SchedulerConfig, args),
+    )
+
+
+def _add_startup(commands: "Commands") -> None:
+    parser = commands.add_parser(
+        "startup",
+        help="time and memory of `kvasir serve` from its spawn to its first token",
+        usage="kvasir bench startup MODEL [option …]",
+        description="Start `kvasir serve` with these options, ask it for a token, end it; as often as told. Any "
+        "free port is used.",
+    )
+    parser.set_defaults(measure=_startup)
+    parser.add_argument(
+        "--repeat", type=argument_type(parse_int(1)), default=3, metavar="N", help="starts [default: 3]"
+    )
+    parser.add_argument(
+        "--limit",
+        type=argument_type(parse_duration),
+        default=600.0,
+        metavar="TIME",
+        help="time for a start, at most [default: 600s]",
+    )
+    serve_command.add_serve_options(parser, without=("host", "port"))
+    _add_json(parser)
+
+
+def _startup(args: argparse.Namespace) -> int:
+    from kvasir.benchmark.startup import measure_startups, startup_figures, startup_lines
+
+    given = serve_command.settings_of(args)
+    server = dataclasses.replace(given.server, host="127.0.0.1", port=0)
+    settings = dataclasses.replace(given, server=server)
+    argv, env = serve_command.argv_of(settings), serve_command.environment_of(settings)
+    key = server.api_key[0] if server.api_key else None
+    figures = startup_figures(measure_startups(argv, env, key, args.repeat, args.limit))
+    _show(figures, startup_lines(figures), args.json)
+    return 0
+
+
+def _add_json(parser: OptionParser) -> None:
+    parser.add_argument("--json", metavar="FILE", help="write the figures here too")
+
+
+def _show(figures: Figures, lines: list[str], file: str | None) -> None:
+    print("\n".join(lines))
+    if file is not None:
+        write_json(file, figures)

@@ -1,0 +1,31 @@
+"""`kvasir collect-env`: versions, machine, GPUs, cluster and settings, for a bug report."""
+
+import argparse
+import json
+
+from kvasir.config.options import OptionParser
+from kvasir.observability.environment import describe_environment
+
+
+def parser() -> OptionParser:
+    result = OptionParser(
+        prog="kvasir collect-env",
+        usage="kvasir collect-env [--json]",
+        description="Describe this machine and installation: versions, CPU, memory, GPUs, the cluster that kubectl "
+        "talks to, and settings from the environment. Of keys and tokens only that they are set.",
+    )
+    result.add_argument("--json", action="store_true", help="as one JSON object")
+    return result
+
+
+def run(args: argparse.Namespace) -> int:
+    sections = describe_environment()
+    if args.json:
+        print(json.dumps(sections, indent=2, ensure_ascii=False))
+        return 0
+    for title, values in sections.items():
+        print(title)
+        width = max(map(len, values), default=0)
+        for name, value in values.items():
+            print(f"  {name:<{width}}  {', '.join(value) or 'none' if isinstance(value, list) else value}")
+    return 0

@@ -1,0 +1,87 @@
+"""`kvasir complete TARGET [PROMPT]`: have a served model continue a text; a client of the OpenAI API."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from kvasir.cli.client import (
+    DEFAULT_URL,
+    Server,
+    add_request_options,
+    add_server_options,
+    base_url,
+    default_url,
+    looks_like_url,
+    request_fields,
+)
+from kvasir.config.options import ConfigError, OptionParser, argument_type, parse_int
+
+
+def parser() -> OptionParser:
+    result = OptionParser(
+        prog="kvasir complete",
+        usage="kvasir complete TARGET [PROMPT] [option …]",
+        description="Have a served model continue a text. The continuation goes to standard output as it comes in. "
+        "Exit code 0: done, 1: the server is away or failed, 2: the request was refused.",
+    )
+    result.add_argument(
+        "target",
+        metavar="TARGET",
+        help=f"URL of a server, or the name of a model of the one at KVASIR_URL [default: {DEFAULT_URL}]",
+    )
+    result.add_argument(
+        "prompt",
+        nargs="?",
+        metavar="PROMPT",
+        help="text to continue [default: standard input, less its line break]",
+    )
+    add_request_options(result)
+    result.add_argument(
+        "-n", type=argument_type(parse_int(1)), default=1, metavar="N", help="continuations [default: 1]"
+    )
+    result.add_argument("--json", action="store_true", help="print the server's whole answer as JSON, at its end")
+    add_server_options(result)
+    return result
+
+
+def run(args: argparse.Namespace) -> int:
+    prompt = _prompt(args.prompt)
+    is_url = looks_like_url(args.target)
+    if not is_url and args.model:
+        raise ConfigError(f"{args.target} and --model {args.model}: give one model, or a URL and --model")
+    with Server(base_url(args.target if is_url else default_url()), args.api_key) as server:
+        model = (args.model or server.first_model()) if is_url else args.target
+        body: dict[str, Any] = {"model": model, "prompt": prompt, **request_fields(args)}
+        if args.n > 1:
+            body["n"] = args.n
+        if args.json:
+            print(json.dumps(server.ask("/v1/completions", body), indent=2, ensure_ascii=False))
+        else:
+            _print_stream(server, body, args.n)
+    return 0
+
+
+def _prompt(given: str | None) -> str:
+    if given is None and sys.stdin.isatty():
+        raise ConfigError("there is no prompt: give one as an argument, or on standard input")
+    prompt = sys.stdin.read().removesuffix("\n") if given is None else given
+    if not prompt:
+        raise ConfigError("the prompt is empty")
+    return prompt
+
+
+def _print_stream(server: Server, body: dict[str, Any], count: int) -> None:
+    """The first continuation as it comes, further ones after it, each below a line of dashes."""
+    texts = [""] * count
+    try:
+        for event in server.stream("/v1/completions", body):
+            for choice in event["choices"]:
+                texts[choice["index"]] += choice["text"]
+                if choice["index"] == 0:
+                    print(choice["text"], end="", flush=True)
+    finally:
+        if texts[0] and not texts[0].endswith("\n"):
+            print(flush=True)
+    for text in texts[1:]:
+        print(f"---\n{text}", end="" if text.endswith("\n") else "\n")

@@ -1,0 +1,88 @@
+"""The bytes that each token of a tokenizer stands for, taken by itself; used by detokenizer.py and for log
+probabilities, which tell every token's own bytes.
+
+A character may be spread over several tokens. Tables are filled in as ids come up, shared by all requests and
+bounded by the vocabulary.
+"""
+
+import json
+import re
+from collections.abc import Collection
+
+import tokenizers
+
+_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
+
+
+def is_byte_level(backend: tokenizers.Tokenizer) -> bool:
+    """Each token is a fixed string of bytes (GPT-2, Llama 3, Qwen, ...)."""
+    return _decoder(backend).get("type") == "ByteLevel"
+
+
+def is_id(token_id: int) -> bool:
+    """What does not fit into 32 bits makes the backend raise; other ids that no token has it leaves out."""
+    return 0 <= token_id < 2**32
+
+
+def token_bytes(backend: tokenizers.Tokenizer, skipped: Collection[int] = ()) -> dict[int, bytes]:
+    """The table: of `skipped` tokens, and of ids that no token has, it gives no bytes."""
+    kind = _ByteLevelBytes if is_byte_level(backend) else _PieceBytes
+    return kind(backend, skipped)
+
+
+class _TokenBytes(dict[int, bytes]):
+    def __init__(self, backend: tokenizers.Tokenizer, skipped: Collection[int]) -> None:
+        super().__init__()
+        self._backend = backend
+        self._skipped = skipped
+        self._added = {id: token.content for id, token in backend.get_added_tokens_decoder().items()}
+
+    def __missing__(self, token_id: int) -> bytes:
+        token = self._backend.id_to_token(token_id) if is_id(token_id) else None
+        if token is None:  # not kept: there is no bound on such ids
+            return b""
+        data = self[token_id] = b"" if token_id in self._skipped else self._bytes_of(token_id, token)
+        return data
+
+    def _bytes_of(self, token_id: int, token: str) -> bytes:
+        raise NotImplementedError
+
+
+class _ByteLevelBytes(_TokenBytes):
+    def __init__(self, backend: tokenizers.Tokenizer, skipped: Collection[int]) -> None:
+        super().__init__(backend, skipped)
+        self._byte_of_char = _byte_of_char()
+
+    def _bytes_of(self, token_id: int, token: str) -> bytes:
+        if all(char in self._byte_of_char for char in token):
+            return bytes(self._byte_of_char[char] for char in token)
+        return token.encode()  # an added token, stored as plain text
+
+
+class _PieceBytes(_TokenBytes):
+    """Of tokens whose text depends on their neighbours: what a token gives in the middle of a text."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, skipped: Collection[int]) -> None:
+        super().__init__(backend, skipped)
+        self._has_byte_tokens = "ByteFallback" in json.dumps(_decoder(backend))
+
+    def _bytes_of(self, token_id: int, token: str) -> bytes:
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        if self._has_byte_tokens and (byte := _BYTE_TOKEN.fullmatch(token)):
+            return bytes([int(byte[1], 16)])
+        # Decoders drop the space of a first token: the second of two has it.
+        one, two = (self._backend.decode([token_id] * n, skip_special_tokens=False) for n in (1, 2))
+        return (two.removeprefix(one) if two.startswith(one) else one).encode()
+
+
+def _decoder(backend: tokenizers.Tokenizer) -> dict[str, object]:
+    decoder = backend.decoder
+    return {} if decoder is None else dict(json.loads(decoder.__getstate__()))
+
+
+def _byte_of_char() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 characters stand for their own byte, the other 68 bytes for U+0100..."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}

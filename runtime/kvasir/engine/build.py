@@ -1,0 +1,61 @@
+"""How an engine is put together: settings resolved on this machine, the context fitted to the KV cache, the core.
+
+Called by the engine's process, and by the benchmarks that run an engine without one.
+"""
+
+import dataclasses
+import logging
+
+from kvasir.config.options import ConfigError, flag_of
+from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine
+from kvasir.config.settings import EngineConfig
+from kvasir.engine.core import EngineCore
+from kvasir.engine.request_blocks import RequestBlocks, longest_sequence
+from kvasir.engine.scheduler import Scheduler
+from kvasir.executor.base import Executor
+from kvasir.hub.model import ModelInfo
+
+log = logging.getLogger(__name__)
+
+
+def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
+    """Every `auto` decided for this model on this machine. Raises ConfigError."""
+    from kvasir.worker.device import device_facts  # imports torch: only now, after the Hello
+
+    device = device_facts(config.device)
+    log.info("device: %s, %d cores, %.1f GiB", device.name, device.cores, device.memory_limit / 2**30)
+    settings = resolve_engine(config, ModelFacts(dtype=model.dtype, max_model_len=model.max_model_len), device)
+    log.info("settings: %s", settings)
+    return settings
+
+
+def fit_context(settings: ResolvedEngine, num_blocks: int, asked: int | None) -> ResolvedEngine:
+    """Settings whose longest request fits into the KV cache alone. Raises ConfigError where the user asked more."""
+    fitting = longest_sequence(num_blocks, settings.block_size)
+    if settings.max_model_len <= fitting:
+        return settings
+    if asked is not None:
+        raise ConfigError(
+            f"{flag_of('max_model_len')} {asked} does not fit into the KV cache: its {num_blocks} blocks of "
+            f"{settings.block_size} tokens hold {fitting} tokens; lower it or give the cache more "
+            f"({flag_of('kv_cache_memory_bytes')}, {flag_of('num_gpu_blocks_override')})"
+        )
+    log.warning(
+        "the model could take %d tokens, the KV cache holds %d: the context is limited to that",
+        settings.max_model_len,
+        fitting,
+    )
+    return dataclasses.replace(settings, max_model_len=fitting)
+
+
+def build_core(settings: ResolvedEngine, model: ModelInfo, num_blocks: int, executor: Executor) -> EngineCore:
+    scheduler = Scheduler(
+        RequestBlocks(num_blocks, settings.block_size, prefix_caching=settings.enable_prefix_caching),
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_model_len=settings.max_model_len,
+        eos_token_ids=model.eos_token_ids,
+        by_priority=settings.scheduling_policy == "priority",
+        long_prefill_token_threshold=settings.long_prefill_token_threshold,
+    )
+    return EngineCore(scheduler, executor, vocab_size=model.vocab_size, overlap_steps=settings.async_scheduling)

@@ -1,0 +1,109 @@
+"""Choices of /v1/completions as one request wants them told: with its prompt, token ids, log probabilities."""
+
+from typing import Any
+
+from kvasir.client.async_llm import Delta
+from kvasir.client.detokenizer import Detokenizer, TextStream
+from kvasir.client.input_processor import Prompted
+from kvasir.frontend.generation import Choice
+from kvasir.frontend.logprobs import CompletionLogprobs, TokenNames, concatenated, of_prompt
+from kvasir.frontend.types.completions import CompletionRequest
+
+
+class CompletionWriter:
+    """`echoes`: for each prompt the text that stands before its choices."""
+
+    def __init__(self, detokenizer: Detokenizer, body: CompletionRequest, echoes: list[str]) -> None:
+        self._detokenizer = detokenizer
+        self._n = body.n
+        self._echoes = echoes if body.echo else None
+        self._token_ids = body.return_token_ids
+        self._skip_special_tokens = body.skip_special_tokens
+        self._prompt_top = body.prompt_logprobs
+        self._names = TokenNames(detokenizer, body.return_tokens_as_token_ids)
+        self._scored: dict[int, tuple[CompletionLogprobs, TextStream]] = {}
+        """By choice of a stream: what its log probabilities need to know of the tokens before."""
+        self._begun: set[int] = set()
+        self.top = body.logprobs
+
+    def delta(self, index: int, delta: Delta, prompted: Prompted) -> dict[str, Any]:
+        """A chunk's choice."""
+        choice: dict[str, Any] = {
+            "index": index,
+            "text": delta.text,
+            "logprobs": None,
+            "finish_reason": delta.finish_reason,
+        }
+        if delta.stop_reason is not None:
+            choice["stop_reason"] = delta.stop_reason
+        first = index not in self._begun
+        if first:
+            self._begun.add(index)
+            if self._echoes is not None:
+                choice["text"] = self._echoes[index // self._n] + delta.text
+        if self._token_ids:
+            choice["token_ids"] = delta.token_ids
+            if first:
+                choice["prompt_token_ids"] = prompted.prompt_token_ids
+        if self.top is not None:
+            if first:
+                self._scored[index] = self._new_scores(prompted)
+            choice["logprobs"] = self._logprobs(index, delta, prompted, self._scored[index], with_prompt=first)
+        return choice
+
+    def choices(self, choices: list[Choice]) -> list[dict[str, Any]]:
+        """All of an answer."""
+        return [self._choice(index, choice) for index, choice in enumerate(choices)]
+
+    def entries(self, tokens: Choice | Delta) -> int:
+        """Log probabilities that are told with these tokens."""
+        of_prompt = 0 if tokens.prompt_logprobs is None else len(tokens.prompt_logprobs.token)
+        of_output = 0 if self.top is None else len(tokens.token_ids)
+        return (of_prompt + of_output) * (max(self.top or 0, self._prompt_top or 0) + 1)
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        prompted = choice.prompted
+        result: dict[str, Any] = {
+            "index": index,
+            "text": choice.text if self._echoes is None else self._echoes[index // self._n] + choice.text,
+            "logprobs": None,
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+        }
+        if self._token_ids:
+            result["token_ids"] = choice.token_ids
+            result["prompt_token_ids"] = prompted.prompt_token_ids
+        if self._prompt_top is not None and choice.prompt_logprobs is not None:
+            result["prompt_logprobs"] = of_prompt(
+                self._names, prompted.prompt_token_ids, choice.prompt_logprobs, self._prompt_top
+            )
+        if self.top is not None:
+            scores = self._new_scores(prompted)
+            result["logprobs"] = self._logprobs(index, choice, prompted, scores, with_prompt=True)
+        return result
+
+    def _new_scores(self, prompted: Prompted) -> tuple[CompletionLogprobs, TextStream]:
+        assert self.top is not None
+        stream = self._detokenizer.stream(prompted.prompt_token_ids, self._skip_special_tokens)
+        return CompletionLogprobs(self._names, self.top), stream
+
+    def _logprobs(
+        self,
+        index: int,
+        tokens: Choice | Delta,
+        prompted: Prompted,
+        scored: tuple[CompletionLogprobs, TextStream],
+        *,
+        with_prompt: bool,
+    ) -> dict[str, list[Any]]:
+        scores, stream = scored
+        of_echo = None
+        if with_prompt and self._echoes is not None and tokens.prompt_logprobs is not None:
+            of_echo = scores.of_prompt(
+                prompted.prompt_token_ids,
+                tokens.prompt_logprobs,
+                self._detokenizer.stream((), self._skip_special_tokens),
+                len(self._echoes[index // self._n]),
+            )
+        of_output = scores.of_output(tokens.token_ids, tokens.logprobs, stream)
+        return of_output if of_echo is None else concatenated(of_echo, of_output)

@@ -1,0 +1,148 @@
+"""A client's connection: uvicorn's, with limits for clients that are slow on purpose, and errors in OpenAI's form.
+
+Made by server.py for each connection. Three clients are cut off: one that never completes a request's head (told
+408), one that never completes a body that no route reads any more, and one that takes nothing of its answer. A body
+that a route waits for is the route's own concern, see body.py.
+"""
+
+import asyncio
+import logging
+import uuid
+from typing import Any, Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from kvasir.frontend.errors import ApiError
+
+log = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""Of request line and headers. What comes in one piece may be larger: it is bounded by what a socket reads."""
+
+
+class Connection(HttpToolsProtocol):
+    """`upload_timeout` and `stall_timeout` are --upload-timeout and --stalled-reader-timeout."""
+
+    def __init__(self, upload_timeout: float, stall_timeout: float, **uvicorns: Any) -> None:
+        super().__init__(**uvicorns)
+        self._upload_timeout = upload_timeout
+        self._stall_timeout = stall_timeout
+        self._upload_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._receiving = False
+        """A request began and has not come completely."""
+        self._in_head = False
+        self._head_bytes = 0
+        self._warned = False
+        """Its body was late once already."""
+
+    # ------------------------------------------------------------------------------------------ uploads
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self._receiving:
+            return
+        if self._upload_timer is None:
+            self._arm()
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+                message = f"the request's line and headers are larger than {MAX_HEAD_BYTES} bytes: shorten them"
+                self._refuse(ApiError(431, message, code="headers_too_large"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._receiving = self._in_head = True
+        self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._receiving = self._warned = False
+        if self._upload_timer is not None:
+            self._upload_timer.cancel()
+            self._upload_timer = None
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        log.info("%s sent what is not HTTP/1.1", self.client)
+        self._refuse(
+            ApiError(
+                400, "this is not a valid HTTP/1.1 request: check its request line and headers", code="bad_http"
+            )
+        )
+
+    def _arm(self) -> None:
+        self._upload_timer = self.loop.call_later(self._upload_timeout, self._upload_is_late)
+
+    def _upload_is_late(self) -> None:
+        self._upload_timer = None
+        if self.transport.is_closing():
+            return
+        if not self._receiving:  # it connected and never sent anything
+            self.transport.close()
+        elif self.flow.read_paused:  # it is we who do not read: an earlier request is still being answered
+            self._arm()
+        elif not self._in_head:
+            # The route that reads the body answers about now; the next time nobody waits for it any more.
+            if self._warned:
+                self.transport.abort()
+            self._warned = True
+            self._arm()
+        elif self.cycle is not None and not self.cycle.response_complete:  # an earlier answer is under way
+            self.transport.abort()
+        else:
+            message = f"the request's headers did not arrive within {self._upload_timeout:g} s (--upload-timeout)"
+            self._refuse(ApiError(408, message, code="request_timeout"))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer what no route sees, and close; nothing is said in the middle of an earlier answer."""
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.abort()
+            return
+        body = error.body()
+        headers = [
+            *self.server_state.default_headers,
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"x-request-id", uuid.uuid4().hex.encode()),
+            (b"connection", b"close"),
+        ]
+        head = STATUS_LINE[error.status] + b"".join(b"%s: %s\r\n" % header for header in headers)
+        self.transport.write(head + b"\r\n" + body)
+        self.transport.close()
+
+    # ------------------------------------------------------------------------------------------ answers
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall_timer = self.loop.call_later(self._stall_timeout, self._reader_stalls)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._cancel_stall()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_stall()
+        if self._upload_timer is not None:
+            self._upload_timer.cancel()
+            self._upload_timer = None
+        super().connection_lost(exc)
+
+    def _reader_stalls(self) -> None:
+        self._stall_timer = None
+        log.info(
+            "%s took nothing of its answer for %g s: its connection is closed", self.client, self._stall_timeout
+        )
+        self.transport.abort()
+
+    def _cancel_stall(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None

@@ -1,0 +1,73 @@
+"""The frontend's metrics of the engines on its link: what each last told. Registered by metrics.py."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kvasir.client.engine import Engine
+
+_LABELS = ("model_name", "engine")
+
+
+class EngineLoads(Collector):
+    """Read when somebody scrapes. `live` tells how many requests this frontend is generating for."""
+
+    def __init__(
+        self, model_name: str, engines: Callable[[], Mapping[str, Engine]], live: Callable[[], int]
+    ) -> None:
+        self._model_name = model_name
+        self._engines = engines
+        self._live = live
+
+    def collect(self) -> Iterable[Metric]:
+        # One of each rank: while an old incarnation drains beside a new one, the usable one counts.
+        known = sorted(self._engines().values(), key=lambda engine: engine.usable)
+        engines = list({engine.rank: engine for engine in known}.values())
+        live = GaugeMetricFamily(
+            "kvasir:live_requests", "Requests that this frontend is generating for.", labels=("model_name",)
+        )
+        live.add_metric((self._model_name,), self._live())
+        usable = GaugeMetricFamily("kvasir:engine_usable", "1 for an engine that takes requests.", labels=_LABELS)
+        step_age = GaugeMetricFamily(
+            "kvasir:engine_step_age_seconds", "How long an engine's step has taken so far.", labels=_LABELS
+        )
+        for engine in engines:
+            usable.add_metric(self._labels(engine), engine.usable)
+            step_age.add_metric(self._labels(engine), engine.step_age)
+        return [live, usable, step_age, *self._loads(engines), self._cache_config(engines)]
+
+    def _loads(self, engines: Iterable[Engine]) -> list[Metric]:
+        running = GaugeMetricFamily(
+            "vllm:num_requests_running", "Requests that an engine computes.", labels=_LABELS
+        )
+        waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Requests that wait in an engine.", labels=_LABELS)
+        kv_use = GaugeMetricFamily(
+            "vllm:kv_cache_usage_perc", "Share of an engine's KV blocks in use, 0 to 1.", labels=_LABELS
+        )
+        preemptions = CounterMetricFamily("vllm:num_preemptions", "Requests that gave up their KV.", labels=_LABELS)
+        for engine in engines:
+            if engine.stats is None:
+                continue
+            labels = self._labels(engine)
+            running.add_metric(labels, engine.stats.running)
+            waiting.add_metric(labels, engine.stats.waiting)
+            preemptions.add_metric(labels, engine.stats.preemptions)
+            if engine.ready is not None:
+                kv_use.add_metric(labels, engine.stats.kv_blocks_used / max(1, engine.ready.num_blocks))
+        return [running, waiting, kv_use, preemptions]
+
+    def _cache_config(self, engines: Iterable[Engine]) -> Metric:
+        info = GaugeMetricFamily(
+            "vllm:cache_config_info",
+            "An engine's KV cache: tokens per block, and blocks.",
+            labels=(*_LABELS, "block_size", "num_gpu_blocks"),
+        )
+        for engine in engines:
+            if engine.ready is not None:
+                sizes = (str(engine.ready.block_size), str(engine.ready.num_blocks))
+                info.add_metric((*self._labels(engine), *sizes), 1)
+        return info
+
+    def _labels(self, engine: Engine) -> tuple[str, str]:
+        return self._model_name, str(engine.rank)

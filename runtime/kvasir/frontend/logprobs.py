@@ -1,0 +1,124 @@
+"""Log probabilities in the forms of the APIs: OpenAI's for chats, OpenAI's for completions, vLLM's for prompts.
+
+A token is told as the text of its own bytes; where these are no whole characters, the odd ones appear as \\xNN, as
+OpenAI does it.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from kvasir.client.detokenizer import Detokenizer, TextStream
+from kvasir.protocol import Logprobs
+
+LEAST: Final = -9999.0
+"""For the logarithm of zero, which JSON cannot say; OpenAI's value."""
+INLINE_ENTRIES: Final = 4096
+"""Log probabilities up to this many are written on the event loop (some milliseconds); more of them in a thread."""
+
+Result = TypeVar("Result")
+
+
+async def written(entries: int, write: Callable[[], Result]) -> Result:
+    """What `write` returns; so many log probabilities are written by it."""
+    return write() if entries <= INLINE_ENTRIES else await asyncio.to_thread(write)
+
+
+class TokenNames:
+    """How tokens are told."""
+
+    def __init__(self, detokenizer: Detokenizer, as_ids: bool) -> None:
+        self._bytes = detokenizer.token_bytes
+        self._as_ids = as_ids
+
+    def name(self, token_id: int) -> str:
+        if self._as_ids:
+            return f"token_id:{token_id}"
+        return self._bytes[token_id].decode(errors="backslashreplace")
+
+    def bytes(self, token_id: int) -> list[int]:
+        return list(self._bytes[token_id])
+
+
+def of_chat(names: TokenNames, token_ids: Sequence[int], logprobs: Logprobs, top: int) -> dict[str, Any]:
+    """`choice.logprobs` of a chat, with the `top` most likely tokens of each place."""
+
+    def entry(token_id: int, logprob: float) -> dict[str, Any]:
+        return {"token": names.name(token_id), "logprob": max(logprob, LEAST), "bytes": names.bytes(token_id)}
+
+    content = []
+    for index, token_id in enumerate(token_ids):
+        likely = zip(logprobs.top_ids[index][:top], logprobs.top[index], strict=False)
+        content.append(entry(token_id, logprobs.token[index]) | {"top_logprobs": [entry(*each) for each in likely]})
+    return {"content": content, "refusal": None}
+
+
+def of_prompt(names: TokenNames, token_ids: Sequence[int], logprobs: Logprobs, top: int) -> list[Any]:
+    """`prompt_logprobs`: null for the first token, then by token id the token's own and the most likely ones."""
+
+    def entry(token_id: int, logprob: float, rank: int) -> dict[str, Any]:
+        return {"logprob": max(logprob, LEAST), "rank": rank, "decoded_token": names.name(token_id)}
+
+    result: list[Any] = [None]
+    for index, token_id in enumerate(token_ids[1:]):
+        entries = {str(token_id): entry(token_id, logprobs.token[index], logprobs.rank[index])}
+        likely = zip(logprobs.top_ids[index][:top], logprobs.top[index], strict=False)
+        for rank, (likely_id, logprob) in enumerate(likely, 1):
+            entries.setdefault(str(likely_id), entry(likely_id, logprob, rank))
+        result.append(entries)
+    return result
+
+
+class CompletionLogprobs:
+    """`choice.logprobs` of one completion, as its text comes: four lists with an entry per token."""
+
+    def __init__(self, names: TokenNames, top: int) -> None:
+        self._names = names
+        self._top = top
+        self._offset = 0
+
+    def of_prompt(
+        self, token_ids: Sequence[int], logprobs: Logprobs, stream: TextStream, length: int
+    ) -> dict[str, list[Any]]:
+        """For an echoed text of this length: before any output. The first token has no log probability."""
+        result = self._write(token_ids[:1], None, stream)
+        result = concatenated(result, self._write(token_ids[1:], logprobs, stream))
+        result["text_offset"] = [min(offset, length) for offset in result["text_offset"]]
+        self._offset = length
+        return result
+
+    def of_output(
+        self, token_ids: Sequence[int], logprobs: Logprobs | None, stream: TextStream
+    ) -> dict[str, list[Any]]:
+        """For the next tokens of the output; the stream is one of its own for each choice."""
+        return self._write(token_ids, logprobs, stream)
+
+    def _write(
+        self, token_ids: Sequence[int], logprobs: Logprobs | None, stream: TextStream
+    ) -> dict[str, list[Any]]:
+        offsets = []
+        for token_id in token_ids:
+            offsets.append(self._offset)
+            self._offset += len(stream.push((token_id,)))
+        unknown = [None] * len(token_ids)
+        return {
+            "tokens": [self._names.name(token_id) for token_id in token_ids],
+            "token_logprobs": unknown if logprobs is None else [max(each, LEAST) for each in logprobs.token],
+            "top_logprobs": unknown if logprobs is None else self._likely(token_ids, logprobs),
+            "text_offset": offsets,
+        }
+
+    def _likely(self, token_ids: Sequence[int], logprobs: Logprobs) -> list[dict[str, float]]:
+        """By name, the most likely first; the token's own is always among them."""
+        result = []
+        for index, token_id in enumerate(token_ids):
+            entries: dict[str, float] = {}
+            for likely_id, logprob in zip(logprobs.top_ids[index][: self._top], logprobs.top[index], strict=False):
+                entries.setdefault(self._names.name(likely_id), max(logprob, LEAST))
+            entries.setdefault(self._names.name(token_id), max(logprobs.token[index], LEAST))
+            result.append(entries)
+        return result
+
+
+def concatenated(first: dict[str, list[Any]], second: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    return {name: first[name] + second[name] for name in first}

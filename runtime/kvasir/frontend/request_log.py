@@ -1,0 +1,102 @@
+"""What one HTTP request was and came to, and its line in the log; kept by middleware.py from its start to its end.
+
+Routes tell it which generation they started, error handlers what the client was told.
+"""
+
+import logging
+import time
+from typing import Any, Final
+
+from starlette.requests import Request
+
+from kvasir.frontend.generation import Generation
+
+log = logging.getLogger(__name__)
+
+LONGEST_TEXT: Final = 200
+"""Characters of what a client wrote (path, request id, a field's name) that go into the log."""
+
+
+class RequestRecord:
+    """Everything that the log says of a request. Times are on the clock of time.perf_counter."""
+
+    def __init__(self, request_id: str, method: str, path: str) -> None:
+        self.request_id = request_id
+        self.method = method
+        self.path = path
+        self.started = time.perf_counter()
+        self.status = 0
+        """0 until the answer begins."""
+        self.model = ""
+        self.error = ""
+        """What the client was told went wrong, in the answer or in the stream."""
+        self._generation: Generation | None = None
+
+    def follow(self, model: str, generation: Generation) -> None:
+        """It generates."""
+        self.model, self._generation = model, generation
+
+    def write(self) -> None:
+        """The line at its end."""
+        fields = self.fields()
+        log.info("%s", _sentence(fields), extra={"fields": fields})
+
+    def fields(self) -> dict[str, Any]:
+        """What is known of it; fields that do not apply are left out."""
+        result: dict[str, Any] = {
+            "request_id": self.request_id,
+            "method": self.method,
+            "path": _one_line(self.path),
+            "status": self.status,
+            "e2e_seconds": round(time.perf_counter() - self.started, 6),
+        }
+        if self.model:
+            result["model"] = self.model
+        if self._generation is not None:
+            result |= self._generated(self._generation)
+        if self.error:
+            result["error"] = _one_line(self.error)
+        return result
+
+    def _generated(self, generation: Generation) -> dict[str, Any]:
+        traces, usage = generation.traces, generation.usage
+        result: dict[str, Any] = {
+            "id": generation.id,
+            "prompt_tokens": usage["prompt_tokens"],
+            "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
+            "output_tokens": sum(trace.output_tokens for trace in traces),
+        }
+        if first := [trace.first_token for trace in traces if trace.first_token is not None]:
+            result["ttft_seconds"] = round(min(first) - self.started, 6)
+        if engines := {trace.engine for trace in traces if trace.engine}:
+            result["engine"] = ",".join(sorted(engines))
+        if reasons := {trace.reason.value for trace in traces if trace.reason is not None}:
+            result["finish_reason"] = ",".join(sorted(reasons))
+        return result
+
+
+def record_of(request: Request) -> RequestRecord:
+    record = request.state.record
+    assert isinstance(record, RequestRecord)
+    return record
+
+
+def _sentence(fields: dict[str, Any]) -> str:
+    """The same for people: GET /v1/models 200 in 0.002 s [request id]."""
+    parts = []
+    if "model" in fields:
+        parts.append(fields["model"])
+    if "prompt_tokens" in fields:
+        cached = f" ({fields['cached_tokens']} cached)" if fields["cached_tokens"] else ""
+        parts.append(f"{fields['prompt_tokens']}{cached} + {fields['output_tokens']} tokens")
+    if "ttft_seconds" in fields:
+        parts.append(f"first after {fields['ttft_seconds']:.3f} s")
+    parts += [fields[name] for name in ("finish_reason", "engine", "error") if name in fields]
+    head = f"{fields['method']} {fields['path']} {fields['status']} in {fields['e2e_seconds']:.3f} s"
+    return f"{head}{': ' if parts else ''}{', '.join(parts)} [{fields['request_id']}]"
+
+
+def _one_line(text: str) -> str:
+    """Readable in one line, whatever a client put into it."""
+    cut = text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
+    return cut if cut.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)

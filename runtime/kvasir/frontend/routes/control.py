@@ -1,0 +1,53 @@
+"""What operators ask and do: GET /load, POST /reset_prefix_cache."""
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from kvasir.client.engine import Engine
+from kvasir.frontend.errors import ApiError, bad_field
+from kvasir.frontend.service import service_of
+from kvasir.frontend.types.answers import EngineLoad, EngineReset, LoadAnswer, ResetAnswer
+
+router = APIRouter()
+
+
+@router.get("/load")
+async def load(request: Request) -> Response:
+    """Requests that this server works on (`server_load`, as vLLM tells it), and each engine's load."""
+    service = service_of(request)
+    engines = [_load_of(engine) for engine in service.llm.engines.values()]
+    return _json(LoadAnswer(service.llm.live_requests, service.max_prompts, engines))
+
+
+@router.post("/reset_prefix_cache")
+async def reset_prefix_cache(request: Request) -> Response:
+    """Every engine forgets the KV of finished requests: what is computed from now on is computed anew."""
+    for name in request.query_params:
+        raise bad_field(name, f"unknown query parameter {name[:100]!r}: this endpoint takes none")
+    outcomes = await service_of(request).llm.call("reset_prefix_cache")
+    if failed := [outcome for outcome in outcomes if outcome.error]:
+        told = "; ".join(f"{outcome.incarnation}: {outcome.error}" for outcome in failed)
+        raise ApiError(
+            409,
+            f"the prefix cache was not reset in {len(failed)} of {len(outcomes)} engines ({told}): try again",
+            code="reset_failed",
+        )
+    return _json(ResetAnswer([EngineReset(outcome.rank, outcome.incarnation) for outcome in outcomes]))
+
+
+def _load_of(engine: Engine) -> EngineLoad:
+    stats, ready = engine.stats, engine.ready
+    return EngineLoad(
+        rank=engine.rank,
+        incarnation=engine.incarnation,
+        usable=engine.usable,
+        running=None if stats is None else stats.running,
+        waiting=None if stats is None else stats.waiting,
+        kv_cache_usage=None if stats is None or ready is None else stats.kv_blocks_used / max(1, ready.num_blocks),
+    )
+
+
+def _json(answer: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")

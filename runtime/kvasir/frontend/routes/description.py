@@ -1,0 +1,23 @@
+"""GET /openapi.json and GET /docs: what this API is, for programs and for people."""
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from kvasir.frontend.docs_page import render
+from kvasir.frontend.openapi import describe
+from kvasir.frontend.service import service_of
+
+router = APIRouter()
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi(request: Request) -> Response:
+    document = describe(request.app, with_keys=service_of(request).keys.needed)
+    return Response(orjson.dumps(document), media_type="application/json")
+
+
+@router.get("/docs", include_in_schema=False)
+async def docs(request: Request) -> Response:
+    return HTMLResponse(render(describe(request.app, with_keys=service_of(request).keys.needed)))

@@ -1,0 +1,72 @@
+"""The bodies of POST /tokenize and POST /detokenize, in vLLM's shapes."""
+
+from typing import Any
+
+import msgspec
+
+from kvasir.frontend.errors import bad_field
+from kvasir.frontend.types.chat import MESSAGE, Message, template_variables
+from kvasir.frontend.types.fields import Schema
+
+
+class TokenizeRequest(msgspec.Struct, kw_only=True):
+    """Either `prompt` or `messages`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    """Add the tokenizer's special tokens to the prompt (the default). Of messages the template writes them."""
+    messages: list[Message] | None = None
+    add_generation_prompt: bool | None = None
+    """End the conversation with the beginning of the assistant's answer; the default, unless a message is
+    continued."""
+    continue_final_message: bool = False
+    """End it with the last message, which an answer would continue."""
+    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    return_token_strs: bool = False
+
+    def check(self) -> None:
+        """Raises ApiError for fields that do not go together."""
+        if (self.prompt is None) == (self.messages is None):
+            raise bad_field("prompt", "give either prompt (a text) or messages (a conversation)")
+        if self.messages is not None and self.add_special_tokens:
+            raise bad_field(
+                "add_special_tokens", "add_special_tokens: the chat template writes them itself; leave it out"
+            )
+        if self.prompt is not None:
+            for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+                if getattr(self, name):
+                    raise bad_field(name, f"{name} is for messages: leave it out with a prompt")
+
+    def template_variables(self) -> dict[str, Any]:
+        """Of messages. Raises ApiError."""
+        generation_prompt = self.add_generation_prompt
+        if generation_prompt is None:
+            generation_prompt = not self.continue_final_message
+        if generation_prompt and self.continue_final_message:
+            raise bad_field(
+                "continue_final_message",
+                "continue_final_message and add_generation_prompt exclude each other: leave out one of them",
+            )
+        return {
+            **template_variables(self.chat_template_kwargs),
+            "add_generation_prompt": generation_prompt,
+            "continue_final_message": self.continue_final_message,
+        }
+
+
+class DetokenizeRequest(msgspec.Struct, kw_only=True):
+    model: str | None = None
+    tokens: list[int]
+
+
+TOKENIZE: Schema[TokenizeRequest] = Schema(
+    TokenizeRequest,
+    {
+        "chat_template": (),
+        "mm_processor_kwargs": ({},),
+        "tools": ([],),
+    },
+    {"messages": MESSAGE},
+)
+DETOKENIZE: Schema[DetokenizeRequest] = Schema(DetokenizeRequest, {})

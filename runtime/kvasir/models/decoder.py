@@ -1,0 +1,182 @@
+"""The decoder of Llama and its family, built from shared layers by a DecoderConfig.
+
+`kvasir.models.registry` says which architectures it serves; their files hold what they do differently.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from kvasir.layers.attention import AttentionPlan, KVCache, attend
+from kvasir.layers.embedding import Embedding
+from kvasir.layers.linear import Linear
+from kvasir.layers.mlp import GatedMLP, SparseMoE
+from kvasir.layers.parameter import Placement
+from kvasir.layers.rotary import RotaryEmbedding, Rotation, rotate_
+from kvasir.models.base import Target
+from kvasir.models.decoder_config import DecoderConfig, LayerConfig
+
+_NO_NAMES: Final = MappingProxyType[str, str]({})
+
+
+class Attention(nn.Module):
+    """Rotary self-attention of grouped heads over the paged cache."""
+
+    def __init__(self, config: DecoderConfig, layer: LayerConfig, placement: Placement) -> None:
+        super().__init__()
+        heads = config.heads
+        self.qkv_proj = Linear(
+            config.hidden_size,
+            {"q_proj": heads.query_size, "k_proj": heads.kv_size, "v_proj": heads.kv_size},
+            bias=config.qkv_bias,
+            placement=placement,
+        )
+        self.o_proj = Linear(heads.query_size, config.hidden_size, bias=config.output_bias, placement=placement)
+        self.q_norm = config.norm(heads.head_dim, config.eps, placement) if config.qk_norm else None
+        self.k_norm = config.norm(heads.head_dim, config.eps, placement) if config.qk_norm else None
+        self._heads = heads
+        self._scale = config.scale
+        self._cap = config.score_cap
+        self._window = layer.window
+
+    def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan) -> Tensor:
+        heads = self._heads
+        qkv = self.qkv_proj(x)  # [T, (heads + 2 kv_heads) * head_dim]
+        qk = qkv[:, : heads.query_size + heads.kv_size].unflatten(1, (-1, heads.head_dim))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = qk[:, : heads.heads], qk[:, heads.heads :]
+            q.copy_(self.q_norm(q))
+            k.copy_(self.k_norm(k))
+        rotate_(qk, rotation)
+        attended = attend(qkv, cache, plan.within(self._window), heads, self._scale, self._cap)
+        return self.o_proj(attended)  # type: ignore[no-any-return]
+
+
+class DecoderLayer(nn.Module):
+    """Attention, then a feed-forward layer; both read the normalised residual stream and add to it."""
+
+    def __init__(self, config: DecoderConfig, layer: LayerConfig, placement: Placement) -> None:
+        super().__init__()
+
+        def norm() -> nn.Module:
+            return config.norm(config.hidden_size, config.eps, placement)
+
+        self.input_layernorm = norm()
+        self.self_attn = Attention(config, layer, placement)
+        self.attention_output_norm = norm() if config.output_norms else nn.Identity()
+        self.post_attention_layernorm = norm()
+        self.mlp = _feed_forward(config, layer, placement)
+        self.mlp_output_norm = norm() if config.output_norms else nn.Identity()
+
+    def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan) -> None:
+        """Adds to the residual stream x [T, hidden] in place."""
+        attended = self.self_attn(self.input_layernorm(x), rotation, cache, plan)
+        x.add_(self.attention_output_norm(attended))
+        x.add_(self.mlp_output_norm(self.mlp(self.post_attention_layernorm(x))))
+
+
+def _feed_forward(config: DecoderConfig, layer: LayerConfig, placement: Placement) -> nn.Module:
+    experts = layer.experts
+    if experts is None:
+        return GatedMLP(
+            config.hidden_size,
+            config.intermediate_size,
+            config.activation,
+            bias=config.mlp_bias,
+            placement=placement,
+        )
+    return SparseMoE(
+        config.hidden_size,
+        experts.intermediate_size,
+        config.activation,
+        experts=experts.count,
+        top_k=experts.top_k,
+        renormalise=experts.renormalise,
+        placement=placement,
+    )
+
+
+class Decoder(nn.Module):
+    """Embedding, layers, norm, head: a CausalLM.
+
+    `context` is the longest that a request may have. `names` maps parts of the checkpoint's tensor names to ours.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        placement: Placement,
+        context: int,
+        *,
+        layer: Callable[[DecoderConfig, LayerConfig, Placement], nn.Module] = DecoderLayer,
+        names: Mapping[str, str] = _NO_NAMES,
+    ) -> None:
+        super().__init__()
+        self.num_layers = len(config.layers)
+        self.heads = config.heads
+        self.vocab_size = config.vocab_size
+        self.windows = frozenset(entry.window for entry in config.layers if entry.window is not None)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, placement)
+        self.layers = nn.ModuleList(layer(config, entry, placement) for entry in config.layers)
+        self.norm = config.norm(config.hidden_size, config.eps, placement)
+        self.lm_head = Linear(
+            config.hidden_size,
+            config.vocab_size,
+            bias=config.head_bias,
+            placement=placement,
+            tied=self.embed_tokens.weight if config.tied else None,
+        )
+        ropes = list(dict.fromkeys(entry.rope for entry in config.layers))
+        self._rotaries = [RotaryEmbedding(rope, context, placement.device) for rope in ropes]
+        self._rope_of_layer = [ropes.index(entry.rope) for entry in config.layers]
+        # Rounded to the model's precision, in which it was trained.
+        scale = torch.tensor(config.embedding_scale or 1.0, dtype=placement.dtype).item()
+        self._embedding_scale = None if config.embedding_scale is None else scale
+        self._logit_cap = config.logit_cap
+        self._tied = config.tied
+        self._names = names
+
+    def hidden_states(
+        self, token_ids: Tensor, positions: Tensor, caches: Sequence[KVCache], plan: AttentionPlan
+    ) -> Tensor:
+        x = self.embed_tokens(token_ids)  # [T, hidden]
+        if self._embedding_scale is not None:
+            x.mul_(self._embedding_scale)
+        rotations = [rotary.rotation(positions, x.dtype) for rotary in self._rotaries]
+        for layer, rope, cache in zip(self.layers, self._rope_of_layer, caches, strict=True):
+            layer(x, rotations[rope], cache, plan)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self.lm_head(hidden)
+        if self._logit_cap is None:
+            return logits
+        return logits.float().div_(self._logit_cap).tanh_().mul_(self._logit_cap)
+
+    def locate(self, tensor: str) -> Target | None:
+        if tensor.endswith(".rotary_emb.inv_freq"):  # computed from the config; old checkpoints carry it
+            return None
+        path = [self._names.get(part, part) for part in tensor.removeprefix("model.").split(".")]
+        shard = path[-2] if len(path) > 1 else ""
+        fused = _FUSED.get(shard)
+        if fused is None:
+            return Target(".".join(path))
+        path[-2] = fused
+        return Target(".".join(path), shard)
+
+    def aliases(self) -> Mapping[str, Target]:
+        return {"lm_head.weight": Target("embed_tokens.weight")} if self._tied else {}
+
+
+_FUSED: Final = MappingProxyType(
+    {
+        "q_proj": "qkv_proj",
+        "k_proj": "qkv_proj",
+        "v_proj": "qkv_proj",
+        "gate_proj": "gate_up_proj",
+        "up_proj": "gate_up_proj",
+    }
+)

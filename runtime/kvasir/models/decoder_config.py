@@ -1,0 +1,117 @@
+"""What makes one decoder of the Llama family another: the config that `kvasir.models.decoder` builds from.
+
+Each architecture's file reads its config.json into a DecoderConfig; `read_decoder` reads what they have in common.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from torch import Tensor, nn
+
+from kvasir.layers.activation import ACTIVATIONS
+from kvasir.layers.attention import HeadShape
+from kvasir.layers.norm import RMSNorm
+from kvasir.layers.parameter import Placement
+from kvasir.layers.rotary import Rope
+from kvasir.models.config_reader import ConfigReader
+from kvasir.models.errors import ModelLoadError
+
+LAYER_TYPES: Final = MappingProxyType({"full_attention": False, "sliding_attention": True})
+"""Whether a layer of this name in `layer_types` attends within the window only."""
+
+
+@dataclass(frozen=True)
+class ExpertsConfig:
+    count: int
+    top_k: int
+    intermediate_size: int
+    renormalise: bool
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """What may differ from layer to layer."""
+
+    rope: Rope
+    window: int | None = None
+    """The last tokens that it attends to, its own included; None: all."""
+    experts: ExpertsConfig | None = None
+    """None: one feed-forward layer for all tokens."""
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    heads: HeadShape
+    layers: tuple[LayerConfig, ...]
+    activation: Callable[[Tensor], Tensor]
+    eps: float
+    tied: bool
+    scale: float
+    """Multiplies the attention scores."""
+    norm: Callable[[int, float, Placement], nn.Module] = RMSNorm
+    qk_norm: bool = False
+    """Each head's queries and keys are normalised before they are rotated."""
+    output_norms: bool = False
+    """What attention and feed-forward layer add to the residual stream is normalised too."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    embedding_scale: float | None = None
+    score_cap: float | None = None
+    logit_cap: float | None = None
+
+
+def read_heads(reader: ConfigReader, head_dim: int | None = None) -> HeadShape:
+    """`head_dim`: what an absent one means; None: the hidden size is split among the heads."""
+    heads = reader.integer("num_attention_heads")
+    kv_heads = reader.integer("num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise ModelLoadError(
+            f"config.json sets num_attention_heads to {heads} and num_key_value_heads to {kv_heads}: "
+            "the first must be a multiple of the second"
+        )
+    hidden_size = reader.integer("hidden_size")
+    return HeadShape(heads, kv_heads, reader.integer("head_dim", head_dim or hidden_size // heads))
+
+
+def read_windows(
+    reader: ConfigReader, window: int | None, usually: Callable[[int], bool]
+) -> tuple[int | None, ...]:
+    """The window of each layer. Without `layer_types`, `usually` tells whether the layer of an index has one."""
+    count = reader.integer("num_hidden_layers")
+    sliding = reader.choices("layer_types", count, LAYER_TYPES) or tuple(map(usually, range(count)))
+    if window is None and any(sliding):
+        raise ModelLoadError("config.json has layers of sliding_attention but sets no sliding_window")
+    return tuple(window if slides else None for slides in sliding)
+
+
+def read_decoder(
+    reader: ConfigReader,
+    heads: HeadShape,
+    layers: Sequence[LayerConfig],
+    *,
+    activation: Callable[[Tensor], Tensor] | None = None,
+    eps: float = 1e-6,
+    tied: bool = False,
+) -> DecoderConfig:
+    """The keys that the family shares; what else an architecture has, it replaces in the result.
+
+    `activation` None reads `hidden_act`; `eps` and `tied` are what absent keys mean.
+    """
+    return DecoderConfig(
+        vocab_size=reader.integer("vocab_size"),
+        hidden_size=reader.integer("hidden_size"),
+        intermediate_size=reader.integer("intermediate_size"),
+        heads=heads,
+        layers=tuple(layers),
+        activation=activation or reader.choice("hidden_act", "silu", ACTIVATIONS),
+        eps=reader.number("rms_norm_eps", eps),
+        tied=reader.flag("tie_word_embeddings", tied),
+        scale=heads.head_dim**-0.5,
+    )

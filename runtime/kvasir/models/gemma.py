@@ -1,0 +1,131 @@
+"""Gemma (2024), Gemma 2 (2024) and the text models of Gemma 3 (2025), by the Gemma Team of Google DeepMind.
+
+Llama with scaled embeddings, norms whose weights are stored around 0, and GELU. Gemma 2 normalises what a layer
+adds too, caps scores and logits and has a sliding window in every other layer; Gemma 3 normalises queries and keys
+instead of capping, and rotates by other angles in layers with a window.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from torch import Tensor
+
+from kvasir.layers.activation import ACTIVATIONS
+from kvasir.layers.attention import HeadShape
+from kvasir.layers.norm import OffsetRMSNorm
+from kvasir.layers.parameter import Placement
+from kvasir.layers.rotary import Rope
+from kvasir.models.config_reader import NO_EFFECT, ConfigReader
+from kvasir.models.decoder import Decoder
+from kvasir.models.decoder_config import DecoderConfig, LayerConfig, read_decoder, read_heads, read_windows
+from kvasir.models.rope_config import RopeDefaults, read_whole_rope, rope_of
+
+_TANH: Final = ACTIVATIONS["gelu_pytorch_tanh"]
+_GEMMA1_ACTIVATIONS: Final = MappingProxyType({"gelu": _TANH, "gelu_pytorch_tanh": _TANH})
+"""The first files say gelu and mean its approximation."""
+
+_SANDWICH: Final = MappingProxyType(
+    {
+        "post_attention_layernorm": "attention_output_norm",
+        "pre_feedforward_layernorm": "post_attention_layernorm",
+        "post_feedforward_layernorm": "mlp_output_norm",
+    }
+)
+
+
+def read_gemma(config: Mapping[str, Any]) -> DecoderConfig:
+    """GemmaForCausalLM. Raises ModelLoadError for what is missing, contradictory or unknown."""
+    reader = ConfigReader(config)
+    heads = read_heads(reader, head_dim=256)
+    rope = read_whole_rope(reader, heads.head_dim)
+    for key in ("hidden_act", "hidden_activation"):
+        reader.choice(key, "gelu_pytorch_tanh", _GEMMA1_ACTIVATIONS)
+    layers = [LayerConfig(rope)] * reader.integer("num_hidden_layers")
+    gemma = _gemma(reader, heads, layers, _TANH)
+    reader.finish(NO_EFFECT)
+    return gemma
+
+
+def read_gemma2(config: Mapping[str, Any]) -> DecoderConfig:
+    """Gemma2ForCausalLM. Raises ModelLoadError for what is missing, contradictory or unknown."""
+    reader = ConfigReader(config)
+    heads = read_heads(reader, head_dim=256)
+    rope = read_whole_rope(reader, heads.head_dim)
+    window = reader.optional(reader.integer, "sliding_window", 4096)
+    reader.require("sliding_window_size", window)
+    layers = [LayerConfig(rope, entry) for entry in read_windows(reader, window, lambda index: index % 2 == 0)]
+    gemma = replace(
+        _sandwiched(reader, heads, layers),
+        score_cap=reader.optional(reader.number, "attn_logit_softcapping", 50.0),
+        logit_cap=reader.optional(reader.number, "final_logit_softcapping", 30.0),
+    )
+    reader.finish(NO_EFFECT)
+    return gemma
+
+
+def read_gemma3(config: Mapping[str, Any]) -> DecoderConfig:
+    """Gemma3ForCausalLM. Raises ModelLoadError for what is missing, contradictory or unknown."""
+    reader = ConfigReader(config)
+    heads = read_heads(reader, head_dim=256)
+    everywhere, within_window = _ropes_of_gemma3(reader, heads)
+    window = reader.optional(reader.integer, "sliding_window", 4096)
+    every = reader.integer("sliding_window_pattern", reader.integer("_sliding_window_pattern", 6))
+    windows = read_windows(reader, window, lambda index: (index + 1) % every != 0)
+    layers = [LayerConfig(everywhere if entry is None else within_window, entry) for entry in windows]
+    reader.require("attn_logit_softcapping", None)
+    gemma = replace(
+        _sandwiched(reader, heads, layers),
+        qk_norm=True,
+        logit_cap=reader.optional(reader.number, "final_logit_softcapping", None),
+    )
+    reader.finish(NO_EFFECT)
+    return gemma
+
+
+def build_sandwiched(read: Callable[[Mapping[str, Any]], DecoderConfig]) -> Callable[..., Decoder]:
+    """Builds Gemma 2 and 3, whose layers have four norms with names of their own."""
+
+    def build(config: Mapping[str, Any], placement: Placement, context: int) -> Decoder:
+        return Decoder(read(config), placement, context, names=_SANDWICH)
+
+    return build
+
+
+def _gemma(
+    reader: ConfigReader, heads: HeadShape, layers: Sequence[LayerConfig], activation: Callable[[Tensor], Tensor]
+) -> DecoderConfig:
+    bias = reader.flag("attention_bias", False)
+    reader.require("use_bidirectional_attention", False)
+    config = read_decoder(reader, heads, layers, activation=activation, tied=True)
+    return replace(
+        config,
+        norm=OffsetRMSNorm,
+        embedding_scale=config.hidden_size**0.5,
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+
+
+def _sandwiched(reader: ConfigReader, heads: HeadShape, layers: Sequence[LayerConfig]) -> DecoderConfig:
+    activation = reader.choice("hidden_activation", "gelu_pytorch_tanh", ACTIVATIONS)
+    reader.choice("hidden_act", "gelu_pytorch_tanh", {"gelu_pytorch_tanh": _TANH})  # repeated in old files
+    return replace(
+        _gemma(reader, heads, layers, activation),
+        scale=reader.number("query_pre_attn_scalar", 256) ** -0.5,
+        output_norms=True,
+    )
+
+
+def _ropes_of_gemma3(reader: ConfigReader, heads: HeadShape) -> tuple[Rope, Rope]:
+    """Of layers that see everything, and of those with a window."""
+    defaults = RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings"))
+    full_theta = reader.number("rope_theta", 1e6)
+    window_theta = reader.number("rope_local_base_freq", 1e4)
+    scaling, sections = reader.section("rope_scaling"), reader.section("rope_parameters")
+    full, sliding = scaling, None
+    if sections is not None:
+        full, sliding = sections.section("full_attention") or scaling, sections.section("sliding_attention")
+        sections.finish()
+    return rope_of(full, defaults, full_theta, None), rope_of(sliding, defaults, window_theta, None)

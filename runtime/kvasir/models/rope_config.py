@@ -1,0 +1,122 @@
+"""Reads what config.json says of rotary positions, in the forms of all its ages.
+
+`rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before); the kind of scaling stands under
+`rope_type`, or `type` before 4.43; both may be present.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from kvasir.layers.rotary import LinearScaling, Llama3Scaling, LongRopeScaling, Rope, RopeScaling, YarnScaling
+from kvasir.models.config_reader import ConfigReader
+from kvasir.models.errors import ModelLoadError
+
+TYPES: Final = frozenset(("default", "linear", "llama3", "longrope", "yarn"))
+
+
+@dataclass(frozen=True)
+class RopeDefaults:
+    """What an architecture's rotation is where config.json does not say otherwise."""
+
+    head_dim: int
+    max_position_embeddings: int
+    theta: float = 10000.0
+    partial: float | None = None
+    """The share of each head that is rotated; None: the architecture rotates whole heads and knows no other."""
+    original_max_position_embeddings: int | None = None
+    """None: it stands beside the scaling's other values."""
+    types: frozenset[str] = TYPES
+    """Kinds of scaling that the architecture knows, by the names in config.json."""
+
+
+def read_rope(reader: ConfigReader, defaults: RopeDefaults) -> Rope:
+    """The rotation of a model whose layers all have the same. Raises ModelLoadError."""
+    theta = reader.number("rope_theta", defaults.theta)
+    old, new = reader.section("rope_scaling"), reader.section("rope_parameters")
+    partial = _partial(reader, defaults.partial)
+    return rope_of(new or old, defaults, theta, partial)
+
+
+def read_whole_rope(reader: ConfigReader, head_dim: int) -> Rope:
+    """The rotation of an architecture that rotates whole heads. Raises ModelLoadError."""
+    return read_rope(reader, RopeDefaults(head_dim, reader.integer("max_position_embeddings")))
+
+
+def rope_of(section: ConfigReader | None, defaults: RopeDefaults, theta: float, partial: float | None) -> Rope:
+    """The rotation that one such section describes, None being the default. Raises ModelLoadError."""
+    if section is None:
+        return Rope(_rotated(defaults, partial), theta, None)
+    theta = section.number("rope_theta", theta)
+    dim = _rotated(defaults, _partial(section, partial))
+    types = {name: name for name in defaults.types}
+    kind = section.choice("rope_type", section.choice("type", "default", types), types)
+    scaling = _scaling(kind, section, dim, defaults)
+    section.finish()
+    return Rope(dim, theta, scaling)
+
+
+def _partial(reader: ConfigReader, default: float | None) -> float | None:
+    if default is None:
+        reader.require("partial_rotary_factor", 1.0)
+        return None
+    return reader.number("partial_rotary_factor", default)
+
+
+def _rotated(defaults: RopeDefaults, partial: float | None) -> int:
+    dim = int(defaults.head_dim * (1.0 if partial is None else partial))
+    if not 0 < dim <= defaults.head_dim or dim % 2:
+        raise ModelLoadError(
+            f"config.json has rotary positions turn {dim} of the {defaults.head_dim} numbers of a head "
+            "(head_dim, partial_rotary_factor); that must be an even number within the head"
+        )
+    return dim
+
+
+def _scaling(kind: str, section: ConfigReader, dim: int, defaults: RopeDefaults) -> RopeScaling | None:
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return LinearScaling(section.number("factor"))
+    longest = defaults.max_position_embeddings
+    original = section.integer("original_max_position_embeddings", longest)
+    original = defaults.original_max_position_embeddings or original
+    if kind == "llama3":
+        return Llama3Scaling(
+            factor=section.number("factor"),
+            low_freq_factor=section.number("low_freq_factor"),
+            high_freq_factor=section.number("high_freq_factor"),
+            original_max_position_embeddings=original,
+        )
+    if kind == "yarn":
+        return _yarn(section, original)
+    factor = section.number("factor", longest / original)
+    stretched = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return LongRopeScaling(
+        short_factors=section.numbers("short_factor", dim // 2),
+        long_factors=section.numbers("long_factor", dim // 2),
+        original_max_position_embeddings=original,
+        attention_factor=section.number("attention_factor", stretched),
+    )
+
+
+def _yarn(section: ConfigReader, original: int) -> YarnScaling:
+    factor = section.number("factor")
+    mscale = section.optional(section.number, "mscale", None)
+    mscale_all_dim = section.optional(section.number, "mscale_all_dim", None)
+    if mscale and mscale_all_dim:
+        attention_factor = _amplitude(factor, mscale) / _amplitude(factor, mscale_all_dim)
+    else:
+        attention_factor = _amplitude(factor, 1.0)
+    return YarnScaling(
+        factor=factor,
+        original_max_position_embeddings=original,
+        beta_fast=section.number("beta_fast", 32.0),
+        beta_slow=section.number("beta_slow", 1.0),
+        truncate=section.flag("truncate", True),
+        attention_factor=section.number("attention_factor", attention_factor),
+    )
+
+
+def _amplitude(factor: float, mscale: float) -> float:
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0

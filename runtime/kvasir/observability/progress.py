@@ -1,0 +1,23 @@
+"""Progress bars of the commands: on standard error, and only where that is a terminal."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+Show = Callable[[int, int], None]
+"""Told what is done and how much there is in all; from any thread."""
+
+
+@contextmanager
+def progress_bar(what: str, *, in_bytes: bool = False) -> Iterator[Show]:
+    """A bar for as long as the block lasts; afterwards nothing of it is left on the screen."""
+    amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeElapsedColumn())
+    console = Console(stderr=True)
+    bar = Progress(*columns, console=console, transient=True, refresh_per_second=4, disable=not sys.stderr.isatty())
+    with bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,34 @@
+"""Finds the tokens that would complete a bad word; one BadWords per row that has any, on the host."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kvasir.sampling.penalties import Ints, Tokens
+
+
+class BadWords:
+    """Words are sequences of tokens; a word's beginning is looked for in the output only, as vLLM does."""
+
+    def __init__(self, words: Iterable[Sequence[int]]) -> None:
+        alone: set[int] = set()
+        # By the token before the last, so that a step looks at the words that may end in it and at no others.
+        self._longer: dict[int, list[tuple[Tokens, int]]] = {}
+        for word in words:
+            if len(word) == 1:
+                alone.add(word[0])
+            else:
+                beginning = np.array(word[:-1], np.int32)
+                self._longer.setdefault(word[-2], []).append((beginning, word[-1]))
+        self._alone = sorted(alone)
+
+    def completing(self, output: Tokens) -> Ints:
+        """The tokens that must not follow this output."""
+        longer = self._longer.get(int(output[-1]), ()) if len(output) else ()
+        found = [last for beginning, last in longer if _ends_with(output, beginning)]
+        return np.array(self._alone + found, np.int64)
+
+
+def _ends_with(output: Tokens, beginning: npt.NDArray[np.int32]) -> bool:
+    return bool(np.array_equal(output[-len(beginning) :], beginning))

@@ -1,0 +1,67 @@
+"""Changes logits before tokens are chosen: allowed and forbidden tokens, bias, penalties.
+
+The worker gathers a step's LogitChanges from the rules of its rows. All of them are lists of single entries of the
+logits: a row is touched where its request asks for it, the other rows not at all.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Entries:
+    """M entries of the logits, none of them twice."""
+
+    rows: Tensor  # [M]
+    tokens: Tensor  # [M]
+
+
+@dataclass(frozen=True)
+class Allowed:
+    rows: Tensor  # [N] rows that choose from some tokens only
+    entries: Entries  # these tokens
+
+
+@dataclass(frozen=True)
+class Bias:
+    entries: Entries
+    added: Tensor  # [M] float32
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """Of the tokens that a request has; for each entry its request's penalties."""
+
+    entries: Entries
+    repetition: Tensor  # [M] float32
+    taken: Tensor  # [M] float32: frequency and presence penalty together
+
+
+@dataclass(frozen=True)
+class LogitChanges:
+    """In vLLM's order: allowed tokens, bad words and min_tokens (`forbidden`), bias, penalties."""
+
+    allowed: Allowed | None
+    forbidden: Entries | None
+    bias: Bias | None
+    penalties: Penalties | None
+
+    def apply_(self, logits: Tensor) -> None:
+        """logits: [R, V] float32, changed in place."""
+        if self.allowed is not None:
+            at = self.allowed.entries
+            kept = logits[at.rows, at.tokens]
+            logits[self.allowed.rows] = -torch.inf
+            logits[at.rows, at.tokens] = kept
+        if self.forbidden is not None:
+            logits[self.forbidden.rows, self.forbidden.tokens] = -torch.inf
+        if self.bias is not None:
+            at = self.bias.entries
+            logits[at.rows, at.tokens] += self.bias.added
+        if self.penalties is not None:
+            at, repetition = self.penalties.entries, self.penalties.repetition
+            values = logits[at.rows, at.tokens]  # [M]
+            values = torch.where(values > 0, values / repetition, values * repetition)
+            logits[at.rows, at.tokens] = values - self.penalties.taken

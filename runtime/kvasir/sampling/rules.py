@@ -1,0 +1,83 @@
+"""What a request wants done to its logits, for each of its tokens; kept with its row of the request table.
+
+Only requests that ask for it have rules. They are a function of the parameters and of the tokens so far, so a
+request that is resumed, preempted or moved to another engine goes on as if nothing had happened.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kvasir.params import SamplingParams
+from kvasir.sampling.bad_words import BadWords
+from kvasir.sampling.penalties import Ints, TokenCounts, Tokens
+
+Floats = npt.NDArray[np.float32]
+
+_NONE: Ints = np.zeros(0, np.int64)
+
+
+def has_rules(params: SamplingParams) -> bool:
+    return bool(
+        params.allowed_token_ids
+        or params.bad_words
+        or params.min_tokens
+        or params.logit_bias
+        or _is_penalised(params)
+    )
+
+
+class LogitRules:
+    """The rules of one request. Methods take its prompt and output so far."""
+
+    def __init__(
+        self, params: SamplingParams, tokens: Tokens, num_prompt_tokens: int, eos_token_ids: Sequence[int]
+    ) -> None:
+        bias = dict(params.logit_bias)
+        self.allowed: Ints = np.unique(np.array(params.allowed_token_ids, np.int64))
+        """The only tokens to choose from; empty: all."""
+        self.biased: Ints = np.fromiter(bias.keys(), np.int64, len(bias))
+        self.bias: Floats = np.fromiter(bias.values(), np.float32, len(bias))
+        self.repetition = params.repetition_penalty
+        self._num_prompt_tokens = num_prompt_tokens
+        self._min_tokens = params.min_tokens
+        self._stops: Ints = np.array([*eos_token_ids, *params.stop_token_ids], np.int64)
+        self._bad_words = BadWords(params.bad_words) if params.bad_words else None
+        self._frequency, self._presence = params.frequency_penalty, params.presence_penalty
+        self._counts: TokenCounts | None = None
+        if _is_penalised(params):
+            self._counts = TokenCounts(tokens, num_prompt_tokens, with_prompt=params.repetition_penalty != 1)
+
+    def forbidden(self, tokens: Tokens, vocab_size: int) -> Ints:
+        """[F] tokens that bad words and min_tokens rule out next.
+
+        Where they would leave no token at all they are passed over: one of the allowed tokens has to come.
+        """
+        output = tokens[self._num_prompt_tokens :]
+        found = []
+        if self._bad_words is not None:
+            found.append(self._bad_words.completing(output))
+        if len(output) < self._min_tokens:
+            found.append(self._stops)
+        if not found:
+            return _NONE
+        forbidden = np.unique(np.concatenate(found))
+        if len(self.allowed):
+            return _NONE if np.isin(self.allowed, forbidden).all() else forbidden
+        return forbidden if len(forbidden) < vocab_size else _NONE
+
+    def penalised(self, tokens: Tokens) -> tuple[Ints, Floats]:
+        """[D] tokens with a penalty, and [D] what frequency and presence take from their logits.
+
+        `repetition` concerns all of them: the prompt's are among them only where there is such a penalty.
+        """
+        if self._counts is None:
+            return _NONE, _NONE.astype(np.float32)
+        ids, counts = self._counts.after(tokens)
+        taken = self._frequency * counts + self._presence * (counts > 0)
+        return ids, taken.astype(np.float32)
+
+
+def _is_penalised(params: SamplingParams) -> bool:
+    return bool(params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty)

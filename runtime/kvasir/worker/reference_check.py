@@ -1,0 +1,79 @@
+"""Whether a model that brings a reference computes what the reference does; called by the worker, once loaded.
+
+Code that was not written for flat batches may mix neighbours, or keep a state of its own. So two short sequences
+are computed side by side, in two steps, and their logits compared with those of each sequence alone.
+"""
+
+import torch
+from torch import Tensor
+
+from kvasir.layers.attention import KVCache
+from kvasir.layers.parameter import Placement
+from kvasir.models.base import CausalLM, ReferencedLM
+from kvasir.models.errors import ModelLoadError
+from kvasir.params import SamplingParams
+from kvasir.worker.inputs import InputBuilder
+from kvasir.worker.request_table import RequestTable
+from kvasir.worker.step import NewRow, ScheduledRow
+
+_BLOCK = 4
+_BLOCKS = 3
+_LENGTHS = {"a": 11, "b": 7}
+_STEPS = ((("a", 0, 6), ("b", 0, 6)), (("a", 6, 5), ("b", 6, 1)))  # a prefill of both; a chunk beside a decode
+_TOLERANCE = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
+"""Of a token's logits, as a share of their spread. Logits of another context differ by 1.4 such shares; the rest is
+left to rounding, which may tip the choice of an expert."""
+
+
+def check_against_reference(model: CausalLM, placement: Placement) -> None:
+    """Raises ModelLoadError where they differ. Models of our own bring no reference: tests compare those."""
+    if not isinstance(model, ReferencedLM):
+        return
+    generator = torch.Generator().manual_seed(0)
+    tokens = {
+        name: torch.randint(model.vocab_size, (length,), generator=generator) for name, length in _LENGTHS.items()
+    }
+    with torch.inference_mode():
+        ours = _compute(model, placement, tokens)
+        for name, ids in tokens.items():
+            reference = model.reference_logits(ids.to(placement.device)).float()
+            spread = reference.std(dim=1)
+            error = ((ours[name] - reference).square().mean(dim=1).sqrt() / spread).max().item()
+            if not error <= _TOLERANCE[placement.dtype]:
+                raise ModelLoadError(
+                    "transformers' code for this model computes other logits over a flat batch and the paged cache "
+                    f"than for one sequence alone (they differ by {error:.2g} of their spread), so it is not served"
+                )
+
+
+def _compute(model: CausalLM, placement: Placement, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
+    """[tokens, vocabulary] of each sequence."""
+    heads = model.heads
+    size = (1 + _BLOCKS * len(tokens), 2, heads.kv_heads, _BLOCK, heads.head_dim)
+    caches = [
+        KVCache(torch.zeros(size, dtype=placement.dtype, device=placement.device)) for _ in range(model.num_layers)
+    ]
+    table = RequestTable(len(tokens), _BLOCK * _BLOCKS, _BLOCK)
+    for index, (name, ids) in enumerate(tokens.items()):
+        table.add(NewRow(name, ids.tolist(), len(ids), SamplingParams(max_tokens=1, seed=0, temperature=0.0)))
+        first = 1 + index * _BLOCKS
+        table.append_blocks(table.row_of(name), list(range(first, first + _BLOCKS)))
+    inputs = InputBuilder(
+        table,
+        placement,
+        block_size=_BLOCK,
+        heads=heads,
+        vocab_size=model.vocab_size,
+        gather_blocks=_BLOCKS * len(tokens),
+        windows=model.windows,
+    )
+    parts: dict[str, list[Tensor]] = {name: [] for name in tokens}
+    for step in _STEPS:
+        batch = inputs.build([ScheduledRow(name, start, count, []) for name, start, count in step])
+        hidden = model.hidden_states(batch.token_ids, batch.positions, caches, batch.plan)
+        logits = model.logits(hidden).float()
+        place = 0
+        for name, _, count in sorted(step, key=lambda entry: entry[2] > 1):  # decodes stand first
+            parts[name].append(logits[place : place + count])
+            place += count
+    return {name: torch.cat(chunks) for name, chunks in parts.items()}

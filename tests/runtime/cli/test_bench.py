@@ -1,0 +1,136 @@
+"""`kvasir bench`: every request is sent, within the concurrency; engines and start-ups give their figures."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pytest
+
+from kvasir.cli import main
+from runtime.cli.fake_server import FakeServer, fake_server, sse, text_chunk
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 2}}
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with fake_server({"/v1/completions": (200, sse(text_chunk("a"), text_chunk("b"), USAGE))}) as server:
+        yield server
+
+
+def bench(tmp_path: Path, *argv: str) -> dict[str, Any]:
+    """The figures."""
+    file = tmp_path / "figures.json"
+    assert main.main(["bench", *argv, "--json", str(file)]) == 0
+    figures: dict[str, Any] = json.loads(file.read_text())
+    return figures
+
+
+@pytest.mark.parametrize(
+    ("pace", "most"), [(["--concurrency", "3"], 3), (["--request-rate", "1000"], 20), (["--warmup", "0"], 8)]
+)
+def test_every_request_is_sent_within_the_concurrency(
+    pace: list[str], most: int, server: FakeServer, tmp_path: Path
+) -> None:
+    figures = bench(tmp_path, "serve", server.address, "--requests", "20", *pace)
+    assert (figures["requests"], figures["finished"], figures["failed"]) == (20, 20, 0)
+    assert figures["output_tokens"] == 40
+    assert len(server.bodies) == 20 + ("--warmup" not in pace)
+    assert server.most_live <= most
+
+
+def test_the_table_has_a_row_per_time(server: FakeServer, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["bench", "serve", server.address, "--requests", "3"]) == 0
+    captured = capfd.readouterr()
+    first_words = [line.split()[0] for line in captured.out.splitlines()]
+    assert first_words == ["requests", "tokens", "mean", "TTFT", "TPOT", "ITL", "end"]
+    assert captured.err == "", "a progress bar is for terminals"
+
+
+def test_a_terminal_gets_a_progress_bar(server: FakeServer) -> None:
+    argv = ["-m", "kvasir.cli.main", "bench", "serve", server.address, "--requests", "3"]
+    terminal = pexpect.spawn(sys.executable, argv, timeout=60, encoding="utf-8")
+    terminal.expect("requests.*/3")
+    terminal.expect("3 finished")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 0
+
+
+def test_a_key_and_a_model_are_sent(server: FakeServer, tmp_path: Path) -> None:
+    bench(tmp_path, "serve", server.address, "--requests", "1", "--api-key", "k", "--model", "other")
+    assert set(server.keys) == {b"Bearer k"}
+    assert server.bodies[0]["model"] == "other"
+
+
+def test_a_server_that_refuses_is_told_before_anything_is_measured(
+    server: FakeServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server.answers["/v1/completions"] = (400, b'{"error": {"message": "no such model"}}')
+    assert main.main(["bench", "serve", server.address]) == 1
+    assert "no such model" in capfd.readouterr().err
+    assert len(server.bodies) == 1
+
+
+def test_failed_requests_are_the_exit_code(server: FakeServer, capfd: pytest.CaptureFixture[str]) -> None:
+    server.answers["/v1/completions"] = (503, b"busy")
+    assert main.main(["bench", "serve", server.address, "--warmup", "0", "--requests", "2"]) == 1
+    captured = capfd.readouterr()
+    assert "0 finished, 0 hung up, 2 failed" in captured.out
+    assert captured.err == "failed: 503: busy\n"
+
+
+def test_a_missing_library_is_told_with_what_brings_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    for module in ("kvasir.benchmark.client", "kvasir.benchmark.load"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    assert main.main(["bench", "serve", "127.0.0.1:9"]) == 2
+    assert capfd.readouterr().err == "kvasir bench: aiohttp is not installed: pip install 'kvasir[bench]'\n"
+
+
+ENGINE = ("demo://", "--kv-cache-memory-bytes", "8Mi", "--threads", "1", "--input-len", "9", "--output-len", "4")
+
+
+def test_throughput_runs_an_engine_without_a_server(tmp_path: Path) -> None:
+    figures = bench(tmp_path, "throughput", *ENGINE, "--requests", "5")
+    assert (figures["prompt_tokens"], figures["output_tokens"]) == (45, 20)
+    assert figures["steps"] >= 4
+    assert figures["peak_memory_bytes"] > 2**20
+
+
+def test_latency_times_batches(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    figures = bench(tmp_path, "latency", *ENGINE, "--batch-size", "2", "--iterations", "2")
+    assert figures["batch_ms"]["mean"] >= figures["ttft_ms"]["mean"] > 0
+    assert "batches    2 of 2, 9 tokens in, 4 out" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["throughput", *ENGINE, "--output-len", "999999"], "--input-len 9 and --output-len 999999 are 1000008"),
+        (["latency", *ENGINE, "--batch-size", "65"], "--batch-size 65: the engine takes 64 requests"),
+        (["throughput", "/no/such/model"], "/no/such/model does not exist"),
+        (["startup", "/no/such/model"], "/no/such/model does not exist"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_in_words(
+    argv: list[str], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["bench", *argv]) in (1, 2)
+    captured = capfd.readouterr()
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_startup_tells_phases_and_memory_of_a_real_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    figures = bench(tmp_path, "startup", "demo://", "--repeat", "1", "--kv-cache-memory-bytes", "8Mi")
+    seconds = {name: values["median"] for name, values in figures["seconds"].items()}
+    assert 0 < seconds["frontend answers"] <= seconds["ready"]
+    assert list(figures["engine_phase_seconds"]) == ["Launching", "Starting", "Loading", "Warming"]
+    assert set(figures["peak_memory_bytes"]) == {"supervisor", "frontend", "engine"}

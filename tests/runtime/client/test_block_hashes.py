@@ -1,0 +1,62 @@
+"""The frontend hashes a prompt once, for the engine that gets it."""
+
+import pytest
+
+from kvasir.client.engine import Engine
+from kvasir.client.journal import LiveRequest
+from kvasir.hashing import chain_fits, chain_root
+from kvasir.params import SamplingParams
+from kvasir.protocol import FEATURE_PREFIX_CACHE, Phase, Ready
+
+PROMPT = list(range(40))
+
+
+class NoText:
+    def push(self, token_ids: list[int]) -> str:
+        return ""
+
+    def finish(self) -> str:
+        return ""
+
+
+def live(cache_salt: str = "") -> LiveRequest:
+    return LiveRequest("r", PROMPT, SamplingParams(max_tokens=8, seed=0), NoText(), cache_salt=cache_salt)
+
+
+def engine(ready: Ready | None) -> Engine:
+    return Engine("engine-0-a", 0, "node", Phase.READY, None, last_seen=0.0, ready=ready)
+
+
+@pytest.mark.parametrize("salt", ["", "tenant"])
+def test_an_engine_gets_the_chain_of_its_block_size_and_the_salt(salt: str) -> None:
+    request = live(salt)
+    for block_size in (16, 8, 16):
+        message = request.message(block_size)
+        assert chain_fits(message.block_hashes, chain_root(message.cache_salt), PROMPT, block_size)
+
+
+def test_an_engine_without_a_prefix_cache_gets_no_hashes() -> None:
+    assert live().message(None).block_hashes == []
+
+
+def test_a_second_attempt_hashes_the_prompt_no_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = live()
+    first = request.message(16).block_hashes
+    monkeypatch.setattr("kvasir.client.journal.extend_chain", None)
+    request.output_token_ids += [7] * 20
+    assert request.message(16).block_hashes == first
+
+
+@pytest.mark.parametrize(
+    ("ready", "block_size"),
+    [
+        (None, None),
+        (Ready(16, 64, 128, 8), None),
+        (Ready(16, 64, 128, 8, (FEATURE_PREFIX_CACHE,)), 16),
+        (Ready(32, 64, 128, 8, ("of-tomorrow", FEATURE_PREFIX_CACHE)), 32),
+    ],
+)
+def test_the_engine_tells_whether_it_looks_hashes_up_and_for_which_blocks(
+    ready: Ready | None, block_size: int | None
+) -> None:
+    assert engine(ready).cache_block_size == block_size

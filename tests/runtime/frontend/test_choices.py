@@ -1,0 +1,105 @@
+"""Several choices for a prompt: n and best_of."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from runtime.frontend.harness import ANSWER, MODEL, Frontend, running_frontend, script_for
+from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION, events_of
+
+TEXTS = ["A pod.", "A group.", "Containers."]
+
+
+def answer_by_seed(frontend: Frontend, first_seed: int) -> None:
+    script = frontend.engine.script
+    script.by_seed = {first_seed + index: script_for(text).answer for index, text in enumerate(TEXTS)}
+
+
+async def test_each_choice_of_a_chat_draws_from_a_seed_of_its_own_and_the_prompt_counts_once(
+    frontend: Frontend,
+) -> None:
+    answer_by_seed(frontend, 7)
+    frontend.engine.script.cached = 2
+    async with frontend.openai() as client:
+        answer = await client.chat.completions.create(model=MODEL, messages=QUESTION, n=3, seed=7)  # type: ignore[arg-type]
+    assert [(choice.index, choice.message.content) for choice in answer.choices] == list(enumerate(TEXTS))
+    requests = frontend.engine.seen.requests
+    assert sorted(request.params.seed for request in requests) == [7, 8, 9]
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len(requests[0].prompt_token_ids)
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 2
+    script = frontend.engine.script
+    assert answer.usage.completion_tokens == sum(len(answer) + 1 for answer in script.by_seed.values())
+    await frontend.idle()
+
+
+async def test_choices_of_several_prompts_come_in_the_order_of_the_prompts(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        body = {"prompt": [[5], [6, 7]], "n": 2, "seed": 1, "return_token_ids": True}
+        answer = (await client.post(COMPLETIONS, json=body)).json()
+    prompts = [choice["prompt_token_ids"] for choice in answer["choices"]]
+    assert prompts == [[5], [5], [6, 7], [6, 7]]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert answer["usage"]["prompt_tokens"] == 3
+    seeds = {(tuple(r.prompt_token_ids), r.params.seed) for r in frontend.engine.seen.requests}
+    assert seeds == {((5,), 1), ((5,), 2), ((6, 7), 1), ((6, 7), 2)}
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_a_stream_holds_all_choices_each_whole(frontend: Frontend, path: str) -> None:
+    answer_by_seed(frontend, 7)
+    prompt = {"messages": QUESTION} if path == CHAT else {"prompt": "Hi"}
+    events = await events_of(frontend, path, n=3, seed=7, max_tokens=50, **prompt)
+    for index, text in enumerate(TEXTS):
+        choices = [event["choices"][0] for event in events if event["choices"][0]["index"] == index]
+        if path == CHAT:
+            assert choices[0]["delta"] == {"role": "assistant", "content": ""}
+            assert "".join(choice["delta"].get("content", "") for choice in choices) == text
+        else:
+            assert "".join(choice["text"] for choice in choices) == text
+        assert [choice["finish_reason"] for choice in choices] == [None] * (len(choices) - 1) + ["stop"]
+    await frontend.idle()
+
+
+async def test_a_client_that_leaves_aborts_all_choices(frontend: Frontend) -> None:
+    frontend.engine.script.pause_at = 2
+    async with frontend.openai() as client:
+        stream = await client.completions.create(model=MODEL, prompt="Hi", n=3, max_tokens=50, stream=True)
+        async with aclosing(stream.response):  # type: ignore[type-var]
+            await anext(aiter(stream))
+    await asyncio.to_thread(frontend.engine.wait_aborts, 3)
+    await frontend.idle()
+
+
+async def test_best_of_answers_with_the_most_likely_per_token(frontend: Frontend) -> None:
+    # Even tokens are likely, odd ones and the end are not, see scripted.logprobs_of.
+    script = frontend.engine.script
+    script.by_seed = {1: [21, 21, 21, 20], 2: [20, 20], 3: [21, 21, 20, 20, 20]}
+    async with frontend.http() as client:
+        body = {"prompt": "Hi", "seed": 1, "best_of": 3, "n": 2, "return_token_ids": True, "max_tokens": 50}
+        answer = (await client.post(COMPLETIONS, json=body)).json()
+    assert [choice["token_ids"][:-1] for choice in answer["choices"]] == [script.by_seed[2], script.by_seed[3]]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    assert [choice["logprobs"] for choice in answer["choices"]] == [None, None]
+    assert answer["usage"]["completion_tokens"] == sum(len(ids) + 1 for ids in script.by_seed.values())
+
+
+async def test_best_of_as_many_as_are_answered_is_n(frontend: Frontend) -> None:
+    async with frontend.openai() as client:
+        answer = await client.completions.create(model=MODEL, prompt="Hi", best_of=2, n=2, max_tokens=50)
+    assert [choice.text for choice in answer.choices] == [ANSWER, ANSWER]
+    assert {request.params.logprobs for request in frontend.engine.seen.requests} == {None}
+
+
+async def test_more_choices_than_the_frontend_takes_are_refused_by_name() -> None:
+    async with running_frontend(max_live_requests=4) as frontend, frontend.http() as client:
+        for path, body, param in (
+            (CHAT, {"messages": QUESTION, "n": 5}, "n"),
+            (COMPLETIONS, {"prompt": ["a", "b"], "n": 3}, "n"),
+            (COMPLETIONS, {"prompt": "a", "best_of": 5}, "best_of"),
+            (COMPLETIONS, {"prompt": ["a"] * 5}, "prompt"),
+        ):
+            response = await client.post(path, json=body)
+            assert (response.status_code, response.json()["error"]["param"]) == (400, param)

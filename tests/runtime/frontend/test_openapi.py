@@ -1,0 +1,122 @@
+"""The OpenAPI document tells what the server does."""
+
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+
+from runtime.frontend.harness import MODEL, Frontend, running_frontend
+
+USER = {"role": "user", "content": "Hi"}
+BODIES: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/completions", {"prompt": "Hi", "max_tokens": 3}),
+    ("/v1/completions", {"prompt": [[1, 2], [3]], "max_tokens": 1, "n": 1, "temperature": None}),
+    ("/v1/chat/completions", {"messages": [USER], "max_tokens": 3}),
+    ("/v1/chat/completions", {"messages": [USER], "max_tokens": 3, "n": 2, "return_token_ids": True}),
+    ("/v1/completions", {"prompt": "Hi", "max_tokens": 3, "return_token_ids": True, "stop": ["."], "echo": True}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}),
+    ("/tokenize", {"prompt": "Hi", "return_token_strs": True}),
+    ("/tokenize", {"messages": [USER]}),
+    ("/detokenize", {"tokens": [5, 6]}),
+]
+BAD_BODIES: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/completions", {"prompt": "Hi", "max_tokens": "3"}),
+    ("/v1/completions", {"prompt": "Hi", "unknown": 1}),
+    ("/v1/completions", {"prompt": "Hi", "guided_regex": "a*"}),
+    ("/v1/completions", {}),
+    ("/v1/chat/completions", {"messages": [USER], "tools": [{}]}),
+    ("/v1/chat/completions", {"messages": [{**USER, "mood": 1}]}),
+    ("/tokenize", {"prompt": 5}),
+    ("/detokenize", {"tokens": ["a"]}),
+]
+
+
+def check(document: dict[str, Any], schema: dict[str, Any], value: Any) -> None:
+    """Raises jsonschema.ValidationError."""
+    jsonschema.Draft202012Validator({**schema, "components": document["components"]}).validate(value)
+
+
+def check_answer(document: dict[str, Any], path: str, method: str, answer: httpx.Response) -> None:
+    described = document["paths"][path][method]["responses"][str(answer.status_code)]
+    check(document, described["content"][answer.headers["content-type"]]["schema"], answer.json())
+
+
+async def description(client: httpx.AsyncClient) -> dict[str, Any]:
+    return dict((await client.get("/openapi.json")).json())
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+async def test_a_body_of_the_description_is_taken_and_its_answer_described(
+    frontend: Frontend, path: str, body: dict[str, Any]
+) -> None:
+    async with frontend.http() as client:
+        document = await description(client)
+        request = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        check(document, request, body)
+        answer = await client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        check_answer(document, path, "post", answer)
+
+
+@pytest.mark.parametrize(("path", "body"), BAD_BODIES)
+async def test_what_the_description_forbids_is_refused_in_the_form_described(
+    frontend: Frontend, path: str, body: dict[str, Any]
+) -> None:
+    async with frontend.http() as client:
+        document = await description(client)
+        request = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        with pytest.raises(jsonschema.ValidationError):
+            check(document, request, body)
+        answer = await client.post(path, json=body)
+        assert answer.status_code == 400
+        check_answer(document, path, "post", answer)
+
+
+async def test_the_answers_of_all_get_endpoints_are_as_described(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        document = await description(client)
+        for path, operations in document["paths"].items():
+            if "get" not in operations or path == "/metrics":
+                continue
+            check_answer(document, path, "get", await client.get(path.replace("{name}", MODEL)))
+
+
+async def test_every_reference_leads_somewhere_and_every_endpoint_has_its_answers(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        document = await description(client)
+    schemas = document["components"]["schemas"]
+
+    def references(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            return [r for key, v in value.items() for r in ([v] if key == "$ref" else references(v))]
+        return [r for each in value for r in references(each)] if isinstance(value, list) else []
+
+    assert {reference.rpartition("/")[2] for reference in references(document)} <= schemas.keys()
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            assert operation["responses"]["200"]["content"]
+            assert operation["description"], operation
+
+
+async def test_keys_are_described_where_they_are_needed() -> None:
+    async with running_frontend(api_key=("key",)) as frontend, frontend.http() as client:
+        document = await description(client)
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            async with running_frontend(api_key=("key",)) as frontend, frontend.http() as client:
+                refused = (await client.request(method, path)).status_code == 401
+            assert ("security" in operation) == refused == ("401" in operation["responses"]), path
+
+
+async def test_the_page_for_people_shows_every_endpoint_and_loads_nothing(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        document, page = await description(client), (await client.get("/docs")).text
+    for path in document["paths"]:
+        assert path in page
+    for name in document["components"]["schemas"]:
+        assert f'id="{name}"' in page
+    assert "<script" not in page
+    assert "http:" not in page
+    assert "https:" not in page

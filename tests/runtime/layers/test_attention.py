@@ -1,0 +1,142 @@
+"""Attention over the paged cache is what its definition says: windows, caps, chunks and decodes in any mix."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from kvasir.layers.attention import HeadShape, KVCache, attend
+from kvasir.layers.parameter import Placement
+from kvasir.params import SamplingParams
+from kvasir.worker.inputs import InputBuilder
+from kvasir.worker.request_table import RequestTable
+from kvasir.worker.step import NewRow, ScheduledRow
+
+BLOCK = 4
+SHAPE = HeadShape(heads=4, kv_heads=2, head_dim=8)
+SCALE = 0.3
+LENGTHS = (1, 3, 5, 16, 23, 40, 64)
+GREEDY = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
+
+
+def by_definition(qkv: Tensor, window: int | None, softcap: float | None) -> Tensor:
+    """One request's tokens: [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]"""
+    q, k, v = qkv.double().split([SHAPE.query_size, SHAPE.kv_size, SHAPE.kv_size], dim=1)
+    q = q.view(-1, SHAPE.heads, SHAPE.head_dim).transpose(0, 1)
+    k, v = (
+        x.view(-1, SHAPE.kv_heads, SHAPE.head_dim).transpose(0, 1).repeat_interleave(SHAPE.group, 0) for x in (k, v)
+    )
+    scores = q @ k.mT * SCALE
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    distance = torch.arange(len(qkv))[:, None] - torch.arange(len(qkv))
+    hidden = distance < 0
+    if window is not None:
+        hidden |= distance >= window
+    return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v).transpose(0, 1).flatten(1)
+
+
+class Paged:
+    """Requests whose projections are known, computed step by step through one cache."""
+
+    def __init__(self, window: int | None, softcap: float | None) -> None:
+        generator = torch.Generator().manual_seed(11)
+        width = SHAPE.query_size + 2 * SHAPE.kv_size
+        self.qkv = [torch.randn(length, width, generator=generator) * 2 for length in LENGTHS]
+        self.outputs = [torch.zeros(length, SHAPE.query_size) for length in LENGTHS]
+        self.computed = [0] * len(LENGTHS)
+        self._window, self._softcap = window, softcap
+        table = RequestTable(len(LENGTHS), max(LENGTHS), BLOCK)
+        blocks = iter(np.random.default_rng(3).permutation(np.arange(1, 100)).tolist())
+        for index, length in enumerate(LENGTHS):
+            table.add(NewRow(str(index), [0] * length, length, GREEDY))
+            table.append_blocks(table.row_of(str(index)), [next(blocks) for _ in range(-(-length // BLOCK))])
+        self._cache = KVCache(torch.zeros(100, 2, SHAPE.kv_heads, BLOCK, SHAPE.head_dim))
+        self._inputs = InputBuilder(
+            table,
+            Placement(torch.device("cpu"), torch.float32),
+            block_size=BLOCK,
+            heads=SHAPE,
+            vocab_size=10,
+            gather_blocks=24,
+            windows=frozenset() if window is None else frozenset((window,)),
+        )
+
+    def step(self, counts: dict[int, int]) -> None:
+        scheduled = [ScheduledRow(str(index), self.computed[index], count, []) for index, count in counts.items()]
+        batch = self._inputs.build(scheduled)
+        # decodes stand first, by length of context, then whole prompts, by length
+        order = sorted(
+            counts,
+            key=lambda index: (
+                (0, self.computed[index], 0) if counts[index] == 1 else (1, self.computed[index] > 0, counts[index])
+            ),
+        )
+        spans = [(index, slice(self.computed[index], self.computed[index] + counts[index])) for index in order]
+        qkv = torch.cat([self.qkv[index][span] for index, span in spans])
+        plan = batch.plan.within(self._window)
+        outputs = attend(qkv, self._cache, plan, SHAPE, SCALE, self._softcap).split(
+            [counts[index] for index in order]
+        )
+        for (index, span), output in zip(spans, outputs, strict=True):
+            self.outputs[index][span] = output
+            self.computed[index] = span.stop
+
+
+@pytest.mark.parametrize("softcap", [None, 1.5])
+@pytest.mark.parametrize("window", [None, 1, 2, 4, 7, 8, 9, 33, 64])
+@pytest.mark.parametrize("seed", range(3))
+@torch.inference_mode()
+def test_any_schedule_gives_what_the_definition_gives(window: int | None, softcap: float | None, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    paged = Paged(window, softcap)
+    while any(computed < length for computed, length in zip(paged.computed, LENGTHS, strict=True)):
+        counts = {}
+        for index, length in enumerate(LENGTHS):
+            left = length - paged.computed[index]
+            count = min(left, int(random.choice([0, 1, 1, 1, 5, 13, 64])))
+            if count:
+                counts[index] = count
+        if counts:
+            paged.step(counts)
+    for qkv, output in zip(paged.qkv, paged.outputs, strict=True):
+        assert torch.allclose(output.double(), by_definition(qkv, window, softcap), rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_a_window_reads_the_blocks_that_it_touches_only() -> None:
+    paged = Paged(window=6, softcap=None)
+    paged.computed = [length - 1 for length in LENGTHS]
+    batch = paged._inputs.build(
+        [ScheduledRow(str(index), length - 1, 1, []) for index, length in enumerate(LENGTHS)]
+    )
+
+    def blocks(window: int | None) -> int:
+        return sum(group.pieces.numel() for group in batch.plan.within(window).decode) // SHAPE.kv_heads  # of K
+
+    assert blocks(6) <= len(LENGTHS) * 3  # 6 tokens touch at most 3 blocks of 4
+    assert blocks(None) >= sum(LENGTHS) // BLOCK
+
+
+@torch.inference_mode()
+def test_without_a_context_longer_than_the_window_there_is_one_plan() -> None:
+    paged = Paged(window=64, softcap=None)
+    batch = paged._inputs.build([ScheduledRow("6", 0, 64, [])])
+    assert batch.plan.within(64) is batch.plan
+
+
+@torch.inference_mode()
+def test_capped_prefills_of_many_queries_are_those_of_the_definition() -> None:
+    qkv = torch.randn(300, SHAPE.query_size + 2 * SHAPE.kv_size, generator=torch.Generator().manual_seed(1))
+    table = RequestTable(1, 300, BLOCK)
+    table.add(NewRow("r", [0] * 300, 300, GREEDY))
+    table.append_blocks(0, list(range(1, 76)))
+    placement = Placement(torch.device("cpu"), torch.float32)
+    inputs = InputBuilder(
+        table, placement, block_size=BLOCK, heads=SHAPE, vocab_size=10, gather_blocks=24, windows=frozenset((50,))
+    )
+    plan = inputs.build([ScheduledRow("r", 0, 300, [])]).plan
+    cache = KVCache(torch.zeros(76, 2, 2, BLOCK, 8))
+    for window in (None, 50):
+        output = attend(qkv.clone(), cache, plan.within(window), SHAPE, SCALE, 2.0)
+        assert torch.allclose(output.double(), by_definition(qkv, window, 2.0), rtol=1e-4, atol=1e-4)

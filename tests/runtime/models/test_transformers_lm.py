@@ -1,0 +1,144 @@
+"""Architectures that are not ours: served by transformers' code with our attention, or refused with the reason."""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    BloomConfig,
+    CohereConfig,
+    GPTBigCodeConfig,
+    GPTNeoXConfig,
+    GraniteConfig,
+    MambaConfig,
+    MixtralConfig,
+    Olmo2Config,
+    OPTConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Starcoder2Config,
+)
+
+from kvasir.models import transformers_lm
+from kvasir.models.errors import ModelLoadError
+from runtime.models.tiny import VOCAB, decoder, save
+from runtime.worker.driver import Driver, greedy
+
+MODELS: Mapping[str, Callable[[], PreTrainedModel]] = MappingProxyType(
+    {
+        "olmo2": lambda: decoder(Olmo2Config),
+        "gpt-neox": lambda: decoder(GPTNeoXConfig, rotary_pct=0.5),
+        "granite": lambda: decoder(
+            GraniteConfig, logits_scaling=3.0, attention_multiplier=0.2, residual_multiplier=0.7
+        ),
+        "cohere": lambda: decoder(CohereConfig, logit_scale=0.3, use_qk_norm=True),
+        "gpt-bigcode": lambda: decoder(GPTBigCodeConfig),
+        "starcoder2-window": lambda: decoder(Starcoder2Config, sliding_window=20),
+        "mixtral": lambda: decoder(MixtralConfig, num_local_experts=4, num_experts_per_tok=2),
+        "opt": lambda: decoder(OPTConfig, ffn_dim=96, word_embed_proj_dim=64),
+    }
+)
+
+
+def prompts() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randint(2, VOCAB, (length,), generator=generator).tolist() for length in (3, 40, 17, 29, 61)]
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_tokens_are_those_of_generate(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]()
+    driver = Driver.load(save(model, tmp_path))
+    for index, prompt in enumerate(prompts()):
+        driver.add(f"r{index}", prompt, greedy(10))
+    for _ in range(7):
+        driver.step(budget=24)
+    driver.preempt("r0")
+    outputs = driver.run(budget=24)
+    for index, prompt in enumerate(prompts()):
+        ids = torch.tensor([prompt])
+        expected = model.generate(ids, max_new_tokens=10, min_new_tokens=10, do_sample=False, eos_token_id=None)
+        assert outputs[f"r{index}"] == expected[0, len(prompt) :].tolist()
+
+
+def test_a_log_line_says_who_serves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        Driver.load(save(MODELS["olmo2"](), tmp_path))
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("kvasir")]
+    assert "Olmo2ForCausalLM is served by transformers' own code" in line
+    assert "slower" in line
+
+
+def test_bfloat16_passes_the_check_against_the_reference(tmp_path: Path) -> None:
+    driver = Driver.load(save(MODELS["mixtral"]().bfloat16(), tmp_path), dtype="bfloat16")
+    driver.add("r", prompts()[1], greedy(6))
+    assert len(driver.run()["r"]) == 6
+
+
+def test_code_that_computes_something_else_over_a_flat_batch_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_positions(base: Any, token_ids: torch.Tensor, positions: torch.Tensor, step: Any) -> torch.Tensor:
+        return forward(base, token_ids, torch.arange(len(positions)), step)
+
+    forward = transformers_lm._forward
+    monkeypatch.setattr(transformers_lm, "_forward", without_positions)
+    assert "computes other logits" in refusal(MODELS["olmo2"](), tmp_path)
+
+
+def test_a_window_that_attention_is_not_told_is_refused(tmp_path: Path) -> None:
+    assert "do not tell attention their sliding_window" in refusal(MODELS["olmo2"](), tmp_path, sliding_window=20)
+
+
+def refusal(model: PreTrainedModel, path: Path, **config: Any) -> str:
+    save(model, path)
+    file = path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | config))
+    with pytest.raises(ModelLoadError) as refused:
+        Driver.load(path)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "reason"),
+    [
+        (MambaConfig, {"state_size": 4}, "recurrent state"),
+        (BloomConfig, {"n_head": 4}, "_supports_attention_backend"),
+        (Starcoder2Config, {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type dynamic"),
+    ],
+)
+def test_what_cannot_run_over_the_paged_cache_is_refused_with_the_reason(
+    config: type[PreTrainedConfig], changes: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    assert reason in refusal(decoder(config, **changes), tmp_path, max_position_embeddings=256)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"architectures": ["NobodysForCausalLM"]}, "code from the model's own repository is never run"),
+        ({"architectures": ["BertModel"]}, "not a model that predicts the next token"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised"),
+        ({"layer_types": ["full_attention", "linear_attention", "full_attention"]}, "layers of linear_attention"),
+        ({"hidden_act": "mish-mash"}, "transformers cannot load this"),
+        ({"num_hidden_layers": 4}, "missing_keys model.layers.3"),
+        ({"num_hidden_layers": 2}, "unexpected_keys model.layers.2"),
+    ],
+)
+def test_a_config_that_transformers_cannot_serve_is_refused(
+    config: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    assert reason in refusal(MODELS["olmo2"](), tmp_path, **config)
+
+
+def test_architectures_of_our_own_do_without_transformers() -> None:
+    """Its import takes longer than loading a small model."""
+    code = "import sys; import kvasir.worker.worker; assert 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -1,0 +1,102 @@
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvasir.hashing import HASH_BYTES, chain_fits, chain_root, extend_chain
+
+ROOT = chain_root()
+tokens = st.lists(st.integers(0, 2**32 - 1), max_size=40)
+
+
+def chain(token_ids: list[int], block_size: int = 4, salt: str = "") -> list[bytes]:
+    hashes: list[bytes] = []
+    extend_chain(hashes, chain_root(salt), token_ids, block_size)
+    return hashes
+
+
+def test_only_full_blocks_are_hashed():
+    assert [len(chain([7] * count)) for count in (0, 1, 3, 4, 5, 8)] == [0, 0, 0, 1, 1, 2]
+    assert all(len(each) == HASH_BYTES for each in chain([7] * 8))
+
+
+@given(tokens, tokens, st.integers(1, 5))
+def test_hashes_are_equal_exactly_as_far_as_the_prefixes_are(one, other, block_size):
+    for place, (mine, yours) in enumerate(zip(chain(one, block_size), chain(other, block_size), strict=False)):
+        end = (place + 1) * block_size
+        assert (mine == yours) == (one[:end] == other[:end])
+
+
+@given(tokens, st.integers(0, 40), st.integers(1, 5))
+def test_a_chain_that_grows_is_the_chain_of_the_whole(token_ids, cut, block_size):
+    hashes: list[bytes] = []
+    extend_chain(hashes, ROOT, token_ids[:cut], block_size)
+    extend_chain(hashes, ROOT, token_ids, block_size)
+    assert hashes == chain(token_ids, block_size)
+
+
+def test_equal_blocks_at_different_places_differ():
+    assert len(set(chain([7] * 40))) == 10
+
+
+def test_a_salt_changes_every_hash():
+    plain, one, other = chain([7] * 8), chain([7] * 8, salt="a"), chain([7] * 8, salt="b")
+    assert len({*plain, *one, *other}) == 6
+    assert chain([7] * 8, salt="a") == one
+
+
+def test_every_process_hashes_alike():
+    """The bytes are part of the link between versions and machines: they must never change."""
+    expected = "b5195efa862455fbddfd05d89cdbab02 358683322ccfa39c934169f6bb7eb2c3"
+    script = (
+        "from kvasir.hashing import *; h = []; extend_chain(h, chain_root('tenant'), range(70000, 70032), 16); "
+        "print(*(each.hex() for each in h))"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={"PYTHONHASHSEED": seed, "PATH": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("0", "1")
+    }
+    assert printed == {expected}
+
+
+def test_hashing_needs_no_torch():
+    script = "import sys, kvasir.hashing; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert printed.split() == ["False", "False"]
+
+
+def test_a_chain_from_elsewhere_is_taken_only_if_it_fits():
+    token_ids = list(range(40))
+    good = chain(token_ids)
+    assert chain_fits(good, ROOT, token_ids, 4)
+    assert chain_fits([], ROOT, token_ids[:3], 4)
+    bad = {
+        "too short": good[:-1],
+        "too long": [*good, good[-1]],
+        "none": [],
+        "of blocks of 8": chain(token_ids, 8),
+        "of another salt": chain(token_ids, salt="a"),
+        "of short hashes": [each[:8] for each in good],
+    }
+    for why, hashes in bad.items():
+        assert not chain_fits(hashes, ROOT, token_ids, 4), why
+
+
+def test_a_chain_of_another_block_size_is_found_though_its_length_fits():
+    """17 tokens in blocks of 16 and of 17 are one block each."""
+    token_ids = list(range(17))
+    assert not chain_fits(chain(token_ids, 16), ROOT, token_ids, 17)
+
+
+@pytest.mark.parametrize("token_id", [-1, 2**32])
+def test_what_is_no_token_is_not_hashed(token_id):
+    with pytest.raises(OverflowError):
+        chain([token_id] * 4)
