@@ -26,7 +26,7 @@ def tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
     result = {
         "model.embed_tokens.weight": weight(args.vocab, hidden),
         "model.norm.weight": torch.ones(hidden, dtype=torch.bfloat16),
-        "lm_head.weight": weight(args.vocab, hidden),
+        "lm_head.weight": weight(args.vocab, hidden) * with_text(args.vocab)[:, None],
     }
     for layer in range(args.layers):
         prefix = f"model.layers.{layer}"
@@ -37,6 +37,18 @@ def tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
         result[f"{prefix}.mlp.down_proj.weight"] = weight(hidden, mlp)
         for name in ("input_layernorm", "post_attention_layernorm"):
             result[f"{prefix}.{name}.weight"] = torch.ones(hidden, dtype=torch.bfloat16)
+    return result
+
+
+def with_text(vocab: int) -> torch.Tensor:
+    """[vocab] 1 for tokens of plain text, 0 for all others, which greedy decoding then never picks: every token is
+    seen by the client, in a chunk of its own where the server streams token by token."""
+    tokenizer = json.loads((fetch("demo://", weights=False) / "tokenizer.json").read_text())
+    special = {token["id"] for token in tokenizer["added_tokens"]}
+    result = torch.zeros(vocab, dtype=torch.bfloat16)
+    for token, index in tokenizer["model"]["vocab"].items():
+        if index < vocab and index not in special and token.replace("Ġ", "").isascii():
+            result[index] = 1
     return result
 
 

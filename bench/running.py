@@ -1,0 +1,138 @@
+"""One server's life for compare.py: spawn it, wait until it answers, put load on it, see its memory, end it."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from kvasir.benchmark.memory import memory_of_tree
+
+START_LIMIT = 300.0
+"""Seconds until a server answers, at most."""
+STOP_LIMIT = 30.0
+
+
+class ServerFailed(Exception):
+    """The message has the end of its log."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests of one kind."""
+
+    name: str
+    model: str
+    """Which of compare.py's models they are for."""
+    streams: int
+    input_len: int
+    output_len: int
+    requests: int
+    figure: str
+    """What is compared, as `kvasir bench serve --json` calls it."""
+
+
+class Server:
+    """A running server that has answered; made by `running`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, endpoint: str, start_up: float) -> None:
+        self.start_up = start_up
+        """Seconds from the spawn to the first answer."""
+        self._process = process
+        self._url = url
+        self._endpoint = endpoint
+
+    def measure(self, load: Load, vocabulary: int, seed: int) -> dict[str, Any]:
+        """The figures of one load. No two seeds send the same prompts: nothing is answered from a prefix cache."""
+        with tempfile.TemporaryDirectory() as folder:
+            figures = Path(folder) / "figures.json"
+            options = {
+                "--endpoint": self._endpoint,
+                "--concurrency": load.streams,
+                "--requests": load.requests,
+                "--input-len": load.input_len,
+                "--output-len": load.output_len,
+                "--vocab-high": vocabulary,
+                "--seed": seed,
+                "--json": figures,
+            }
+            command = [sys.executable, "-m", "kvasir.cli.main", "bench", "serve", self._url]
+            command += [str(part) for option in options.items() for part in option]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise ServerFailed(f"the load {load.name} failed:\n{done.stdout[-500:]}{done.stderr[-1500:]}")
+            return dict(json.loads(figures.read_text()))
+
+    def peak_memory(self) -> int:
+        """Bytes: the most that each of its processes has held, added up."""
+        return sum(process.peak for process in memory_of_tree(self._process.pid))
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], environ: Mapping[str, str], port: int, model: Path, endpoint: str
+) -> Iterator[Server]:
+    """Raises ServerFailed where it ends, or does not answer in time."""
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryFile() as log:
+        spawned = time.perf_counter()
+        process = subprocess.Popen(
+            command, env={**os.environ, **environ}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+        try:
+            _wait_for_answer(process, url, endpoint, spawned, log)
+            yield Server(process, url, endpoint, time.perf_counter() - spawned)
+        finally:
+            _end(process)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_for_answer(
+    process: subprocess.Popen[bytes], url: str, endpoint: str, spawned: float, log: IO[bytes]
+) -> None:
+    while not _answers(url, endpoint):
+        if process.poll() is not None or time.perf_counter() - spawned > START_LIMIT:
+            log.seek(0)
+            raise ServerFailed(f"it does not answer; its log ends:\n{log.read()[-2000:].decode(errors='replace')}")
+        time.sleep(0.05)
+
+
+def _answers(url: str, endpoint: str) -> bool:
+    """Whether one token can be had; a server that only listens is not ready."""
+    try:
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as answer:
+            model = json.load(answer)["data"][0]["id"]
+        words: dict[str, object] = {"prompt": "the"}
+        if endpoint == "chat":
+            words = {"messages": [{"role": "user", "content": "the"}]}
+        body = json.dumps({"model": model, "max_tokens": 1, **words}).encode()
+        path = "/v1/chat/completions" if endpoint == "chat" else "/v1/completions"
+        request = urllib.request.Request(url + path, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError, LookupError, ValueError):
+        return False
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_LIMIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
