@@ -6,7 +6,9 @@ the server come every ten milliseconds, so that is how fine the times are.
 
 import asyncio
 import contextlib
+import os
 import re
+import signal
 import statistics
 import sys
 import time
@@ -157,8 +159,10 @@ async def _phases(http: httpx.AsyncClient, ops_url: str) -> dict[str, float]:
 
 
 async def _end(server: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        server.terminate()
+    if server.returncode is None:
+        # Not `terminate`: it would look for the exit code itself, and take it away from asyncio.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(server.pid, signal.SIGTERM)
     try:
         async with asyncio.timeout(_ENDING):
             await server.wait()

@@ -55,8 +55,10 @@ class Child:
 
     async def end(self, grace: float, kill: asyncio.Event) -> None:
         """SIGTERM, and SIGKILL after the grace period or when `kill` is set."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
+        if self._process.returncode is None:
+            # Not `terminate`: it would look for the exit code itself, and take it away from asyncio.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGTERM)
         exited = asyncio.create_task(self.wait())
         killed = asyncio.create_task(kill.wait())
         try:

@@ -1,0 +1,43 @@
+"""A process of the supervisor's: it is ended, and its exit code is its own."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvasir.local.child import Child
+from kvasir.local.process import Probe, ProcessSpec
+
+
+async def test_the_exit_code_of_a_process_that_ends_by_itself_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio waits for it in a thread; whoever else asks for the exit code takes it away from there."""
+    started, tell = os.pipe()
+    code = (
+        "import os, signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); "
+        f"os.write({tell}, b'!'); signal.pause()"
+    )
+    probe = Probe("http://127.0.0.1:1", period=1, timeout=1, failures=1)
+    spec = ProcessSpec(
+        service="demo",
+        name="it",
+        argv=(sys.executable, "-c", code),
+        env=dict(os.environ),
+        readiness=probe,
+        liveness=None,
+        startup=None,
+        status_url=None,
+        grace=30,
+        pass_fds=(tell,),
+    )
+    child = await Child.spawn(spec, tmp_path / "log")
+    os.close(tell)
+    assert await asyncio.to_thread(os.read, started, 1) == b"!"
+    os.close(started)
+    monkeypatch.setattr(subprocess.Popen, "poll", lambda self: pytest.fail("somebody else asks"))
+    await child.end(30, asyncio.Event())
+    assert await child.wait() == 3
