@@ -6,6 +6,7 @@ by KUBECONFIG pulls the images that manifests/base/kustomization.yaml names; not
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Final
 
@@ -79,8 +80,15 @@ def _apply(running: Cluster, restart: bool) -> None:
     running.kubectl("apply", "-k", str(ROOT / "manifests"))
     if before and restart:  # the tag of its image is the same as before, what is behind it need not be
         running.kubectl("rollout", "restart", "-n", NAMESPACE, OPERATOR)
-    running.kubectl("wait", "--for=condition=Established", "crd/inferenceservices.serving.kvasir.dev")
+    wait_for_definition(running.kubectl)
     running.kubectl("rollout", "status", "-n", NAMESPACE, OPERATOR, "--timeout=120s")
+
+
+def wait_for_definition(kubectl: Callable[..., str]) -> None:
+    """Until the API server serves InferenceServices."""
+    # A wait for a condition fails where there are no conditions yet; they come with the accepted names.
+    for condition in ("jsonpath={.status.acceptedNames.kind}=InferenceService", "condition=Established"):
+        kubectl("wait", f"--for={condition}", "crd/inferenceservices.serving.kvasir.dev", "--timeout=60s")
 
 
 def _usage(running: Cluster) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from e2e.installed import wait_for_definition
 from e2e.kind import binaries
 from e2e.kind.apiserver import ApiServer, apiserver
 from kvasir.local.schema import Schema
@@ -60,7 +61,7 @@ def server() -> Iterator[ApiServer]:
     """One that knows InferenceServices."""
     with apiserver() as running:
         running.kubectl("apply", "--filename", str(ROOT / "crds"))
-        running.kubectl("wait", "--for=condition=Established", "crd/inferenceservices.serving.kvasir.dev")
+        wait_for_definition(running.kubectl)
         yield running
 
 

@@ -40,12 +40,12 @@ async def test_it_starts_when_services_are_there_already(world: World) -> None:
 
 async def test_what_was_deleted_while_nobody_watched_comes_back(world: World) -> None:
     await world.create()
-    async with world.operator("--lease-duration", "1s") as operator:
+    async with world.operator("--lease-duration", "3s") as operator:
         await world.eventually(lambda: all_children(world))
         await operator.kill()
     service = await world.must_get(SERVICE, "demo-engine")
     await world.cluster.delete(SERVICE, service)
-    async with world.operator("--lease-duration", "1s"):
+    async with world.operator("--lease-duration", "3s"):
         await world.eventually(lambda: replaced(world, SERVICE, service))
 
 
@@ -115,7 +115,7 @@ async def test_a_leader_whose_lease_was_taken_ends(world: World) -> None:
 
 async def test_ranks_roll_one_at_a_time_and_a_killed_operator_goes_on(world: World) -> None:
     await world.create(engine={"dataParallelSize": 3})
-    async with world.operator("--lease-duration", "1s") as operator:
+    async with world.operator("--lease-duration", "3s") as operator:
         await operator.says("leading")
         await world.settled(ranks=3)
         await world.make_ready("engine")
@@ -124,7 +124,7 @@ async def test_ranks_roll_one_at_a_time_and_a_killed_operator_goes_on(world: Wor
         first = await world.eventually(lambda: newcomer(world, old))
         assert len(await old_ones(world, old)) == 2  # the others wait for it
         await operator.kill()
-    async with world.operator("--lease-duration", "1s") as operator:
+    async with world.operator("--lease-duration", "3s") as operator:
         await operator.says("leading")
         await operator.says("RollingOut")
         assert len(await old_ones(world, old)) == 2

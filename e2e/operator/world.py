@@ -48,7 +48,7 @@ CONTROLLERS: Final = (
     "garbage-collector-controller",
 )
 """That make pods of workloads, and collect what has no owner."""
-PATIENCE: Final = 20.0
+PATIENCE: Final = 60.0
 
 
 async def install(server: ApiServer, crd: Path = CRD) -> None:
