@@ -37,6 +37,10 @@ RETRY_MOST: Final = 1.0
 RETRY_REFUSED: Final = 30.0
 """Seconds after which a frontend that does not accept this engine is asked again: it may be another by then."""
 
+NEVER_MS: Final = 24 * 3600 * 1000
+"""Until ZMQ connects again by itself: the socket is closed long before. Not -1 (never): with that the end of a
+connection takes along what came over it and is not read yet."""
+
 BATCH: Final = 128
 """Messages handled before other sockets get their turn."""
 
@@ -239,7 +243,7 @@ class Connection:
         limit(socket)
         socket.routing_id = self._identity
         socket.ipv6 = "[" in self.endpoint
-        socket.reconnect_ivl = -1  # one connection per socket
+        socket.reconnect_ivl = NEVER_MS  # one connection per socket
         if self._keys is not None:
             socket.curve_secretkey = self._keys.secret
             socket.curve_publickey = self._keys.public

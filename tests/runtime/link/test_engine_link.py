@@ -145,6 +145,19 @@ def test_a_frontend_that_says_goodbye_is_lost_at_once(bare):
         bare.expect(Hello)
 
 
+def test_what_a_frontend_said_last_is_heard_though_the_end_of_its_connection_is_known_by_then():
+    bare = BareFrontend(linger=10_000)
+    with engine(bare.address) as link:
+        welcome(bare, link)
+        (connection,) = link._frontends._connections.values()
+        link._reactor.post(lambda: connection._monitor.poll(10_000))  # the link's thread reads nothing until then
+        bare.say(link.incarnation, Abort(["r"]))
+        bare.say(link.incarnation, Goodbye())
+        bare.close()
+        assert received(link).message == Abort(["r"])
+        assert frontend_lost(link) == "frontend-a"
+
+
 def test_a_silent_frontend_is_lost_and_greeted_on_a_fresh_connection(bare):
     with engine(bare.address, silence=0.4) as link:
         welcome(bare, link)
