@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+CPU    := runtime/kvasir/kernels/cpu
+# What an install is made of besides the code, which it only points at: a change of these needs a new one.
+BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
 .PHONY: help up test e2e images lint format cluster cluster-down kind-node clean
@@ -37,19 +40,19 @@ cluster-down: | $(BIN)/python  ## remove that cluster and every trace of it
 kind-node: | $(BIN)/python  ## make the node image that a machine without a registry needs, ahead of a cluster
 	@$(BIN)/python -m e2e.kind node
 
-clean:  ## remove the environment and every cache
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+clean:  ## remove the environment, the compiled kernels and every cache
+	rm -rf $(VENV) $(CPU)/*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Kvasir needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Set PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "python's venv module is missing (Debian: apt-get install python3-venv)"; exit 1; }
 
-$(VENV)/.run: pyproject.toml | $(BIN)/python
+$(VENV)/.run: $(BUILT) | $(BIN)/python
 	@echo "Installing Kvasir into $(VENV) (torch is large: a few minutes the first time)"
 	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench]'
 	@touch $@
 
-$(VENV)/.dev: pyproject.toml $(VENV)/.run | $(BIN)/python
+$(VENV)/.dev: $(BUILT) $(VENV)/.run | $(BIN)/python
 	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,dev]'
 	@touch $@

@@ -33,6 +33,7 @@ def test_clients_of_openais_in_a_pod_and_outside_get_what_kvasir_up_answers(
     restricted.apply(idle_pod("client", image_of_frontends(restricted.cluster)))
     with_openai(restricted, "client", tmp_path)
     restricted.wait("kvs/demo", "condition=Ready", 120)
+    assert "CPU kernels: " in restricted.kubectl("logs", "statefulset/demo-engine"), "the image lacks them"
     asked = ("python", "/tmp/client/ask.py", "http://demo")
     assert restricted.kubectl("exec", "client", "--", *asked).strip() == expected
     with restricted.forwarded("service/demo", 80) as url:

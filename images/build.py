@@ -31,7 +31,10 @@ CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") 
 TARGETS: Final = ("operator", "frontend", "engine")
 TOOLS: Final = "tools"
 """The Dockerfile's stage with what builds the others; a name keeps it from being pruned."""
-CONTEXT: Final = ("images/requirements.py", "pyproject.toml", "README.md", "LICENSE", "crds", "operator", "runtime")
+CONTEXT: Final = (
+    *("images/requirements.py", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"),
+    *("crds", "operator", "runtime"),
+)
 """What an image is made of besides the Dockerfile: what .dockerignore lets through."""
 
 SUITE: Final = "bookworm"
@@ -40,7 +43,7 @@ NOT_NEEDED: Final = (
     *("usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"),
     *("var/cache/apt", "var/lib/apt/lists", "var/log", "etc/hostname", "etc/resolv.conf"),
 )
-SPACE: Final = {TOOLS: 1, "operator": 1, "frontend": 1, "engine": 20}
+SPACE: Final = {TOOLS: 2, "operator": 1, "frontend": 1, "engine": 20}
 """Free GB that a build takes at its peak; the finished engine image is 6."""
 PIP_SETTINGS: Final = ("index-url", "extra-index-url", "trusted-host", "proxy", "cert", "timeout", "retries")
 """Where pip finds packages; the rest of this machine's settings is its own business."""
@@ -324,7 +327,7 @@ def digest(paths: tuple[str, ...], more: tuple[str, ...]) -> str:
     for start in paths:
         top = ROOT / start
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".so":
                 state.update(f"\0{path.relative_to(ROOT)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
     return state.hexdigest()[:16]
 

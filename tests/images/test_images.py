@@ -1,6 +1,8 @@
 """What the Dockerfile, .dockerignore, the build script and pyproject.toml say about each other."""
 
 import re
+import runpy
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -62,5 +64,29 @@ def test_the_build_sees_what_becomes_an_image_and_nothing_else() -> None:
     allowed = {line[1:] for line in ignored if line.startswith("!")}
     copied = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
     script = (ROOT / "images/build.py").read_text()
-    (context,) = re.findall(r"^CONTEXT: Final = \((.*)\)$", script, re.MULTILINE)
+    (context,) = re.findall(r"^CONTEXT: Final = \((.*?)^\)$", script, re.MULTILINE | re.DOTALL)
     assert allowed == {path for line in copied for path in line.split()} == set(re.findall(r'"(.*?)"', context))
+
+
+def test_the_wheel_is_built_with_what_the_project_asks_for() -> None:
+    """Its builder and the kernels' compiler; --no-build-isolation brings neither."""
+    (installed,) = re.findall(r"pip install --quiet (.*)$", stage("tools"), re.MULTILINE)
+    builder = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    (compiler,) = re.findall(r'^COMPILER: Final = "(.*)"$', (ROOT / "hatch_build.py").read_text(), re.MULTILINE)
+    assert shlex.split(installed) == [*builder, compiler]
+
+
+def test_what_an_install_leaves_in_the_tree_changes_no_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = runpy.run_path(str(ROOT / "images/build.py"))
+    digest = build["digest"]
+    monkeypatch.setitem(digest.__globals__, "ROOT", tmp_path)
+    (tmp_path / "runtime/__pycache__").mkdir(parents=True)
+    (tmp_path / "runtime/kernels.c").write_text("")
+    before = digest(("runtime",), ())
+    (tmp_path / "runtime/kernels.so").write_text("")
+    (tmp_path / "runtime/__pycache__/kernels.pyc").write_text("")
+    assert digest(("runtime",), ()) == before
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    assert ignored[-2:] == ["**/__pycache__", "**/*.so"]  # after what lets runtime through: the last line rules

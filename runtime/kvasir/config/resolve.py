@@ -11,6 +11,9 @@ from kvasir.config.options import ConfigError
 from kvasir.config.settings import EngineConfig
 
 CPU_KV_CACHE_BYTES = 2**30
+ONE_THREAD_WIDTH = 256
+"""Of the hidden states. The operations of a model up to here take microseconds: threads that share them wait for
+each other for longer, and take the core that frontend and clients need."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class ModelFacts:
     """float32, bfloat16 or float16: the checkpoint's own."""
     max_model_len: int
     """Positions that the model was made for."""
+    width: int | None
+    """Of its hidden states; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
     return ResolvedEngine(
         device=device.kind,
         dtype=_dtype(config.device.dtype, model.dtype, device),
-        threads=config.device.threads or max(1, device.cores // config.parallel.data_parallel_size_local),
+        threads=config.device.threads or _threads(config, model, device),
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -96,6 +101,12 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         num_blocks=config.cache.num_gpu_blocks_override,
         data_parallel_rank=config.parallel.data_parallel_rank,
     )
+
+
+def _threads(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> int:
+    if model.width is not None and model.width <= ONE_THREAD_WIDTH:
+        return 1
+    return max(1, device.cores // config.parallel.data_parallel_size_local)
 
 
 def _dtype(asked: str, of_model: str, device: DeviceFacts) -> str:

@@ -44,7 +44,8 @@ class DeviceConfig:
     dtype: str = option("auto", "precision of weights and KV cache", choices=DTYPES)
     threads: int | None = option(
         None,
-        "CPU threads of this engine [default: the cgroup's cores, shared among the ranks of this machine]",
+        "CPU threads of this engine [default: the cgroup's cores, shared among the ranks of this machine; 1 for a "
+        "model of hidden size 256 or less]",
         parse=parse_int(1),
     )
 
@@ -167,6 +168,12 @@ class ServerConfig:
     max_request_bytes: int = option(
         32 * 2**20, "largest request body [default: 32Mi]", parse=parse_size, metavar="SIZE"
     )
+    max_upload_bytes: int | None = option(
+        None,
+        "request bodies that are being received, together; more are answered with 429 [default: 16 of the largest]",
+        parse=parse_size,
+        metavar="SIZE",
+    )
     max_live_requests: int = option(
         4096, "requests in flight at most; more are answered with 429", parse=parse_int(1)
     )
@@ -200,10 +207,20 @@ class ServerConfig:
         metavar="TIME",
     )
 
+    @property
+    def upload_bytes(self) -> int:
+        """`max_upload_bytes`, where it is left open too."""
+        return 16 * self.max_request_bytes if self.max_upload_bytes is None else self.max_upload_bytes
+
     def __post_init__(self) -> None:
         if self.max_request_bytes < 1:
             raise ConfigError(
                 f"--max-request-bytes {self.max_request_bytes}: no request would fit; give 1Mi or more"
+            )
+        if self.upload_bytes < self.max_request_bytes:
+            raise ConfigError(
+                f"--max-upload-bytes {self.upload_bytes} is below --max-request-bytes {self.max_request_bytes}: a "
+                "body of that size could never be received; give it once or several times"
             )
         for name in ("upload_timeout", "stalled_reader_timeout"):
             if getattr(self, name) <= 0:

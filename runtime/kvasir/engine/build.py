@@ -24,7 +24,8 @@ def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
 
     device = device_facts(config.device)
     log.info("device: %s, %d cores, %.1f GiB", device.name, device.cores, device.memory_limit / 2**30)
-    settings = resolve_engine(config, ModelFacts(dtype=model.dtype, max_model_len=model.max_model_len), device)
+    facts = ModelFacts(dtype=model.dtype, max_model_len=model.max_model_len, width=model.width)
+    settings = resolve_engine(config, facts, device)
     log.info("settings: %s", settings)
     return settings
 

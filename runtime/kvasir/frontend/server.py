@@ -91,6 +91,7 @@ class Server(uvicorn.Server):
                 log_level=logging.ERROR,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # they would only change the scope's client, which nobody asks for
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE,
             )

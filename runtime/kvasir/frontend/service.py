@@ -11,6 +11,7 @@ from kvasir.frontend.auth import ApiKeys
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.live import LiveRequests
 from kvasir.frontend.metrics import Metrics
+from kvasir.frontend.uploads import Uploads
 
 
 class Service:
@@ -25,6 +26,7 @@ class Service:
         self.model_source = config.model.source
         self.max_request_bytes = config.server.max_request_bytes
         self.upload_timeout = config.server.upload_timeout
+        self.uploads = Uploads(config.server.upload_bytes)
         self.log_requests = config.server.log_requests
         self.cors = cors_options(config.server)
         self.max_prompts = config.server.max_live_requests

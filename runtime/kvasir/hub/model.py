@@ -13,6 +13,7 @@ from kvasir.hub.tokenizer_files import canonical_json, tokenizer_hash
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
+_WIDTHS = ("hidden_size", "n_embd")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class ModelInfo:
     max_model_len: int
     """Tokens that the model has positions for."""
     vocab_size: int
+    width: int | None
+    """Of the hidden states; None where config.json calls it by no name known here."""
     eos_token_ids: tuple[int, ...]
     """Each of them ends a text."""
     generation_defaults: dict[str, float | int]
@@ -50,6 +53,7 @@ def load_model_info(path: Path) -> ModelInfo:
         dtype=_dtype(config),
         max_model_len=config.count(*_LENGTHS),
         vocab_size=config.count("vocab_size"),
+        width=config.count(*_WIDTHS) if config.get(*_WIDTHS) is not None else None,
         eos_token_ids=_eos_token_ids(generation) or _eos_token_ids(config),
         generation_defaults=_generation_defaults(generation),
         fingerprint=_fingerprint(path, config.values),

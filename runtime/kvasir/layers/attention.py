@@ -1,4 +1,4 @@
-"""Attention over a paged KV cache, in plain torch for CPU and GPU alike.
+"""Attention over a paged KV cache: by a kernel on CPU, in plain torch elsewhere and for shapes it does not take.
 
 `AttentionPlan` says where the step's K and V are written and who attends to what; `kvasir.worker.inputs` builds it
 once per step and every layer follows it.
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from kvasir.kernels.cpu import Kernels, PagedStep
 
 _CAPPED_QUERIES = 256
 """Queries of a prefill whose capped scores are held in memory at once."""
@@ -35,6 +37,10 @@ class HeadShape:
     def kv_size(self) -> int:
         return self.kv_heads * self.head_dim
 
+    def kv_bytes(self, dtype: torch.dtype) -> int:
+        """Of a token in one layer."""
+        return 2 * self.kv_size * dtype.itemsize
+
 
 class KVCache:
     """One layer's cache: [num_blocks, 2, kv_heads, block_size, head_dim], K at 0 and V at 1.
@@ -46,9 +52,9 @@ class KVCache:
     """
 
     def __init__(self, blocks: Tensor) -> None:
+        self.blocks = blocks
         self.by_token = blocks.permute(0, 3, 1, 2, 4)  # [num_blocks, block_size, 2, kv_heads, head_dim]
         self.by_head = blocks.flatten(0, 2).flatten(1)  # [num_blocks * 2 * kv_heads, block_size * head_dim]
-        self.by_vector = blocks.view(-1, blocks.shape[-1])  # [num_blocks * 2 * kv_heads * block_size, head_dim]
         assert self.by_head.data_ptr() == blocks.data_ptr(), "the cache must be contiguous"
 
 
@@ -60,16 +66,6 @@ class DecodeGroup:
     """Their places in the step."""
     pieces: Tensor  # [2 * rows * kv_heads * blocks] rows of KVCache.by_head, padded with the null block's
     mask: Tensor | None  # [rows, 1, 1, blocks * block_size] float32, added to the scores; None: no padding
-    values: "ValueBags | None"
-    """Where V is summed in place: `pieces` are then K's alone."""
-
-
-@dataclass(frozen=True)
-class ValueBags:
-    """V of each query head of each row, as torch's embedding_bag reads it: a weighted sum of rows of a table."""
-
-    vectors: Tensor  # [rows * heads * blocks * block_size] int32 rows of KVCache.by_vector
-    starts: Tensor  # [rows * heads] int32: where each head's begin
 
 
 @dataclass(frozen=True)
@@ -85,27 +81,57 @@ class PrefillChunk:
 
 
 @dataclass(frozen=True)
-class AttentionPlan:
+class GatherPlan:
+    """For plain torch: K and V are copied out of the cache, for requests of similar length at once."""
+
     blocks: Tensor  # [T] the block that each token's K and V are written to
     offsets: Tensor  # [T] and the place in it
     decode: tuple[DecodeGroup, ...]
     prefill: tuple[PrefillChunk, ...]
-    windows: Mapping[int, "AttentionPlan"]
+    windows: Mapping[int, "GatherPlan"]
     """Plans of the layers with a sliding window, by its length, where a context of this step is longer."""
 
-    def within(self, window: int | None) -> "AttentionPlan":
+    def within(self, window: int | None) -> "GatherPlan":
         """The plan of layers that see the last `window` tokens only (None: all)."""
         return self if window is None else self.windows.get(window, self)
 
 
+@dataclass(frozen=True)
+class TilePlan:
+    """For the CPU's kernel, which reads the cache where it lies."""
+
+    kernels: Kernels
+    step: PagedStep
+    arrays: tuple[object, ...]
+    """What `step` points to."""
+
+
+AttentionPlan = GatherPlan | TilePlan
+
+
 def attend(
-    qkv: Tensor, cache: KVCache, plan: AttentionPlan, shape: HeadShape, scale: float, softcap: float | None = None
+    qkv: Tensor,
+    cache: KVCache,
+    plan: AttentionPlan,
+    shape: HeadShape,
+    scale: float,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
     """Write the step's K and V, then attend: [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim].
 
-    All K and V are written first, so that requests of one step may share blocks. `softcap` bounds the scores before
-    the mask, as softcap * tanh(score / softcap).
+    All K and V are written first, so that requests of one step may share blocks. Each token sees the last `window`
+    ones. `softcap` bounds the scores before the mask, as softcap * tanh(score / softcap).
     """
+    if isinstance(plan, TilePlan):
+        return plan.kernels.attend(plan.step, qkv, cache.blocks, window, scale, softcap)
+    return _gather_and_attend(qkv, cache, plan.within(window), shape, scale, softcap)
+
+
+def _gather_and_attend(
+    qkv: Tensor, cache: KVCache, plan: GatherPlan, shape: HeadShape, scale: float, softcap: float | None
+) -> Tensor:
     queries = qkv[:, : shape.query_size]
     kv = qkv[:, shape.query_size :].view(-1, 2, shape.kv_heads, shape.head_dim)
     cache.by_token.index_put_((plan.blocks, plan.offsets), kv)
@@ -126,8 +152,7 @@ def _decode(
     heads of a group stand where a query's positions would: K and V are never repeated.
     """
     rows = queries.shape[0]
-    gathered = cache.by_head.index_select(0, group.pieces)
-    kv = gathered.view(2 if group.values is None else 1, rows, shape.kv_heads, -1, shape.head_dim)
+    kv = cache.by_head.index_select(0, group.pieces).view(2, rows, shape.kv_heads, -1, shape.head_dim)
     q = queries.float().mul_(scale).view(rows, shape.kv_heads, shape.group, shape.head_dim)
     scores = torch.matmul(q, kv[0].float().mT)  # [rows, kv_heads, group, length], the last block's padding included
     if softcap is not None:
@@ -135,11 +160,7 @@ def _decode(
     if group.mask is not None:
         scores += group.mask
     weights = scores.softmax(dim=-1).to(kv.dtype)
-    if group.values is None:
-        return torch.matmul(weights, kv[1]).view(rows, -1)
-    vectors, starts = group.values.vectors, group.values.starts
-    summed = F.embedding_bag(vectors, cache.by_vector, starts, mode="sum", per_sample_weights=weights.view(-1))
-    return summed.view(rows, -1)
+    return torch.matmul(weights, kv[1]).view(rows, -1)
 
 
 def _prefill(

@@ -1,14 +1,11 @@
 """Feed-forward layers: gated (Shazeer, 2020), plain, and a mixture of gated experts."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
+from kvasir.layers.activation import Activation, gated
 from kvasir.layers.linear import Linear
 from kvasir.layers.parameter import Placement
-
-Activation = Callable[[Tensor], Tensor]
 
 
 class GatedMLP(nn.Module):
@@ -21,8 +18,7 @@ class GatedMLP(nn.Module):
         self._activation = activation
 
     def forward(self, x: Tensor) -> Tensor:  # [T, size]
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(self._activation(gate).mul_(up))  # type: ignore[no-any-return]
+        return self.down_proj(gated(self.gate_up_proj(x), self._activation))  # type: ignore[no-any-return]
 
 
 class MLP(nn.Module):

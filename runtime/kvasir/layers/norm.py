@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kvasir.kernels.cpu import LANES, kernels_for
 from kvasir.layers.parameter import Placement, new_parameter
 
 
@@ -14,33 +15,37 @@ class RMSNorm(nn.Module):
     prefills.
     """
 
+    _shift = 0.0
+
     def __init__(self, size: int, eps: float, placement: Placement) -> None:
         super().__init__()
         self.weight = new_parameter(size, placement=placement)
-        self._eps = torch.tensor(eps, device=placement.device)
+        self._eps = eps
+        self._kernels = kernels_for(placement.device, placement.dtype) if size % LANES == 0 else None
 
     def forward(self, x: Tensor) -> Tensor:  # [..., size]
-        return _unit(x, self._eps).mul_(self.weight).to(x.dtype)
+        if self._kernels is not None and x.dtype == self.weight.dtype:
+            return self._kernels.rms_norm(x, self.weight, self._eps, self._shift)
+        return self.reference(x)
+
+    def reference(self, x: Tensor) -> Tensor:
+        return self._unit(x).mul_(self.weight).to(x.dtype)
+
+    def _unit(self, x: Tensor) -> Tensor:
+        """x at a root mean square of 1, as a float32 copy."""
+        exact = x.float() if x.dtype != torch.float32 else x.clone()
+        length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)  # [..., 1]
+        return exact.mul_(length.square_().div_(x.shape[-1]).add_(self._eps).rsqrt_())
 
 
-class OffsetRMSNorm(nn.Module):
+class OffsetRMSNorm(RMSNorm):
     """Gemma's: the weight is stored as its distance from 1, which is added in float32 to lose nothing of it."""
 
-    def __init__(self, size: int, eps: float, placement: Placement) -> None:
-        super().__init__()
-        self.weight = new_parameter(size, placement=placement)
-        self._eps = torch.tensor(eps, device=placement.device)
+    _shift = 1.0
 
-    def forward(self, x: Tensor) -> Tensor:  # [..., size]
-        exact = _unit(x, self._eps)
+    def reference(self, x: Tensor) -> Tensor:
+        exact = self._unit(x)
         return exact.addcmul_(exact, self.weight.float()).to(x.dtype)
-
-
-def _unit(x: Tensor, eps: Tensor) -> Tensor:
-    """x at a root mean square of 1, as a float32 copy."""
-    exact = x.float() if x.dtype != torch.float32 else x.clone()
-    length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)  # [..., 1]
-    return exact.mul_(torch.addcmul(eps, length, length, value=1 / x.shape[-1]).rsqrt_())
 
 
 class LayerNorm(nn.Module):

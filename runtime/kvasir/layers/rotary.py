@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvasir.kernels.cpu import LANES, kernels_for
+
 
 @dataclass(frozen=True)
 class LinearScaling:
@@ -140,6 +142,15 @@ class RotaryEmbedding:
 
 def rotate_(x: Tensor, rotation: Rotation) -> None:
     """Rotate queries and keys in place. x: [T, heads, head_dim], of which the rotation's part is turned"""
+    dim = rotation.cos.shape[-1]
+    kernels = kernels_for(x.device, x.dtype) if dim % (2 * LANES) == 0 else None
+    if kernels is None:
+        rotate_reference_(x, rotation)
+    else:
+        kernels.rotate_(x, rotation.cos, rotation.sin)
+
+
+def rotate_reference_(x: Tensor, rotation: Rotation) -> None:
     turned = x[..., : rotation.cos.shape[-1]]
     first, second = turned.chunk(2, dim=-1)
     swapped = torch.cat((second, first), dim=-1)

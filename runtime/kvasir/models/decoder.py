@@ -51,7 +51,7 @@ class Attention(nn.Module):
             q.copy_(self.q_norm(q))
             k.copy_(self.k_norm(k))
         rotate_(qk, rotation)
-        attended = attend(qkv, cache, plan.within(self._window), heads, self._scale, self._cap)
+        attended = attend(qkv, cache, plan, heads, self._scale, window=self._window, softcap=self._cap)
         return self.o_proj(attended)  # type: ignore[no-any-return]
 
 

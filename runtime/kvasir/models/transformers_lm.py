@@ -173,8 +173,8 @@ class _Step:
 
     def attend(self, call: _Call, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         qkv = torch.cat([part[0].transpose(0, 1).flatten(1) for part in (query, key, value)], dim=1)
-        plan = self._plan.within(call.window)
-        return attend(qkv, self._caches[call.layer], plan, self._heads, call.scale, call.softcap)
+        cache = self._caches[call.layer]
+        return attend(qkv, cache, self._plan, self._heads, call.scale, window=call.window, softcap=call.softcap)
 
 
 class _Recorder:
@@ -237,6 +237,8 @@ def _attention(
     unknown = [name for name, given in others.items() if name not in _WITHOUT_EFFECT and _asks(given)]
     if unknown:
         raise ModelLoadError(f"its attention takes {', '.join(unknown)}, which ours does not")
+    if sliding_window is not None and sliding_window < 1:
+        raise ModelLoadError(f"its attention has a sliding window of {sliding_window} tokens")
     tokens, head_dim = query.shape[2:]
     if key.shape != value.shape or key.shape[2:] != query.shape[2:]:
         shapes = [list(part.shape) for part in (query, key, value)]

@@ -12,6 +12,8 @@ from pathlib import Path
 _HUGE = 2 * 2**20
 _COLLAPSE = 25
 """MADV_COLLAPSE of Linux 6.1, which Python's mmap does not name."""
+_POPULATE_WRITE = 23
+"""MADV_POPULATE_WRITE of Linux 5.14, likewise."""
 _ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -23,15 +25,30 @@ def zeroed_memory(size: int) -> mmap.mmap:
     return memory
 
 
+def take(address: int, size: int) -> None:
+    """Take memory from the machine before it is used. An older kernel refuses, and it is taken as it is used.
+
+    In small steps: until one ends, no other thread of the process gets memory.
+    """
+    if sys.platform == "linux":
+        for start in range(0, size, _HUGE):
+            _madvise(address + start, min(_HUGE, size - start), _POPULATE_WRITE)
+
+
 def collapse() -> None:
     """Put all large memory of this process that is in use into huge pages: with nothing but a model loaded, that is
     its weights. An older kernel refuses, and they stay as they are."""
     if sys.platform != "linux" or not _allowed():
         return
+    for start, end in _large_regions(Path("/proc/self/smaps").read_text()):
+        _madvise(start, end - start, _COLLAPSE)
+
+
+def _madvise(address: int, size: int, advice: int) -> None:
+    """Python's own knows only mappings of its own and lets no other thread run meanwhile."""
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for start, end in _large_regions(Path("/proc/self/smaps").read_text()):
-        madvise(start, end - start, _COLLAPSE)
+    madvise(address, size, advice)
 
 
 def _allowed() -> bool:

@@ -3,9 +3,9 @@
 The tokens of a step stand in one flat batch, decodes first:
 
     | one token of each decoding row, by length of context | whole prompts, by length | chunks of longer prompts |
-      └── DecodeGroup ──┘ └──── DecodeGroup ────┘            └ PrefillChunk ┘ └ ... ┘   └ PrefillChunk ┘ └ ... ┘
 
-Work per token is numpy's; Python runs per group and per chunk.
+Work per token is numpy's. Who attends to what is planned by tile_plan.py for the CPU's kernel and by gather_plan.py
+for plain torch.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,12 @@ from torch import Tensor
 
 from kvasir.layers.attention import AttentionPlan, HeadShape
 from kvasir.layers.parameter import Placement
-from kvasir.worker.attention_plan import AttentionPlanner
+from kvasir.worker.gather_plan import GatherPlanner
 from kvasir.worker.prompt_logprobs import PromptSpan, prompt_spans
 from kvasir.worker.request_table import RequestTable
 from kvasir.worker.sampling_inputs import SamplingInputs, SamplingPlan
 from kvasir.worker.step import ScheduledRow
+from kvasir.worker.tile_plan import tile_planner
 
 Ints = npt.NDArray[np.int64]
 
@@ -45,7 +46,7 @@ class StepBatch:
 
 
 class InputBuilder:
-    """`gather_blocks` and `windows`: see AttentionPlanner."""
+    """`windows` are the lengths of the model's sliding windows."""
 
     def __init__(
         self,
@@ -55,19 +56,13 @@ class InputBuilder:
         block_size: int,
         heads: HeadShape,
         vocab_size: int,
-        gather_blocks: int,
         windows: frozenset[int] = frozenset(),
     ) -> None:
         self._table = table
         self._placement = placement
         self._block_size = block_size
-        self._attention = AttentionPlanner(
-            table,
-            placement,
-            block_size=block_size,
-            heads=heads,
-            gather_blocks=gather_blocks,
-            windows=windows,
+        self._attention = tile_planner(table, placement, block_size, heads) or GatherPlanner(
+            table, placement, block_size, heads, windows
         )
         self._sampling = SamplingInputs(table, placement, vocab_size)
 

@@ -26,7 +26,7 @@ class ModelRunner:
         self._model = model
         self._table = table
         self._inputs = inputs
-        self._caches = caches
+        self.caches = caches
 
     @torch.inference_mode()
     def execute(self, step: StepInput) -> StepOutput:
@@ -57,7 +57,7 @@ class ModelRunner:
 
     def _forward(self, batch: StepBatch) -> Tensor:
         """[T, hidden]"""
-        return self._model.hidden_states(batch.token_ids, batch.positions, self._caches, batch.plan)
+        return self._model.hidden_states(batch.token_ids, batch.positions, self.caches, batch.plan)
 
     def _sample(self, batch: StepBatch, hidden: Tensor) -> tuple[list[int], dict[int, Logprobs]]:
         """The next tokens of the rows that end here, and log probabilities by place in the step's output.

@@ -64,7 +64,6 @@ def _compute(model: CausalLM, placement: Placement, tokens: dict[str, Tensor]) -
         block_size=_BLOCK,
         heads=heads,
         vocab_size=model.vocab_size,
-        gather_blocks=_BLOCKS * len(tokens),
         windows=model.windows,
     )
     parts: dict[str, list[Tensor]] = {name: [] for name in tokens}

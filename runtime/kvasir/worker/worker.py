@@ -16,18 +16,13 @@ from kvasir.models.load import load_model
 from kvasir.worker.dummy import dummy_steps
 from kvasir.worker.huge_pages import collapse
 from kvasir.worker.inputs import InputBuilder
-from kvasir.worker.memory import CacheShape, check_fits_memory, profile_gpu, usable_blocks
+from kvasir.worker.memory import CacheShape, check_fits_memory, profile_gpu, take_ahead, usable_blocks
 from kvasir.worker.model_runner import ModelRunner
 from kvasir.worker.reference_check import check_against_reference
 from kvasir.worker.request_table import RequestTable
 from kvasir.worker.step import StepInput, StepOutput
 
 log = logging.getLogger(__name__)
-
-_CPU_GATHER_BYTES = 5 * 2**20
-"""K and V that a decode group copies out of the cache: small enough to be read again from the CPU's caches."""
-_GPU_GATHER_BYTES = 256 * 2**20
-"""On a GPU larger groups, because each costs a kernel launch."""
 
 
 class Worker:
@@ -85,6 +80,8 @@ class Worker:
         if tokens > 0:
             for step in dummy_steps(requests=1, tokens=tokens, decodes=1, block_size=settings.block_size):
                 self.execute(step)
+        if self._placement.device.type == "cpu" and self._runner is not None:
+            take_ahead(self._runner.caches)
 
     def execute(self, step: StepInput) -> StepOutput:
         assert self._runner is not None, "allocate_kv_cache comes first"
@@ -95,14 +92,12 @@ class Worker:
         assert len(self._table) == 0, f"{len(self._table)} rows are taken and the engine has no request"
 
     def _build_runner(self, model: CausalLM, shape: CacheShape, blocks: int) -> ModelRunner:
-        gather_bytes = _CPU_GATHER_BYTES if self._placement.device.type == "cpu" else _GPU_GATHER_BYTES
         inputs = InputBuilder(
             self._table,
             self._placement,
             block_size=shape.block_size,
             heads=shape.heads,
             vocab_size=model.vocab_size,
-            gather_blocks=gather_bytes // shape.layer_block_bytes,
             windows=model.windows,
         )
         return ModelRunner(model, self._table, inputs, shape.allocate(blocks + 1, self._placement))

@@ -83,6 +83,7 @@ def model_info(**changes: object) -> ModelInfo:
         "dtype": "float32",
         "max_model_len": 128,
         "vocab_size": 700,
+        "width": 64,
         "eos_token_ids": (1,),
         "generation_defaults": {},
         "fingerprint": "f" * 32,

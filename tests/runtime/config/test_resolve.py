@@ -17,7 +17,7 @@ from kvasir.config.settings import (
 
 CPU = DeviceFacts(kind="cpu", name="a CPU", cores=4, memory_limit=8 * 2**30, fast_bfloat16=True)
 GPU = DeviceFacts(kind="cuda", name="a GPU", cores=4, memory_limit=80 * 2**30, fast_bfloat16=True)
-MODEL = ModelFacts(dtype="bfloat16", max_model_len=4096)
+MODEL = ModelFacts(dtype="bfloat16", max_model_len=4096, width=4096)
 
 
 def resolve(
@@ -53,6 +53,16 @@ def test_a_given_dtype_wins() -> None:
 def test_ranks_of_one_machine_share_its_cores() -> None:
     assert resolve(parallel=ParallelConfig(data_parallel_size_local=2)).threads == 2
     assert resolve(parallel=ParallelConfig(data_parallel_size_local=16)).threads == 1
+
+
+@pytest.mark.parametrize(("width", "threads"), [(128, 1), (256, 1), (257, 4), (None, 4)])
+def test_a_small_model_takes_one_thread(width: int | None, threads: int) -> None:
+    assert resolve(model=dataclasses.replace(MODEL, width=width)).threads == threads
+
+
+def test_threads_that_were_asked_for_are_used_whatever_the_model() -> None:
+    config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(threads=3))
+    assert resolve_engine(config, dataclasses.replace(MODEL, width=64), CPU).threads == 3
 
 
 def test_the_budget_follows_the_rows_and_the_rows_the_budget() -> None:

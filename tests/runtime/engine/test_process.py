@@ -145,7 +145,8 @@ def cpu_seconds(pid: int) -> float:
 
 
 async def test_an_engine_starts_serves_idles_and_drains(frontend, address):
-    async with run_engine(*REAL, "demo://", "--link", address, "--data-parallel-rank", "1") as process:
+    options = ("--data-parallel-rank", "1", "--kv-cache-memory-bytes", "16Mi")  # a large one is still being taken
+    async with run_engine(*REAL, "demo://", "--link", address, *options) as process:
         port = await ops_port(process)
         assert page(port, "/health/live")[0] == 200
         assert page(port, "/health/ready")[0] == 503

@@ -45,6 +45,21 @@ def test_facts_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fields", "width"),
+    [
+        ({"hidden_size": 64}, 64),
+        ({"n_embd": 768}, 768),
+        ({"text_config": {"hidden_size": 32}, "hidden_size": 64}, 32),
+        ({}, None),
+    ],
+)
+def test_the_width_is_the_language_models_hidden_size(
+    tmp_path: Path, fields: dict[str, Any], width: int | None
+) -> None:
+    assert info(tmp_path, **fields).width == width
+
+
+@pytest.mark.parametrize(
     ("fields", "dtype"),
     [
         ({"dtype": "float16"}, "float16"),

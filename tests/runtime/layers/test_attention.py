@@ -5,26 +5,38 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvasir.layers.attention import HeadShape, KVCache, attend
+from kvasir.kernels.cpu import kernels_for
+from kvasir.layers.attention import GatherPlan, HeadShape, KVCache, TilePlan, attend
 from kvasir.layers.parameter import Placement
 from kvasir.params import SamplingParams
+from kvasir.worker import gather_plan
 from kvasir.worker.inputs import InputBuilder
 from kvasir.worker.request_table import RequestTable
 from kvasir.worker.step import NewRow, ScheduledRow
 
 BLOCK = 4
 SHAPE = HeadShape(heads=4, kv_heads=2, head_dim=8)
+"""Heads that the CPU's kernel does not take: they are computed in plain torch."""
+SHAPES = {
+    "torch": SHAPE,
+    "a head each": HeadShape(heads=3, kv_heads=3, head_dim=64),
+    "groups of 6": HeadShape(heads=12, kv_heads=2, head_dim=32),
+    "groups of 12": HeadShape(heads=12, kv_heads=1, head_dim=16),
+    "of 128": HeadShape(heads=8, kv_heads=2, head_dim=128),
+    "of 80": HeadShape(heads=2, kv_heads=2, head_dim=80),
+    "wide": HeadShape(heads=2, kv_heads=1, head_dim=256),
+}
 SCALE = 0.3
 LENGTHS = (1, 3, 5, 16, 23, 40, 64)
 GREEDY = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
 
 
-def by_definition(qkv: Tensor, window: int | None, softcap: float | None) -> Tensor:
+def by_definition(qkv: Tensor, window: int | None, softcap: float | None, shape: HeadShape = SHAPE) -> Tensor:
     """One request's tokens: [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]"""
-    q, k, v = qkv.double().split([SHAPE.query_size, SHAPE.kv_size, SHAPE.kv_size], dim=1)
-    q = q.view(-1, SHAPE.heads, SHAPE.head_dim).transpose(0, 1)
+    q, k, v = qkv.double().split([shape.query_size, shape.kv_size, shape.kv_size], dim=1)
+    q = q.view(-1, shape.heads, shape.head_dim).transpose(0, 1)
     k, v = (
-        x.view(-1, SHAPE.kv_heads, SHAPE.head_dim).transpose(0, 1).repeat_interleave(SHAPE.group, 0) for x in (k, v)
+        x.view(-1, shape.kv_heads, shape.head_dim).transpose(0, 1).repeat_interleave(shape.group, 0) for x in (k, v)
     )
     scores = q @ k.mT * SCALE
     if softcap is not None:
@@ -36,29 +48,38 @@ def by_definition(qkv: Tensor, window: int | None, softcap: float | None) -> Ten
     return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v).transpose(0, 1).flatten(1)
 
 
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decodes are gathered 24 blocks at a time: in several groups."""
+    monkeypatch.setattr(gather_plan, "CPU_GATHER_BYTES", 24 * BLOCK * SHAPE.kv_bytes(torch.float32))
+
+
+def has_kernel(shape: HeadShape) -> bool:
+    return shape is not SHAPE and kernels_for(torch.device("cpu"), torch.float32) is not None
+
+
 class Paged:
     """Requests whose projections are known, computed step by step through one cache."""
 
-    def __init__(self, window: int | None, softcap: float | None) -> None:
+    def __init__(self, window: int | None, softcap: float | None, shape: HeadShape = SHAPE) -> None:
         generator = torch.Generator().manual_seed(11)
-        width = SHAPE.query_size + 2 * SHAPE.kv_size
+        width = shape.query_size + 2 * shape.kv_size
         self.qkv = [torch.randn(length, width, generator=generator) * 2 for length in LENGTHS]
-        self.outputs = [torch.zeros(length, SHAPE.query_size) for length in LENGTHS]
+        self.outputs = [torch.zeros(length, shape.query_size) for length in LENGTHS]
         self.computed = [0] * len(LENGTHS)
-        self._window, self._softcap = window, softcap
+        self._window, self._softcap, self._shape = window, softcap, shape
         table = RequestTable(len(LENGTHS), max(LENGTHS), BLOCK)
         blocks = iter(np.random.default_rng(3).permutation(np.arange(1, 100)).tolist())
         for index, length in enumerate(LENGTHS):
             table.add(NewRow(str(index), [0] * length, length, GREEDY))
             table.append_blocks(table.row_of(str(index)), [next(blocks) for _ in range(-(-length // BLOCK))])
-        self._cache = KVCache(torch.zeros(100, 2, SHAPE.kv_heads, BLOCK, SHAPE.head_dim))
+        self._cache = KVCache(torch.zeros(100, 2, shape.kv_heads, BLOCK, shape.head_dim))
         self._inputs = InputBuilder(
             table,
             Placement(torch.device("cpu"), torch.float32),
             block_size=BLOCK,
-            heads=SHAPE,
+            heads=shape,
             vocab_size=10,
-            gather_blocks=24,
             windows=frozenset() if window is None else frozenset((window,)),
         )
 
@@ -74,10 +95,11 @@ class Paged:
         )
         spans = [(index, slice(self.computed[index], self.computed[index] + counts[index])) for index in order]
         qkv = torch.cat([self.qkv[index][span] for index, span in spans])
-        plan = batch.plan.within(self._window)
-        outputs = attend(qkv, self._cache, plan, SHAPE, SCALE, self._softcap).split(
-            [counts[index] for index in order]
+        assert isinstance(batch.plan, TilePlan if has_kernel(self._shape) else GatherPlan)
+        output = attend(
+            qkv, self._cache, batch.plan, self._shape, SCALE, window=self._window, softcap=self._softcap
         )
+        outputs = output.split([counts[index] for index in order])
         for (index, span), output in zip(spans, outputs, strict=True):
             self.outputs[index][span] = output
             self.computed[index] = span.stop
@@ -85,11 +107,14 @@ class Paged:
 
 @pytest.mark.parametrize("softcap", [None, 1.5])
 @pytest.mark.parametrize("window", [None, 1, 2, 4, 7, 8, 9, 33, 64])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("heads", SHAPES)
 @torch.inference_mode()
-def test_any_schedule_gives_what_the_definition_gives(window: int | None, softcap: float | None, seed: int) -> None:
-    random = np.random.default_rng(seed)
-    paged = Paged(window, softcap)
+def test_any_schedule_gives_what_the_definition_gives(
+    heads: str, window: int | None, softcap: float | None
+) -> None:
+    random = np.random.default_rng(list(SHAPES).index(heads))
+    shape = SHAPES[heads]
+    paged = Paged(window, softcap, shape)
     while any(computed < length for computed, length in zip(paged.computed, LENGTHS, strict=True)):
         counts = {}
         for index, length in enumerate(LENGTHS):
@@ -100,7 +125,7 @@ def test_any_schedule_gives_what_the_definition_gives(window: int | None, softca
         if counts:
             paged.step(counts)
     for qkv, output in zip(paged.qkv, paged.outputs, strict=True):
-        assert torch.allclose(output.double(), by_definition(qkv, window, softcap), rtol=1e-4, atol=1e-4)
+        assert torch.allclose(output.double(), by_definition(qkv, window, softcap, shape), rtol=1e-4, atol=1e-4)
 
 
 @torch.inference_mode()
@@ -112,7 +137,8 @@ def test_a_window_reads_the_blocks_that_it_touches_only() -> None:
     )
 
     def blocks(window: int | None) -> int:
-        return sum(group.pieces.numel() for group in batch.plan.within(window).decode) // SHAPE.kv_heads  # of K
+        assert isinstance(batch.plan, GatherPlan)
+        return sum(group.pieces.numel() for group in batch.plan.within(window).decode) // (2 * SHAPE.kv_heads)
 
     assert blocks(6) <= len(LENGTHS) * 3  # 6 tokens touch at most 3 blocks of 4
     assert blocks(None) >= sum(LENGTHS) // BLOCK
@@ -122,6 +148,7 @@ def test_a_window_reads_the_blocks_that_it_touches_only() -> None:
 def test_without_a_context_longer_than_the_window_there_is_one_plan() -> None:
     paged = Paged(window=64, softcap=None)
     batch = paged._inputs.build([ScheduledRow("6", 0, 64, [])])
+    assert isinstance(batch.plan, GatherPlan)
     assert batch.plan.within(64) is batch.plan
 
 
@@ -132,11 +159,9 @@ def test_capped_prefills_of_many_queries_are_those_of_the_definition() -> None:
     table.add(NewRow("r", [0] * 300, 300, GREEDY))
     table.append_blocks(0, list(range(1, 76)))
     placement = Placement(torch.device("cpu"), torch.float32)
-    inputs = InputBuilder(
-        table, placement, block_size=BLOCK, heads=SHAPE, vocab_size=10, gather_blocks=24, windows=frozenset((50,))
-    )
+    inputs = InputBuilder(table, placement, block_size=BLOCK, heads=SHAPE, vocab_size=10, windows=frozenset((50,)))
     plan = inputs.build([ScheduledRow("r", 0, 300, [])]).plan
     cache = KVCache(torch.zeros(76, 2, 2, BLOCK, 8))
     for window in (None, 50):
-        output = attend(qkv.clone(), cache, plan.within(window), SHAPE, SCALE, 2.0)
+        output = attend(qkv.clone(), cache, plan, SHAPE, SCALE, window=window, softcap=2.0)
         assert torch.allclose(output.double(), by_definition(qkv, window, 2.0), rtol=1e-4, atol=1e-4)

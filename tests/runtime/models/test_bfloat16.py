@@ -53,7 +53,6 @@ class Computing:
             block_size=BLOCK,
             heads=heads,
             vocab_size=VOCAB,
-            gather_blocks=1000,
             windows=self.model.windows,
         )
 

@@ -1,20 +1,44 @@
-import numpy as np
+import mmap
 
-from kvasir.config.machine import resident_memory
+import numpy as np
+import torch
+
+from kvasir.layers.attention import HeadShape
+from kvasir.layers.parameter import Placement
 from kvasir.worker import huge_pages
 from kvasir.worker.huge_pages import collapse, zeroed_memory
+from kvasir.worker.memory import CacheShape, take_ahead
 
 MIB = 2**20
+PAGE = mmap.PAGESIZE
+
+
+def taken(address: int, size: int) -> int:
+    """Bytes of this memory that the machine has given, read from the page table: what the process's other threads
+    take and give back meanwhile does not count."""
+    pages = np.fromfile("/proc/self/pagemap", np.uint64, count=size // PAGE, offset=address // PAGE * 8)
+    return int(np.count_nonzero(pages >> np.uint64(63))) * PAGE
 
 
 def test_zeroed_memory_is_taken_as_it_is_used() -> None:
-    before = resident_memory()
-    memory = zeroed_memory(512 * MIB)
-    view = np.frombuffer(memory, np.uint8)
-    assert resident_memory() - before < 64 * MIB
+    view = np.frombuffer(zeroed_memory(512 * MIB), np.uint8)
+    assert taken(view.ctypes.data, view.nbytes) == 0
     assert not view[:: 128 * MIB].any()
+    assert taken(view.ctypes.data, view.nbytes) <= 16 * MIB  # huge pages of zeros, shared with everybody
     view[: 128 * MIB] = 1
-    assert resident_memory() - before >= 128 * MIB
+    assert 128 * MIB <= taken(view.ctypes.data, view.nbytes) <= 144 * MIB
+
+
+def test_the_first_of_a_cache_is_taken_ahead_and_stays_zero() -> None:
+    heads = HeadShape(heads=1, kv_heads=1, head_dim=64)
+    shape = CacheShape(num_layers=4, block_size=16, heads=heads, dtype=torch.bfloat16)
+    cpu = Placement(torch.device("cpu"), torch.bfloat16)
+    small, large = (shape.allocate(size * MIB // shape.block_bytes, cpu) for size in (8, 1024))
+    for caches, least, most in ((small, 8, 8), (large, 512, 520)):
+        take_ahead(caches).join()
+        size = sum(taken(cache.blocks.data_ptr(), cache.blocks.nbytes) for cache in caches)
+        assert least * MIB <= size <= most * MIB
+    assert not any(cache.blocks[:: 2**10].any() for cache in (*small, *large))
 
 
 def test_collapsing_changes_no_content() -> None:

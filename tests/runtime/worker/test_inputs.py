@@ -5,14 +5,21 @@ import torch
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.parameter import Placement
 from kvasir.params import SamplingParams
+from kvasir.worker import gather_plan
 from kvasir.worker.inputs import InputBuilder, StepBatch
 from kvasir.worker.request_table import RequestTable
 from kvasir.worker.step import NewRow, ScheduledRow
 
 BLOCK = 4
 KV_HEADS = 2
+HEADS = HeadShape(4 * KV_HEADS, KV_HEADS, head_dim=8)
 GATHER_BLOCKS = 32
 GREEDY = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather_plan, "CPU_GATHER_BYTES", GATHER_BLOCKS * BLOCK * HEADS.kv_bytes(torch.float32))
 
 
 class Table:
@@ -24,9 +31,8 @@ class Table:
             self.table,
             Placement(torch.device("cpu"), torch.float32),
             block_size=BLOCK,
-            heads=HeadShape(4 * KV_HEADS, KV_HEADS, head_dim=8),
+            heads=HEADS,
             vocab_size=100,
-            gather_blocks=GATHER_BLOCKS,
         )
         self._next_block = 1
 

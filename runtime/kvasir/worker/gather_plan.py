@@ -1,7 +1,10 @@
-"""Plans a step's attention: where K and V are written, which blocks each token reads, what is masked.
+"""Plans a step's attention in plain torch: where K and V are written, which blocks are read, what is masked.
 
 Called by the input builder once per step. Layers with a sliding window of W tokens get a plan of their own, which
 gathers the blocks of the last W tokens only; where no context of a step is longer than W they share the full one.
+
+    | one token of each decoding row, by length of context | whole prompts, by length | chunks of longer prompts |
+      └── DecodeGroup ──┘ └──── DecodeGroup ────┘            └ PrefillChunk ┘ └ ... ┘   └ PrefillChunk ┘ └ ... ┘
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,55 +14,40 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kvasir.layers.attention import AttentionPlan, DecodeGroup, HeadShape, PrefillChunk, ValueBags
+from kvasir.layers.attention import DecodeGroup, GatherPlan, HeadShape, PrefillChunk
 from kvasir.layers.parameter import Placement
 from kvasir.worker.request_table import RequestTable
 
 Ints = npt.NDArray[np.int64]
 
+CPU_GATHER_BYTES = 5 * 2**20
+"""K and V that a decode group copies out of the cache: small enough to be read again from the CPU's caches."""
+GPU_GATHER_BYTES = 256 * 2**20
+"""On a GPU larger groups, because each costs a kernel launch."""
 _PADDING_SHARE = 1.25
 """A decode group's longest context is at most this many times its shortest (and a block more)."""
 
 
-_BAGGED_GROUP = 2
-"""Query heads to a head of V up to which V is summed in place on CPU: with more, a matrix product over a copy of it
-reads less."""
-
-
-class AttentionPlanner:
-    """`gather_blocks` bounds the KV blocks that a decode group copies out of the cache at once. `windows` are the
-    lengths of the model's sliding windows."""
+class GatherPlanner:
+    """`windows` are the lengths of the model's sliding windows."""
 
     def __init__(
-        self,
-        table: RequestTable,
-        placement: Placement,
-        *,
-        block_size: int,
-        heads: HeadShape,
-        gather_blocks: int,
-        windows: frozenset[int] = frozenset(),
+        self, table: RequestTable, placement: Placement, block_size: int, heads: HeadShape, windows: frozenset[int]
     ) -> None:
-        self._table = table
-        self._placement = placement
-        self._block_size = block_size
-        self._gather_blocks = gather_blocks
-        self._windows = windows
+        self._table, self._placement = table, placement
+        self._block_size, self._windows = block_size, windows
+        gather_bytes = CPU_GATHER_BYTES if placement.device.type == "cpu" else GPU_GATHER_BYTES
+        self._gather_blocks = gather_bytes // (block_size * heads.kv_bytes(placement.dtype))
         # [2, 1, kv_heads, 1]: where K and V of each head lie in a block, see KVCache.by_head
         self._heads = np.arange(2 * heads.kv_heads).reshape(2, 1, heads.kv_heads, 1)
-        self._bags = placement.device.type == "cpu" and heads.group <= _BAGGED_GROUP
-        # [heads, 1, block_size]: where each query head's V lies in a block, see KVCache.by_vector
-        of_head = heads.kv_heads + np.arange(heads.heads) // heads.group
-        vectors = of_head[:, None, None] * block_size + np.arange(block_size)
-        self._vectors = vectors.astype(np.int32)
 
-    def plan(self, rows: Ints, computed: Ints, new: Ints, blocks: Ints, offsets: Ints) -> AttentionPlan:
+    def plan(self, rows: Ints, computed: Ints, new: Ints, blocks: Ints, offsets: Ints) -> GatherPlan:
         """Rows with one new token stand first, by length. `blocks`, `offsets` [T]: where each token is written."""
         to_blocks, to_offsets = self._tensor(blocks), self._tensor(offsets)
         decodes = int(np.count_nonzero(new == 1))
 
-        def within(window: int | None, windows: Mapping[int, AttentionPlan]) -> AttentionPlan:
-            return AttentionPlan(
+        def within(window: int | None, windows: Mapping[int, GatherPlan]) -> GatherPlan:
+            return GatherPlan(
                 blocks=to_blocks,
                 offsets=to_offsets,
                 decode=tuple(self._decode_groups(rows[:decodes], computed[:decodes] + 1, window)),
@@ -86,9 +74,8 @@ class AttentionPlanner:
             own = self._blocks(rows[start:end], first, width)
             yield DecodeGroup(
                 tokens=slice(start, end),
-                pieces=self._pieces(own, self._heads[: 1 if self._bags else 2]),
+                pieces=self._pieces(own),
                 mask=self._decode_mask(lengths[start:end], first, width, window),
-                values=self._value_bags(own) if self._bags else None,
             )
             start = end
 
@@ -97,19 +84,10 @@ class AttentionPlanner:
         blocks: npt.NDArray[np.int32] = self._table.block_table[rows[:, None], first[:, None] + np.arange(width)]
         return blocks
 
-    def _pieces(self, blocks: npt.NDArray[np.int32], heads: Ints) -> Tensor:
-        """[heads.size * blocks.size]: K (and V) of these blocks [rows, width], head by head."""
-        return self._tensor((blocks.astype(np.int64)[:, None] * self._heads.size + heads).reshape(-1))
-
-    def _value_bags(self, blocks: npt.NDArray[np.int32]) -> ValueBags:
-        """V of these blocks [rows, width], in the order of the scores."""
-        in_block = self._heads.size * self._block_size
-        vectors = (blocks * np.int32(in_block))[
-            :, None, :, None
-        ] + self._vectors  # [rows, heads, width, block_size]
-        bags = blocks.shape[0] * self._vectors.shape[0]
-        starts = np.arange(bags, dtype=np.int32) * np.int32(vectors.size // bags)
-        return ValueBags(self._tensor(vectors.reshape(-1)), self._tensor(starts))
+    def _pieces(self, blocks: npt.NDArray[np.int32]) -> Tensor:
+        """[heads.size * blocks.size]: K and V of these blocks [rows, width], head by head."""
+        pieces = blocks.astype(np.int64)[:, None] * self._heads.size + self._heads
+        return self._tensor(pieces.reshape(-1))
 
     def _decode_mask(self, lengths: Ints, first: Ints, width: int, window: int | None) -> Tensor | None:
         """[rows, 1, 1, width * block_size]: -inf beyond each row's length and before its window."""
@@ -138,7 +116,7 @@ class AttentionPlanner:
             yield PrefillChunk(
                 tokens=slice(start, start + requests * size),
                 requests=requests,
-                pieces=self._pieces(blocks, self._heads) if before else None,
+                pieces=self._pieces(blocks) if before else None,
                 mask=self._chunk_mask(known, size, window) if before or banded else None,
                 length=length,
             )

@@ -1,0 +1,210 @@
+"""What a layer does between its matrix products, on a CPU, in C: one pass over memory where torch takes many.
+
+`kernels_for` gives the kernels for a tensor, or None where there are none: then the caller's plain torch computes.
+The libraries are built with the package (hatch_build.py), one for each level of instruction set.
+"""
+
+import ctypes
+import functools
+import logging
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from ctypes import c_float, c_int, c_int64, c_void_p
+from enum import IntEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kvasir.config.machine import cpu_flags
+
+log = logging.getLogger(__name__)
+
+LANES: Final = 16
+"""Numbers that the kernels take at a time: sizes must be multiples of it."""
+MOST_ROWS: Final = 16
+"""Rows of an attention tile."""
+MOST_NUMBERS: Final = 256
+"""Of an attention head."""
+
+_V3: Final = frozenset(("avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"))
+_LEVELS: Final = MappingProxyType(
+    {
+        "x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+        "x86-64-v3": _V3,
+    }
+)
+"""Levels of x86-64 by what /proc/cpuinfo calls their instructions, the best first."""
+
+
+class Activation(IntEnum):
+    """As in kernels.c."""
+
+    SILU = 0
+    GELU_TANH = 1
+
+
+class PagedStep(ctypes.Structure):
+    """What `attend` needs to know of a step; the same for all layers. As `struct paged_step` in kernels.c."""
+
+    _fields_ = (
+        ("slots", c_void_p),
+        ("blocks", c_void_p),
+        ("tiles", c_void_p),
+        *(
+            (name, c_int64)
+            for name in (
+                "num_tokens", "num_tiles", "blocks_stride", "heads", "kv_heads", "head_dim", "block_size",
+            )
+        ),
+    )  # fmt: skip
+
+
+_FARTHEST: Final = 2**31 - 1
+"""The largest window that the kernel can count."""
+_SIGNATURES: Final = MappingProxyType(
+    {
+        "rms_norm": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int),
+        "gate": (c_void_p, c_void_p, c_int64, c_int64, c_int, c_int),
+        "rotate": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int64, c_int64, c_int),
+        "attend": (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int),
+    }
+)
+
+
+class Kernels:
+    """The kernels for one type of number.
+
+    Tensors go to them as addresses, so what they rely on is checked: TypeError for numbers of another type,
+    ValueError for shapes that do not fit.
+    """
+
+    def __init__(self, library: ctypes.CDLL, dtype: torch.dtype, suffix: str) -> None:
+        self._dtype = dtype
+
+        def find(name: str) -> Callable[..., None]:
+            function = library[f"{name}_{suffix}"]
+            function.argtypes, function.restype = _SIGNATURES[name], None
+            return function
+
+        self._rms_norm = find("rms_norm")
+        self._gate = find("gate")
+        self._rotate = find("rotate")
+        self._attend = find("attend")
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, shift: float) -> Tensor:
+        """x [..., size] at a root mean square of 1, times (weight [size] + shift); size a multiple of LANES"""
+        self._check(x, weight)
+        size = x.shape[-1]
+        _require(weight.shape == (size,) and size % LANES == 0, "weight", weight)
+        x, weight = x.contiguous(), weight.contiguous()
+        out = torch.empty_like(x)
+        rows = x.numel() // size
+        pointers = x.data_ptr(), weight.data_ptr(), out.data_ptr()
+        self._rms_norm(*pointers, rows, size, eps, shift, torch.get_num_threads())
+        return out
+
+    def gate(self, x: Tensor, activation: Activation) -> Tensor:
+        """x [T, 2 * size] → activation(x[:, :size]) * x[:, size:]; size a multiple of LANES"""
+        self._check(x)
+        x = x.contiguous()
+        tokens, size = x.shape[0], x.shape[1] // 2
+        _require(x.shape[1] % (2 * LANES) == 0, "x", x)
+        out = x.new_empty(tokens, size)
+        self._gate(x.data_ptr(), out.data_ptr(), tokens, size, activation, torch.get_num_threads())
+        return out
+
+    def rotate_(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
+        """x [T, heads, head_dim], of any stride between tokens; cos, sin [T, 1, dim], dim a multiple of 32"""
+        self._check(x, cos, sin)
+        tokens, heads, head_dim = x.shape
+        dim, threads = cos.shape[-1], torch.get_num_threads()
+        _require(x.stride()[1:] == (head_dim, 1) and dim <= head_dim and dim % (2 * LANES) == 0, "x", x)
+        _require(cos.shape == sin.shape == (tokens, 1, dim), "cos", cos)
+        pointers = x.data_ptr(), cos.data_ptr(), sin.data_ptr()
+        self._rotate(*pointers, tokens, x.stride(0), heads, head_dim, dim, threads)
+
+    def attend(
+        self, step: PagedStep, qkv: Tensor, cache: Tensor, window: int | None, scale: float, softcap: float | None
+    ) -> Tensor:
+        """qkv [T, (heads + 2 kv_heads) * head_dim], of any stride between tokens → [T, heads * head_dim].
+
+        Writes K and V into the cache [num_blocks, 2, kv_heads, block_size, head_dim] first.
+        """
+        self._check(qkv, cache)
+        width = (step.heads + 2 * step.kv_heads) * step.head_dim
+        _require(qkv.shape == (step.num_tokens, width) and qkv.stride(1) == 1, "qkv", qkv)
+        per_block = (2, step.kv_heads, step.block_size, step.head_dim)
+        _require(cache.shape[1:] == per_block and cache.is_contiguous(), "cache", cache)
+        out = qkv.new_empty(qkv.shape[0], step.heads * step.head_dim)
+        pointers = ctypes.addressof(step), qkv.data_ptr(), cache.data_ptr(), out.data_ptr()
+        self._attend(
+            *pointers, qkv.stride(0), min(window or 0, _FARTHEST), scale, softcap or 0.0, torch.get_num_threads()
+        )
+        return out
+
+    def _check(self, *tensors: Tensor) -> None:
+        for tensor in tensors:
+            if tensor.dtype != self._dtype:
+                raise TypeError(f"the kernel takes {self._dtype}, not {tensor.dtype}")
+
+
+def _require(fits: bool, name: str, tensor: Tensor) -> None:
+    if not fits:
+        raise ValueError(f"the kernel does not take {name} of shape {list(tensor.shape)} and these strides here")
+
+
+def kernels_for(device: torch.device, dtype: torch.dtype) -> Kernels | None:
+    return _load().get(dtype) if device.type == "cpu" else None
+
+
+@functools.cache
+def _load() -> Mapping[torch.dtype, Kernels]:
+    level = supported_levels()[:1]
+    try:
+        if not level:
+            raise OSError(f"no kernels for {sys.platform} on {platform.machine()} without AVX2")
+        kernels = load(level[0])
+    except OSError as error:
+        log.warning("plain torch computes, more slowly: %s", error)
+        return {}
+    log.info("CPU kernels: %s", level[0])
+    return kernels
+
+
+def load(level: str) -> Mapping[torch.dtype, Kernels]:
+    """Raises OSError where the library is missing, older than its sources or cannot be loaded."""
+    file = Path(__file__).with_name(f"kernels-{level}.so")
+    if not file.exists():
+        raise OSError(f"{file} is missing: install Kvasir again (in a clone: make, or pip install -e .)")
+    sources = [path for path in file.parent.iterdir() if path.suffix in (".c", ".h", ".inc")]
+    if any(source.stat().st_mtime_ns > file.stat().st_mtime_ns for source in sources):
+        raise OSError(f"{file} is older than its sources: make, or pip install -e ., compiles it")
+    library = ctypes.CDLL(str(file))
+    library.use_team(_team())
+    return {
+        torch.bfloat16: Kernels(library, torch.bfloat16, "bf16"),
+        torch.float32: Kernels(library, torch.float32, "f32"),
+    }
+
+
+def supported_levels() -> list[str]:
+    """Of the levels that there are libraries for, those that this machine can run, the best first."""
+    if sys.platform != "linux":
+        return []
+    if platform.machine() == "aarch64":
+        return ["aarch64"]
+    flags = cpu_flags()
+    return [level for level, needed in _LEVELS.items() if needed <= flags]
+
+
+def _team() -> c_void_p:
+    """GOMP_parallel of the OpenMP that torch computes with. Raises OSError where it has none of that interface."""
+    torch_cpu = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))
+    try:
+        return ctypes.cast(torch_cpu.GOMP_parallel, c_void_p)
+    except AttributeError:
+        raise OSError("torch was built without OpenMP") from None

@@ -1,0 +1,41 @@
+// Kvasir's kernels for CPUs, called by kvasir.kernels.cpu: each has a reference in plain torch beside it in
+// kvasir.layers, and tests compare the two. No allocation, no state but the team's starter.
+
+#include "team.h"
+#include "vector.h"
+
+#define GRAIN 16384      // numbers that are not worth a second thread
+#define LINE 64          // bytes of a cache line
+#define MOST_NUMBERS 256 // of a head
+#define MOST_ROWS 16     // of a tile
+#define FEW_ROWS 8       // of a tile whose rows do not take a lane each
+#define AT_ONCE 4        // of these: they share what is read of K and V
+#define PARTS 4          // vectors of a head's values that stay in registers for each of these
+#define SUMS_AT_ONCE 8   // of many rows, likewise
+#define LOWEST -1e30f    // below every sane score, and finite: a difference of two is not NaN
+
+enum { SILU, GELU_TANH };
+
+struct paged_step {
+    const int64_t *slots;   // [num_tokens] where each token's K and V go: block * block_size + offset
+    const int32_t *blocks;  // [requests, blocks_stride]
+    const int32_t *tiles;   // [num_tiles, 4]: request, first token, tokens, its position
+    int64_t num_tokens, num_tiles, blocks_stride;
+    int64_t heads, kv_heads, head_dim, block_size;
+};
+
+void use_team(start_team parallel) { start = parallel; }
+
+#define PASTE(name, type) name##_##type
+#define NAME_OF(name, type) PASTE(name, type)
+#define NAME(name) NAME_OF(name, T)
+#define LOAD NAME(load)
+#define STORE NAME(store)
+
+#define T bf16
+#include "attention.inc"
+#include "layers.inc"
+#undef T
+#define T f32
+#include "attention.inc"
+#include "layers.inc"

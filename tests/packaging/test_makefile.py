@@ -1,0 +1,41 @@
+"""When make installs the package again: the code is only pointed at, the kernels are compiled."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CPU = "runtime/kvasir/kernels/cpu"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """As after an install."""
+    for name in ("bin/python", ".run", ".dev"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    return tmp_path
+
+
+def would_do(environment: Path, *changed: str) -> str:
+    edited = [word for path in changed for word in ("-W", path)]
+    command = ["make", "--dry-run", *edited, f"VENV={environment}", f"{environment}/.run", f"{environment}/.dev"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_what_is_installed_is_not_installed_again(environment: Path) -> None:
+    assert "pip" not in would_do(environment)
+    assert "pip" not in would_do(environment, "runtime/kvasir/params.py")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("pyproject.toml", "hatch_build.py"),
+        *(f"{CPU}/{path.name}" for path in (ROOT / CPU).iterdir() if path.suffix in (".c", ".h", ".inc")),
+    ],
+)
+def test_a_change_of_what_is_built_is_installed(environment: Path, path: str) -> None:
+    assert would_do(environment, path).count("pip --disable-pip-version-check install") == 2
