@@ -33,7 +33,7 @@ async def measure(
 ) -> Measured:
     """`progress` is told the requests done and in all. Raises CommandFailed where no server answers."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, force_close=pace.new_connections)
     timeout = aiohttp.ClientTimeout(total=pace.timeout)
     async with aiohttp.ClientSession(headers=headers, connector=connector, timeout=timeout) as session:
         model = workload.model or await _first_model(session, url)

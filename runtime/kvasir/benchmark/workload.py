@@ -93,6 +93,9 @@ class Pace:
     )
     warmup: int = option(1, "requests before the clock starts", parse=parse_int(0))
     timeout: float = option(600.0, "time for a request, at most", parse=parse_duration, metavar="TIME")
+    new_connections: bool = option(
+        False, "a connection of its own for each request: for servers that close theirs after an answer"
+    )
 
 
 @dataclass(frozen=True)

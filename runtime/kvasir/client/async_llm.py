@@ -13,7 +13,7 @@ from kvasir.client.collector import Delta
 from kvasir.client.detokenizer import Detokenizer
 from kvasir.client.engine import Engine
 from kvasir.client.engine_link import FrontendLink
-from kvasir.client.errors import EngineUnavailable, TooManyRequests
+from kvasir.client.errors import EngineUnavailable
 from kvasir.client.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import Journal, LiveRequest
 from kvasir.client.observer import RequestObserver, Trace
@@ -69,6 +69,7 @@ class AsyncLLM:
             abort=lambda engine, request_ids: self._link.send(engine, Abort(request_ids)),
         )
         self._calls = Calls(self._link.send)
+        self._undispatched: list[LiveRequest] = []
         self._closing = False
         self.input = InputProcessor(
             model,
@@ -111,11 +112,7 @@ class AsyncLLM:
 
     def check_room(self) -> None:
         """Raises TooManyRequests, as `generate` would now."""
-        try:
-            self._journal.check_room()
-        except TooManyRequests:
-            self._observer.request_rejected()
-            raise
+        self._journal.check_room()
 
     @property
     def live_requests(self) -> int:
@@ -151,15 +148,12 @@ class AsyncLLM:
             include_stop=prompted.include_stop,
             priority=prompted.priority,
             cache_salt=prompted.cache_salt,
+            block_hashes=prompted.block_hashes,
             trace=trace or Trace(),
         )
+        self._journal.add(request)
         try:
-            self._journal.add(request)
-        except TooManyRequests:
-            self._observer.request_rejected()
-            raise
-        try:
-            self._dispatch(request)
+            self._dispatch_soon(request)
             while True:
                 delta = await request.collector.take()
                 yield delta
@@ -180,6 +174,23 @@ class AsyncLLM:
         return await self._calls.call(engines, method, seconds)
 
     # ------------------------------------------------------------------------------------------ requests
+
+    def _dispatch_soon(self, request: LiveRequest) -> None:
+        """Together with the others of this turn of the event loop: an engine that is woken for each of them
+        computes them one by one."""
+        if not self._undispatched:
+            asyncio.get_running_loop().call_soon(self._dispatch_all)
+        self._undispatched.append(request)
+
+    def _dispatch_all(self) -> None:
+        requests, self._undispatched = self._undispatched, []
+        for request in requests:
+            if self._journal.get(request.request_id) is not request:  # its consumer has left
+                continue
+            try:
+                self._dispatch(request)
+            except Exception as error:
+                request.collector.fail(error)
 
     def _dispatch(self, request: LiveRequest) -> None:
         """Give the request to an engine. Raises EngineUnavailable when there is none."""

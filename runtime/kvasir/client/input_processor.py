@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -45,13 +45,16 @@ class Prompted:
     skip_special_tokens: bool = True
     priority: int = 0
     cache_salt: str = ""
+    block_hashes: dict[int, list[bytes]] = field(default_factory=dict)
+    """The prompt's chains by block size, as far as engines wanted them: one for all of its choices."""
 
     def child(self, index: int) -> "Prompted":
-        """One of several choices for it: each draws from a seed of its own, the first from the request's."""
+        """One of several choices for it: each draws from a seed of its own, the first from the request's. Only the
+        first has the prompt scored (`prompt_logprobs`): the others would hear the same."""
         if index == 0:
             return self
         seed = (self.params.seed + index + 2**63) % 2**64 - 2**63
-        return replace(self, params=msgspec.structs.replace(self.params, seed=seed))
+        return replace(self, params=msgspec.structs.replace(self.params, seed=seed, prompt_logprobs=None))
 
 
 class InputProcessor:

@@ -44,8 +44,8 @@ class LiveRequest:
     """The incarnation that works on it; None before it is given to one and when it is finished or failed."""
     trace: Trace = field(default_factory=Trace)
     """What metrics and log want to know of it."""
-    _block_hashes: dict[int, list[bytes]] = field(default_factory=dict)
-    """The last chain that was made, by its block size."""
+    block_hashes: dict[int, list[bytes]] = field(default_factory=dict)
+    """The prompt's chains by block size, as far as engines wanted them; shared with other choices for it."""
 
     def __post_init__(self) -> None:
         self.trace.params, self.trace.prompt_tokens = self.params, len(self.prompt_token_ids)
@@ -67,12 +67,12 @@ class LiveRequest:
         )
 
     def _hashed(self, block_size: int) -> list[bytes]:
-        """The prompt's chain of block hashes; a second engine with blocks of the same size needs no other."""
-        if block_size not in self._block_hashes:
+        """The prompt's chain of block hashes; another engine with blocks of the same size needs no other."""
+        if block_size not in self.block_hashes:
             hashes: list[bytes] = []
             extend_chain(hashes, chain_root(self.cache_salt), self.prompt_token_ids, block_size)
-            self._block_hashes = {block_size: hashes}
-        return self._block_hashes[block_size]
+            self.block_hashes[block_size] = hashes
+        return self.block_hashes[block_size]
 
 
 class Journal:

@@ -16,6 +16,8 @@ class Trace:
     """What became of one request so far. Times are on the clock of time.perf_counter."""
 
     params: SamplingParams | None = None
+    choices: int | None = 1
+    """That are generated for its prompt; None for those after the first: a prompt tells it once."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int | None = None
@@ -50,6 +52,3 @@ class RequestObserver(Protocol):
 
     def request_finished(self, trace: Trace) -> None:
         """It is over: `finished` and `reason` are set."""
-
-    def request_rejected(self) -> None:
-        """A bound on requests in flight was reached: the client is told to try again."""

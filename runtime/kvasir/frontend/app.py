@@ -4,7 +4,6 @@ Bodies are read, checked and written by the routes themselves (msgspec and orjso
 chunk of a stream costs one encoding.
 """
 
-from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
@@ -16,11 +15,12 @@ from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
 from kvasir.frontend.middleware import Entrance, Gate
 from kvasir.frontend.request_log import record_of
 from kvasir.frontend.routes import chat, completions, control, description, models, ops, tokens
+from kvasir.frontend.routing import PlainApp
 from kvasir.frontend.service import Service
 
 
-def create_app(service: Service) -> FastAPI:
-    app = FastAPI(
+def create_app(service: Service) -> PlainApp:
+    app = PlainApp(
         title="Kvasir",
         version=__version__,
         docs_url=None,  # it would load its scripts from a CDN: routes/description.py serves a page of our own
@@ -30,7 +30,7 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     for routes in (completions, chat, tokens, models, control, ops, description):
-        app.include_router(routes.router)
+        app.add_routes(routes.router)
     for kind in (ApiError, InvalidRequest, TooManyRequests, EngineUnavailable, RequestFailed):
         app.add_exception_handler(kind, _known_error)
     app.add_exception_handler(HTTPException, _routing_error)

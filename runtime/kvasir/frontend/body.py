@@ -3,27 +3,29 @@
 import asyncio
 
 import orjson
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from kvasir.frontend.errors import ApiError
-from kvasir.frontend.service import service_of
+from kvasir.frontend.service import Service, service_of
 
 
 async def read_json(request: Request, limit: int) -> dict[str, object]:
     """The JSON object that the client sent.
 
     Raises ApiError: 413 when the body is larger than `limit` bytes (known from Content-Length or found while
-    reading), 408 when it does not arrive in time, 415 when it is compressed, 400 when it is not a JSON object.
+    reading), 408 when it does not arrive in time, 415 when it is compressed, 400 when it is not a JSON object; and
+    TooManyRequests when the bodies that are being received are too large together.
     """
     if encoding := request.headers.get("content-encoding"):
         raise ApiError(415, f"Content-Encoding {encoding!r} is not supported: send the JSON uncompressed")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
         raise _too_large(limit)
-    seconds = service_of(request).upload_timeout
+    service = service_of(request)
+    seconds = service.upload_timeout
     try:
         async with asyncio.timeout(seconds):
-            body = await _read(request, limit)
+            body = await _read(request, limit, service)
     except TimeoutError:
         raise ApiError(
             408,
@@ -42,13 +44,34 @@ async def read_json(request: Request, limit: int) -> dict[str, object]:
     return value
 
 
-async def _read(request: Request, limit: int) -> bytearray:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise _too_large(limit)
-    return body
+async def _read(request: Request, limit: int, service: Service) -> bytes | bytearray:
+    """What waits for more of the same body is held, until the last of it has come or nobody waits any more."""
+    piece, more = await _receive(request)
+    if len(piece) > limit:
+        raise _too_large(limit)
+    if not more:  # most bodies: all of it at once
+        return piece
+    body, held = bytearray(), 0
+    try:
+        while True:
+            body += piece
+            if len(body) > limit:
+                raise _too_large(limit)
+            if not more:
+                return body
+            service.uploads.hold(len(piece))
+            held += len(piece)
+            piece, more = await _receive(request)
+    finally:
+        service.uploads.release(held)
+
+
+async def _receive(request: Request) -> tuple[bytes, bool]:
+    """The next piece of the body, and whether there is more. Raises ClientDisconnect."""
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), message.get("more_body", False)
 
 
 def _too_large(limit: int) -> ApiError:

@@ -8,6 +8,7 @@ that a route waits for is the route's own concern, see body.py.
 import asyncio
 import logging
 import uuid
+from collections.abc import Callable
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -62,6 +63,8 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
+        if not self.expect_100_continue and self.scope["method"] != "HEAD":
+            self.cycle.transport = _HeadWithBody(self.transport)  # type: ignore[assignment]  # all it uses of one
 
     def on_message_complete(self) -> None:
         self._receiving = self._warned = False
@@ -146,3 +149,29 @@ class Connection(HttpToolsProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+
+
+class _HeadWithBody:
+    """The transport of one answer that has a body: its head, which is written first, leaves with the first piece of
+    that. A write costs the kernel and the client more than what is in it."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head: bytes | None = None
+        self.write: Callable[[bytes], object] = self._write_head
+        self.is_closing = transport.is_closing
+
+    def close(self) -> None:
+        if self._head is not None:  # the body does not come
+            self._write_first(b"")
+        self._transport.close()
+
+    def _write_head(self, head: bytes) -> None:
+        self._head = head
+        self.write = self._write_first
+
+    def _write_first(self, piece: bytes) -> None:
+        assert self._head is not None
+        self.write = self._transport.write
+        self._transport.writelines((self._head, piece))
+        self._head = None

@@ -14,6 +14,8 @@ from kvasir.protocol import FinishReason, Logprobs
 
 Event = tuple[int, Delta]
 """Index of the choice, what is new of it."""
+Scores = asyncio.Future[Logprobs | None]
+"""Log probabilities of a prompt, as its first choice brings them for all."""
 
 
 @dataclass
@@ -52,9 +54,15 @@ class Generation:
         self.id, self._unique_id = ids
         self.prompts = [prompted.child(index) for prompted in prompts for index in range(n)]
         """By index of the choice."""
-        self.traces = [Trace() for _ in self.prompts]
+        self.traces = [Trace(choices=None if index % n else n) for index in range(len(self.prompts))]
         """One per choice, for the request log."""
         self.output_tokens = 0
+        self._unfinished = len(self.prompts)
+
+    @property
+    def complete(self) -> bool:
+        """The last event has come."""
+        return self._unfinished == 0
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -78,6 +86,7 @@ class Generation:
                     index, delta = event
                     event = index, Delta("", [], FinishReason.LENGTH, prompt_logprobs=delta.prompt_logprobs)
                 self.output_tokens += len(event[1].token_ids)
+                self._unfinished -= event[1].finish_reason is not None
                 yield event
 
     async def choices(self, wanted: int) -> list[Choice]:
@@ -103,7 +112,11 @@ class Generation:
     async def _many(self) -> AsyncGenerator[Event, None]:
         # As large as there are choices: while the reader is slow, the deltas wait (and grow) in AsyncLLM.
         queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue(len(self.prompts))
-        tasks = [asyncio.create_task(self._feed(index, queue)) for index in range(len(self.prompts))]
+        scores = [self._awaited_scores(prompted) for prompted in self.prompts[:: self._n]]
+        tasks = [
+            asyncio.create_task(self._feed(index, queue, scores[index // self._n]))
+            for index in range(len(self.prompts))
+        ]
         try:
             running = len(tasks)
             while running:
@@ -119,12 +132,30 @@ class Generation:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _feed(self, index: int, queue: asyncio.Queue[Event | Exception | None]) -> None:
+    def _awaited_scores(self, prompted: Prompted) -> Scores | None:
+        """For choices that wait for their prompt's; None where nobody does."""
+        shared = self._n > 1 and prompted.params.prompt_logprobs is not None
+        return asyncio.get_running_loop().create_future() if shared else None
+
+    async def _feed(
+        self, index: int, queue: asyncio.Queue[Event | Exception | None], scores: Scores | None
+    ) -> None:
         try:
             deltas = self._llm.generate(f"{self._unique_id}-{index}", self.prompts[index], self.traces[index])
             async with aclosing(deltas):
                 async for delta in deltas:
+                    if scores is not None:  # this is its first delta
+                        await self._share(index, delta, scores)
+                        scores = None
                     await queue.put((index, delta))
             await queue.put(None)
         except Exception as error:
             await queue.put(error)
+
+    async def _share(self, index: int, delta: Delta, scores: Scores) -> None:
+        """The prompt's log probabilities go from its first choice to the others, which asked for none. Where the
+        first fails, the whole generation does."""
+        if index % self._n == 0:
+            scores.set_result(delta.prompt_logprobs)
+        else:
+            delta.prompt_logprobs = await scores

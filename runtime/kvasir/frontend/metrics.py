@@ -4,6 +4,7 @@ docs/metrics.md says what each means. What only Kvasir has is kvasir:…; what t
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 
 from prometheus_client import (
     GC_COLLECTOR,
@@ -40,6 +41,7 @@ _REQUEST_BUCKETS = (
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
 )
 _COUNT_BUCKETS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+_N_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 _HISTOGRAMS = {
     "vllm:time_to_first_token_seconds": ("From a request's start to its first token.", _TTFT_BUCKETS),
@@ -53,6 +55,7 @@ _HISTOGRAMS = {
     "vllm:request_prompt_tokens": ("Prompt tokens of a request.", _COUNT_BUCKETS),
     "vllm:request_generation_tokens": ("Tokens that a request generated.", _COUNT_BUCKETS),
     "vllm:request_params_max_tokens": ("Tokens that a request could have generated.", _COUNT_BUCKETS),
+    "vllm:request_params_n": ("Choices that were generated for a prompt.", _N_BUCKETS),
 }
 _COUNTERS = {
     "vllm:prompt_tokens": "Prompt tokens of requests given to engines.",
@@ -108,6 +111,8 @@ class Metrics:
 
     def http_request_ended(self, route: str, method: str, status: int) -> None:
         self._http.labels(route, method, f"{status // 100}xx").inc()
+        if status == HTTPStatus.TOO_MANY_REQUESTS:
+            self._rejected.inc()
 
     # ------------------------------------------------------------------------------------------ RequestObserver
 
@@ -126,9 +131,6 @@ class Metrics:
 
     def request_finished(self, trace: Trace) -> None:
         self._series(trace).finished(trace)
-
-    def request_rejected(self) -> None:
-        self._rejected.inc()
 
     def _series(self, trace: Trace) -> "_Series":
         series = self._ranks.get(trace.rank)
@@ -172,6 +174,8 @@ class _Series:
         self._observe("request_generation_tokens", trace.output_tokens)
         if trace.params is not None:
             self._observe("request_params_max_tokens", trace.params.max_tokens)
+        if trace.choices is not None:
+            self._observe("request_params_n", trace.choices)
         if trace.first_token is not None and trace.last_token is not None:
             self._phases(trace, trace.first_token, trace.last_token)
 

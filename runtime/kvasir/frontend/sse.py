@@ -24,7 +24,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class EventStream(Response):
-    """Sends each item of `events` (whole events, in bytes) at once."""
+    """Sends each item of `events` (whole events, in bytes) at once; the one that ends with DONE is the last."""
 
     media_type = "text/event-stream"
 
@@ -37,23 +37,27 @@ class EventStream(Response):
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        last = b""
         try:
             async with self._live.watch(receive), aclosing(self._events) as events:
                 async for event in events:
-                    await self._send(event, send)
+                    if event.endswith(DONE):
+                        last = event
+                    else:
+                        await self._send(event, send)
         except ClientDisconnect:
             return
         except Exception as error:
             if not self._started:
                 raise
-            await self._send(_error_event(error, scope["state"]["record"]), send)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            last = _error_event(error, scope["state"]["record"])
+        await self._send(last, send, more=False)
 
-    async def _send(self, event: bytes, send: Send) -> None:
+    async def _send(self, event: bytes, send: Send, more: bool = True) -> None:
         if not self._started:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             self._started = True
-        await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": event, "more_body": more})
 
 
 def _error_event(error: Exception, record: RequestRecord) -> bytes:

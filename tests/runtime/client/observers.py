@@ -18,8 +18,6 @@ class RecordingObserver:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by each call."""
 
-    rejected: int = 0
-
     def request_started(self, trace: Trace) -> None:
         self.started.append(trace.prompt_tokens)
         self.changed.set()
@@ -35,6 +33,3 @@ class RecordingObserver:
         assert trace.reason is not None
         self.finished.append((trace.reason, trace.prompt_tokens, trace.output_tokens))
         self.changed.set()
-
-    def request_rejected(self) -> None:
-        self.rejected += 1

@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from kvasir.client.errors import EngineUnavailable, InvalidRequest, RequestFaile
 from kvasir.client.input_processor import Prompted
 from kvasir.client.sampling_fields import SamplingFields
 from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ServerConfig
-from kvasir.hashing import chain_fits, chain_root
+from kvasir.hashing import chain_fits, chain_root, extend_chain
 from kvasir.hub.model import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from kvasir.link.sockets import QUEUE_MESSAGES
@@ -28,6 +28,7 @@ from kvasir.protocol import (
     Abort,
     AddRequest,
     FinishReason,
+    Goodbye,
     Ready,
     RequestOutput,
 )
@@ -283,6 +284,49 @@ async def test_a_request_that_cannot_be_sent_goes_to_another_engine(
     assert len(service.observer.started) == 1
 
 
+async def test_requests_that_come_together_are_given_to_engines_together(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await service.engine()
+    link = service.llm._link
+    send = link.send
+    sent: list[str] = []
+
+    def recorded(incarnation: str, message: AddRequest | Abort) -> bool:
+        if isinstance(message, AddRequest):
+            sent.append(message.request_id)
+        return send(incarnation, message)
+
+    monkeypatch.setattr(link, "send", recorded)
+    readers = [service.ask(str(n)) for n in range(20)]
+    counts = []
+    for _ in range(3):
+        await asyncio.sleep(0)
+        counts.append(len(sent))
+    assert counts == [0, 20, 20]
+    assert sent == [str(n) for n in range(20)]
+    for reader in readers:
+        reader.cancel()
+    await asyncio.wait(readers)
+
+
+async def test_a_consumer_that_leaves_before_its_request_is_given_to_an_engine_leaves_nothing(
+    service: Service,
+) -> None:
+    engine = await service.engine()
+    first = anext(service.llm.generate("gone", service.prompted())).__await__()
+    first.send(None)
+    with pytest.raises(asyncio.CancelledError):
+        first.throw(asyncio.CancelledError())
+    reader = service.ask("next")
+    request = await engine.request()
+    assert request.request_id == "next"
+    engine.answer(request, 0, [1], FinishReason.STOP)
+    await reader
+    assert service.llm.live_requests == 0
+    assert len(service.observer.started) == len(service.observer.finished) == 1
+
+
 async def test_an_engine_that_drains_gets_no_new_requests_and_finishes_what_it_has(service: Service) -> None:
     engine = await service.engine()
     reader = service.ask("r")
@@ -370,6 +414,32 @@ async def test_an_engine_with_a_prefix_cache_gets_the_hashes_of_the_prompt(servi
     task.cancel()
 
 
+async def test_a_prompt_is_hashed_once_for_all_of_its_choices(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caching = service.connect(ready=Ready(4, 64, 128, 8, (FEATURE_PREFIX_CACHE,)))
+    await service.until(lambda: service.usable(caching))
+    hashed: list[int] = []
+
+    def extend(hashes: list[bytes], root: bytes, token_ids: list[int], block_size: int) -> None:
+        hashed.append(len(token_ids))
+        extend_chain(hashes, root, token_ids, block_size)
+
+    monkeypatch.setattr("kvasir.client.journal.extend_chain", extend)
+    prompts = [service.llm.input.prepare([token] * 11) for token in (5, 6)]
+    tasks = [
+        asyncio.create_task(anext(service.llm.generate(f"{number}-{index}", prompted.child(index))))
+        for number, prompted in enumerate(prompts)
+        for index in range(3)
+    ]
+    for _ in tasks:
+        request = await caching.request()
+        assert chain_fits(request.block_hashes, chain_root(), request.prompt_token_ids, 4)
+    assert hashed == [11, 11]
+    for task in tasks:
+        task.cancel()
+
+
 async def test_a_priority_is_refused_unless_every_engine_looks_at_it(service: Service) -> None:
     first = service.connect(ready=Ready(16, 64, 128, 8, (FEATURE_PRIORITY,)))
     await service.until(lambda: service.usable(first))
@@ -398,13 +468,17 @@ async def test_draining_waits_for_the_last_consumer_and_no_longer_than_its_timeo
 
 
 async def test_closing_fails_what_is_live_and_tells_the_engine(service: Service) -> None:
-    engine = await service.engine()
-    reader = service.ask("r")
-    await engine.request()
-    await service.llm.close()
-    with pytest.raises(RequestFailed, match="shutting down"):
-        await reader
-    assert await engine.abort() == ["r"]
+    # A bare socket: an engine's link may learn of the end of the connection before it reads what came last.
+    with closing(BareEngine(service.llm.link_address, "bare")) as engine:
+        engine.introduce(service="", fingerprint=MODEL.fingerprint, tokenizer_hash=MODEL.tokenizer_hash)
+        await service.until(lambda: "bare" in service.llm.engines and service.llm.engines["bare"].usable)
+        reader = service.ask("r")
+        await asyncio.to_thread(engine.expect, AddRequest)
+        await service.llm.close()
+        with pytest.raises(RequestFailed, match="shutting down"):
+            await reader
+        assert (await asyncio.to_thread(engine.expect, Abort)).request_ids == ["r"]
+        await asyncio.to_thread(engine.expect, Goodbye)
     with pytest.raises(EngineUnavailable, match="shutting down"):
         await service.ask("late")
 

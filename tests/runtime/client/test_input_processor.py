@@ -278,6 +278,11 @@ def test_children_differ_in_their_seeds_only_which_follow_from_the_requests(proc
     assert len({(tuple(c.prompt_token_ids), c.params.temperature) for c in children}) == 1
 
 
+def test_the_first_of_the_children_alone_has_the_prompt_scored(processor: InputProcessor) -> None:
+    parent = processor.prepare([5], SamplingFields(prompt_logprobs=2))
+    assert [parent.child(index).params.prompt_logprobs for index in range(3)] == [2, None, None]
+
+
 def test_the_larger_of_two_wishes_for_logprobs_of_the_prompt_reaches_the_engine(processor: InputProcessor) -> None:
     asked = SamplingFields(prompt_logprobs=3)
     assert processor.prepare([5], asked, prompt_logprobs=5).params.prompt_logprobs == 5

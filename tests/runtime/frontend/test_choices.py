@@ -1,11 +1,20 @@
 """Several choices for a prompt: n and best_of."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import pytest
 
+from kvasir.client.collector import Delta
+from kvasir.client.errors import RequestFailed
+from kvasir.client.input_processor import Prompted
+from kvasir.client.observer import Trace
+from kvasir.frontend.generation import Generation
+from kvasir.params import SamplingParams
+from kvasir.protocol import FinishReason
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, running_frontend, script_for
+from runtime.frontend.scripted import TIMEOUT, logprobs_of
 from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION, events_of
 
 TEXTS = ["A pod.", "A group.", "Containers."]
@@ -103,3 +112,67 @@ async def test_more_choices_than_the_frontend_takes_are_refused_by_name() -> Non
         ):
             response = await client.post(path, json=body)
             assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+async def test_a_prompt_is_scored_once_and_every_choice_tells_it(frontend: Frontend) -> None:
+    body = {"prompt": [[20, 21, 22], [30, 31]], "n": 3, "seed": 5, "prompt_logprobs": 1, "max_tokens": 50}
+    async with frontend.http() as client:
+        choices = (await client.post(COMPLETIONS, json=body)).json()["choices"]
+    asked = [r for r in frontend.engine.seen.requests if r.params.prompt_logprobs is not None]
+    assert sorted((r.prompt_token_ids, r.params.seed) for r in asked) == [([20, 21, 22], 5), ([30, 31], 5)]
+    assert [len(choice["prompt_logprobs"]) for choice in choices] == [3, 3, 3, 2, 2, 2]
+    assert choices[0]["prompt_logprobs"] == choices[1]["prompt_logprobs"] == choices[2]["prompt_logprobs"]
+    await frontend.idle()
+
+
+async def test_the_best_choices_tell_the_scores_of_the_prompt_though_another_brought_them(
+    frontend: Frontend,
+) -> None:
+    script = frontend.engine.script
+    script.by_seed = {1: [21, 21], 2: [20, 20]}  # odd tokens are unlikely
+    body = {"prompt": [20, 21], "seed": 1, "best_of": 2, "echo": True, "logprobs": 1, "return_token_ids": True}
+    async with frontend.http() as client:
+        (choice,) = (await client.post(COMPLETIONS, json=body)).json()["choices"]
+    assert choice["token_ids"][:-1] == script.by_seed[2]
+    assert choice["logprobs"]["token_logprobs"][:3] == [None, -8.5, -0.25]
+
+
+class LateScores:
+    """In place of AsyncLLM: the first choice comes when the others have had their first delta."""
+
+    def __init__(self, others: int, error: str = "") -> None:
+        self._waiting = others
+        self._others_came = asyncio.Event()
+        self._error = error
+
+    async def generate(self, request_id: str, prompted: Prompted, trace: Trace) -> AsyncGenerator[Delta, None]:
+        if prompted.params.prompt_logprobs is None:
+            self._waiting -= 1
+            if not self._waiting:
+                self._others_came.set()
+            yield Delta("a", [20])
+        else:
+            await self._others_came.wait()
+            if self._error:
+                raise RequestFailed(self._error)
+            yield Delta("a", [20], prompt_logprobs=logprobs_of([21], 1))
+        yield Delta("b", [22], FinishReason.LENGTH)
+
+
+def three_choices(llm: LateScores) -> Generation:
+    prompted = Prompted([20, 21], SamplingParams(max_tokens=2, seed=0, prompt_logprobs=1))
+    return Generation(llm, ("id", "unique"), [prompted], 3)  # type: ignore[arg-type]
+
+
+async def test_every_choice_begins_with_the_scores_of_the_prompt_however_late_they_come() -> None:
+    first: dict[int, Delta] = {}
+    async with asyncio.timeout(TIMEOUT), aclosing(three_choices(LateScores(2)).events()) as events:
+        async for index, delta in events:
+            first.setdefault(index, delta)
+    assert [first[index].prompt_logprobs for index in range(3)] == [logprobs_of([21], 1)] * 3
+
+
+async def test_choices_that_wait_for_scores_end_with_the_choice_that_should_bring_them() -> None:
+    async with asyncio.timeout(TIMEOUT):
+        with pytest.raises(RequestFailed, match="lost"):
+            await three_choices(LateScores(2, error="lost")).choices(3)

@@ -151,6 +151,7 @@ async def test_pages_of_the_origins_given_may_call_with_a_key_and_read_errors_to
         ({"allow_credentials": True}, "without --allowed-origins"),
         ({"upload_timeout": 0.0}, "--upload-timeout"),
         ({"stalled_reader_timeout": 0.0}, "--stalled-reader-timeout"),
+        ({"max_upload_bytes": 2**20}, "--max-upload-bytes 1048576 is below"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], text: str) -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -62,6 +63,8 @@ async def test_requests_tokens_and_times_are_counted_for_the_engine_that_served_
         ("vllm:request_prompt_tokens_sum", "0"): 4,
         ("vllm:request_generation_tokens_sum", "0"): tokens,
         ("vllm:request_params_max_tokens_sum", "0"): 52,
+        ("vllm:request_params_n_sum", "0"): 2,
+        ("vllm:request_params_n_count", "0"): 2,
         ("kvasir:engine_usable", "0"): 1,
         ("kvasir:live_requests",): 0,
         ("http_requests_total", "/v1/completions", "POST", "2xx"): 2,
@@ -70,6 +73,26 @@ async def test_requests_tokens_and_times_are_counted_for_the_engine_that_served_
     assert samples["vllm:generation_tokens_total", "0"].labels["model_name"] == MODEL
     loads = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
     assert {(name, "0") for name in loads} <= samples.keys()
+
+
+async def test_the_choices_of_a_prompt_are_told_once_for_each_prompt(frontend: Frontend) -> None:
+    bodies = ({"prompt": "Hi"}, {"prompt": ["Hi", "Ho"], "n": 2}, {"prompt": "Hi", "n": 1, "best_of": 3})
+    async with frontend.http() as client:
+        for body in bodies:
+            await client.post("/v1/completions", json=body)
+        text = (await client.get("/metrics")).text
+    (family,) = [each for each in text_string_to_metric_families(text) if each.name == "vllm:request_params_n"]
+    values = {sample.labels.get("le", sample.name.rpartition("_")[2]): sample.value for sample in family.samples}
+    assert values == {
+        "1.0": 1,
+        "2.0": 3,
+        "5.0": 4,
+        "10.0": 4,
+        "20.0": 4,
+        "+Inf": 4,
+        "count": 4,
+        "sum": 1 + 2 + 2 + 3,
+    }
 
 
 def ended(trace: Trace, reason: FinishReason) -> Trace:
@@ -133,6 +156,19 @@ async def test_refused_requests_and_unknown_paths_are_counted() -> None:
     assert samples["http_requests_total", "/v1/completions", "POST", "4xx"].value == 1
     assert samples["http_requests_total", "none", "GET", "4xx"].value == 1
     assert samples["http_requests_total", "/v1/models", "HEAD", "2xx"].value == 1
+
+
+async def test_every_answer_of_429_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running_frontend(max_live_requests=2) as frontend, frontend.http() as client:
+        monkeypatch.setattr(frontend.service.llm.input, "_max_queued", 0)
+        frontend.engine.script.pause_at = 1
+        async with client.stream("POST", "/v1/completions", json={"prompt": "Hi", "stream": True}) as answer:
+            await anext(answer.aiter_lines())
+            two = await client.post("/v1/completions", json={"prompt": ["room for one", "and none for two"]})
+            long = await client.post("/v1/completions", json={"prompt": "waits to be tokenized " * 2_000})
+        samples = await scrape(frontend)
+    assert [two.status_code, long.status_code] == [429, 429], two.text + long.text
+    assert samples["vllm:admission_rejections_total",].value == 2
 
 
 async def test_the_documentation_lists_exactly_these_metrics(frontend: Frontend) -> None:

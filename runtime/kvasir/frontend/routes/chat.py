@@ -6,7 +6,6 @@ from contextlib import aclosing
 from typing import Any
 
 import orjson
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,6 +17,7 @@ from kvasir.frontend.body import read_json
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation import Choice, Generation
 from kvasir.frontend.request_log import record_of
+from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, service_of
 from kvasir.frontend.sse import Chunks, EventStream
 from kvasir.frontend.types.chat import CHAT, ChatRequest
@@ -25,7 +25,7 @@ from kvasir.frontend.types.fields import parse
 
 OBJECT = "chat.completion"
 
-router = APIRouter()
+router = new_router()
 
 
 @router.post("/v1/chat/completions")
@@ -85,8 +85,7 @@ async def _stream(generation: Generation, chunks: Chunks, writer: "_Writer") -> 
             if index not in begun:
                 begun.add(index)
                 event = writer.opening(index, generation, chunks, usage) + event
-            yield event
-    yield chunks.end(generation.usage)
+            yield event + chunks.end(generation.usage) if generation.complete else event
 
 
 class _Writer:

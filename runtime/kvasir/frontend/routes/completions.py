@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import orjson
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,6 +18,7 @@ from kvasir.frontend.completion_writer import CompletionWriter
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation import Generation
 from kvasir.frontend.request_log import record_of
+from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, service_of
 from kvasir.frontend.sse import Chunks, EventStream
 from kvasir.frontend.types.completions import COMPLETION, DEFAULT_MAX_TOKENS, CompletionRequest
@@ -26,7 +26,7 @@ from kvasir.frontend.types.fields import parse
 
 OBJECT = "text_completion"
 
-router = APIRouter()
+router = new_router()
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ async def _prepare(service: Service, body: CompletionRequest) -> list[_Prompt]:
             f"{name}: {body.candidates} choices for each of {len(prompts)} prompts are too many, ask for at most "
             f"{service.max_prompts} in all",
         )
-    prepared = []
-    for prompt in prompts:
-        prepared.append(await _prepare_one(service, body, prompt))
+    prepared = [await _prepare_one(service, body, prompts[0])]
+    for prompt in prompts[1:]:
         await asyncio.sleep(0)  # others get their turn: there may be thousands
+        prepared.append(await _prepare_one(service, body, prompt))
     return prepared
 
 
@@ -122,5 +122,5 @@ async def _stream(
                 choice = await logprobs.written(
                     writer.entries(delta), partial(writer.delta, index, delta, prompted)
                 )
-            yield chunks.choice(choice, usage)
-    yield chunks.end(generation.usage)
+            event = chunks.choice(choice, usage)
+            yield event + chunks.end(generation.usage) if generation.complete else event

@@ -1,16 +1,16 @@
 """What operators ask and do: GET /load, POST /reset_prefix_cache."""
 
 import msgspec
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from kvasir.client.engine import Engine
 from kvasir.frontend.errors import ApiError, bad_field
+from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import service_of
 from kvasir.frontend.types.answers import EngineLoad, EngineReset, LoadAnswer, ResetAnswer
 
-router = APIRouter()
+router = new_router()
 
 
 @router.get("/load")

@@ -1,15 +1,15 @@
 """GET /openapi.json and GET /docs: what this API is, for programs and for people."""
 
 import orjson
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from kvasir.frontend.docs_page import render
 from kvasir.frontend.openapi import describe
+from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import service_of
 
-router = APIRouter()
+router = new_router()
 
 
 @router.get("/openapi.json", include_in_schema=False)

@@ -3,13 +3,13 @@
 from typing import Any
 
 import orjson
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, service_of
 
-router = APIRouter()
+router = new_router()
 
 
 @router.get("/v1/models")

@@ -3,16 +3,16 @@
 from typing import Any
 
 import orjson
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from kvasir import __version__
 from kvasir.client.engine import Engine
 from kvasir.frontend.metrics import CONTENT_TYPE
+from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import service_of
 
-router = APIRouter()
+router = new_router()
 
 
 @router.get("/health/live")

@@ -1,19 +1,19 @@
 """POST /tokenize and /detokenize: what the model's tokenizer and chat template make of a text, and back."""
 
 import msgspec
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from kvasir.frontend.body import read_json
 from kvasir.frontend.request_log import record_of
+from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, service_of
 from kvasir.frontend.types.answers import DetokenizeAnswer, TokenizeAnswer
 from kvasir.frontend.types.chat import template_messages
 from kvasir.frontend.types.fields import parse
 from kvasir.frontend.types.tokens import DETOKENIZE, TOKENIZE, TokenizeRequest
 
-router = APIRouter()
+router = new_router()
 
 
 @router.post("/tokenize")

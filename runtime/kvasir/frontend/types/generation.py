@@ -1,7 +1,7 @@
 """What completions and chat completions have in common."""
 
 import re
-import uuid
+import secrets
 from typing import Annotated, Any
 
 import msgspec
@@ -71,7 +71,7 @@ class GenerationRequest(SamplingFields, kw_only=True):
 
     def ids(self, prefix: str) -> tuple[str, str]:
         """The answer's id, and one that no other request has, whatever id the client gives."""
-        unique = uuid.uuid4().hex
+        unique = secrets.token_hex(16)
         if self.request_id is None:
             return (f"{prefix}-{unique}",) * 2
         return f"{prefix}-{self.request_id}", f"{prefix}-{self.request_id}-{unique}"
