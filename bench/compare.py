@@ -9,6 +9,7 @@ peer's, and the machine's own bounds; machines that serve others are noisy, so o
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import signal
@@ -28,6 +29,8 @@ MODELS = {
     "1m": ["--hidden", "128", "--layers", "2", "--heads", "4", "--mlp", "256", "--vocab", "4096"],
 }
 """Options of make_llama.py."""
+LARGER = "126m"
+"""The loads of the other one measure front ends, which a library has not."""
 LOADS = {
     load.name: load
     for load in (
@@ -100,15 +103,36 @@ def measure(
     peer: Peer, env: Path, folder: Path, name: str, loads: list[Load], number: int, samples: Samples
 ) -> None:
     """One server's turn: all loads for this model. Raises ServerFailed."""
+    if peer.is_library:
+        measure_library(peer, env, folder, [load for load in loads if load.model == name == LARGER], samples)
+        return
     port = free_port()
     vocabulary = json.loads((folder / "config.json").read_text())["vocab_size"]
-    with running(peer.command(env, folder, port), peer.environ(env), port, folder, peer.endpoint) as server:
+    command = peer.command(env, folder, port)
+    named = None if peer.lists_models else str(folder)
+    with running(command, peer.environ(env), port, peer.endpoint, peer.load_options, named) as server:
         samples["start-up, s", peer.name].append(server.start_up)
         for load in loads:
             if load.model == name:
                 under_load(server, peer.name, load, vocabulary, number, samples)
-        if name == "126m":
+        if name == LARGER:
             samples["peak memory, MiB", peer.name].append(server.peak_memory() / 2**20)
+
+
+def measure_library(peer: Peer, env: Path, folder: Path, loads: list[Load], samples: Samples) -> None:
+    """The turn of one that is no server: its script does the loads of the larger model. Raises ServerFailed."""
+    if not loads:
+        return
+    wanted = json.dumps([dataclasses.asdict(load) for load in loads])
+    done = subprocess.run([*peer.command(env, folder, 0), wanted], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise ServerFailed(f"it failed:\n{done.stderr[-1500:]}")
+    figures = json.loads(done.stdout.splitlines()[-1])
+    samples["start-up, s", peer.name].append(figures["start_up"])
+    samples["peak memory, MiB", peer.name].append(figures["peak"] / 2**20)
+    for load, rate in zip(loads, figures["rates"], strict=True):
+        samples[f"{load.name}, {UNITS[load.figure]}", peer.name].append(rate)
+        print(f"  {load.name}: {rate:.1f} {UNITS[load.figure]}", flush=True)
 
 
 def under_load(server: Server, peer: str, load: Load, vocabulary: int, number: int, samples: Samples) -> None:

@@ -37,11 +37,19 @@ class Peer:
     environ: Callable[[Path], Mapping[str, str]] = field(default=lambda env: {})
     endpoint: str = "completions"
     """Where the server takes no token ids, "chat": prompts are then words."""
+    is_library: bool = False
+    """No server: the command is a script like generate.py."""
+    load_options: tuple[str, ...] = ()
+    """Of `kvasir bench serve`, that this server needs."""
+    lists_models: bool = True
+    """Whether GET /v1/models tells what it serves; otherwise the model's directory is its name."""
+    environment: str = ""
+    """Of another peer, by its name, where it has none of its own."""
 
 
 def installed(peer: Peer, cache: Path) -> Path:
     """The peer's environment, made where it is not there yet."""
-    env = cache / peer.name
+    env = cache / (peer.environment or peer.name)
     stamp = env / "complete"
     if not stamp.exists():
         print(f"installing {peer.name} into {env}", flush=True)
@@ -134,9 +142,20 @@ def _install_transformers(env: Path) -> None:
     _run(_new_environment(env), "-m", "pip", "install", *TRANSFORMERS)
 
 
+def _transformers_environ(env: Path) -> dict[str, str]:
+    """Its server wants a cache of models to be there, whatever it serves."""
+    hub = env / "hub"
+    hub.mkdir(exist_ok=True)
+    return {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"}
+
+
 def _transformers_command(env: Path, model: Path, port: int) -> list[str]:
     options = ["--port", str(port), "--device", "cpu", "--dtype", "bfloat16"]
     return [str(env / "bin/transformers"), "serve", str(model), *options]
+
+
+def _generate_command(env: Path, model: Path, port: int) -> list[str]:
+    return [str(env / "bin/python"), str(Path(__file__).with_name("generate.py")), str(model)]
 
 
 # --------------------------------------------------------------------------------------------------- llama.cpp
@@ -196,7 +215,16 @@ PEERS = {
     for peer in (
         Peer("kvasir", lambda env: None, _kvasir_command),
         Peer("vllm", _install_vllm, _vllm_command, _vllm_environ),
-        Peer("transformers", _install_transformers, _transformers_command, endpoint="chat"),
-        Peer("llama.cpp", _install_llama_cpp, _llama_cpp_command),
+        Peer(
+            "transformers",
+            _install_transformers,
+            _transformers_command,
+            _transformers_environ,
+            endpoint="chat",
+            load_options=("--no-ignore-eos",),  # it refuses fields that it does not know
+            lists_models=False,
+        ),
+        Peer("generate", _install_transformers, _generate_command, is_library=True, environment="transformers"),
+        Peer("llama.cpp", _install_llama_cpp, _llama_cpp_command, load_options=("--new-connections",)),
     )
 }

@@ -45,19 +45,20 @@ class Load:
 class Server:
     """A running server that has answered; made by `running`."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str, endpoint: str, start_up: float) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], url: str, load_options: Sequence[str], start_up: float
+    ) -> None:
         self.start_up = start_up
         """Seconds from the spawn to the first answer."""
         self._process = process
         self._url = url
-        self._endpoint = endpoint
+        self._load_options = load_options
 
     def measure(self, load: Load, vocabulary: int, seed: int) -> dict[str, Any]:
         """The figures of one load. No two seeds send the same prompts: nothing is answered from a prefix cache."""
         with tempfile.TemporaryDirectory() as folder:
             figures = Path(folder) / "figures.json"
             options = {
-                "--endpoint": self._endpoint,
                 "--concurrency": load.streams,
                 "--requests": load.requests,
                 "--input-len": load.input_len,
@@ -66,7 +67,7 @@ class Server:
                 "--seed": seed,
                 "--json": figures,
             }
-            command = [sys.executable, "-m", "kvasir.cli.main", "bench", "serve", self._url]
+            command = [sys.executable, "-m", "kvasir.cli.main", "bench", "serve", self._url, *self._load_options]
             command += [str(part) for option in options.items() for part in option]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode != 0:
@@ -80,9 +81,14 @@ class Server:
 
 @contextlib.contextmanager
 def running(
-    command: Sequence[str], environ: Mapping[str, str], port: int, model: Path, endpoint: str
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    port: int,
+    endpoint: str,
+    load_options: Sequence[str],
+    model: str | None = None,
 ) -> Iterator[Server]:
-    """Raises ServerFailed where it ends, or does not answer in time."""
+    """`model` None: the first that it lists. Raises ServerFailed where it ends or does not answer in time."""
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryFile() as log:
         spawned = time.perf_counter()
@@ -90,8 +96,9 @@ def running(
             command, env={**os.environ, **environ}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
         try:
-            _wait_for_answer(process, url, endpoint, spawned, log)
-            yield Server(process, url, endpoint, time.perf_counter() - spawned)
+            _wait_for_answer(process, url, endpoint, model, spawned, log)
+            options = ["--endpoint", endpoint, *load_options, *(["--model", model] if model else [])]
+            yield Server(process, url, options, time.perf_counter() - spawned)
         finally:
             _end(process)
 
@@ -103,20 +110,20 @@ def free_port() -> int:
 
 
 def _wait_for_answer(
-    process: subprocess.Popen[bytes], url: str, endpoint: str, spawned: float, log: IO[bytes]
+    process: subprocess.Popen[bytes], url: str, endpoint: str, model: str | None, spawned: float, log: IO[bytes]
 ) -> None:
-    while not _answers(url, endpoint):
+    while not _answers(url, endpoint, model):
         if process.poll() is not None or time.perf_counter() - spawned > START_LIMIT:
             log.seek(0)
             raise ServerFailed(f"it does not answer; its log ends:\n{log.read()[-2000:].decode(errors='replace')}")
         time.sleep(0.05)
 
 
-def _answers(url: str, endpoint: str) -> bool:
+def _answers(url: str, endpoint: str, model: str | None) -> bool:
     """Whether one token can be had; a server that only listens is not ready."""
     try:
         with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as answer:
-            model = json.load(answer)["data"][0]["id"]
+            model = model or json.load(answer)["data"][0]["id"]
         words: dict[str, object] = {"prompt": "the"}
         if endpoint == "chat":
             words = {"messages": [{"role": "user", "content": "the"}]}
