@@ -122,13 +122,13 @@ async def test_a_holder_that_was_replaced_says_so() -> None:
 
 async def test_a_holder_that_cannot_renew_ends_before_others_may_lead() -> None:
     cluster = FakeCluster()
-    first = candidate(cluster, "a", 0.5)
+    first = candidate(cluster, "a", 3)
     await within(first.acquire())
     cluster.down = ClusterError("the API server does not answer")
     began = asyncio.get_running_loop().time()
     with pytest.raises(LeaseLostError):
         await within(first.hold())
-    assert asyncio.get_running_loop().time() - began < 0.5
+    assert asyncio.get_running_loop().time() - began < 3
 
 
 async def test_a_short_outage_is_survived() -> None:

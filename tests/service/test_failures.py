@@ -20,7 +20,7 @@ def test_a_killed_engine_is_reported_at_once_and_started_again() -> None:
         os.kill(victim.pid, signal.SIGKILL)
         killed = time.monotonic()
         while len([e for e in httpx.get(f"{service.url}/health").json()["engines"] if e["usable"]]) == 2:
-            assert time.monotonic() - killed < 2, "the frontend did not notice"
+            assert time.monotonic() - killed < 5, "the frontend did not notice"  # by its silence: after 10
         # The other rank answers in the meantime.
         for _ in range(8):
             assert httpx.post(f"{service.url}/v1/completions", json=body, timeout=30).status_code == 200

@@ -100,8 +100,8 @@ class Frontends:
         self._deliver = deliver
         self._addresses: dict[LinkAddress, frozenset[str]] = {}
         """The endpoints that each address stands for at the moment."""
-        self._twins: set[str] = set()
-        """Endpoints that lead to a frontend which another endpoint leads to as well."""
+        self._twins: dict[str, str] = {}
+        """Endpoints that lead to a frontend which another endpoint leads to as well: that one."""
         self._connections: dict[str, Connection] = {}
         self._by_frontend: dict[str, Connection] = {}
         self._phase = Phase.STARTING
@@ -125,6 +125,7 @@ class Frontends:
         for connection in list(self._connections.values()):
             if connection.state is State.CLOSED and not connection.wanted:
                 del self._connections[connection.endpoint]
+                self._follow_addresses()  # one that it was the twin of may lead to its frontend now
             elif connection.state is State.CLOSED and connection.retry_at <= now:
                 connection.open(now)
         if now >= self._tick_due:
@@ -170,10 +171,17 @@ class Frontends:
         no longer in the DNS and still serves the requests it has.
         """
         self._addresses[address] = endpoints
-        wanted = frozenset().union(*self._addresses.values()) - self._twins
+        self._follow_addresses()
+
+    def _follow_addresses(self) -> None:
+        known = frozenset().union(*self._addresses.values())
+        self._twins = {
+            twin: first for twin, first in self._twins.items() if twin in known and first in self._connections
+        }
+        wanted = known - self._twins.keys()
         for endpoint in wanted - self._connections.keys():
             # A socket in a private directory needs no encryption, and the frontend has none there.
-            keys = None if address.is_ipc else self._keys
+            keys = None if endpoint.startswith("ipc:") else self._keys
             self._connections[endpoint] = Connection(
                 endpoint, self._identity.incarnation, keys, self._timeout, self._reactor, self
             )
@@ -247,7 +255,7 @@ class Frontends:
                 log.warning(
                     "%s and %s are one frontend: only the first is used", other.endpoint, connection.endpoint
                 )
-                self._twins.add(connection.endpoint)
+                self._twins[connection.endpoint] = other.endpoint
                 connection.wanted = False
                 connection.drop("it has another address that is used")
                 return
