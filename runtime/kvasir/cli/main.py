@@ -102,7 +102,7 @@ def _overview() -> str:
 def _extra_of(module: str) -> str | None:
     """The extra that brings this third-party module, where it is one of ours."""
     top = module.partition(".")[0]
-    if top in ("fastapi", "uvicorn", "uvloop", "httptools", "pydantic", "orjson", "tokenizers", "jinja2"):
+    if top in ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "tokenizers", "jinja2"):
         return "frontend"
     if top == "aiohttp":
         return "bench"

@@ -9,7 +9,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from kvasir import __version__
 from kvasir.client.errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
 from kvasir.frontend.middleware import Entrance, Gate
@@ -20,17 +19,9 @@ from kvasir.frontend.service import Service
 
 
 def create_app(service: Service) -> PlainApp:
-    app = PlainApp(
-        title="Kvasir",
-        version=__version__,
-        docs_url=None,  # it would load its scripts from a CDN: routes/description.py serves a page of our own
-        redoc_url=None,
-        openapi_url=None,
-        redirect_slashes=False,
-    )
+    modules = (completions, chat, tokens, models, control, ops, description)
+    app = PlainApp(route for module in modules for route in module.routes.table)
     app.state.service = service
-    for routes in (completions, chat, tokens, models, control, ops, description):
-        app.add_routes(routes.router)
     for kind in (ApiError, InvalidRequest, TooManyRequests, EngineUnavailable, RequestFailed):
         app.add_exception_handler(kind, _known_error)
     app.add_exception_handler(HTTPException, _routing_error)

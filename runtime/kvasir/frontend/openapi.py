@@ -1,18 +1,19 @@
 """/openapi.json: every endpoint with the bodies it takes and the answers it gives.
 
-FastAPI lists the routes; what they take and give is in the table below, and in schemas.py.
+The routes say which there are and what for; what they take and give is in the table below, and in schemas.py.
 """
 
+import inspect
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 
+from kvasir import __version__
 from kvasir.frontend import schemas
 from kvasir.frontend.metrics import CONTENT_TYPE
 from kvasir.frontend.middleware import OPEN
+from kvasir.frontend.routing import PlainApp, PlainRoute
 from kvasir.frontend.types import answers
 from kvasir.frontend.types.chat import CHAT
 from kvasir.frontend.types.completions import COMPLETION
@@ -43,7 +44,7 @@ EVENT: Final = {
 
 @dataclass(frozen=True)
 class Endpoint:
-    """What FastAPI does not know of a route."""
+    """What a route does not say of itself."""
 
     answer: type[msgspec.Struct] | None = None
     """Of status 200; None: a text of this media type."""
@@ -76,36 +77,44 @@ ENDPOINTS: Final = {
     ("get", "/metrics"): Endpoint(media_type=CONTENT_TYPE),
     ("get", "/version"): Endpoint(answers.VersionAnswer),
 }
-"""By method and path, as FastAPI writes them."""
+"""By method and path."""
+DESCRIBING: Final = frozenset({"/openapi.json", "/docs"})
+"""Not in it themselves."""
 
 
-def describe(app: FastAPI, with_keys: bool) -> dict[str, Any]:
+def describe(app: PlainApp, with_keys: bool) -> dict[str, Any]:
     """The OpenAPI document; made once, it takes a while."""
-    if app.openapi_schema is None:
-        app.openapi_schema = _describe_all(app, with_keys)
-    return app.openapi_schema
+    if app.description is None:
+        app.description = _describe_all(app, with_keys)
+    return app.description
 
 
-def _describe_all(app: FastAPI, with_keys: bool) -> dict[str, Any]:
-    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    components = _components()
-    for (method, path), endpoint in ENDPOINTS.items():
-        operation = document["paths"][path][method]
-        needs_key = with_keys and path not in OPEN
-        _describe(operation, path, endpoint, needs_key)
-        if needs_key:
-            operation["security"] = [{"key": []}]
-    document["components"] = {"schemas": components}
+def _describe_all(app: PlainApp, with_keys: bool) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for route in app.table:
+        path, method = route.path_format, route.method.lower()
+        if path not in DESCRIBING:
+            needs_key = with_keys and path not in OPEN
+            paths.setdefault(path, {})[method] = _operation(route, ENDPOINTS[method, path], needs_key)
+    components: dict[str, Any] = {"schemas": _components()}
     if with_keys:
-        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    return document
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    info = {"title": "Kvasir", "version": __version__}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": components}
 
 
-def _describe(operation: dict[str, Any], path: str, endpoint: Endpoint, needs_key: bool) -> None:
+def _operation(route: PlainRoute, endpoint: Endpoint, needs_key: bool) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": route.name.replace("_", " ").capitalize(),
+        "description": inspect.getdoc(route.endpoint),
+        "operationId": f"{route.name}_{route.method.lower()}",
+    }
+    if needs_key:
+        operation["security"] = [{"key": []}]
     if endpoint.body is not None:
         body = {"application/json": {"schema": _reference(endpoint.body.struct)}}
         operation["requestBody"] = {"required": True, "content": body}
-    if "{name}" in path:
+    if "{name}" in route.path_format:
         operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
     schema: dict[str, Any] = {"type": "string"} if endpoint.answer is None else _reference(endpoint.answer)
     content: dict[str, Any] = {endpoint.media_type: {"schema": schema}}
@@ -118,6 +127,7 @@ def _describe(operation: dict[str, Any], path: str, endpoint: Endpoint, needs_ke
     for status in sorted((*endpoint.errors, 401) if needs_key else endpoint.errors):
         responses[str(status)] = {"description": STATUSES[status], "content": error}
     operation["responses"] = responses
+    return operation
 
 
 def _components() -> dict[str, Any]:

@@ -1,29 +1,29 @@
-"""FastAPI without what endpoints that declare parameters need; used by app.py and the routes.
+"""The table of endpoints: which function answers a method and a path; used by app.py and the routes.
 
-Every endpoint here takes the request itself and answers with a response: nothing has to be resolved before it or
-closed behind it, and errors are told by one place. FastAPI's own way from the server to such an endpoint and back
-costs more than a completion of one token.
+Starlette without what it puts around each function: every endpoint here takes the request and answers with a
+response, and errors are told by one place.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
-from fastapi.routing import APIRoute
 from starlette.applications import Starlette
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class PlainRoute(APIRoute):
+class PlainRoute(Route):
     """Calls its endpoint with the request, and nothing else."""
 
-    def __init__(self, path: str, endpoint: Endpoint, **options: Any) -> None:
-        super().__init__(path, endpoint, **options)
+    def __init__(self, method: str, path: str, endpoint: Endpoint) -> None:
+        super().__init__(path, endpoint, methods=[method])
+        self.method = method
+        self.methods = {method}  # middleware.Entrance asks a HEAD as a GET
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             response = await endpoint(Request(scope, receive, send))
@@ -32,24 +32,39 @@ class PlainRoute(APIRoute):
         self.app = app
 
 
-def new_router() -> APIRouter:
-    """For one module's endpoints."""
-    return APIRouter(route_class=PlainRoute)
+class Routes:
+    """One module's endpoints, in their order: the first that fits a request takes it."""
+
+    def __init__(self) -> None:
+        self.table: list[PlainRoute] = []
+
+    def get(self, path: str) -> Callable[[Endpoint], Endpoint]:
+        return self._route("GET", path)
+
+    def post(self, path: str) -> Callable[[Endpoint], Endpoint]:
+        return self._route("POST", path)
+
+    def _route(self, method: str, path: str) -> Callable[[Endpoint], Endpoint]:
+        def add(endpoint: Endpoint) -> Endpoint:
+            self.table.append(PlainRoute(method, path, endpoint))
+            return endpoint
+
+        return add
 
 
-class PlainApp(FastAPI):
+class PlainApp(Starlette):
     """Its exception handlers and the middleware that was added are all that stands before its routes: the outermost
     must raise nothing."""
 
-    def add_routes(self, router: APIRouter) -> None:
-        """The first that fits a request takes it."""
-        self.router.routes.extend(router.routes)
+    def __init__(self, table: Iterable[PlainRoute]) -> None:
+        self.table = tuple(table)
+        self.description: dict[str, Any] | None = None
+        """The OpenAPI document, once it is asked for."""
+        super().__init__(routes=self.table)
+        self.router.redirect_slashes = False
 
     def build_middleware_stack(self) -> ASGIApp:
         app: ASGIApp = ExceptionMiddleware(self.router, self.exception_handlers)
         for middleware, args, kwargs in reversed(self.user_middleware):
             app = middleware(app, *args, **kwargs)
         return app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await Starlette.__call__(self, scope, receive, send)

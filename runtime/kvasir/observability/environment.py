@@ -20,7 +20,7 @@ from kvasir.config.machine import cgroup_cores, cpu_flags, cpu_name, memory_limi
 
 PACKAGES: Final = (
     *("torch", "numpy", "safetensors", "transformers", "tokenizers", "huggingface-hub", "triton"),
-    *("msgspec", "pyzmq", "fastapi", "uvicorn", "uvloop", "httptools", "orjson", "httpx", "aiohttp"),
+    *("msgspec", "pyzmq", "starlette", "uvicorn", "uvloop", "httptools", "orjson", "httpx", "aiohttp"),
     *("prometheus-client", "kopf", "kubernetes"),
 )
 SETTINGS: Final = (

@@ -1,1 +1,1 @@
-"""One module per endpoint family; each offers a FastAPI router that app.py includes."""
+"""One module per endpoint family; each offers the routes that app.py includes."""

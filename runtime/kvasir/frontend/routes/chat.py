@@ -17,7 +17,7 @@ from kvasir.frontend.body import read_json
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation import Choice, Generation
 from kvasir.frontend.request_log import record_of
-from kvasir.frontend.routing import new_router
+from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import Service, service_of
 from kvasir.frontend.sse import Chunks, EventStream
 from kvasir.frontend.types.chat import CHAT, ChatRequest
@@ -25,10 +25,10 @@ from kvasir.frontend.types.fields import parse
 
 OBJECT = "chat.completion"
 
-router = new_router()
+routes = Routes()
 
 
-@router.post("/v1/chat/completions")
+@routes.post("/v1/chat/completions")
 async def create_chat_completion(request: Request) -> Response:
     """A conversation in, the assistant's next message out."""
     service = service_of(request)

@@ -18,7 +18,7 @@ from kvasir.frontend.completion_writer import CompletionWriter
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation import Generation
 from kvasir.frontend.request_log import record_of
-from kvasir.frontend.routing import new_router
+from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import Service, service_of
 from kvasir.frontend.sse import Chunks, EventStream
 from kvasir.frontend.types.completions import COMPLETION, DEFAULT_MAX_TOKENS, CompletionRequest
@@ -26,7 +26,7 @@ from kvasir.frontend.types.fields import parse
 
 OBJECT = "text_completion"
 
-router = new_router()
+routes = Routes()
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class _Prompt:
     """The text that comes before each of its choices."""
 
 
-@router.post("/v1/completions")
+@routes.post("/v1/completions")
 async def create_completion(request: Request) -> Response:
     """Text or tokens in, text out."""
     service = service_of(request)

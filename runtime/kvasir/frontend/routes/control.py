@@ -6,14 +6,14 @@ from starlette.responses import Response
 
 from kvasir.client.engine import Engine
 from kvasir.frontend.errors import ApiError, bad_field
-from kvasir.frontend.routing import new_router
+from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import service_of
 from kvasir.frontend.types.answers import EngineLoad, EngineReset, LoadAnswer, ResetAnswer
 
-router = new_router()
+routes = Routes()
 
 
-@router.get("/load")
+@routes.get("/load")
 async def load(request: Request) -> Response:
     """Requests that this server works on (`server_load`, as vLLM tells it), and each engine's load."""
     service = service_of(request)
@@ -21,7 +21,7 @@ async def load(request: Request) -> Response:
     return _json(LoadAnswer(service.llm.live_requests, service.max_prompts, engines))
 
 
-@router.post("/reset_prefix_cache")
+@routes.post("/reset_prefix_cache")
 async def reset_prefix_cache(request: Request) -> Response:
     """Every engine forgets the KV of finished requests: what is computed from now on is computed anew."""
     for name in request.query_params:

@@ -6,18 +6,18 @@ from starlette.responses import HTMLResponse, Response
 
 from kvasir.frontend.docs_page import render
 from kvasir.frontend.openapi import describe
-from kvasir.frontend.routing import new_router
+from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import service_of
 
-router = new_router()
+routes = Routes()
 
 
-@router.get("/openapi.json", include_in_schema=False)
+@routes.get("/openapi.json")
 async def openapi(request: Request) -> Response:
     document = describe(request.app, with_keys=service_of(request).keys.needed)
     return Response(orjson.dumps(document), media_type="application/json")
 
 
-@router.get("/docs", include_in_schema=False)
+@routes.get("/docs")
 async def docs(request: Request) -> Response:
     return HTMLResponse(render(describe(request.app, with_keys=service_of(request).keys.needed)))

@@ -6,20 +6,20 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kvasir.frontend.routing import new_router
+from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import Service, service_of
 
-router = new_router()
+routes = Routes()
 
 
-@router.get("/v1/models")
+@routes.get("/v1/models")
 async def list_models(request: Request) -> Response:
     """The names of the model that is served."""
     service = service_of(request)
     return _json({"object": "list", "data": [_model(service, name) for name in service.model_names]})
 
 
-@router.get("/v1/models/{name:path}")
+@routes.get("/v1/models/{name:path}")
 async def retrieve_model(request: Request) -> Response:
     """One of them."""
     service = service_of(request)

@@ -9,19 +9,19 @@ from starlette.responses import Response
 from kvasir import __version__
 from kvasir.client.engine import Engine
 from kvasir.frontend.metrics import CONTENT_TYPE
-from kvasir.frontend.routing import new_router
+from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import service_of
 
-router = new_router()
+routes = Routes()
 
 
-@router.get("/health/live")
+@routes.get("/health/live")
 async def live(request: Request) -> Response:
     """The process answers."""
     return _json(200, {"status": "live"})
 
 
-@router.get("/health/ready")
+@routes.get("/health/ready")
 async def ready(request: Request) -> Response:
     """New requests may be sent here: an engine has been ready once and the server is not stopping."""
     reason = service_of(request).unready_reason()
@@ -30,7 +30,7 @@ async def ready(request: Request) -> Response:
     return _json(200, {"status": "ready"})
 
 
-@router.get("/health")
+@routes.get("/health")
 async def health(request: Request) -> Response:
     """A request would be answered now; with the engines that would do it."""
     engines = list(service_of(request).llm.engines.values())
@@ -39,20 +39,20 @@ async def health(request: Request) -> Response:
     return _json(200 if usable else 503, body)
 
 
-@router.get("/ping")
-@router.post("/ping")
+@routes.get("/ping")
+@routes.post("/ping")
 async def ping(request: Request) -> Response:
     """The same as /health, under the name that SageMaker asks for."""
     return await health(request)
 
 
-@router.get("/metrics")
+@routes.get("/metrics")
 async def metrics(request: Request) -> Response:
     """For Prometheus; docs/metrics.md lists them."""
     return Response(service_of(request).metrics.render(), headers={"content-type": CONTENT_TYPE})
 
 
-@router.get("/version")
+@routes.get("/version")
 async def version(request: Request) -> Response:
     """Of kvasir."""
     return _json(200, {"version": __version__})

@@ -6,17 +6,17 @@ from starlette.responses import Response
 
 from kvasir.frontend.body import read_json
 from kvasir.frontend.request_log import record_of
-from kvasir.frontend.routing import new_router
+from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import Service, service_of
 from kvasir.frontend.types.answers import DetokenizeAnswer, TokenizeAnswer
 from kvasir.frontend.types.chat import template_messages
 from kvasir.frontend.types.fields import parse
 from kvasir.frontend.types.tokens import DETOKENIZE, TOKENIZE, TokenizeRequest
 
-router = new_router()
+routes = Routes()
 
 
-@router.post("/tokenize")
+@routes.post("/tokenize")
 async def tokenize(request: Request) -> Response:
     """The tokens of a text, or of a conversation in the model's chat template."""
     service = service_of(request)
@@ -28,7 +28,7 @@ async def tokenize(request: Request) -> Response:
     return _json(TokenizeAnswer(len(tokens), service.llm.max_model_len, tokens, strings))
 
 
-@router.post("/detokenize")
+@routes.post("/detokenize")
 async def detokenize(request: Request) -> Response:
     """The text of these tokens, special ones included."""
     service = service_of(request)
