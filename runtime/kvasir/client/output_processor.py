@@ -5,6 +5,7 @@ loop serves its other callbacks: the consumers of the first slice write while th
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from kvasir.client.logprobs import first_of
 from kvasir.client.observer import RequestObserver, Trace
 from kvasir.client.stop_strings import StopSearch
 from kvasir.protocol import FinishReason, RequestOutput
+
+log = logging.getLogger(__name__)
 
 SLICE: Final = 128
 """Outputs handled before the event loop gets its turn: around a millisecond."""
@@ -85,15 +88,17 @@ class OutputProcessor:
 
     def _work(self) -> None:
         left = SLICE
-        while self._backlog and left > 0:
-            batch = self._backlog[0]
-            left -= self._take(batch, left)
-            # `distrust` may have flushed the batch away.
-            if self._backlog and self._backlog[0] is batch and batch.next >= len(batch.outputs):
-                self._backlog.popleft()
-        self._scheduled = bool(self._backlog)
-        if self._scheduled:
-            asyncio.get_running_loop().call_soon(self._work)
+        try:
+            while self._backlog and left > 0:
+                batch = self._backlog[0]
+                left -= self._take(batch, left)
+                # `distrust` may have flushed the batch away.
+                if self._backlog and self._backlog[0] is batch and batch.next >= len(batch.outputs):
+                    self._backlog.popleft()
+        finally:  # whatever goes wrong, the outputs behind it come to their requests
+            self._scheduled = bool(self._backlog)
+            if self._scheduled:
+                asyncio.get_running_loop().call_soon(self._work)
 
     def _take(self, batch: _Batch, count: int) -> int:
         """Handle up to `count` more outputs of the batch; returns how many it were."""
@@ -112,7 +117,13 @@ class OutputProcessor:
                     f"{len(request.output_token_ids)} tokens are known",
                 )
                 continue
-            self._accept(request, output, now)
+            try:
+                self._accept(request, output, now)
+            except Exception:  # a defect of ours costs this request, and no other
+                log.exception("request %s: its output could not be handled", request.request_id)
+                self.end(request, FinishReason.ERROR)
+                request.collector.fail(RequestFailed("the server could not handle the output of the engine"))
+                self._stopped.append(request.request_id)
         if self._stopped:
             stopped, self._stopped = self._stopped, []
             self._abort(batch.engine, stopped)

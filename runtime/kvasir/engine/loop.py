@@ -7,18 +7,23 @@ inbox and uses no CPU.
 import logging
 import queue
 import time
+from collections.abc import Iterator
 from typing import Final, Protocol
 
 from kvasir.engine.core import EngineCore
 from kvasir.engine.link import FrontendLost, Received
 from kvasir.engine.status import EngineStatus
 from kvasir.engine.step_trace import StepPhase
-from kvasir.protocol import Abort, AddRequest, Call, EngineStats, Outputs, Phase, Result
+from kvasir.protocol import Abort, AddRequest, Call, EngineStats, Outputs, Phase, RequestOutput, Result
 
 log = logging.getLogger(__name__)
 
 DRAIN_SETTLE: Final = 0.5
 """Seconds that a draining engine stays at least: requests sent before its word arrived are still served."""
+
+
+MESSAGE_SCORES: Final = 1_000_000
+"""Log probabilities of prompts in one message, and at most one request's more: 14 bytes each."""
 
 
 class Link(Protocol):
@@ -29,6 +34,23 @@ class Link(Protocol):
     def send(self, frontend: str, message: Outputs | Result) -> None: ...
     def set_load(self, stats: EngineStats, busy: bool) -> None: ...
     def drain(self) -> None: ...
+
+
+def parts(message: Outputs) -> Iterator[Outputs]:
+    """Messages that the link takes: a step may end the prompts of many requests that want them scored."""
+    if all(output.prompt_logprobs is None for output in message.outputs):
+        yield message
+        return
+    part: list[RequestOutput] = []
+    scores = 0
+    for output in message.outputs:
+        if part and scores >= MESSAGE_SCORES:
+            yield Outputs(part, message.stats)
+            part, scores = [], 0
+        part.append(output)
+        if (scored := output.prompt_logprobs) is not None:
+            scores += len(scored.token) + sum(map(len, scored.top))
+    yield Outputs(part, message.stats)
 
 
 class EngineLoop:
@@ -120,7 +142,8 @@ class EngineLoop:
 
     def _send(self, outputs: dict[str, Outputs]) -> None:
         for frontend, message in outputs.items():
-            self._link.send(frontend, message)
+            for part in parts(message):
+                self._link.send(frontend, part)
 
     # ----------------------------------------------------------------------------------------------------- drain
 
@@ -143,6 +166,7 @@ class EngineLoop:
         elapsed = time.monotonic() - self._drain_began
         if elapsed >= self._drain_timeout and self._core.has_work:
             reason = f"the engine shut down and the request did not finish within {self._drain_timeout:.0f} s"
-            log.warning("drain timeout: %d requests end with an error", self._core.fail_all(reason))
+            if failed := self._core.fail_all(reason):  # with overlapped steps the last one is yet to be waited for
+                log.warning("drain timeout: %d requests end with an error", failed)
             self._send(self._core.step())
         return not self._core.has_work and elapsed >= self._drain_settle

@@ -9,14 +9,42 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from kvasir.client.detokenizer import Detokenizer, TextStream
+from kvasir.client.errors import InvalidRequest
+from kvasir.client.input_processor import Prompted
+from kvasir.frontend.types.generation import GenerationRequest
 from kvasir.protocol import Logprobs
 
 LEAST: Final = -9999.0
-"""For the logarithm of zero, which JSON cannot say; OpenAI's value."""
+"""For the logarithm of zero and for NaN, which JSON cannot say; OpenAI's value. `max` keeps its first argument where
+the second is NaN: LEAST stands first."""
 INLINE_ENTRIES: Final = 4096
 """Log probabilities up to this many are written on the event loop (some milliseconds); more of them in a thread."""
 
+MOST_IN_ANSWER: Final = 1_000_000
+"""Log probabilities that one answer may hold: until it is sent each takes some 300 bytes."""
+
 Result = TypeVar("Result")
+
+
+def check_size(body: GenerationRequest, prompts: Sequence[Prompted], choices: int, bounded: bool) -> None:
+    """Of an answer with so many choices for each of its prompts. Raises InvalidRequest where it would hold too many
+    log probabilities. A stream holds none of its output; and one text that is `bounded` by nothing but the context
+    is expected to end before."""
+    of_prompts = of_output = 0
+    for prompted in prompts:
+        params = prompted.params
+        if params.prompt_logprobs is not None:
+            of_prompts += len(prompted.prompt_token_ids) * (params.prompt_logprobs + 1)
+        if params.logprobs is not None and not body.stream and (bounded or len(prompts) * choices > 1):
+            of_output += choices * params.max_tokens * (params.logprobs + 1)
+    if of_prompts + of_output > MOST_IN_ANSWER:
+        name = "logprobs" if body.prompt_logprobs is None or of_output > of_prompts else "prompt_logprobs"
+        cure = "a smaller max_tokens" if of_output > of_prompts else "shorter prompts"
+        raise InvalidRequest(
+            f"{name}: the answer would hold up to {of_prompts + of_output} log probabilities, more than "
+            f"{MOST_IN_ANSWER}: ask for fewer of the most likely tokens, fewer choices or {cure}",
+            name,
+        )
 
 
 async def written(entries: int, write: Callable[[], Result]) -> Result:
@@ -44,7 +72,7 @@ def of_chat(names: TokenNames, token_ids: Sequence[int], logprobs: Logprobs, top
     """`choice.logprobs` of a chat, with the `top` most likely tokens of each place."""
 
     def entry(token_id: int, logprob: float) -> dict[str, Any]:
-        return {"token": names.name(token_id), "logprob": max(logprob, LEAST), "bytes": names.bytes(token_id)}
+        return {"token": names.name(token_id), "logprob": max(LEAST, logprob), "bytes": names.bytes(token_id)}
 
     content = []
     for index, token_id in enumerate(token_ids):
@@ -57,7 +85,7 @@ def of_prompt(names: TokenNames, token_ids: Sequence[int], logprobs: Logprobs, t
     """`prompt_logprobs`: null for the first token, then by token id the token's own and the most likely ones."""
 
     def entry(token_id: int, logprob: float, rank: int) -> dict[str, Any]:
-        return {"logprob": max(logprob, LEAST), "rank": rank, "decoded_token": names.name(token_id)}
+        return {"logprob": max(LEAST, logprob), "rank": rank, "decoded_token": names.name(token_id)}
 
     result: list[Any] = [None]
     for index, token_id in enumerate(token_ids[1:]):
@@ -103,7 +131,7 @@ class CompletionLogprobs:
         unknown = [None] * len(token_ids)
         return {
             "tokens": [self._names.name(token_id) for token_id in token_ids],
-            "token_logprobs": unknown if logprobs is None else [max(each, LEAST) for each in logprobs.token],
+            "token_logprobs": unknown if logprobs is None else [max(LEAST, each) for each in logprobs.token],
             "top_logprobs": unknown if logprobs is None else self._likely(token_ids, logprobs),
             "text_offset": offsets,
         }
@@ -114,8 +142,8 @@ class CompletionLogprobs:
         for index, token_id in enumerate(token_ids):
             entries: dict[str, float] = {}
             for likely_id, logprob in zip(logprobs.top_ids[index][: self._top], logprobs.top[index], strict=False):
-                entries.setdefault(self._names.name(likely_id), max(logprob, LEAST))
-            entries.setdefault(self._names.name(token_id), max(logprobs.token[index], LEAST))
+                entries.setdefault(self._names.name(likely_id), max(LEAST, logprob))
+            entries.setdefault(self._names.name(token_id), max(LEAST, logprobs.token[index]))
             result.append(entries)
         return result
 

@@ -128,6 +128,26 @@ async def test_a_gap_in_the_middle_of_a_large_step_ends_all_requests_of_the_engi
             await request.collector.take()
 
 
+async def test_an_output_that_cannot_be_handled_costs_its_request_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken(Numbers):
+        def push(self, token_ids: list[int]) -> str:
+            raise ValueError("a defect")
+
+    bench = Bench()
+    broken, others = bench.add("broken"), [bench.add(str(n)) for n in range(2 * SLICE)]
+    monkeypatch.setattr(broken, "text", Broken())
+    bench.outputs.receive(ENGINE, [output("broken", 0, 1), *(output(str(n), 0, n) for n in range(2 * SLICE))])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    with pytest.raises(RequestFailed):
+        await broken.collector.take()
+    assert [each.output_token_ids for each in others] == [[n] for n in range(2 * SLICE)]
+    assert bench.aborted == ["broken"]
+    assert bench.journal.unfinished() == others
+
+
 async def test_outputs_of_an_older_attempt_of_another_engine_or_of_no_request_are_dropped() -> None:
     bench = Bench()
     request = bench.add("r")

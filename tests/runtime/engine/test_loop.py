@@ -7,14 +7,26 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from kvasir.engine import loop
 from kvasir.engine.link import FrontendLost, Received
 from kvasir.engine.loop import EngineLoop
 from kvasir.engine.status import EngineStatus
-from kvasir.protocol import Abort, Call, FinishReason, Outputs, Phase, Result
+from kvasir.protocol import (
+    Abort,
+    Call,
+    EngineStats,
+    FinishReason,
+    Logprobs,
+    Outputs,
+    Phase,
+    RequestOutput,
+    Result,
+)
 from runtime.engine.fakes import FRONTEND, CoreHarness, FakeLink, add_request, expected_output
 
 PROMPT = [5, 6, 7]
 WAIT = 10.0
+STATS = EngineStats(waiting=0, running=0, kv_blocks_used=0, step=1, preemptions=0)
 
 
 class Engine:
@@ -80,6 +92,20 @@ def test_a_request_that_comes_over_the_link_is_answered_over_the_link(engine):
     token_ids, last = engine.answer("a")
     assert token_ids == expected_output(PROMPT, 5)
     assert last.finish_reason is FinishReason.LENGTH
+
+
+def test_the_scores_of_many_prompts_leave_in_messages_that_the_link_takes(monkeypatch):
+    monkeypatch.setattr(loop, "MESSAGE_SCORES", 10)
+    scored = Logprobs([0.0] * 2, [1] * 2, [[1, 2]] * 2, [[0.0, 0.0]] * 2)  # six of them
+    outputs = [RequestOutput(str(n), 1, 0, [7], prompt_logprobs=None if n % 3 else scored) for n in range(12)]
+    sizes = [
+        [len(output.prompt_logprobs.token) for output in part.outputs if output.prompt_logprobs is not None]
+        for part in loop.parts(Outputs(outputs, STATS))
+    ]
+    assert sizes == [[2, 2], [2, 2], []]
+    assert [o for part in loop.parts(Outputs(outputs, STATS)) for o in part.outputs] == outputs
+    unscored = Outputs(outputs[1:3], STATS)
+    assert list(loop.parts(unscored)) == [unscored]
 
 
 def test_without_work_the_loop_sleeps(engine):

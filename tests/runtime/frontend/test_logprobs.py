@@ -1,9 +1,12 @@
 """Log probabilities in OpenAI's and vLLM's forms. The engine's are made up, see scripted.logprobs_of."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from kvasir.client.detokenizer import Detokenizer
+from kvasir.frontend import logprobs
 from kvasir.frontend.logprobs import CompletionLogprobs, TokenNames, of_chat
 from kvasir.frontend.types.answers import ChatAnswer, CompletionAnswer
 from kvasir.protocol import Logprobs
@@ -149,6 +152,40 @@ async def test_a_streamed_echo_comes_with_the_first_chunk_of_each_choice(fronten
         values = [value for choice in choices for value in choice["logprobs"]["token_logprobs"]]
         assert values[0] is None
         assert None not in values[1:]
+
+
+async def test_an_echo_that_shows_special_tokens_has_them_where_its_offsets_say(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        body = {"prompt": "A pod is", "echo": True, "logprobs": 0, "skip_special_tokens": False, "max_tokens": 50}
+        (choice,) = (await client.post(COMPLETIONS, json=body)).json()["choices"]
+    logprobs = choice["logprobs"]
+    assert choice["text"].startswith("<|begin|>A pod is")
+    for token, offset in zip(logprobs["tokens"][:-1], logprobs["text_offset"], strict=False):
+        assert choice["text"][offset:].startswith(token)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "param"),
+    [
+        (COMPLETIONS, {"prompt": [[5] * 25] * 10, "prompt_logprobs": 3}, "prompt_logprobs"),
+        (COMPLETIONS, {"prompt": [[5] * 25] * 10, "echo": True, "logprobs": 3, "max_tokens": 1}, "logprobs"),
+        (COMPLETIONS, {"prompt": "Hi", "logprobs": 3, "n": 5, "max_tokens": 51}, "logprobs"),
+        (CHAT, {"messages": QUESTION, "logprobs": True, "top_logprobs": 9, "max_tokens": 101}, "logprobs"),
+    ],
+)
+async def test_an_answer_with_more_logprobs_than_memory_is_good_for_is_refused_by_name(
+    frontend: Frontend, monkeypatch: pytest.MonkeyPatch, path: str, asked: dict[str, Any], param: str
+) -> None:
+    monkeypatch.setattr(logprobs, "MOST_IN_ANSWER", 999)
+    async with frontend.http() as client:
+        answer = await client.post(path, json=asked)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == param
+        assert "more than 999" in answer.json()["error"]["message"]
+        unbounded = {"messages": QUESTION, "logprobs": True, "top_logprobs": 9}  # ends long before the context does
+        assert (await client.post(CHAT, json=unbounded)).status_code == 200
+    if "prompt_logprobs" not in asked and not asked.get("echo"):
+        await events_of(frontend, path, **asked)  # a stream holds nothing
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -60,7 +60,7 @@ async def _prepare(service: Service, body: ChatRequest) -> Prompted:
     keep = body.kept_prompt_tokens(llm.max_model_len, max_tokens)
     prompt = await llm.input.render_chat(body.template_messages(), keep, **body.template_variables())
     try:
-        return llm.input.prepare(
+        prompted = llm.input.prepare(
             prompt,
             body,
             max_tokens=max_tokens,
@@ -74,6 +74,8 @@ async def _prepare(service: Service, body: ChatRequest) -> Prompted:
         elif error.param == "max_tokens" and newer:
             error.param = "max_completion_tokens"
         raise
+    logprobs.check_size(body, [prompted], body.n, bounded=max_tokens is not None)
+    return prompted
 
 
 async def _stream(generation: Generation, chunks: Chunks, writer: "_Writer") -> AsyncGenerator[bytes, None]:

@@ -80,6 +80,7 @@ async def _prepare(service: Service, body: CompletionRequest) -> list[_Prompt]:
     for prompt in prompts[1:]:
         await asyncio.sleep(0)  # others get their turn: there may be thousands
         prepared.append(await _prepare_one(service, body, prompt))
+    logprobs.check_size(body, [each.prompted for each in prepared], body.candidates, bounded=True)
     return prepared
 
 
@@ -104,7 +105,8 @@ async def _prepare_one(service: Service, body: CompletionRequest, prompt: str | 
     )
     if not body.echo:
         return _Prompt(prompted, "")
-    if isinstance(prompt, str) and keep is None:
+    as_tokens = body.add_special_tokens and not body.skip_special_tokens  # then the prompt's are seen, too
+    if isinstance(prompt, str) and keep is None and not as_tokens:
         return _Prompt(prompted, prompt)
     return _Prompt(prompted, await llm.input.detokenize(tokens, body.skip_special_tokens))
 
