@@ -11,14 +11,19 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from kvasir.frontend.errors import ApiError
+from kvasir.frontend.http_parser import HttpParser
 
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Of request line and headers. What comes in one piece may be larger: it is bounded by what a socket reads."""
+"""Of request line and headers, but for the piece they begin in: that is bounded by what a socket reads."""
+
+MAX_QUEUED: Final = 8
+"""Requests behind the one that is being answered while more is read: who does not read sees no client leave."""
 
 
 class Connection(HttpToolsProtocol):
@@ -26,10 +31,15 @@ class Connection(HttpToolsProtocol):
 
     def __init__(self, upload_timeout: float, stall_timeout: float, **uvicorns: Any) -> None:
         super().__init__(**uvicorns)
+        self.parser = HttpParser(self)  # type: ignore[assignment]  # all that is used of one
         self._upload_timeout = upload_timeout
         self._stall_timeout = stall_timeout
         self._upload_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
+        self._unread = 0
+        """Bytes that waited for the reader when it was last looked at."""
+        self._unanswered: list[RequestResponseCycle] = []
+        """Oldest first: the one that is being answered, and those behind it. `cycle` is the last that came."""
         self._receiving = False
         """A request began and has not come completely."""
         self._in_head = False
@@ -44,16 +54,15 @@ class Connection(HttpToolsProtocol):
         self._arm()
 
     def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
         super().data_received(data)
         if not self._receiving:
             return
         if self._upload_timer is None:
             self._arm()
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-                message = f"the request's line and headers are larger than {MAX_HEAD_BYTES} bytes: shorten them"
-                self._refuse(ApiError(431, message, code="headers_too_large"))
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            message = f"the request's line and headers are larger than {MAX_HEAD_BYTES} bytes: shorten them"
+            self._refuse(ApiError(431, message, code="headers_too_large"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -62,9 +71,16 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        paused = self.flow.read_paused
         super().on_headers_complete()
+        cycle = self.cycle
+        self._unanswered.append(cycle)
+        if not paused and len(self._unanswered) <= 1 + MAX_QUEUED:
+            self.flow.resume_reading()
         if not self.expect_100_continue and self.scope["method"] != "HEAD":
-            self.cycle.transport = _HeadWithBody(self.transport)  # type: ignore[assignment]  # all it uses of one
+            cycle.transport = _HeadWithBody(self.transport)  # type: ignore[assignment]  # all it uses of one
+        if self.scope["http_version"] == "1.0":
+            cycle.send = _Unchunked(cycle).send  # type: ignore[method-assign]
 
     def on_message_complete(self) -> None:
         self._receiving = self._warned = False
@@ -90,7 +106,7 @@ class Connection(HttpToolsProtocol):
             return
         if not self._receiving:  # it connected and never sent anything
             self.transport.close()
-        elif self.flow.read_paused:  # it is we who do not read: an earlier request is still being answered
+        elif self.flow.read_paused or self._is_answering_earlier():  # nobody waits for this one yet
             self._arm()
         elif not self._in_head:
             # The route that reads the body answers about now; the next time nobody waits for it any more.
@@ -98,17 +114,16 @@ class Connection(HttpToolsProtocol):
                 self.transport.abort()
             self._warned = True
             self._arm()
-        elif self.cycle is not None and not self.cycle.response_complete:  # an earlier answer is under way
-            self.transport.abort()
         else:
             message = f"the request's headers did not arrive within {self._upload_timeout:g} s (--upload-timeout)"
             self._refuse(ApiError(408, message, code="request_timeout"))
 
     def _refuse(self, error: ApiError) -> None:
         """Answer what no route sees, and close; nothing is said in the middle of an earlier answer."""
-        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+        if any(cycle.response_started for cycle in self._unanswered):
             self.transport.abort()
             return
+        self._end_unanswered()
         body = error.body()
         headers = [
             *self.server_state.default_headers,
@@ -123,9 +138,24 @@ class Connection(HttpToolsProtocol):
 
     # ------------------------------------------------------------------------------------------ answers
 
+    def on_response_complete(self) -> None:
+        self._unanswered = [cycle for cycle in self._unanswered if not cycle.response_complete]
+        super().on_response_complete()
+
+    def _is_answering_earlier(self) -> bool:
+        """Earlier than the request that is being received."""
+        return len(self._unanswered) > (0 if self._in_head else 1)
+
+    def _end_unanswered(self) -> None:
+        """Tell the routes that nobody reads their answers any more: uvicorn tells only the last one."""
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._unanswered.clear()
+
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stall_timer = self.loop.call_later(self._stall_timeout, self._reader_stalls)
+        self._watch_reader()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -136,10 +166,19 @@ class Connection(HttpToolsProtocol):
         if self._upload_timer is not None:
             self._upload_timer.cancel()
             self._upload_timer = None
+        self._end_unanswered()
+        self.parser.close()  # type: ignore[attr-defined]
         super().connection_lost(exc)
+
+    def _watch_reader(self) -> None:
+        self._unread = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(self._stall_timeout, self._reader_stalls)
 
     def _reader_stalls(self) -> None:
         self._stall_timer = None
+        if self.transport.get_write_buffer_size() < self._unread:  # it is slow, and goes on
+            self._watch_reader()
+            return
         log.info(
             "%s took nothing of its answer for %g s: its connection is closed", self.client, self._stall_timeout
         )
@@ -175,3 +214,21 @@ class _HeadWithBody:
         self.write = self._transport.write
         self._transport.writelines((self._head, piece))
         self._head = None
+
+
+class _Unchunked:
+    """Sends one answer to HTTP/1.0, which knows no chunks: one without a length ends with its connection."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._send = cycle.send
+        self._endless = False
+
+    async def send(self, message: ASGISendEvent) -> None:
+        if message["type"] == "http.response.start":
+            self._endless = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+            if self._endless:
+                self._cycle.chunked_encoding = False
+        elif self._endless and message["type"] == "http.response.body":
+            self._cycle.expected_content_length = len(message.get("body", b""))
+        await self._send(message)

@@ -12,6 +12,7 @@ from runtime.frontend.harness import Frontend, running_frontend
 from runtime.frontend.scripted import TIMEOUT
 
 SHORT = 0.2
+PROMPTS = 1000
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
 
 
@@ -104,20 +105,43 @@ async def test_a_request_that_waits_behind_a_long_answer_is_not_late(frontend: F
     writer.close()
 
 
+def send_for_a_long_answer(frontend: Frontend, stream: bool) -> socket.socket:
+    """More than the sockets between the two hold: the prompts come back in the answer. Blocks."""
+    host, port = frontend.url.removeprefix("http://").split(":")
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect((host, int(port)))
+    prompts = [[1000] * 1900] * PROMPTS
+    body = json.dumps({"prompt": prompts, "stream": stream, "max_tokens": 1, "return_token_ids": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    client.sendall(head + body)
+    frontend.engine.wait_requests(PROMPTS)
+    return client
+
+
 async def test_a_client_that_never_reads_is_cut_off_and_nothing_of_it_stays() -> None:
     async with running_frontend(stalled_reader_timeout=SHORT) as frontend:
-        host, port = frontend.url.removeprefix("http://").split(":")
-        client = socket.socket()
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.connect((host, int(port)))
-        # More than the sockets between the two hold: the prompts come back in the answer.
-        prompts = [[1000] * 1900] * 1000
-        body = json.dumps({"prompt": prompts, "stream": True, "max_tokens": 1, "return_token_ids": True}).encode()
-        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
-        await asyncio.to_thread(client.sendall, head + body)
-        await asyncio.to_thread(frontend.engine.wait_requests, len(prompts))
+        client = await asyncio.to_thread(send_for_a_long_answer, frontend, True)
         await frontend.idle()
         client.close()
+
+
+async def test_a_client_that_reads_slowly_is_not_cut_off_while_it_reads(frontend: Frontend) -> None:
+    client = await asyncio.to_thread(send_for_a_long_answer, frontend, False)
+    connection = connection_of(frontend)
+    async with asyncio.timeout(TIMEOUT):
+        while not connection.flow.write_paused:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0)
+        for _ in range(3):
+            while connection.transport.get_write_buffer_size() >= connection._unread:
+                await asyncio.to_thread(client.recv, 65536)
+            connection._reader_stalls()  # as if the time had passed
+            assert connection.flow.write_paused
+            assert not connection.transport.is_closing()
+        connection._reader_stalls()
+    assert connection.transport.is_closing()
+    await frontend.idle()
+    client.close()
 
 
 async def test_what_is_not_http_is_told_in_the_same_form(frontend: Frontend) -> None:
