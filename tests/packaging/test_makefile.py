@@ -1,5 +1,6 @@
-"""When make installs the package again: the code is only pointed at, the kernels are compiled."""
+"""When make installs the package again: the code is only pointed at, the kernels are compiled. And its help."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -39,3 +40,9 @@ def test_what_is_installed_is_not_installed_again(environment: Path) -> None:
 )
 def test_a_change_of_what_is_built_is_installed(environment: Path, path: str) -> None:
     assert would_do(environment, path).count("pip --disable-pip-version-check install") == 2
+
+
+def test_help_lists_every_target_with_a_description() -> None:
+    described = re.findall(r"^([^\s:]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"^  make (\S+)", told, re.MULTILINE) == described

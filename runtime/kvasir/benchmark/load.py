@@ -26,12 +26,17 @@ class Measured:
     model: str
     outcomes: list[Outcome]
     seconds: float
+    interrupted: bool = False
+    """By Ctrl-C: requests that were on their way have no outcome."""
 
 
 async def measure(
     url: str, api_key: str | None, workload: Workload, pace: Pace, progress: Callable[[int, int], None]
 ) -> Measured:
-    """`progress` is told the requests done and in all. Raises CommandFailed where no server answers."""
+    """`progress` is told the requests done and in all. A cancellation while it measures ends it with what there is.
+
+    Raises CommandFailed where no server answers.
+    """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     connector = aiohttp.TCPConnector(limit=0, force_close=pace.new_connections)
     timeout = aiohttp.ClientTimeout(total=pace.timeout)
@@ -48,8 +53,12 @@ async def measure(
 
         progress(0, len(todo))
         start = time.perf_counter()
-        await _send_all(todo, pace, workload.seed, one)
-        return Measured(model, outcomes, time.perf_counter() - start)
+        interrupted = False
+        try:
+            await _send_all(todo, pace, workload.seed, one)
+        except asyncio.CancelledError:
+            interrupted = True
+        return Measured(model, outcomes, time.perf_counter() - start, interrupted)
 
 
 def arrivals(rate: float | None, seed: int) -> Iterator[float]:

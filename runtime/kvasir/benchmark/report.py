@@ -1,6 +1,8 @@
 """The figures of a benchmark: percentiles, what `kvasir bench` prints and what it writes as JSON."""
 
+import errno
 import json
+import os
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,6 +70,20 @@ def time_lines(rows: Sequence[tuple[str, dict[str, float] | None]]) -> list[str]
         if values is not None:
             lines.append(f"{name:<11} ms " + "".join(f"{values[column]:9.1f}" for column in _COLUMNS))
     return lines
+
+
+def check_json(path: str) -> None:
+    """Before anything is measured: raises ConfigError where the file could not be written."""
+    file = Path(path)
+    problem = 0
+    if file.is_dir():
+        problem = errno.EISDIR
+    elif not file.parent.is_dir():
+        problem = errno.ENOENT
+    elif not os.access(file if file.exists() else file.parent, os.W_OK):
+        problem = errno.EACCES
+    if problem:
+        raise ConfigError(f"--json {path}: {os.strerror(problem)}")
 
 
 def write_json(path: str, figures: Figures) -> None:

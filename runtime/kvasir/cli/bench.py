@@ -6,12 +6,15 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from kvasir.benchmark.report import Figures, load_figures, load_lines, write_json
+from kvasir.benchmark.report import Figures, check_json, load_figures, load_lines, write_json
 from kvasir.benchmark.workload import OfflineWorkload, Pace, Workload
 from kvasir.cli import serve as serve_command
-from kvasir.cli.client import URL_HELP, add_api_key, base_url, default_url
+from kvasir.cli.client import URL_HELP, add_api_key, base_url, check_text, default_url
+from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.options import OptionParser, add_options, argument_type, from_args, parse_duration, parse_int
 from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
+from kvasir.config.variables import unknown_variables
+from kvasir.local.model import check_model
 from kvasir.observability.logging import setup_logging
 from kvasir.observability.progress import progress_bar
 
@@ -27,7 +30,9 @@ def parser() -> OptionParser:
         epilog="kvasir bench WHAT --help tells its options.",
     )
     result.set_defaults(measure=lambda args: _show_help(result))
-    commands = result.add_subparsers(title="what to measure", metavar="WHAT", parser_class=OptionParser)
+    commands = result.add_subparsers(
+        title="what to measure", metavar="WHAT", parser_class=OptionParser, prog="kvasir bench"
+    )
     _add_serve(commands)
     _add_throughput(commands)
     _add_latency(commands)
@@ -36,6 +41,8 @@ def parser() -> OptionParser:
 
 
 def run(args: argparse.Namespace) -> int:
+    if getattr(args, "json", None) is not None:
+        check_json(args.json)
     return int(args.measure(args))
 
 
@@ -66,14 +73,26 @@ def _serve(args: argparse.Namespace) -> int:
 
     from kvasir.benchmark.load import measure
 
+    check_text(args)
     workload, pace = from_args(Workload, args, environ={}), from_args(Pace, args, environ={})
     url = base_url(args.url)
     with progress_bar("requests") as progress, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         measured = runner.run(measure(url, args.api_key, workload, pace, progress))
-    figures = {"url": url, "model": measured.model, **load_figures(measured.outcomes, measured.seconds)}
+    if measured.interrupted and not measured.outcomes:
+        raise KeyboardInterrupt
+    figures = {
+        "url": url,
+        "model": measured.model,
+        "interrupted": measured.interrupted,
+        **load_figures(measured.outcomes, measured.seconds),
+    }
+    if measured.interrupted:
+        print("interrupted: these are the requests that had ended")
     _show(figures, load_lines(figures), args.json)
     for message in sorted({outcome.error for outcome in measured.outcomes if outcome.error}):
         print(f"failed: {message}", file=sys.stderr)
+    if measured.interrupted:
+        raise KeyboardInterrupt
     return 1 if figures["failed"] else 0
 
 
@@ -131,6 +150,7 @@ def _latency(args: argparse.Namespace) -> int:
 
 
 def _add_engine(parser: OptionParser) -> None:
+    parser.elsewhere = VLLM_OPTIONS
     parser.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
     add_options(parser, OfflineWorkload, "requests")
     add_options(parser, ModelConfig, "model", without=("served_model_name",))
@@ -141,6 +161,7 @@ def _add_engine(parser: OptionParser) -> None:
 
 
 def _engine_of(args: argparse.Namespace) -> EngineConfig:
+    _warn()
     return EngineConfig(
         model=from_args(ModelConfig, args, source=args.model, served_model_name=()),
         device=from_args(DeviceConfig, args),
@@ -176,6 +197,8 @@ def _startup(args: argparse.Namespace) -> int:
     from kvasir.benchmark.startup import measure_startups, startup_figures, startup_lines
 
     given = serve_command.settings_of(args)
+    _warn()
+    check_model(given.model.source, given.model.download_dir, given.model.max_model_len)
     server = dataclasses.replace(given.server, host="127.0.0.1", port=0)
     settings = dataclasses.replace(given, server=server)
     argv, env = serve_command.argv_of(settings), serve_command.environment_of(settings)
@@ -183,6 +206,11 @@ def _startup(args: argparse.Namespace) -> int:
     figures = startup_figures(measure_startups(argv, env, key, args.repeat, args.limit))
     _show(figures, startup_lines(figures), args.json)
     return 0
+
+
+def _warn() -> None:
+    for text in unknown_variables():
+        print(f"kvasir bench: warning: {text}", file=sys.stderr)
 
 
 def _add_json(parser: OptionParser) -> None:

@@ -10,7 +10,10 @@ from kvasir.cli.client import (
     add_request_options,
     add_server_options,
     base_url,
+    check_text,
     default_url,
+    parts,
+    read_input,
     request_fields,
 )
 from kvasir.config.options import CommandFailed, ConfigError, OptionParser
@@ -34,10 +37,11 @@ def parser() -> OptionParser:
 
 
 def run(args: argparse.Namespace) -> int:
+    check_text(args)
     with Server(base_url(args.url), args.api_key) as server:
         chat = Chat(server, args.model or server.first_model(), args.system, request_fields(args))
         if args.message is not None or not sys.stdin.isatty():
-            chat.ask(args.message if args.message is not None else sys.stdin.read())
+            chat.ask(args.message if args.message is not None else read_input())
             return 0
         return _dialogue(chat)
 
@@ -62,8 +66,7 @@ class Chat:
         answer: list[str] = []
         body = {"model": self._model, "messages": asked, **self._fields}
         for event in self._server.stream("/v1/chat/completions", body):
-            for choice in event["choices"]:
-                piece = choice["delta"].get("content") or ""
+            for piece in parts(event, lambda choice: str(choice["delta"].get("content") or "")):
                 answer.append(piece)
                 print(piece, end="", flush=True)
         print()
@@ -80,9 +83,13 @@ def _dialogue(chat: Chat) -> int:
     while True:
         try:
             text = input("\n> ").strip()
+            text.encode()
         except (EOFError, KeyboardInterrupt):
             print()
             return 0
+        except UnicodeError:
+            print("that was not UTF-8", file=sys.stderr)
+            continue
         if text in ("/quit", "/exit"):
             return 0
         if text == "/reset":

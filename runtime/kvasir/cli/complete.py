@@ -11,8 +11,11 @@ from kvasir.cli.client import (
     add_request_options,
     add_server_options,
     base_url,
+    check_text,
     default_url,
     looks_like_url,
+    parts,
+    read_input,
     request_fields,
 )
 from kvasir.config.options import ConfigError, OptionParser, argument_type, parse_int
@@ -46,6 +49,7 @@ def parser() -> OptionParser:
 
 
 def run(args: argparse.Namespace) -> int:
+    check_text(args)
     prompt = _prompt(args.prompt)
     is_url = looks_like_url(args.target)
     if not is_url and args.model:
@@ -65,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 def _prompt(given: str | None) -> str:
     if given is None and sys.stdin.isatty():
         raise ConfigError("there is no prompt: give one as an argument, or on standard input")
-    prompt = sys.stdin.read().removesuffix("\n") if given is None else given
+    prompt = read_input().removesuffix("\n") if given is None else given
     if not prompt:
         raise ConfigError("the prompt is empty")
     return prompt
@@ -76,10 +80,12 @@ def _print_stream(server: Server, body: dict[str, Any], count: int) -> None:
     texts = [""] * count
     try:
         for event in server.stream("/v1/completions", body):
-            for choice in event["choices"]:
-                texts[choice["index"]] += choice["text"]
-                if choice["index"] == 0:
-                    print(choice["text"], end="", flush=True)
+            for index, text in parts(
+                event, lambda choice: (range(count)[choice["index"]], str(choice["text"] or ""))
+            ):
+                texts[index] += text
+                if index == 0:
+                    print(text, end="", flush=True)
     finally:
         if texts[0] and not texts[0].endswith("\n"):
             print(flush=True)

@@ -1,7 +1,9 @@
 """`kvasir engine MODEL`: one data-parallel rank, what an engine pod runs."""
 
 import argparse
+import logging
 
+from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.settings import (
     CacheConfig,
@@ -14,6 +16,8 @@ from kvasir.config.settings import (
     ProcessConfig,
     SchedulerConfig,
 )
+from kvasir.config.variables import unknown_variables
+from kvasir.observability.logging import setup_logging
 
 
 def parser() -> OptionParser:
@@ -24,6 +28,7 @@ def parser() -> OptionParser:
         "frontends that --link names. Every option can also be given as an environment variable: "
         "--max-num-seqs as KVASIR_MAX_NUM_SEQS.",
     )
+    result.elsewhere = VLLM_OPTIONS
     result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
     add_options(result, ModelConfig, "model")
     add_options(result, DeviceConfig, "device")
@@ -56,6 +61,10 @@ def run(args: argparse.Namespace) -> int:
             "an engine needs --link, the addresses of its frontends; to serve a model on this machine use "
             "`kvasir serve MODEL`"
         )
+    process = config.process
+    setup_logging(f"engine-{config.parallel.data_parallel_rank}", process.log_level, process.log_format)
+    for text in unknown_variables():
+        logging.getLogger(__name__).warning(text)
     from kvasir.engine.process import run_engine
 
     return run_engine(config)

@@ -1,9 +1,13 @@
 """`kvasir frontend MODEL`: one API server, what a frontend pod runs."""
 
 import argparse
+import logging
 
+from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ProcessConfig, ServerConfig
+from kvasir.config.variables import unknown_variables
+from kvasir.observability.logging import setup_logging
 
 
 def parser() -> OptionParser:
@@ -13,6 +17,7 @@ def parser() -> OptionParser:
         description="Run one API server: OpenAI's HTTP API, tokenizer, routing. Engines connect to it at --link. "
         "Every option can also be given as an environment variable: --max-model-len as KVASIR_MAX_MODEL_LEN.",
     )
+    result.elsewhere = VLLM_OPTIONS
     result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
     add_options(result, ModelConfig, "model")
     add_options(result, ServerConfig, "HTTP server")
@@ -37,6 +42,9 @@ def run(args: argparse.Namespace) -> int:
             "a frontend needs one --link address to bind, for example tcp://0.0.0.0:5570; to serve a model on "
             "this machine use `kvasir serve MODEL`"
         )
+    setup_logging("frontend", config.process.log_level, config.process.log_format)
+    for text in unknown_variables():
+        logging.getLogger(__name__).warning(text)
     from kvasir.frontend.server import run_frontend
 
     return run_frontend(config)

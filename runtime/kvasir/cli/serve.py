@@ -2,9 +2,11 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args, option, parse_int, to_args
 from kvasir.config.settings import (
     CacheConfig,
@@ -16,6 +18,7 @@ from kvasir.config.settings import (
     SchedulerConfig,
     ServerConfig,
 )
+from kvasir.config.variables import unknown_variables
 from kvasir.local.gpus import take_gpus, visible_gpus
 from kvasir.local.model import check_model
 from kvasir.local.place import Place, open_place
@@ -66,6 +69,7 @@ def parser() -> OptionParser:
 
 def add_serve_options(parser: OptionParser, without: Collection[str] = ()) -> None:
     """Also for `kvasir bench startup`, which sets some options itself."""
+    parser.elsewhere = VLLM_OPTIONS
     parser.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
     add_options(parser, ServeConfig, "parallelism")
     add_options(parser, ModelConfig, "model")
@@ -80,7 +84,9 @@ def add_serve_options(parser: OptionParser, without: Collection[str] = ()) -> No
 
 def run(args: argparse.Namespace) -> int:
     settings = settings_of(args)
-    chats = check_model(settings.model.source, settings.model.download_dir)
+    for text in unknown_variables():
+        print(f"kvasir serve: warning: {text}", file=sys.stderr)
+    chats = check_model(settings.model.source, settings.model.download_dir, settings.model.max_model_len)
     place = open_place(
         name_of(settings.model.source),
         host=settings.server.host,

@@ -13,7 +13,10 @@ import math
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
+
+from kvasir.config import advice
 
 Config = TypeVar("Config")
 
@@ -33,18 +36,35 @@ class CommandFailed(Exception):
 class OptionParser(argparse.ArgumentParser):
     """argparse with this project's manners: no abbreviations, one-line errors, exit code 2."""
 
+    elsewhere: Mapping[str, str] = MappingProxyType({})  # what to tell of options that only other programs have
+    _words: Sequence[str] = ()
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._words = list(args or ())
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
-        given, known = "", list(self._option_string_actions)
-        if unknown := re.search(r"unrecognized arguments: (--[\w-]+)", message):
-            given = unknown[1]
-        elif choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            given, known = choice[1], re.findall(r"[\w-]+", choice[2])
-        close = difflib.get_close_matches(given, known, n=1)
-        meant = f" (did you mean {close[0]}?)" if close else ""
-        self.exit(2, f"{self.prog}: {message}{meant}\nSee {self.prog} --help.\n")
+        chosen = self._chosen()
+        self.exit(2, f"{chosen.prog}: {message}{chosen._advice(message)}\nSee {chosen.prog} --help.\n")
+
+    def _chosen(self) -> "OptionParser":
+        """The sub-command's parser: what it does not know, argparse has its parent tell."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                return next((action.choices[word] for word in self._words if word in action.choices), self)
+        return self
+
+    def _advice(self, message: str) -> str:
+        if unknown := re.search(r"unrecognized arguments: (-[\w-]+)", message):
+            return advice.for_option(unknown[1], list(self._option_string_actions), self.elsewhere)
+        if choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            close = difflib.get_close_matches(choice[1], re.findall(r"[\w-]+", choice[2]), n=1)
+            return f" (did you mean {close[0]}?)" if close else ""
+        many = [name for name, action in self._option_string_actions.items() if action.nargs == "+"]
+        return advice.for_missing(self._words, many) if "are required" in message else ""
 
 
 def option(
@@ -55,15 +75,24 @@ def option(
     choices: Sequence[str] | None = None,
     metavar: str | None = None,
     many: bool = False,
+    never_blank: bool = False,
 ) -> Any:
     """A dataclass field that is also a command-line option.
 
     `many` takes one or more values (comma-separated in the environment) into a tuple. A field whose default is a
-    bool becomes a pair of flags, --x and --no-x.
+    bool becomes a pair of flags, --x and --no-x. With `never_blank` a variable that is set and holds nothing is
+    refused, where else it is as good as none.
     """
     return dataclasses.field(
         default=default,
-        metadata={"help": help, "parse": parse, "choices": choices, "metavar": metavar, "many": many},
+        metadata={
+            "help": help,
+            "parse": parse,
+            "choices": choices,
+            "metavar": metavar,
+            "many": many,
+            "never_blank": never_blank,
+        },
     )
 
 
@@ -73,6 +102,11 @@ def flag_of(name: str) -> str:
 
 def variable_of(name: str) -> str:
     return "KVASIR_" + name.upper()
+
+
+def names_of(config: type[Any]) -> list[str]:
+    """The fields that are options."""
+    return [field.name for field in _options(config)]
 
 
 def add_options(
@@ -112,7 +146,7 @@ def from_args(
         if field.name in fixed:
             continue
         value = getattr(args, field.name, None)
-        if value is None and (text := environ.get(variable_of(field.name), "")) != "":
+        if value is None and (text := environ.get(variable_of(field.name))) is not None:
             value = _from_environment(field, text)
         if value is not None:
             values[field.name] = tuple(value) if field.metadata["many"] else value
@@ -177,7 +211,7 @@ class parse_int:  # lower case: used like the functions beside it
 
 @dataclasses.dataclass(frozen=True)
 class parse_number:
-    """A parser of numbers within bounds, both included."""
+    """A parser of finite numbers within bounds, both included."""
 
     minimum: float
     maximum: float = math.inf
@@ -187,7 +221,7 @@ class parse_number:
             value = float(text)
         except ValueError:
             raise ValueError(f"{text!r} is not a number") from None
-        if not self.minimum <= value <= self.maximum:  # nor is it where it is not a number (nan)
+        if not math.isfinite(value) or not self.minimum <= value <= self.maximum:
             bounds = f"at least {self.minimum:g}"
             if self.maximum < math.inf:
                 bounds = f"between {self.minimum:g} and {self.maximum:g}"
@@ -250,6 +284,10 @@ def _metavar_of(field: dataclasses.Field[Any]) -> str | None:
 
 def _from_environment(field: dataclasses.Field[Any], text: str) -> Any:
     meta = field.metadata
+    if meta["never_blank"] and not text.strip(" \t\r\n,"):
+        raise ConfigError(f"{variable_of(field.name)} is set and empty: give it a value, or unset it")
+    if text == "":
+        return None
     parse: Callable[[str], Any] = parse_bool if isinstance(field.default, bool) else meta["parse"]
     try:
         value = [parse(part) for part in text.split(",") if part] if meta["many"] else parse(text)

@@ -65,6 +65,8 @@ class ResolvedEngine:
     num_blocks: int | None
     """None: from the memory."""
     data_parallel_rank: int
+    data_parallel_size_local: int
+    """Ranks that share this machine's memory."""
 
     def __str__(self) -> str:
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in dataclasses.fields(self))
@@ -73,11 +75,8 @@ class ResolvedEngine:
 def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> ResolvedEngine:
     """Raises ConfigError where settings contradict each other, the model or the machine."""
     on_cpu = device.kind == "cpu"
+    check_context(config.model.max_model_len, model.max_model_len)
     max_model_len = config.model.max_model_len or model.max_model_len
-    if max_model_len > model.max_model_len:
-        raise ConfigError(
-            f"--max-model-len {max_model_len} is more than the model's own {model.max_model_len} positions"
-        )
     max_num_seqs = config.scheduler.max_num_seqs
     max_num_batched_tokens = config.scheduler.max_num_batched_tokens
     if max_num_batched_tokens is None:
@@ -100,7 +99,14 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         gpu_memory_utilization=config.cache.gpu_memory_utilization,
         num_blocks=config.cache.num_gpu_blocks_override,
         data_parallel_rank=config.parallel.data_parallel_rank,
+        data_parallel_size_local=config.parallel.data_parallel_size_local,
     )
+
+
+def check_context(asked: int | None, positions: int) -> None:
+    """Raises ConfigError for a --max-model-len that the model has no positions for."""
+    if asked is not None and asked > positions:
+        raise ConfigError(f"--max-model-len {asked} is more than the model's own {positions} positions")
 
 
 def _threads(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> int:

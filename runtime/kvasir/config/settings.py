@@ -107,7 +107,9 @@ class ParallelConfig:
     """This engine's place among the service's ranks."""
 
     data_parallel_rank: int = option(0, "this engine's rank", parse=parse_int(0))
-    data_parallel_size_local: int = option(1, "ranks on this machine: they share its CPU cores", parse=parse_int(1))
+    data_parallel_size_local: int = option(
+        1, "ranks on this machine: they share its CPU cores and its memory", parse=parse_int(1)
+    )
 
 
 @dataclass(frozen=True)
@@ -160,10 +162,14 @@ class ServerConfig:
         None, "serve on this inherited, already bound socket instead of host and port", parse=parse_int(0)
     )
     api_key: tuple[str, ...] = option(
-        (), "keys that clients must send as bearer tokens [default: none needed]", many=True, metavar="KEY"
+        (),
+        "keys that clients must send as bearer tokens [default: none needed]",
+        many=True,
+        metavar="KEY",
+        never_blank=True,
     )
     api_key_dir: str | None = option(
-        None, "directory whose files each hold an accepted key (a mounted Secret)", metavar="DIR"
+        None, "directory whose files each hold an accepted key (a mounted Secret)", metavar="DIR", never_blank=True
     )
     max_request_bytes: int = option(
         32 * 2**20, "largest request body [default: 32Mi]", parse=parse_size, metavar="SIZE"
@@ -226,6 +232,14 @@ class ServerConfig:
             if getattr(self, name) <= 0:
                 raise ConfigError(f"--{name.replace('_', '-')} 0: every client would be cut off; give 10s or more")
         self._check_origins()
+        self._check_keys()
+
+    def _check_keys(self) -> None:
+        """A variable that is not set must not take the lock off the door."""
+        if not all(key.strip() for key in self.api_key):
+            raise ConfigError("--api-key: a key is empty (is the variable set?)")
+        if self.api_key_dir is not None and not self.api_key_dir.strip():
+            raise ConfigError("--api-key-dir: the directory's name is empty (is the variable set?)")
 
     def _check_origins(self) -> None:
         for origin in self.allowed_origins:

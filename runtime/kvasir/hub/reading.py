@@ -2,17 +2,30 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from kvasir.hub.errors import HubError
+
+LFS_POINTER: Final = b"version https://git-lfs"
+"""How such a file begins."""
 
 
 def read_bytes(file: Path) -> bytes:
     """Raises HubError when the file cannot be read."""
     try:
-        return file.read_bytes()
+        content = file.read_bytes()
     except OSError as error:
         raise HubError(f"{file} cannot be read: {error.strerror or error}") from None
+    refuse_pointer(file, content)
+    return content
+
+
+def refuse_pointer(file: Path, content: bytes) -> None:
+    """Raises HubError where a clone without Git LFS left a note of the file in its place."""
+    if content.startswith(LFS_POINTER):
+        raise HubError(
+            f"{file} is a Git LFS pointer, not the file itself: run `git lfs pull` in the model's directory"
+        )
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvasir.hub.errors import HubError
-from kvasir.hub.reading import read_json
+from kvasir.hub.reading import LFS_POINTER, read_json, refuse_pointer
 
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.safetensors")
@@ -46,6 +46,8 @@ def check_safetensors(file: Path) -> int:
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:
+            refuse_pointer(file, stream.read(len(LFS_POINTER)))
+            stream.seek(0)
             start = stream.read(_LENGTH.size)
             if len(start) < _LENGTH.size:
                 raise _broken(file, f"it has {size} bytes" if size else "it is empty")

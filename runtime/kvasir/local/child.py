@@ -74,6 +74,10 @@ class Child:
 
     def last_lines(self, count: int = 12, size: int = 16384) -> list[str]:
         """The end of what this life printed; nothing if its log was deleted."""
+        return self.lines(size)[-count:]
+
+    def lines(self, size: int = 2**20) -> list[str]:
+        """What this life printed, of its last `size` bytes; nothing if its log was deleted."""
         try:
             log = self._log.open("rb")
         except FileNotFoundError:
@@ -83,7 +87,7 @@ class Child:
             start = min(max(self._log_start, end - size), end)
             log.seek(start)
             text = log.read(end - start).decode(errors="replace")
-        return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
+        return [line.rstrip() for line in text.splitlines() if line.strip()]
 
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):  # gone already

@@ -6,6 +6,7 @@ spawn ─► probe and look ─► it ends ─► pause (1 s, 2 s, … 30 s) ─
 """
 
 import asyncio
+import json
 import re
 import signal
 import time
@@ -89,7 +90,7 @@ class Keeper:
 
     async def _live(self, child: Child, began: float) -> str:
         """One life, to its end; returns why its health ended it, "" if it did not."""
-        looking = asyncio.create_task(self._follow_phases(began))
+        looking = asyncio.create_task(self._follow_phases(child, began))
         exited = asyncio.create_task(child.wait())
         stopped = asyncio.create_task(self._shutdown.stop.wait())
         ends: set[asyncio.Task[object]] = {exited, stopped}
@@ -109,11 +110,12 @@ class Keeper:
             for task in (looking, *ends):
                 task.cancel()
 
-    async def _follow_phases(self, began: float) -> None:
+    async def _follow_phases(self, child: Child, began: float) -> None:
         while True:
             if (seen := await self._prober.look()) is not None:
                 if seen.phase == LocalPhase.READY and self.state.ready_after is None:
                     self.state.ready_after = time.monotonic() - began
+                    self.state.warnings = warnings_of(child.lines())
                 self._enter(seen.phase, seen.message, seen.progress)
             await asyncio.sleep(self._spec.readiness.period if self.state.ready else self._timing.look)
 
@@ -142,6 +144,15 @@ def complaint(lines: Sequence[str]) -> str:
         if match := re.match(r"kvasir \w+: (.+)|\S+Z ERROR +\S+ (.+)", line):
             return match[1] or match[2]
     return lines[-1] if lines else "it said nothing"
+
+
+def warnings_of(lines: Sequence[str]) -> list[str]:
+    """What a log's lines of level WARNING say, each once; of either log format."""
+    matches = (
+        re.match(r'\S+Z WARNING +\S+ (.+)|\{.*"level": "warning",.*"message": ("(?:[^"\\]|\\.)*")', line)
+        for line in lines
+    )
+    return list(dict.fromkeys(match[1] or json.loads(match[2]) for match in matches if match))
 
 
 def _describe(code: int) -> str:

@@ -4,6 +4,7 @@
 back. The environments made here replace what pods get from Kubernetes.
 """
 
+import errno
 import os
 import random
 import socket
@@ -122,9 +123,11 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}; choose another --port"
-        ) from error
+        what = (error.strerror or str(error)).lower()
+        advice = "choose another --port"
+        if error.errno == errno.EADDRNOTAVAIL:
+            advice = f"--host {host} is no address of this machine: use 127.0.0.1, or 0.0.0.0 for all addresses"
+        raise ConfigError(f"cannot listen on {host}:{port}: {what}; {advice}") from error
     return listener
 
 

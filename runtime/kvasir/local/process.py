@@ -67,6 +67,8 @@ class ProcessState:
     pid: int | None = None
     last_lines: list[str] = field(default_factory=list)
     """The end of its log, after it failed."""
+    warnings: list[str] = field(default_factory=list)
+    """Of its log, up to when it was Ready."""
 
     @property
     def ready(self) -> bool:

@@ -73,7 +73,7 @@ class PlainScreen:
         self._welcome = welcome
         self._several = several
         self._shown: dict[str, str] = {}
-        self._failures = _Failures()
+        self._log_lines = _LogLines(several)
 
     def changed(self, state: ProcessState) -> None:
         title = title_of(state, self._several)
@@ -81,7 +81,7 @@ class PlainScreen:
         if self._shown.get(title) != line:
             self._shown[title] = line
             self.note(line)
-        for text in self._failures.lines(state):
+        for text in self._log_lines.lines(state):
             self.note(text)
 
     def serving(self) -> None:
@@ -103,14 +103,14 @@ class LiveScreen:
         self._welcome = welcome
         self._several = several
         self._states: dict[str, ProcessState] = {}
-        self._failures = _Failures()
+        self._log_lines = _LogLines(several)
         self._console = console or Console(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False)
         self._live.start()
 
     def changed(self, state: ProcessState) -> None:
         self._states[title_of(state, self._several)] = state
-        for line in self._failures.lines(state):
+        for line in self._log_lines.lines(state):
             self._console.print(Text(line, style="dim"), soft_wrap=True)
         self._live.update(self._table(), refresh=True)
 
@@ -139,13 +139,19 @@ class LiveScreen:
         return table
 
 
-class _Failures:
-    """The log's last lines of processes that failed; the same lines are shown once only."""
+class _LogLines:
+    """What is shown of the logs: warnings of the start, and the last lines of processes that failed. Each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, several: bool) -> None:
+        self._several = several
         self._last: list[str] = []
+        self._warnings: set[str] = set()
 
     def lines(self, state: ProcessState) -> Iterator[str]:
+        for warning in state.warnings:
+            if warning not in self._warnings:
+                self._warnings.add(warning)
+                yield f"{title_of(state, self._several)}: warning: {warning}"
         if state.phase == LocalPhase.RESTARTING and state.last_lines != self._last:
             self._last = state.last_lines
             yield from (f"  {line}" for line in state.last_lines)

@@ -60,6 +60,38 @@ def test_a_terminal_gets_a_progress_bar(server: FakeServer) -> None:
     assert terminal.exitstatus == 0
 
 
+def test_ctrl_c_shows_what_was_measured(server: FakeServer, tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    argv = ["bench", "serve", server.address, "--requests", "5000", "--request-rate", "50", "--json", str(file)]
+    terminal = pexpect.spawn(sys.executable, ["-m", "kvasir.cli.main", *argv], timeout=60, encoding="utf-8")
+    terminal.expect(r"requests.* [1-9]\d*/5000")
+    terminal.sendintr()
+    terminal.expect("interrupted: these are the requests that had ended")
+    terminal.expect(r"[1-9]\d* finished, 0 hung up, 0 failed")
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    assert terminal.exitstatus == 130
+    figures = json.loads(file.read_text())
+    assert figures["interrupted"]
+    assert figures["finished"] == figures["requests"] < 5000
+
+
+@pytest.mark.parametrize("file", ["none/figures.json", "."])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_asked(
+    file: str, server: FakeServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["bench", "serve", server.address, "--json", str(tmp_path / file)]) == 2
+    assert capfd.readouterr().err.startswith(f"kvasir bench: --json {tmp_path / file}: ")
+    assert server.bodies == []
+
+
+def test_a_bad_option_is_told_in_the_name_of_what_is_measured(capfd: pytest.CaptureFixture[str]) -> None:
+    for argv in (["--batch-size", "0"], ["--batch-sise", "1"]):
+        with pytest.raises(SystemExit):
+            main.main(["bench", "latency", "demo://", *argv])
+        assert capfd.readouterr().err.startswith("kvasir bench latency: ")
+
+
 def test_a_key_and_a_model_are_sent(server: FakeServer, tmp_path: Path) -> None:
     bench(tmp_path, "serve", server.address, "--requests", "1", "--api-key", "k", "--model", "other")
     assert set(server.keys) == {b"Bearer k"}
@@ -115,7 +147,7 @@ def test_latency_times_batches(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         (["throughput", *ENGINE, "--output-len", "999999"], "--input-len 9 and --output-len 999999 are 1000008"),
         (["latency", *ENGINE, "--batch-size", "65"], "--batch-size 65: the engine takes 64 requests"),
         (["throughput", "/no/such/model"], "/no/such/model does not exist"),
-        (["startup", "/no/such/model"], "/no/such/model does not exist"),
+        (["startup", "/no/such/model"], "kvasir bench: model not found: /no/such/model does not exist"),
     ],
 )
 def test_what_cannot_be_measured_is_told_in_words(

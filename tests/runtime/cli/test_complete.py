@@ -59,6 +59,33 @@ def test_json_prints_the_whole_answer(server: FakeServer, capfd: pytest.CaptureF
     assert "stream" not in server.bodies[0]
 
 
+def test_an_answer_that_is_no_json_is_one_line(server: FakeServer, capfd: pytest.CaptureFixture[str]) -> None:
+    server.answers[PATH] = (200, b"<html>\nlog in first</html>")
+    assert main.main(["complete", server.address, "x", "--json"]) == 1
+    told = capfd.readouterr().err
+    assert told == (
+        "kvasir complete: the server does not answer as an OpenAI server does: '<html> log in first</html>'\n"
+    )
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+@pytest.mark.parametrize("command", ["complete", "chat"])
+def test_input_that_is_not_utf_8_is_one_line(
+    command: str,
+    errors: str,
+    server: FakeServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b"caf\xe9"), encoding="utf-8", errors=errors)
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert main.main([command, server.address]) == 2
+    told = capfd.readouterr().err
+    assert told.startswith(f"kvasir {command}: standard input is not UTF-8")
+    assert told.count("\n") == 1
+    assert server.bodies == []
+
+
 ERROR = b'{"error": {"message": "top_p must be at most 1"}}'
 
 
@@ -70,6 +97,16 @@ ERROR = b'{"error": {"message": "top_p must be at most 1"}}'
         ((429, ERROR), 1, "429: top_p must be at most 1"),
         ((503, b"busy"), 1, "503: busy"),
         ((200, sse(text_chunk("a"), {"error": {"message": "engine lost"}})), 1, "engine lost"),
+        ((200, sse(text_chunk("a")) + b"data: <html>\n\n"), 0, ""),
+        (
+            (200, sse(text_chunk("a"), done=False) + b"data: <html>\n\n"),
+            1,
+            "does not answer as an OpenAI server does",
+        ),
+        ((200, sse(text_chunk("a"), done=False) + b"data: []\n\n"), 1, "does not answer as an OpenAI server does"),
+        ((200, sse(text_chunk("a"), {"text": "b"})), 1, "does not answer as an OpenAI server does"),
+        ((200, sse(text_chunk("a"), text_chunk("b", 7))), 1, "does not answer as an OpenAI server does"),
+        ((200, sse(text_chunk("a"), {"error": "engine lost"})), 1, "engine lost"),
         ((200, sse(text_chunk("a"), done=False)), 1, "ended the stream in the middle of the answer"),
     ],
 )
@@ -89,6 +126,11 @@ def test_the_exit_code_tells_whose_mistake_it_was(
     [
         (["demo", "x", "--model", "other"], "give one model, or a URL and --model"),
         (["127.0.0.1:9", ""], "the prompt is empty"),
+        (["127.0.0.1:9", "x", "--temperature", "nan"], "--temperature: nan is out of range: give at least 0"),
+        (["127.0.0.1:9", "x", "--top-p", "inf"], "--top-p: inf is out of range: give at least 0"),
+        (["127.0.0.1:9", "caf\udce9"], "prompt is not UTF-8"),
+        (["127.0.0.1:9", "x", "--stop", "y", "--stop", "caf\udce9"], "stop is not UTF-8"),
+        (["127.0.0.1:9", "x", "--api-key", "caf\udce9"], "api-key is not UTF-8"),
         (["127.0.0.1:9", "x", "--max-tokens", "0"], "--max-tokens: 0 is out of range: give at least 1"),
     ],
 )

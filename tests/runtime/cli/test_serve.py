@@ -1,6 +1,8 @@
 """`kvasir serve`: its options reach the processes they are for, and mistakes end it before anything is started."""
 
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from kvasir.cli import engine as engine_command
 from kvasir.cli import frontend as frontend_command
 from kvasir.cli import main, serve
 from kvasir.config.options import ConfigError
+from kvasir.hub.source import fetch
 from kvasir.local.place import Place, open_place
 from kvasir.local.process import ProcessSpec
 
@@ -106,7 +109,14 @@ def test_a_key_with_a_comma_is_refused(place: Place) -> None:
     ("argv", "message"),
     [
         (["demo://", "--max-num-seq", "3"], "unrecognized arguments: --max-num-seq 3"),
-        (["demo://", "--tensor-parallel-size", "2"], "unrecognized arguments: --tensor-parallel-size 2"),
+        (["demo://", "--tensor-parallel-size", "2"], "--tensor-parallel-size is not supported yet"),
+        (["--api-key", "k", "demo://"], "--api-key takes several values, and took demo:// too"),
+        (["demo://", "--api-key", ""], "--api-key: a key is empty (is the variable set?)"),
+        (["demo://", "--api-key-dir", ""], "--api-key-dir: the directory's name is empty (is the variable set?)"),
+        (
+            ["demo://", "--max-model-len", "9999"],
+            "--max-model-len 9999 is more than the model's own 2048 positions",
+        ),
         (["demo://", "--link", "ipc:///x"], "unrecognized arguments: --link"),
         (["demo://", "--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
         (["demo://", "--data-parallel-size", "0"], "0 is out of range"),
@@ -129,6 +139,42 @@ def test_mistakes_are_told_in_a_line_before_anything_is_started(
     assert code == 2
     assert message in captured.err
     assert "Traceback" not in captured.err
+
+
+def test_a_directory_without_weights_is_told_before_anything_is_started(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "run_services", lambda services: pytest.fail("it was started"))
+    model = tmp_path / "model"
+    shutil.copytree(fetch("demo://", weights=False), model)
+    for file in model.glob("*.safetensors"):
+        file.unlink()
+    assert main.main(["serve", str(model)]) == 2
+    assert capfd.readouterr().err.startswith(f"kvasir serve: {model} holds no weights")
+
+
+def test_a_quantised_model_is_told_before_anything_is_started(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "run_services", lambda services: pytest.fail("it was started"))
+    model = tmp_path / "model"
+    shutil.copytree(fetch("demo://", weights=False), model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "awq"}}))
+    assert main.main(["serve", str(model)]) == 2
+    assert "quantization_config: quantised checkpoints are not supported" in capfd.readouterr().err
+
+
+def test_a_misspelt_variable_is_a_warning(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "run_services", lambda services: None)
+    monkeypatch.setenv("KVASIR_MAX_NUM_SEQ", "3")
+    assert main.main(["serve", "demo://", "--device", "cpu", "--port", "0"]) == 0
+    assert capfd.readouterr().err == (
+        "kvasir serve: warning: KVASIR_MAX_NUM_SEQ is no setting of Kvasir and has no effect "
+        "(did you mean KVASIR_MAX_NUM_SEQS?)\n"
+    )
 
 
 def test_a_port_in_use_is_told(place: Place, capfd: pytest.CaptureFixture[str]) -> None:

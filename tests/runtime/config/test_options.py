@@ -1,10 +1,12 @@
 """How settings are read: precedence, refusals by name, and the round trip to a command line."""
 
+import argparse
 import re
 from dataclasses import dataclass
 
 import pytest
 
+from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.options import (
     ConfigError,
     OptionParser,
@@ -19,6 +21,7 @@ from kvasir.config.options import (
     to_args,
 )
 from kvasir.config.settings import LinkConfig, SchedulerConfig, ServerConfig
+from kvasir.config.variables import KNOWN, unknown_variables
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,9 @@ def test_an_empty_variable_is_as_good_as_none() -> None:
         (["--max-num-seqs", "many"], "--max-num-seqs: 'many' is not a whole number"),
         (["--dtype", "int3"], "--dtype: invalid choice: 'int3' (choose from auto, float32)"),
         (["--max-num", "3"], "unrecognized arguments: --max-num 3 (did you mean --max-num-seqs?)"),
+        (["--max_num_seqs", "3"], "(did you mean --max-num-seqs?)"),
         (["--tensor-parallel-size", "2"], "unrecognized arguments: --tensor-parallel-size 2\n"),
+        (["--disable-verbose"], "unrecognized arguments: --disable-verbose\n"),
         (["--timeout", "soon"], "--timeout: 'soon' is not a duration"),
     ],
 )
@@ -142,6 +147,7 @@ def test_bad_fractions(text: str) -> None:
         (parse_number(0, 1), "1.5", "1.5 is out of range: give between 0 and 1"),
         (parse_number(0), "-1", "-1 is out of range: give at least 0"),
         (parse_number(0), "nan", "nan is out of range"),
+        (parse_number(0), "inf", "inf is out of range"),
         (parse_number(0), "x", "'x' is not a number"),
     ],
 )
@@ -155,3 +161,65 @@ def test_a_word_that_is_nearly_one_of_the_choices_is_suggested(capsys: pytest.Ca
     with pytest.raises(SystemExit):
         read("--dtype", "flaot32")
     assert "(did you mean float32?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--tensor-parallel-size", "(--tensor-parallel-size is not supported yet)"),
+        ("--tensor-paralel-size", "(did you mean --tensor-parallel-size? It is not supported yet)"),
+        ("--disable-log-requests", "(--disable-log-requests is --no-log-requests here)"),
+        ("--max-num-sqes", "(did you mean --max-num-seqs?)"),
+    ],
+)
+def test_what_vllm_has_and_this_has_not_is_told_as_that(
+    given: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = OptionParser(prog="sample")
+    parser.elsewhere = VLLM_OPTIONS
+    add_options(parser, Sample, "sample")
+    with pytest.raises(SystemExit):
+        parser.parse_args([given])
+    assert message in capsys.readouterr().err
+
+
+def test_an_argument_that_an_option_of_several_values_took_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = OptionParser(prog="sample")
+    parser.add_argument("model", metavar="MODEL")
+    add_options(parser, Sample, "sample")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--name", "k", "demo://", "--verbose"])
+    assert (
+        "(--name takes several values, and took demo:// too: write that before --name)" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("blank", ["", " ", ",", " , "])
+def test_a_blank_key_does_not_take_the_lock_off_the_door(blank: str) -> None:
+    for variable in ("KVASIR_API_KEY", "KVASIR_API_KEY_DIR"):
+        with pytest.raises(ConfigError, match=f"{variable} is set and empty"):
+            from_args(ServerConfig, argparse.Namespace(), {variable: blank})
+    for key in ({"api_key": ("key", " ")}, {"api_key": ("",)}):
+        with pytest.raises(ConfigError, match="--api-key: a key is empty"):
+            ServerConfig(**key)
+    with pytest.raises(ConfigError, match="--api-key-dir: the directory's name is empty"):
+        ServerConfig(api_key_dir="")
+
+
+def test_a_misspelt_variable_is_told_and_what_kubernetes_sets_is_not() -> None:
+    of_services = {
+        "KVASIR_SERVICE_HOST": "10.0.0.1",
+        "KVASIR_SERVICE_PORT": "80",
+        "KVASIR_PORT": "tcp://10.0.0.1:80",
+        "KVASIR_FRONTEND_SERVICE_HOST": "10.0.0.2",
+        "KVASIR_FRONTEND_SERVICE_PORT_HTTP": "80",
+        "KVASIR_FRONTEND_PORT": "tcp://10.0.0.2:80",
+        "KVASIR_FRONTEND_PORT_80_TCP": "tcp://10.0.0.2:80",
+        "KVASIR_FRONTEND_PORT_80_TCP_PROTO": "tcp",
+    }
+    misspelt = {"KVASIR_MAX_NUM_SEQ": "3", "KVASIR_OPS_PROT": "1", "KVASIR_XYZ": "", "OTHER": "1"}
+    assert unknown_variables({**dict.fromkeys(KNOWN, "1"), **of_services, **misspelt}) == [
+        "KVASIR_MAX_NUM_SEQ is no setting of Kvasir and has no effect (did you mean KVASIR_MAX_NUM_SEQS?)",
+        "KVASIR_OPS_PROT is no setting of Kvasir and has no effect (did you mean KVASIR_OPS_PORT?)",
+        "KVASIR_XYZ is no setting of Kvasir and has no effect",
+    ]

@@ -48,6 +48,12 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "Hi", "top_k": -2}, "top_k", "-1"),
     ({"prompt": "Hi", "seed": 2**63}, "seed", "64 bits"),
     ({"prompt": "Hi", "seed": 1.5}, "seed", "got a number"),
+    ({"prompt": "Hi", "max_tokens": 2**64}, "max_tokens", "out of range: integers have at most 64 bits"),
+    (
+        {"prompt": "Hi", "stop_token_ids": [2**64]},
+        "stop_token_ids[0]",
+        "out of range: integers have at most 64 bits",
+    ),
     ({"prompt": "Hi", "stop_token_ids": [10**6]}, "stop_token_ids", "1000000"),
     ({"prompt": "Hi", "stream": "yes"}, "stream", "expected a boolean, got a string"),
     ({"prompt": "Hi", "stream_options": True}, "stream_options", "expected an object"),

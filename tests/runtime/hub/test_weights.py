@@ -119,7 +119,6 @@ def test_directory_without_safetensors_says_what_is_read(tmp_path: Path, name: s
         (b"\x01\x02\x03", "it has 3 bytes"),
         (bytes(8), "its header is not JSON"),
         (b"<!DOCTYPE html><html>Not Found</html>", "its header would be"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "its header would be"),
         (WHOLE[:20], "its header would be"),
         (WHOLE[:-1], "it was cut off: the tensors take 16 bytes and there are 15"),
         (WHOLE + b"x", "it is too long"),
@@ -158,3 +157,10 @@ def test_no_damage_gives_anything_but_the_right_size_or_an_error_for_people(
     file.write_bytes(damaged[:cut])
     with suppress(HubError):
         assert check_safetensors(file) == 16
+
+
+def test_a_git_lfs_pointer_is_told_with_what_brings_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 1\n")
+    with pytest.raises(HubError, match="is a Git LFS pointer, not the file itself: run `git lfs pull`"):
+        weight_files(tmp_path)

@@ -61,6 +61,11 @@ def test_an_unknown_host_is_told() -> None:
         open_place("demo", host="not a host", port=0, frontends=1, engines=1)
 
 
+def test_an_address_of_another_machine_is_told_as_that() -> None:
+    with pytest.raises(ConfigError, match=r"--host 192\.0\.2\.1 is no address of this machine: use 127\.0\.0\.1"):
+        open_place("demo", host="192.0.2.1", port=0, frontends=1, engines=1)
+
+
 def test_clients_wait_instead_of_being_refused_while_the_frontend_starts(place: Place) -> None:
     with socket.create_connection(place.listener.getsockname(), timeout=5):
         pass

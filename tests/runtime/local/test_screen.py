@@ -60,6 +60,19 @@ def test_the_same_failure_is_shown_once_and_every_restart_is_told(capsys: pytest
     ]
 
 
+def test_warnings_of_the_logs_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = PlainScreen([], several=False)
+    for name in ("engine-0", "engine-1", "engine-1"):
+        ready = state(name)
+        ready.phase, ready.warnings = LocalPhase.READY, ["the context is limited"]
+        screen.changed(ready)
+    assert capsys.readouterr().out.splitlines() == [
+        "rank 0: Ready",
+        "rank 0: warning: the context is limited",
+        "rank 1: Ready",
+    ]
+
+
 def test_live_screen_draws_a_row_per_process_in_order() -> None:
     output = io.StringIO()
     screen = LiveScreen([], several=False, console=Console(file=output, force_terminal=True, width=80))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kvasir.config.options import ConfigError
-from kvasir.local.keeper import Timing, complaint
+from kvasir.local.keeper import Timing, complaint, warnings_of
 from kvasir.local.process import Probe, ProcessSpec, ProcessState
 from kvasir.local.supervisor import ProcessFailed, Supervisor
 
@@ -189,6 +189,12 @@ async def test_a_users_mistake_ends_everything_with_its_message(tmp_path: Path) 
 )
 def test_the_error_is_found_in_the_last_lines(lines: list[str], error: str) -> None:
     assert complaint(lines) == error
+
+
+def test_warnings_are_found_in_either_form_of_the_log() -> None:
+    lines = ["2026-11-22T06:27:34.9Z WARNING engine-0 careful", "2026-11-22T06:27:34.9Z INFO    engine-0 fine"]
+    lines += ['{"level": "warning", "logger": "x", "message": "a \\"b\\""}', "WARNING of another library", lines[0]]
+    assert warnings_of(lines) == ["careful", 'a "b"']
 
 
 async def test_logs_deleted_meanwhile_do_not_end_the_services(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def parse(body: Mapping[str, Any], schema: Schema[Request]) -> Request:
     try:
         return msgspec.convert(_clean(body, schema, ""), schema.struct)
     except msgspec.ValidationError as error:
-        raise _explain(str(error)) from None
+        raise _explain(str(error), body) from None
 
 
 def _clean(body: Mapping[str, Any], schema: Schema[Any], path: str) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _suggestion(name: str, schema: Schema[Any]) -> str:
     return f": did you mean {close[0]}?" if close else ""
 
 
-def _explain(message: str) -> ApiError:
+def _explain(message: str, body: Mapping[str, Any]) -> ApiError:
     """The decoder's message with the field's name in front and JSON's names for types."""
     text, _, place = message.partition(" - at `$")
     path = place.rstrip("`").lstrip(".")
@@ -110,4 +110,13 @@ def _explain(message: str) -> ApiError:
         return bad_field(path, f"{path} is missing")
     text = re.sub(r"`([\w| ]+)`", lambda m: " or ".join(_JSON_NAMES.get(n, n) for n in m[1].split(" | ")), text)
     text = text[:1].lower() + text[1:]
+    if "an integer" in text and text.endswith("got a number") and _has_huge(body.get(re.split(r"\W", path)[0])):
+        text = "out of range: integers have at most 64 bits"
     return bad_field(path or None, f"{path}: {text}" if path else text)
+
+
+def _has_huge(value: Any) -> bool:
+    """An integer of more than 64 bits, which JSON's reader made a float of."""
+    if isinstance(value, list | dict):
+        return any(map(_has_huge, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, float) and abs(value) >= 2**63
