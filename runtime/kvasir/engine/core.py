@@ -137,6 +137,10 @@ class EngineCore:
             preemptions=scheduler.num_preemptions,
         )
 
+    def work_ahead(self) -> bool:
+        """Some milliseconds of what can be done before there is work; False: nothing is left."""
+        return self._executor.work_ahead()
+
     def check_idle(self) -> None:
         """What must hold when there is no work. Raises AssertionError."""
         self.scheduler.check_idle()

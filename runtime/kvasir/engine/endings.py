@@ -1,9 +1,16 @@
 """When a request is over, and what its outputs say; asked by the scheduler for every token."""
 
+import logging
 from collections.abc import Collection
+from typing import Final
 
 from kvasir.engine.request import FINISH_REASONS, EngineRequest, RequestStatus
-from kvasir.protocol import Logprobs, RequestOutput
+from kvasir.link.sockets import SeldomLog
+from kvasir.protocol import FinishReason, Logprobs, RequestOutput
+
+log = logging.getLogger(__name__)
+
+NAN_COMPUTED: Final = "the model computed NaN: its weights or its precision are broken"
 
 
 class Endings:
@@ -12,6 +19,7 @@ class Endings:
     def __init__(self, eos_token_ids: Collection[int], max_model_len: int) -> None:
         self._eos_token_ids = frozenset(eos_token_ids)
         self._max_model_len = max_model_len
+        self._seldom = SeldomLog(log)
 
     def status_of(self, request: EngineRequest) -> RequestStatus:
         """The status that the request has with its last output token: as before, STOPPED or LENGTH."""
@@ -54,6 +62,22 @@ class Endings:
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=num_cached_tokens,
             queue_seconds=None if num_cached_tokens is None else request.queue_seconds,
+        )
+
+    def broken_off(self, request: EngineRequest) -> RequestOutput:
+        """For a request that has no next token, because the model says NaN."""
+        self._seldom.warning(
+            f"request {request.request_id} ends with an error: {NAN_COMPUTED}: check the checkpoint, or try "
+            "another --dtype (float16 ends at 65,504, bfloat16 and float32 do not)",
+            about="NaN",
+        )
+        return RequestOutput(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            position=request.num_output_tokens,
+            token_ids=[],
+            finish_reason=FinishReason.ERROR,
+            error=NAN_COMPUTED,
         )
 
     def _stop_token(self, request: EngineRequest) -> int | None:

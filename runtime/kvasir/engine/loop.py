@@ -102,6 +102,8 @@ class EngineLoop:
         if may_wait and not self._core.has_work:
             self._core.check_idle()
             self._show_load()
+            while self._drain_began is None and self._link.inbox.empty() and self._core.work_ahead():
+                pass  # in small pieces: a message waits for one of them at most
             self._wait_for_message()
         while True:
             try:
@@ -166,7 +168,7 @@ class EngineLoop:
         elapsed = time.monotonic() - self._drain_began
         if elapsed >= self._drain_timeout and self._core.has_work:
             reason = f"the engine shut down and the request did not finish within {self._drain_timeout:.0f} s"
-            if failed := self._core.fail_all(reason):  # with overlapped steps the last one is yet to be waited for
+            if failed := self._core.fail_all(reason):  # 0: a row is left to free, or a last step to wait for
                 log.warning("drain timeout: %d requests end with an error", failed)
             self._send(self._core.step())
         return not self._core.has_work and elapsed >= self._drain_settle

@@ -45,6 +45,13 @@ class PrefixCache:
         if block_hash is not None:
             del self._block_of[block_hash]
 
+    def drop(self, hashes: Iterable[bytes]) -> None:
+        """Content of these hashes is not to be found any more."""
+        for block_hash in hashes:
+            block_id = self._block_of.pop(block_hash, None)
+            if block_id is not None:
+                del self._hash_of[block_id]
+
     def clear(self) -> None:
         self._block_of.clear()
         self._hash_of.clear()

@@ -106,6 +106,11 @@ class RequestBlocks:
         request.block_ids = []
         request.num_known_blocks = 0
 
+    def distrust(self, request: EngineRequest) -> None:
+        """Nobody is to find what the request computed, nor what it found: the fault may have come from there."""
+        if self._cache is not None:
+            self._cache.drop(request.block_hashes)
+
     # ------------------------------------------------------------------------------------------- the whole cache
 
     def reset_prefix_cache(self) -> None:

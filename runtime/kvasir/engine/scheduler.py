@@ -27,7 +27,7 @@ from kvasir.engine.request import EngineRequest, RequestStatus
 from kvasir.engine.request_blocks import RequestBlocks, longest_sequence
 from kvasir.engine.service_order import ServiceOrder
 from kvasir.protocol import RequestOutput
-from kvasir.worker.step import NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.step import NAN_TOKEN, NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
 
 
 class RequestRefused(ValueError):
@@ -231,7 +231,8 @@ class Scheduler:
                     f"{request.num_tokens} tokens computed"
                 )
             if samples:
-                answer = self._append(request, token_id, output, place)
+                broken = token_id == NAN_TOKEN
+                answer = self._break_off(request) if broken else self._append(request, token_id, output, place)
                 outputs.setdefault(request.frontend, []).append(answer)
         return outputs
 
@@ -256,6 +257,12 @@ class Scheduler:
             prompt_logprobs=output.prompt_logprobs.get(place) if position == 0 else None,
             num_cached_tokens=request.num_cached_tokens if is_first else None,
         )
+
+    def _break_off(self, request: EngineRequest) -> RequestOutput:
+        """There is no next token: the model says NaN, and so it would after every other."""
+        self.blocks.distrust(request)
+        self._finish(request, RequestStatus.ABORTED)
+        return self._endings.broken_off(request)
 
     def check_idle(self) -> None:
         """Raises AssertionError where anything is left although there is no work."""

@@ -10,10 +10,11 @@ import logging
 import sys
 import threading
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import kvasir
-from kvasir.engine.step_trace import Moment, StepTrace
+from kvasir.engine.step_trace import Moment, StepPhase, StepTrace
 from kvasir.worker.step import StepInput
 
 log = logging.getLogger(__name__)
@@ -21,10 +22,12 @@ log = logging.getLogger(__name__)
 _SHOWN_REQUESTS: Final = 3
 _SHOWN_FRAMES: Final = 3
 _PACKAGE: Final = str(Path(kvasir.__file__).parent) + "/"
+_WORKER: Final = "worker"
+"""Begins the name of the thread that computes overlapped steps; the one that makes the watchdog waits for it."""
 
 
 class StepWatchdog:
-    """Watches the steps of the thread that makes it; `close` ends it."""
+    """Watches the steps of the thread that makes it, and of the worker's where there is one; `close` ends it."""
 
     def __init__(self, trace: StepTrace, rank: int) -> None:
         """A step is told after the trace's limit, and again each time it has taken twice as long."""
@@ -81,20 +84,28 @@ class StepWatchdog:
             in_phase,
             moment.phase,
             batch,
-            self._place(),
+            self._place(moment.phase),
             extra={"fields": {"rank": self._rank, "step": moment.step, "phase": moment.phase, "seconds": seconds}},
         )
 
-    def _place(self) -> str:
-        """The innermost lines of this package that the watched thread is in."""
-        frame = sys._current_frames().get(self._watched)
-        places: list[str] = []
-        while frame is not None and len(places) < _SHOWN_FRAMES:
-            file = frame.f_code.co_filename
-            if file.startswith(_PACKAGE):
-                places.append(f"{file.removeprefix(_PACKAGE)}:{frame.f_lineno} ({frame.f_code.co_name})")
-            frame = frame.f_back
-        return " ← ".join(places) or "an unknown place"
+    def _place(self, phase: StepPhase) -> str:
+        """Where the thread is that works on the step in this phase."""
+        frames = sys._current_frames()
+        threads = [self._watched]
+        if phase is StepPhase.EXECUTE:
+            threads[:0] = [thread.ident or 0 for thread in threading.enumerate() if thread.name.startswith(_WORKER)]
+        return next(filter(None, (_lines(frames.get(thread)) for thread in threads)), "an unknown place")
+
+
+def _lines(frame: FrameType | None) -> str:
+    """The innermost lines of this package that led to this frame; "" where none did: a worker that is idle."""
+    places: list[str] = []
+    while frame is not None and len(places) < _SHOWN_FRAMES:
+        file = frame.f_code.co_filename
+        if file.startswith(_PACKAGE):
+            places.append(f"{file.removeprefix(_PACKAGE)}:{frame.f_lineno} ({frame.f_code.co_name})")
+        frame = frame.f_back
+    return " ← ".join(places)
 
 
 def describe_batch(batch: StepInput) -> str:

@@ -8,7 +8,8 @@ from kvasir.worker.step import StepInput, StepOutput
 
 
 class Executor(Protocol):
-    """Called by the engine in this order: load, allocate_kv_cache, warm_up, execute once per step, shutdown."""
+    """Called by the engine in this order: load, allocate_kv_cache, warm_up, execute once per step, shutdown; and
+    work_ahead in between, while there is no step."""
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         """Read the weights; `progress` is told the bytes done and in all. Raises ConfigError, ModelLoadError."""
@@ -26,6 +27,10 @@ class Executor(Protocol):
 
     def submit(self, step: StepInput) -> Future[StepOutput]:
         """Run one step after all that were submitted before. An engine calls either this or `execute`."""
+        ...
+
+    def work_ahead(self) -> bool:
+        """Do some milliseconds of work that later steps need; False: nothing is left."""
         ...
 
     def check_idle(self) -> None:

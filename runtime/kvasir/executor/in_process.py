@@ -40,6 +40,9 @@ class InProcessExecutor:
     def submit(self, step: StepInput) -> Future[StepOutput]:
         return self._thread.submit(self._running().execute, step)
 
+    def work_ahead(self) -> bool:
+        return self._running().work_ahead()
+
     def check_idle(self) -> None:
         self._running().check_idle()
 

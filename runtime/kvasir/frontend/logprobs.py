@@ -15,8 +15,8 @@ from kvasir.frontend.types.generation import GenerationRequest
 from kvasir.protocol import Logprobs
 
 LEAST: Final = -9999.0
-"""For the logarithm of zero and for NaN, which JSON cannot say; OpenAI's value. `max` keeps its first argument where
-the second is NaN: LEAST stands first."""
+"""For the logarithm of zero and for NaN, which JSON cannot say; OpenAI's value. It stands first wherever the larger
+is taken: `max` keeps its first argument where the second is NaN."""
 INLINE_ENTRIES: Final = 4096
 """Log probabilities up to this many are written on the event loop (some milliseconds); more of them in a thread."""
 

@@ -64,7 +64,7 @@ class DecodeGroup:
 
     tokens: slice
     """Their places in the step."""
-    pieces: Tensor  # [2 * rows * kv_heads * blocks] rows of KVCache.by_head, padded with the null block's
+    pieces: Tensor  # [2 * rows * kv_heads * blocks] rows of KVCache.by_head, padded with each row's last block
     mask: Tensor | None  # [rows, 1, 1, blocks * block_size] float32, added to the scores; None: no padding
 
 
@@ -86,6 +86,9 @@ class GatherPlan:
 
     blocks: Tensor  # [T] the block that each token's K and V are written to
     offsets: Tensor  # [T] and the place in it
+    begun: Tensor | None
+    """[B] blocks that this step begins and does not fill; None: there are none. They still hold what their last
+    owner wrote, and attention multiplies the places behind a context by 0: a NaN there would be its neighbour's."""
     decode: tuple[DecodeGroup, ...]
     prefill: tuple[PrefillChunk, ...]
     windows: Mapping[int, "GatherPlan"]
@@ -134,6 +137,8 @@ def _gather_and_attend(
 ) -> Tensor:
     queries = qkv[:, : shape.query_size]
     kv = qkv[:, shape.query_size :].view(-1, 2, shape.kv_heads, shape.head_dim)
+    if plan.begun is not None:
+        cache.blocks.index_fill_(0, plan.begun, 0)
     cache.by_token.index_put_((plan.blocks, plan.offsets), kv)
     parts = [_decode(queries[group.tokens], cache, group, shape, scale, softcap) for group in plan.decode]
     parts += [
@@ -153,7 +158,7 @@ def _decode(
     """
     rows = queries.shape[0]
     kv = cache.by_head.index_select(0, group.pieces).view(2, rows, shape.kv_heads, -1, shape.head_dim)
-    q = queries.float().mul_(scale).view(rows, shape.kv_heads, shape.group, shape.head_dim)
+    q = (queries.float() * scale).view(rows, shape.kv_heads, shape.group, shape.head_dim)
     scores = torch.matmul(q, kv[0].float().mT)  # [rows, kv_heads, group, length], the last block's padding included
     if softcap is not None:
         _cap_(scores, softcap)

@@ -23,10 +23,12 @@ _MIX_2: Final = _signed(0x94D049BB133111EB, 64)
 _STRIDE_32: Final = _signed(0x9E3779B9, 32)
 _MIX_32_1: Final = 0x7FEB352D
 _MIX_32_2: Final = _signed(0x846CA68B, 32)
+_BELOW_1: Final = 1 - 2.0**-24
+"""The largest float32 below 1."""
 
 
 def exponential(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
-    """Exponentially distributed numbers > 0, one per token id. seeds, positions: [N] int64 → [N, size] float32
+    """Exponentially distributed, > 0 and finite, one per token id. seeds, positions: [N] int64 → [N, size] float32
 
     `positions` counts the output tokens of a request, 0 for the first.
     """
@@ -34,7 +36,11 @@ def exponential(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
 
 
 def uniform(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
-    """Numbers in (0, 1], as fine as float32 is near 0. seeds, positions: [N] int64 → [N, size] float32"""
+    """Numbers in (0, 1), as fine as float32 is near 0. seeds, positions: [N] int64 → [N, size] float32
+
+    The last 64 of 2**31 round to 1, and are taken back: their exponential numbers would be infinite, and a token
+    that is the only one allowed would lose its race against those that are not.
+    """
     key = _mix(_mix(seeds + _GOLDEN) + (positions + 1) * _GOLDEN)  # [N]
     low, high = key.to(torch.int32)[:, None], _shift_right(key, 32).to(torch.int32)[:, None]
     ids = torch.arange(size, dtype=torch.int32, device=seeds.device)
@@ -42,7 +48,7 @@ def uniform(seeds: Tensor, positions: Tensor, size: int) -> Tensor:
     bits = _mix_32(bits, 16).mul_(_MIX_32_1)
     bits = _mix_32(bits, 15).bitwise_xor_(high).mul_(_MIX_32_2)
     bits = _mix_32(bits, 16).bitwise_and_(2**31 - 1)
-    return bits.float().add_(0.5).mul_(2.0**-31)
+    return bits.float().add_(0.5).mul_(2.0**-31).clamp_(max=_BELOW_1)
 
 
 def _mix(x: Tensor) -> Tensor:

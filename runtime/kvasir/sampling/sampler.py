@@ -35,7 +35,10 @@ class RandomRows:
 
 
 def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:
-    """Token ids [R] of logits [R, V]; the rows not named in `random_rows` are greedy."""
+    """Token ids [R] of logits [R, V]; the rows not named in `random_rows` are greedy.
+
+    In a row that holds NaN one of those is chosen, whatever its filters are: torch orders NaN above all numbers.
+    """
     logits = logits.float()
     chosen = logits.argmax(dim=-1)
     for group in random_rows:
@@ -49,6 +52,11 @@ def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:
         else:
             chosen[group.rows] = _race_filtered(scaled, noise, group.top_k, group.top_p)
     return chosen
+
+
+def holds_nan(logits: Tensor, chosen: Tensor) -> Tensor:
+    """[R] the rows that hold NaN, by what `sample` chose from them: one logit of each row tells."""
+    return logits.gather(1, chosen[:, None])[:, 0].isnan()
 
 
 def _race_filtered(scaled: Tensor, noise: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:

@@ -43,13 +43,14 @@ class GatherPlanner:
 
     def plan(self, rows: Ints, computed: Ints, new: Ints, blocks: Ints, offsets: Ints) -> GatherPlan:
         """Rows with one new token stand first, by length. `blocks`, `offsets` [T]: where each token is written."""
-        to_blocks, to_offsets = self._tensor(blocks), self._tensor(offsets)
+        to_blocks, to_offsets, begun = self._tensor(blocks), self._tensor(offsets), self._begun(rows, computed, new)
         decodes = int(np.count_nonzero(new == 1))
 
         def within(window: int | None, windows: Mapping[int, GatherPlan]) -> GatherPlan:
             return GatherPlan(
                 blocks=to_blocks,
                 offsets=to_offsets,
+                begun=begun,
                 decode=tuple(self._decode_groups(rows[:decodes], computed[:decodes] + 1, window)),
                 prefill=tuple(self._prefill_chunks(rows, computed, new, decodes, window)),
                 windows=windows,
@@ -57,6 +58,14 @@ class GatherPlanner:
 
         longest = int((computed + new).max())
         return within(None, {window: within(window, {}) for window in self._windows if window < longest})
+
+    def _begun(self, rows: Ints, computed: Ints, new: Ints) -> Tensor | None:
+        ends = computed + new
+        last = ends // self._block_size
+        begun = (last * self._block_size >= computed) & (ends % self._block_size > 0)
+        if not begun.any():
+            return None
+        return self._tensor(self._table.block_table[rows[begun], last[begun]].astype(np.int64))
 
     def _decode_groups(self, rows: Ints, lengths: Ints, window: int | None) -> Iterator[DecodeGroup]:
         """Rows come sorted by length: a group ends where it would copy too much, or pad too much."""
@@ -71,7 +80,7 @@ class GatherPlanner:
             end = start + max(1, min(fits, alike))
             width = int(widths[end - 1])
             first = (blocks - widths)[start:end]
-            own = self._blocks(rows[start:end], first, width)
+            own = self._blocks(rows[start:end], first, blocks[start:end] - 1, width)
             yield DecodeGroup(
                 tokens=slice(start, end),
                 pieces=self._pieces(own),
@@ -79,9 +88,11 @@ class GatherPlanner:
             )
             start = end
 
-    def _blocks(self, rows: Ints, first: Ints, width: int) -> npt.NDArray[np.int32]:
-        """[rows, width]: so many blocks of each of these rows from its first on; beyond its last the null block."""
-        blocks: npt.NDArray[np.int32] = self._table.block_table[rows[:, None], first[:, None] + np.arange(width)]
+    def _blocks(self, rows: Ints, first: Ints, last: Ints, width: int) -> npt.NDArray[np.int32]:
+        """[rows, width]: so many blocks of each of these rows from its first on; beyond its last this one again:
+        what is masked is multiplied by 0, and a NaN that another request left behind may not stand there."""
+        places = np.minimum(first[:, None] + np.arange(width), last[:, None])
+        blocks: npt.NDArray[np.int32] = self._table.block_table[rows[:, None], places]
         return blocks
 
     def _pieces(self, blocks: npt.NDArray[np.int32]) -> Tensor:
@@ -112,7 +123,8 @@ class GatherPlanner:
             banded = window is not None and length > window
             requests = 1 if before or banded else _repeats(befores, sizes, index)
             row = rows[decodes + index : decodes + index + 1]
-            blocks = self._blocks(row, np.array([first]), -(-length // self._block_size))
+            width = -(-length // self._block_size)
+            blocks = self._blocks(row, np.array([first]), np.array([first + width - 1]), width)
             yield PrefillChunk(
                 tokens=slice(start, start + requests * size),
                 requests=requests,

@@ -26,13 +26,9 @@ def zeroed_memory(size: int) -> mmap.mmap:
 
 
 def take(address: int, size: int) -> None:
-    """Take memory from the machine before it is used. An older kernel refuses, and it is taken as it is used.
-
-    In small steps: until one ends, no other thread of the process gets memory.
-    """
+    """Take memory from the machine before it is used. An older kernel refuses, and it is taken as it is used."""
     if sys.platform == "linux":
-        for start in range(0, size, _HUGE):
-            _madvise(address + start, min(_HUGE, size - start), _POPULATE_WRITE)
+        _madvise(address, size, _POPULATE_WRITE)
 
 
 def collapse() -> None:

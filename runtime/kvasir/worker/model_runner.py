@@ -10,11 +10,11 @@ from kvasir.layers.attention import KVCache
 from kvasir.models.base import CausalLM
 from kvasir.protocol import Logprobs
 from kvasir.sampling.logprobs import score
-from kvasir.sampling.sampler import sample
+from kvasir.sampling.sampler import holds_nan, sample
 from kvasir.worker.inputs import InputBuilder, StepBatch
 from kvasir.worker.prompt_logprobs import score_prompts
 from kvasir.worker.request_table import RequestTable
-from kvasir.worker.step import NO_TOKEN, StepInput, StepOutput
+from kvasir.worker.step import NAN_TOKEN, NO_TOKEN, StepInput, StepOutput
 
 
 class ModelRunner:
@@ -73,8 +73,10 @@ class ModelRunner:
         if plan.changes is not None:
             plan.changes.apply_(logits)
         tokens = sample(logits, plan.random_rows)  # [R]
-        chosen: list[int] = tokens.tolist()  # where no log probabilities are reported the one wait for the device
-        self._table.append_tokens(batch.rows, np.array(chosen, np.int64))
+        marked = tokens.masked_fill(holds_nan(logits, tokens), NAN_TOKEN)
+        chosen: list[int] = marked.tolist()  # where no log probabilities are reported the one wait for the device
+        # A row whose logits hold NaN may be part of the next step already: it goes on with some token.
+        self._table.append_tokens(batch.rows, np.maximum(np.array(chosen, np.int64), 0))
         if plan.logprobs is None or raw is None:
             return chosen, {}
         scores = score(raw, tokens[plan.logprobs.rows], max(plan.logprobs.counts))

@@ -11,6 +11,8 @@ from kvasir.protocol import Logprobs
 
 NO_TOKEN = -1
 """Stands where a request sampled nothing: its chunk did not reach its last token."""
+NAN_TOKEN = -2
+"""Stands where the logits to sample from held NaN."""
 
 
 class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -48,7 +50,7 @@ class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token_ids: list[int]
-    """One per scheduled row, in the same order; NO_TOKEN where none was sampled."""
+    """One per scheduled row, in the same order; NO_TOKEN where none was sampled, NAN_TOKEN where none could be."""
     logprobs: dict[int, Logprobs] = {}
     """By place in `token_ids`: of the token that was sampled, where its request asks for it."""
     prompt_logprobs: dict[int, Logprobs] = {}

@@ -4,7 +4,7 @@ The order of its life: load → allocate_kv_cache → warm_up → execute, once 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -41,6 +41,7 @@ class Worker:
         )
         self._model: CausalLM | None = None
         self._runner: ModelRunner | None = None
+        self._ahead: Iterator[int] = iter(())
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         """Read the weights; `progress` is told the bytes done and in all."""
@@ -62,7 +63,7 @@ class Worker:
         blocks = usable_blocks(settings, available or 0, shape.block_bytes)
         size = (blocks + 1) * shape.block_bytes
         if on_cpu:
-            check_fits_memory(size)
+            check_fits_memory(size, settings.data_parallel_size_local)
         self._runner = self._build_runner(self._model, shape, blocks)
         log.info(
             "KV cache: %d blocks of %d tokens in %s, %.2f GiB",
@@ -81,7 +82,12 @@ class Worker:
             for step in dummy_steps(requests=1, tokens=tokens, decodes=1, block_size=settings.block_size):
                 self.execute(step)
         if self._placement.device.type == "cpu" and self._runner is not None:
-            take_ahead(self._runner.caches)
+            self._ahead = take_ahead(self._runner.caches)
+
+    def work_ahead(self) -> bool:
+        """Do what takes milliseconds now and saves them in a later step; False: nothing is left. While no step
+        runs: threads that share a core with a step's own hold it up for longer than they take."""
+        return next(self._ahead, 0) > 0
 
     def execute(self, step: StepInput) -> StepOutput:
         assert self._runner is not None, "allocate_kv_cache comes first"

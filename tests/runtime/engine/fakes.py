@@ -87,6 +87,9 @@ class FakeExecutor:
         future.set_result(self.execute(step))
         return future
 
+    def work_ahead(self) -> bool:
+        return False
+
     def check_idle(self) -> None:
         assert not self.rows
 

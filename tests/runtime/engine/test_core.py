@@ -4,7 +4,8 @@ import pytest
 
 from kvasir.engine.request import RequestStatus
 from kvasir.protocol import Call, FinishReason, Result
-from runtime.engine.fakes import FRONTEND, CoreHarness, add_request, expected_output
+from kvasir.worker.step import NAN_TOKEN
+from runtime.engine.fakes import FRONTEND, CoreHarness, add_request, expected_output, next_token
 
 OTHER = "frontend-b"
 PROMPT = [5, 6, 7, 8, 9]
@@ -216,6 +217,24 @@ def test_requests_that_are_failed_get_an_error_at_their_position():
         "running": (FinishReason.ERROR, "shut down"),
         "waiting": (FinishReason.ERROR, "shut down"),
     }
+
+
+@pytest.mark.parametrize("overlap_steps", [False, True])
+def test_nan_ends_its_request_with_an_error_that_names_it_and_no_other(overlap_steps, caplog):
+    def model(tokens):
+        return NAN_TOKEN if tokens[0] == 900 and len(tokens) > 9 else next_token(tokens)
+
+    engine = CoreHarness(model=model, overlap_steps=overlap_steps)
+    broken = [engine.add(add_request(name, [900, place], 20)) for place, name in enumerate("ab")]
+    sound = engine.add(add_request("c", PROMPT, 20))
+    engine.run()
+    for place, answer in enumerate(broken):
+        assert answer.token_ids == expected_output([900, place], 8)
+        assert answer.finish_reason is FinishReason.ERROR
+        assert answer.error == "the model computed NaN: its weights or its precision are broken"
+    assert sound.token_ids == expected_output(PROMPT, 20)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("request a ends with an error: the model computed NaN")
 
 
 def test_a_worker_that_breaks_its_contract_is_found_at_once():

@@ -131,6 +131,23 @@ def test_the_load_is_told_before_a_step_begins(engine):
     go_on.set()
 
 
+def test_work_ahead_keeps_nobody_waiting_and_no_engine_alive(engine):
+    begun = threading.Event()
+
+    def endless():
+        begun.set()
+        return True
+
+    engine.harness.executor.work_ahead = endless
+    for request_id in ("a", "b"):
+        engine.tell(add_request(request_id, PROMPT, 1))
+        assert engine.answer(request_id)[1].finish_reason is FinishReason.LENGTH
+        assert begun.wait(WAIT)
+        begun.clear()
+    engine.loop.drain()
+    engine.ended.result(WAIT)
+
+
 def test_an_abort_that_comes_during_a_step_silences_its_token(engine):
     begun, go_on = held_step(engine)
     engine.tell(add_request("a", PROMPT, 1))
@@ -197,6 +214,20 @@ def test_what_is_unfinished_at_the_drain_timeout_ends_with_an_error(pool):
     assert last.position == len(token_ids) == 1
     engine.ended.result(WAIT)
     assert engine.harness.executor.rows == {}
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(200, ["drain timeout: 1 requests end with an error"]), (1, [])])
+def test_a_drain_timeout_is_told_where_a_request_is_left(pool, caplog, tokens, expected):
+    """Of one that has just ended a row is left to free."""
+    engine = Engine(pool, drain_timeout=0)
+    begun, go_on = held_step(engine)
+    engine.tell(add_request("a", PROMPT, tokens))
+    assert begun.wait(WAIT)
+    engine.loop.drain()
+    go_on.set()
+    engine.ended.result(WAIT)
+    told = [record.getMessage() for record in caplog.records]
+    assert [line for line in told if line.startswith("drain timeout")] == expected
 
 
 def test_a_step_that_fails_ends_the_loop(pool):

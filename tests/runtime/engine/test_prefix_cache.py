@@ -4,6 +4,8 @@ import logging
 
 import pytest
 
+from kvasir.protocol import FinishReason
+from kvasir.worker.step import NAN_TOKEN, StepOutput
 from runtime.engine.fakes import EOS, Answer, CoreHarness, add_request, expected_output, next_token
 
 SYSTEM = list(range(100, 124))
@@ -96,6 +98,30 @@ def test_log_probabilities_of_the_prompt_are_not_read_from_the_cache():
     assert answer.num_cached_tokens[0] == 0
     assert computed(engine, "second") == 24 + 2
     assert engine.blocks.num_queried_tokens == 24
+
+
+def test_what_a_request_computed_that_ended_with_nan_is_found_by_nobody():
+    engine = CoreHarness(model=lambda tokens: NAN_TOKEN if 999 in tokens else next_token(tokens))
+    run(engine, "before", SYSTEM)
+    answer = engine.add(add_request("broken", [*SYSTEM, 999, *SYSTEM]))
+    engine.run()
+    assert answer.finish_reason is FinishReason.ERROR
+    assert len(engine.blocks.pool.cache) == 0  # what it found may have been the cause
+    assert run(engine, "after", SYSTEM).num_cached_tokens[0] == 0
+    assert run(engine, "again", SYSTEM).num_cached_tokens[0] == 20
+
+
+def test_what_a_request_computed_that_ended_with_nan_after_its_preemption_is_found_by_nobody():
+    """With overlapped steps a request may lose its blocks before its token comes."""
+    engine = CoreHarness()
+    engine.add(add_request("broken", SYSTEM))
+    engine.scheduler.schedule()
+    engine.scheduler._preempt(engine.scheduler.requests["broken"])
+    assert len(engine.blocks.pool.cache) == 6
+    engine.scheduler.update(StepOutput([NAN_TOKEN]))
+    assert len(engine.blocks.pool.cache) == 0
+    assert engine.scheduler.requests == {}
+    engine.blocks.check_idle()
 
 
 def test_without_a_prefix_cache_everything_is_computed():

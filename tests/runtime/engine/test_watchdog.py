@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -72,6 +73,31 @@ def test_a_hanging_step_is_told_by_the_thread_that_watches(told: Told) -> None:
         assert told.records[0].fields["step"] == 41  # type: ignore[attr-defined]
     finally:
         watchdog.close()
+
+
+def test_the_place_of_an_overlapped_step_is_the_workers(told: Told) -> None:
+    """The thread that makes the watchdog waits for the one that computes."""
+    trace = StepTrace(limit=0.01)
+    inside, let_go = threading.Event(), threading.Event()
+
+    def hold() -> float:
+        inside.set()
+        assert let_go.wait(WAIT)
+        return 0.0
+
+    with ThreadPoolExecutor(1, thread_name_prefix="worker") as pool:
+        step = pool.submit(StepTrace(clock=hold).begin, 1)  # some function of the package that takes long
+        assert inside.wait(WAIT)
+        trace.begin(1)
+        trace.enter(StepPhase.EXECUTE, BATCH)
+        watchdog = watchdog_of(trace)
+        try:
+            assert told.came.wait(WAIT)
+            assert told.records[0].getMessage().endswith(" (begin)")
+        finally:
+            let_go.set()
+            watchdog.close()
+            step.result(WAIT)
 
 
 def test_without_steps_it_sleeps_until_the_next_one() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from kvasir.client.detokenizer import Detokenizer
 from kvasir.frontend import logprobs
-from kvasir.frontend.logprobs import CompletionLogprobs, TokenNames, of_chat
+from kvasir.frontend.logprobs import CompletionLogprobs, TokenNames, of_chat, of_prompt
 from kvasir.frontend.types.answers import ChatAnswer, CompletionAnswer
 from kvasir.protocol import Logprobs
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model, script_for
@@ -211,14 +211,17 @@ async def test_a_cut_prompt_is_echoed_as_it_was_cut(frontend: Frontend) -> None:
     assert answer["choices"][0]["text"] == tokenizer.decode([22])
 
 
-def test_what_json_cannot_say_is_a_very_small_number() -> None:
+@pytest.mark.parametrize("logprob", [float("-inf"), float("nan")])
+def test_what_json_cannot_say_is_a_very_small_number(logprob: float) -> None:
     _, tokenizer = demo_model()
     names = TokenNames(Detokenizer(tokenizer), as_ids=False)
-    impossible = Logprobs([float("-inf")], [9], [[5]], [[float("-inf")]])
+    impossible = Logprobs([logprob], [9], [[5]], [[logprob]])
     entry = of_chat(names, [5], impossible, 1)["content"][0]
     assert (entry["logprob"], entry["top_logprobs"][0]["logprob"]) == (-9999.0, -9999.0)
     stream = Detokenizer(tokenizer).stream(())
-    assert CompletionLogprobs(names, 1).of_output([5], impossible, stream)["token_logprobs"] == [-9999.0]
+    told = CompletionLogprobs(names, 1).of_output([5], impossible, stream)
+    assert (told["token_logprobs"], list(told["top_logprobs"][0].values())) == ([-9999.0], [-9999.0])
+    assert of_prompt(names, [4, 5], impossible, 1)[1]["5"]["logprob"] == -9999.0
 
 
 async def test_many_logprobs_are_written_in_a_thread(frontend: Frontend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,23 +155,34 @@ def test_attend(lengths: tuple[int, int], block_size: int, dtype: torch.dtype) -
     assert_close(out, expected.transpose(0, 1).flatten(1).to(dtype))
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def number(bits: int) -> Tensor:
+    """[1] the float32 of these bits."""
+    return torch.tensor([bits], dtype=torch.uint32).view(torch.float32)
+
+
+NANS = (0x7FC00000, 0xFFC00000, 0x7FC00001, 0xFFC00001, 0x7FC000FF, 0x7FC00100, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001)
+"""NaN is many numbers: operations keep the lower bits of the one that they are given."""
+
+
+@pytest.mark.parametrize("bits", [*NANS, 0x7F800000], ids=hex)
 @pytest.mark.parametrize("part", ["query", "key"])
 @torch.inference_mode()
-def test_nan_of_a_query_or_key_is_nan_in_every_row_that_sees_it(part: str, bad: float, dtype: torch.dtype) -> None:
+def test_nan_of_a_query_or_key_is_nan_in_every_row_that_sees_it(part: str, bits: int, dtype: torch.dtype) -> None:
+    bad = number(bits)
     for lengths in ((0, 24), (23, 24)):  # many rows, and few
         qkv = numbers(lengths[1] - lengths[0], 8 * 32, dtype=dtype)
         token = min(10, len(qkv) - 1)
         qkv[token, slice(0, 4 * 32) if part == "query" else slice(4 * 32, 6 * 32)] = bad
         out, _ = attend(qkv, lengths, 16)
         seen = torch.arange(len(qkv)) == token if part == "query" else torch.arange(len(qkv)) >= token
-        assert torch.equal(out.isnan().all(dim=1), seen) or bad == math.inf
+        assert torch.equal(out.isnan().all(dim=1), seen) or bad.isinf()
         assert out[~seen].isfinite().all()
 
 
-def test_nan_of_a_gate_is_nan(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("bits", NANS, ids=hex)
+def test_nan_of_a_gate_is_nan(bits: int, dtype: torch.dtype) -> None:
     x = torch.ones(1, 64, dtype=dtype)
-    x[0, 3] = math.nan
+    x[0, 3] = number(bits)
     for name in ("silu", "gelu_pytorch_tanh"):
         assert gated(x, ACTIVATIONS[name]).isnan().tolist()[0] == [place == 3 for place in range(32)]
 

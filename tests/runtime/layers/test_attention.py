@@ -73,7 +73,7 @@ class Paged:
         for index, length in enumerate(LENGTHS):
             table.add(NewRow(str(index), [0] * length, length, GREEDY))
             table.append_blocks(table.row_of(str(index)), [next(blocks) for _ in range(-(-length // BLOCK))])
-        self._cache = KVCache(torch.zeros(100, 2, shape.kv_heads, BLOCK, shape.head_dim))
+        self.cache = KVCache(torch.zeros(100, 2, shape.kv_heads, BLOCK, shape.head_dim))
         self._inputs = InputBuilder(
             table,
             Placement(torch.device("cpu"), torch.float32),
@@ -96,13 +96,27 @@ class Paged:
         spans = [(index, slice(self.computed[index], self.computed[index] + counts[index])) for index in order]
         qkv = torch.cat([self.qkv[index][span] for index, span in spans])
         assert isinstance(batch.plan, TilePlan if has_kernel(self._shape) else GatherPlan)
-        output = attend(
-            qkv, self._cache, batch.plan, self._shape, SCALE, window=self._window, softcap=self._softcap
-        )
+        given = qkv.clone()
+        output = attend(qkv, self.cache, batch.plan, self._shape, SCALE, window=self._window, softcap=self._softcap)
+        assert torch.equal(qkv, given), "the caller's numbers were changed"
         outputs = output.split([counts[index] for index in order])
         for (index, span), output in zip(spans, outputs, strict=True):
             self.outputs[index][span] = output
             self.computed[index] = span.stop
+
+    def run(self, random: np.random.Generator) -> None:
+        """Compute everything, in any chunks, and compare it with the definition."""
+        while any(computed < length for computed, length in zip(self.computed, LENGTHS, strict=True)):
+            counts = {}
+            for index, length in enumerate(LENGTHS):
+                count = min(length - self.computed[index], int(random.choice([0, 1, 1, 1, 5, 13, 64])))
+                if count:
+                    counts[index] = count
+            if counts:
+                self.step(counts)
+        for qkv, output in zip(self.qkv, self.outputs, strict=True):
+            expected = by_definition(qkv, self._window, self._softcap, self._shape)
+            assert torch.allclose(output.double(), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("softcap", [None, 1.5])
@@ -112,20 +126,22 @@ class Paged:
 def test_any_schedule_gives_what_the_definition_gives(
     heads: str, window: int | None, softcap: float | None
 ) -> None:
-    random = np.random.default_rng(list(SHAPES).index(heads))
-    shape = SHAPES[heads]
-    paged = Paged(window, softcap, shape)
-    while any(computed < length for computed, length in zip(paged.computed, LENGTHS, strict=True)):
-        counts = {}
-        for index, length in enumerate(LENGTHS):
-            left = length - paged.computed[index]
-            count = min(left, int(random.choice([0, 1, 1, 1, 5, 13, 64])))
-            if count:
-                counts[index] = count
-        if counts:
-            paged.step(counts)
-    for qkv, output in zip(paged.qkv, paged.outputs, strict=True):
-        assert torch.allclose(output.double(), by_definition(qkv, window, softcap, shape), rtol=1e-4, atol=1e-4)
+    Paged(window, softcap, SHAPES[heads]).run(np.random.default_rng(list(SHAPES).index(heads)))
+
+
+@pytest.mark.parametrize("left", [float("nan"), float("inf")])
+@pytest.mark.parametrize("window", [None, 1, 6, 33])
+@pytest.mark.parametrize("heads", SHAPES)
+@torch.inference_mode()
+def test_what_the_last_owner_of_a_block_left_there_reaches_nobody(
+    heads: str, window: int | None, left: float
+) -> None:
+    for seed in range(5):
+        paged = Paged(window, 1.5 if seed % 2 else None, SHAPES[heads])
+        paged.cache.blocks.fill_(left)  # the null block too
+        paged.step({2: 4})
+        paged.step({0: 1, 2: 1, 6: 1})  # request 0 has no second block, and 6 one that nobody has written
+        paged.run(np.random.default_rng(seed))
 
 
 @torch.inference_mode()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kvasir.sampling import sampler
 from kvasir.sampling.random import exponential
-from kvasir.sampling.sampler import RandomRows, sample
+from kvasir.sampling.sampler import RandomRows, holds_nan, sample
 
 V = 50
 
@@ -146,6 +146,19 @@ def test_tokens_without_probability_are_never_drawn() -> None:
     logits[:, [3, 20]] = torch.tensor([0.0, -1.0])
     for random in (rows_of(count), rows_of(count, top_k=10), rows_of(count, top_p=0.99)):
         assert set(sample(logits, (random,)).tolist()) == {3, 20}
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("vocab", [V, 3000])
+def test_a_row_that_holds_nan_is_known_by_the_token_that_is_chosen(filters: Filters, vocab: int) -> None:
+    """And by no other row's."""
+    top_k, top_p, min_p = filters
+    logits = logits_of(40, vocab)
+    logits[3, 7] = logits[9, :] = logits[12, vocab - 1] = math.nan
+    logits[13, 5] = math.inf
+    random = rows_of(39, top_k=top_k, top_p=top_p, min_p=min_p)
+    for groups in ((), (random,)):
+        assert holds_nan(logits, sample(logits, groups)).nonzero()[:, 0].tolist() == [3, 9, 12]
 
 
 @pytest.mark.parametrize("spread", [0.01, 1.0, 6.0])

@@ -33,6 +33,7 @@ DEFAULTS: dict[str, Any] = {
     "gpu_memory_utilization": 0.9,
     "num_blocks": None,
     "data_parallel_rank": 0,
+    "data_parallel_size_local": 1,
 }
 
 
@@ -46,6 +47,9 @@ def greedy(max_tokens: int) -> SamplingParams:
 
 class Runs(Protocol):
     def execute(self, step: StepInput) -> StepOutput: ...
+
+    def work_ahead(self) -> bool:
+        return False
 
     def check_idle(self) -> None: ...
 

@@ -104,7 +104,7 @@ def test_decode_groups_cover_every_row_once_within_their_bounds(seed: int) -> No
         for row in range(rows):
             name = f"r{ordered[group.tokens.start + row]}"
             own = table.blocks(name)
-            padded = own + [0] * (width - len(own))
+            padded = own + own[-1:] * (width - len(own))
             for which in range(2):
                 for head in range(KV_HEADS):
                     expected = [(block * 2 + which) * KV_HEADS + head for block in padded]

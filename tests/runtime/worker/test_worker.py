@@ -9,7 +9,7 @@ from kvasir.hub.model import load_model_info
 from kvasir.layers.attention import HeadShape
 from kvasir.worker import device, memory
 from kvasir.worker.memory import CacheShape, check_fits_memory, usable_blocks
-from kvasir.worker.step import NewRow, ScheduledRow, StepInput
+from kvasir.worker.step import NAN_TOKEN, NewRow, ScheduledRow, StepInput
 from kvasir.worker.worker import Worker
 from runtime.models.tiny import gpt2, llama, save
 from runtime.worker.driver import Driver, engine_settings, greedy
@@ -33,6 +33,25 @@ def test_steps_free_rows_before_they_take_them(path: Path) -> None:
         worker.check_idle()
     worker.execute(StepInput(["b"], [], []))
     worker.check_idle()
+
+
+@pytest.mark.parametrize("head_dim", [32, 24])
+def test_the_nan_of_one_request_is_told_and_reaches_no_other(head_dim: int, tmp_path: Path) -> None:
+    """Neither in its steps nor in the blocks that it leaves behind, by the kernel (32) and in plain torch."""
+    model = llama(head_dim=head_dim)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[200] = torch.nan
+    path = save(model, tmp_path)
+    alone = Driver.load(path)
+    alone.add("sound", range(5, 10), greedy(20))
+    expected = alone.run()["sound"]
+    driver = Driver.load(path)
+    driver.add("broken", [200] * 20, greedy(20))
+    driver.add("sound", range(5, 10), greedy(20))
+    assert driver.run() == {"broken": [NAN_TOKEN] * 20, "sound": expected}
+    for name in "abcd":  # more blocks than the sound one had
+        driver.add(name, range(5, 10), greedy(20))
+    assert driver.run() == dict.fromkeys("abcd", expected)
 
 
 def test_a_request_may_fill_the_whole_context(path: Path) -> None:
@@ -84,9 +103,17 @@ def test_memory_for_no_block_is_refused() -> None:
 def test_a_cache_that_the_container_has_no_memory_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "memory_limit", lambda: 4 * 2**30)
     monkeypatch.setattr(memory, "resident_memory", lambda: 3 * 2**30)
-    check_fits_memory(2**30)
+    check_fits_memory(2**30, ranks=1)
     with pytest.raises(ConfigError, match=r"1\.25 GiB, 3\.00 GiB are taken .* 4\.00 GiB: raise its memory limit"):
-        check_fits_memory(5 * 2**28)
+        check_fits_memory(5 * 2**28, ranks=1)
+
+
+def test_the_caches_of_all_ranks_of_a_container_fit_into_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "memory_limit", lambda: 8 * 2**30)
+    monkeypatch.setattr(memory, "resident_memory", lambda: 2**30)
+    check_fits_memory(3 * 2**30, ranks=2)
+    with pytest.raises(ConfigError, match=r"3\.00 GiB, .* 8\.00 GiB, shared by 3 ranks: raise its memory limit"):
+        check_fits_memory(3 * 2**30, ranks=3)
 
 
 def test_cuda_without_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,8 @@ INLINE f32x16 choose(i32x16 condition, f32x16 yes, f32x16 no) {
 INLINE f32x16 larger(f32x16 a, f32x16 b) { return choose(a > b, a, b); }
 INLINE f32x16 smaller(f32x16 a, f32x16 b) { return choose(a < b, a, b); }
 
-// e^x to 2 units in the last place (Cephes' expf); 0 below -87, e^88 above 88.
+// e^x to 2 units in the last place (Cephes' expf); 0 below -87, e^88 above 88. 2^n is multiplied, not added to the
+// exponent's bits: then NaN stays NaN, whatever its own bits are.
 INLINE f32x16 exp_of(f32x16 x) {
     const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
     f32x16 in_range = smaller(splat(88.0f), larger(splat(-87.0f), x));  // in this order NaN stays
@@ -49,8 +50,8 @@ INLINE f32x16 exp_of(f32x16 x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    i32x16 exponent = ((i32x16)shifted - (i32x16)magic) << 23;
-    return choose(x < splat(-87.0f), splat(0.0f), (f32x16)((i32x16)p + exponent));
+    f32x16 power = (f32x16)(((i32x16)shifted - ((i32x16)magic - 127)) << 23);
+    return choose(x < splat(-87.0f), splat(0.0f), p * power);
 }
 
 INLINE f32x16 tanh_of(f32x16 x) { return 1.0f - 2.0f / (exp_of(2.0f * x) + 1.0f); }
