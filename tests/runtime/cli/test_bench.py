@@ -1,6 +1,7 @@
 """`kvasir bench`: every request is sent, within the concurrency; engines and start-ups give their figures."""
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,7 +64,13 @@ def test_a_terminal_gets_a_progress_bar(server: FakeServer) -> None:
 def test_ctrl_c_shows_what_was_measured(server: FakeServer, tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     argv = ["bench", "serve", server.address, "--requests", "5000", "--request-rate", "50", "--json", str(file)]
-    terminal = pexpect.spawn(sys.executable, ["-m", "kvasir.cli.main", *argv], timeout=60, encoding="utf-8")
+    terminal = pexpect.spawn(
+        sys.executable,
+        ["-m", "kvasir.cli.main", *argv],
+        timeout=60,
+        encoding="utf-8",
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
+    )
     terminal.expect(r"requests.* [1-9]\d*/5000")
     terminal.sendintr()
     terminal.expect("interrupted: these are the requests that had ended")
