@@ -6,26 +6,13 @@ Called by the commands that read settings from the environment.
 import os
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, get_type_hints
 
 from kvasir.config.advice import closest
 from kvasir.config.options import names_of, variable_of
-from kvasir.config.settings import (
-    CacheConfig,
-    DeviceConfig,
-    LinkConfig,
-    ModelConfig,
-    OpsConfig,
-    ParallelConfig,
-    ProcessConfig,
-    SchedulerConfig,
-    ServerConfig,
-)
+from kvasir.config.settings import EngineConfig, FrontendConfig
 
-_CONFIGS: Final = (
-    *(ModelConfig, DeviceConfig, CacheConfig, SchedulerConfig, ParallelConfig),
-    *(LinkConfig, OpsConfig, ServerConfig, ProcessConfig),
-)
+_CONFIGS: Final = {kind for config in (EngineConfig, FrontendConfig) for kind in get_type_hints(config).values()}
 KNOWN: Final = frozenset(
     (
         *(variable_of(name) for config in _CONFIGS for name in names_of(config)),

@@ -46,6 +46,8 @@ def load_model_info(path: Path) -> ModelInfo:
     """Reads config.json and generation_config.json. Raises HubError, which names the file and the field."""
     config = _Config(path / "config.json")
     generation = _Config(path / "generation_config.json", optional=True)
+    if config.get("quantization_config"):
+        raise HubError(f"{config.file}: quantization_config: quantised checkpoints are not supported")
     return ModelInfo(
         path=path,
         architecture=_architecture(config),

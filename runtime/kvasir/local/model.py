@@ -2,7 +2,6 @@
 
 from kvasir.config.resolve import check_context
 from kvasir.hub.chat_template import ChatTemplate
-from kvasir.hub.errors import HubError
 from kvasir.hub.model import load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.hub.weights import weight_files
@@ -17,8 +16,6 @@ def check_model(source: str, download_dir: str | None = None, max_model_len: int
     source = normalise(source)
     path = fetch(source, weights=False, download_dir=download_dir)
     model = load_model_info(path)
-    if model.config.get("quantization_config"):
-        raise HubError(f"{path}/config.json: quantization_config: quantised checkpoints are not supported")
     check_context(max_model_len, model.max_model_len)
     if not source.startswith("hf://"):
         weight_files(path)

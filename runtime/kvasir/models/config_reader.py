@@ -116,8 +116,6 @@ class ConfigReader:
 
     def finish(self, ignored: frozenset[str] = frozenset()) -> None:
         """Refuse keys that nobody read. One that is null or false asks for nothing."""
-        if self._config.get("quantization_config"):
-            raise ModelLoadError(f"{self._name}: quantization_config: quantised checkpoints are not supported")
         for key, value in self._config.items():
             if key not in self._read and key not in ignored and value is not None and value is not False:
                 raise ModelLoadError(

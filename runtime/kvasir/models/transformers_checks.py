@@ -58,8 +58,6 @@ def check_windows(architecture: str, config: transformers.PreTrainedConfig, wind
 def _reasons(
     model_class: type[transformers.PreTrainedModel], config: transformers.PreTrainedConfig
 ) -> Iterator[str]:
-    if getattr(config, "quantization_config", None) is not None:
-        yield "quantization_config: quantised checkpoints are not supported"
     if config.get_text_config() is not config:
         yield "it takes more than text"
     if config.is_encoder_decoder or getattr(config, "add_cross_attention", False):

@@ -141,27 +141,28 @@ def test_mistakes_are_told_in_a_line_before_anything_is_started(
     assert "Traceback" not in captured.err
 
 
-def test_a_directory_without_weights_is_told_before_anything_is_started(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of a model, for a test to break; nothing may be started with it."""
     monkeypatch.setattr(serve, "run_services", lambda services: pytest.fail("it was started"))
-    model = tmp_path / "model"
-    shutil.copytree(fetch("demo://", weights=False), model)
-    for file in model.glob("*.safetensors"):
+    return Path(shutil.copytree(fetch("demo://", weights=False), tmp_path / "model"))
+
+
+def test_a_directory_without_weights_is_told_before_anything_is_started(
+    broken: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for file in broken.glob("*.safetensors"):
         file.unlink()
-    assert main.main(["serve", str(model)]) == 2
-    assert capfd.readouterr().err.startswith(f"kvasir serve: {model} holds no weights")
+    assert main.main(["serve", str(broken)]) == 2
+    assert capfd.readouterr().err.startswith(f"kvasir serve: {broken} holds no weights")
 
 
 def test_a_quantised_model_is_told_before_anything_is_started(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    broken: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(serve, "run_services", lambda services: pytest.fail("it was started"))
-    model = tmp_path / "model"
-    shutil.copytree(fetch("demo://", weights=False), model)
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "awq"}}))
-    assert main.main(["serve", str(model)]) == 2
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "awq"}}))
+    assert main.main(["serve", str(broken)]) == 2
     assert "quantization_config: quantised checkpoints are not supported" in capfd.readouterr().err
 
 

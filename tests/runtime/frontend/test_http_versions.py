@@ -8,7 +8,12 @@ import pytest
 
 from runtime.frontend.harness import Frontend
 from runtime.frontend.scripted import TIMEOUT
-from runtime.frontend.test_slow_clients import answer_to, connect, connection_of
+from runtime.frontend.test_slow_clients import (
+    answer_to,
+    assert_endless_headers_are_refused,
+    connect,
+    connection_of,
+)
 
 CLOSE = b"Connection: close\r\n"
 BODY = json.dumps({"prompt": [5, 6, 7], "max_tokens": 3}).encode()
@@ -102,17 +107,7 @@ async def test_what_is_wrong_is_told_with_an_offer_as_without(frontend: Frontend
 
 
 async def test_endless_headers_with_an_offer_are_refused(frontend: Frontend) -> None:
-    reader, writer = await connect(frontend)
-    writer.write(post().partition(b"Content-Length")[0])
-    answer = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
-    async with asyncio.timeout(TIMEOUT):
-        for number in range(100_000):
-            if answer.done():
-                break
-            writer.write(b"x-%d: %s\r\n" % (number, b"y" * 1000))
-            await asyncio.sleep(0)
-    assert answer.result().startswith(b"HTTP/1.1 431 ")
-    writer.close()
+    await assert_endless_headers_are_refused(frontend, post().partition(b"Content-Length")[0])
 
 
 async def test_a_websocket_is_told_what_the_path_says_to_any_get(frontend: Frontend) -> None:

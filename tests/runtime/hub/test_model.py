@@ -124,6 +124,8 @@ def test_only_the_generation_defaults_that_are_set_are_given(tmp_path: Path) -> 
         ({"vocab_size": True}, "vocab_size is True"),
         ({"eos_token_id": "</s>"}, "eos_token_id is '</s>', it must be a token id"),
         ({"eos_token_id": [1, -1]}, "eos_token_id is"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config: quantised checkpoints are not supported"),
+        ({"text_config": {"quantization_config": {"bits": 4}}}, "quantization_config: quantised"),
     ],
 )
 def test_unusable_field_is_named_with_what_it_must_be(tmp_path: Path, fields: dict[str, Any], said: str) -> None:

@@ -78,7 +78,6 @@ def test_rope_of_old_and_new_files(keys: dict[str, Any], theta: float, scaling: 
     ("keys", "named"),
     [
         ({"sliding_window": 4096}, "sliding_window"),
-        ({"quantization_config": {"bits": 4}}, "quantised checkpoints are not supported"),
         ({"hidden_act": "mish"}, "hidden_act.*'mish'.*silu"),
         ({"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "rope_type.*'ntk'.*default, linear, llama3"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor.*supported is 1.0"),

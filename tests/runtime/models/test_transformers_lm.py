@@ -125,7 +125,6 @@ def test_what_cannot_run_over_the_paged_cache_is_refused_with_the_reason(
     [
         ({"architectures": ["NobodysForCausalLM"]}, "code from the model's own repository is never run"),
         ({"architectures": ["BertModel"]}, "not a model that predicts the next token"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised"),
         ({"layer_types": ["full_attention", "linear_attention", "full_attention"]}, "layers of linear_attention"),
         ({"hidden_act": "mish-mash"}, "transformers cannot load this"),
         ({"num_hidden_layers": 4}, "missing_keys model.layers.3"),
