@@ -1,0 +1,45 @@
+"""Ports, paths and probes of the pods."""
+
+from dataclasses import dataclass
+from typing import Final
+
+HTTP_PORT: Final = 8000
+"""Frontends: the OpenAI API."""
+LINK_PORT: Final = 5570
+"""Frontends: engines connect here."""
+OPS_PORT: Final = 8081
+"""Frontends and engines: probes, status and metrics, apart from the API's event loop."""
+
+HTTP_PORT_NAME: Final = "http"
+LINK_PORT_NAME: Final = "link"
+OPS_PORT_NAME: Final = "ops"
+
+LIVE_PATH: Final = "/health/live"
+READY_PATH: Final = "/health/ready"
+STATUS_PATH: Final = "/status"
+METRICS_PATH: Final = "/metrics"
+
+ANY_HOST: Final = "*"
+"""The host option for every address of the machine, IPv4 and IPv6."""
+
+KILL_MARGIN_SECONDS: Final = 15.0
+"""Time between the end of a drain and SIGKILL, to close links and exit."""
+SHUTDOWN_DELAY_SECONDS: Final = 5.0
+"""How long a frontend accepts connections after SIGTERM, until no Service sends it new ones."""
+
+
+@dataclass(frozen=True)
+class ProbeTiming:
+    """An HTTP GET every `period` seconds; `failures` in a row count as a no."""
+
+    path: str
+    period: int
+    timeout: int
+    failures: int
+
+
+LIVENESS: Final = ProbeTiming(LIVE_PATH, period=10, timeout=5, failures=3)
+READINESS: Final = ProbeTiming(READY_PATH, period=5, timeout=2, failures=2)
+FRONTEND_STARTUP: Final = ProbeTiming(LIVE_PATH, period=2, timeout=5, failures=300)
+"""A frontend may have to fetch config and tokenizer from a hub first. Engines have none: their liveness passes
+while loading makes progress."""

@@ -1,0 +1,46 @@
+"""Environment variables, key files and directories by which a pod's template reaches its process."""
+
+from typing import Final
+
+PREFIX: Final = "KVASIR_"
+"""Every option of a process can be set by a variable: --max-num-seqs is KVASIR_MAX_NUM_SEQS."""
+
+LINK: Final = "KVASIR_LINK"
+LINK_KEYS: Final = "KVASIR_LINK_KEYS"
+SERVICE_UID: Final = "KVASIR_SERVICE_UID"
+DATA_PARALLEL_RANK: Final = "KVASIR_DATA_PARALLEL_RANK"
+DATA_PARALLEL_SIZE_LOCAL: Final = "KVASIR_DATA_PARALLEL_SIZE_LOCAL"
+OPS_HOST: Final = "KVASIR_OPS_HOST"
+OPS_PORT: Final = "KVASIR_OPS_PORT"
+HOST: Final = "KVASIR_HOST"
+PORT: Final = "KVASIR_PORT"
+FD: Final = "KVASIR_FD"
+SHUTDOWN_DELAY: Final = "KVASIR_SHUTDOWN_DELAY"
+API_KEY_DIR: Final = "KVASIR_API_KEY_DIR"
+MANAGED_VARIABLES: Final = "KVASIR_MANAGED_VARIABLES"
+"""The KVASIR_ variables that the pod's template sets, separated by commas. A process that has this variable refuses
+every other KVASIR_ variable: `envFrom` would otherwise bring options past the schema."""
+
+LINK_KEYS_DIRECTORY: Final = "/etc/kvasir/link"
+API_KEYS_DIRECTORY: Final = "/etc/kvasir/api-keys"
+CACHE_DIRECTORY: Final = "/var/cache/kvasir"
+"""HOME of the process: caches of hubs and compilers."""
+SCRATCH_DIRECTORY: Final = "/tmp"
+SHM_DIRECTORY: Final = "/dev/shm"
+RESERVED_DIRECTORIES: Final = (
+    LINK_KEYS_DIRECTORY,
+    API_KEYS_DIRECTORY,
+    CACHE_DIRECTORY,
+    SCRATCH_DIRECTORY,
+    SHM_DIRECTORY,
+)
+"""Where the template mounts volumes of its own: no volumeMount of the user may be there."""
+
+SERVER_SECRET: Final = "server.secret"
+SERVER_PUBLIC: Final = "server.public"
+CLIENT_SECRET: Final = "client.secret"
+CLIENT_PUBLIC: Final = "client.public"
+FRONTEND_KEY_FILES: Final = (SERVER_SECRET, CLIENT_PUBLIC)
+ENGINE_KEY_FILES: Final = (CLIENT_SECRET, SERVER_PUBLIC)
+KEY_FILES: Final = (SERVER_SECRET, SERVER_PUBLIC, CLIENT_SECRET, CLIENT_PUBLIC)
+"""Two CURVE key pairs in Z85, one file each; frontends are the servers."""

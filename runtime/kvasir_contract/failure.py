@@ -1,0 +1,76 @@
+"""How a process that ends by an error reports the cause: `{"reason", "message"}` as one line of JSON.
+
+The line is written twice: to the termination message, a file that Kubernetes copies into the pod's status, and as
+the last line of the log. So the operator and `kvasir up` read a value, and never search prose for a cause.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kvasir_contract.reasons import Reason
+
+TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"
+"""Where Kubernetes expects the termination message (`terminationMessagePath`)."""
+TERMINATION_MESSAGE_VARIABLE: Final = "KVASIR_TERMINATION_MESSAGE"
+"""The environment variable that names the file; without it only the log has the line."""
+MAX_MESSAGE_BYTES: Final = 2048
+"""Longer messages are cut: Kubernetes keeps 4096 bytes of a termination message, and JSON may double some."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why something does not work, for programs (`reason`) and for people (`message`)."""
+
+    reason: Reason
+    message: str
+
+    def to_json(self) -> str:
+        """One line, at most 4096 bytes."""
+        size = MAX_MESSAGE_BYTES
+        while True:
+            line = json.dumps({"reason": self.reason, "message": cut(self.message, size)}, ensure_ascii=False)
+            if len(line.encode()) <= 2 * MAX_MESSAGE_BYTES:
+                return line
+            size //= 2
+
+    @classmethod
+    def from_json(cls, line: str) -> "Failure | None":
+        """Return the failure in a line, or None if the line is anything else."""
+        try:
+            fields = json.loads(line)
+            return cls(Reason(fields["reason"]), cut(str(fields["message"]), MAX_MESSAGE_BYTES))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+
+def cut(text: str, max_bytes: int) -> str:
+    """Return `text`, or its beginning and "…" if its UTF-8 form is longer than `max_bytes` (3 or more)."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= max_bytes:
+        return encoded.decode()
+    return encoded[: max_bytes - 3].decode("utf-8", "ignore") + "…"
+
+
+def report_failure(failure: Failure, environment: Mapping[str, str] = os.environ) -> None:
+    """Write the failure to the termination message and to standard error. Call it last."""
+    line = failure.to_json()
+    path = environment.get(TERMINATION_MESSAGE_VARIABLE)
+    if path:
+        try:
+            Path(path).write_text(line + "\n", encoding="utf-8")
+        except OSError as error:
+            print(f"the termination message {path} cannot be written: {error.strerror}", file=sys.stderr)
+    print(line, file=sys.stderr, flush=True)
+
+
+def find_failure(text: str) -> Failure | None:
+    """Return the last failure among the lines of a termination message or of the end of a log."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("{") and (failure := Failure.from_json(line)) is not None:
+            return failure
+    return None

@@ -1,0 +1,130 @@
+"""The body of GET /status on the ops port of an engine or a frontend: one struct for its writer and its readers.
+
+A reader must not trust it: the container may run any image. `StatusReport.from_json` bounds every field.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NoReturn
+
+from kvasir_contract.failure import cut
+from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
+
+MAX_REPORT_BYTES: Final = 16 * 1024
+"""A longer body is refused before it is parsed."""
+MAX_MESSAGE_BYTES: Final = 1024
+MAX_COUNT: Final = 2**63 - 1
+
+
+class ReportError(ValueError):
+    """The body is not a status report."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Bytes of the weights: loaded and in all."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class RunningStep:
+    """The step that an engine computes at the moment."""
+
+    number: int
+    phase: str
+    seconds: float
+    batch: str
+
+
+@dataclass(frozen=True)
+class StatusReport:
+    phase: Phase
+    message: str = ""
+    """What to know besides the phase; empty if all is well."""
+    reason: Reason | None = None
+    """Set if the process runs and does not do its work: LinkRefused, InvalidSpec."""
+    progress: Progress | None = None
+    """Only in phase Loading."""
+    live_requests: int = 0
+    """Requests that are running or waiting in the process."""
+    incarnation: str = ""
+    """Engines: rank and a fresh id."""
+    rank: int | None = None
+    """Engines: the data-parallel rank."""
+    startup_seconds: Mapping[str, float] = field(default_factory=dict)
+    """By phase, the time that each finished phase of the start took."""
+    step: RunningStep | None = None
+
+    def to_json(self) -> bytes:
+        fields = {
+            "phase": self.phase,
+            "message": cut(self.message, MAX_MESSAGE_BYTES),
+            "reason": self.reason,
+            "progress": None if self.progress is None else vars(self.progress),
+            "live_requests": self.live_requests,
+            "incarnation": self.incarnation,
+            "rank": self.rank,
+            "startup_seconds": {phase: round(seconds, 3) for phase, seconds in self.startup_seconds.items()},
+            "step": None if self.step is None else vars(self.step),
+        }
+        return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+    @classmethod
+    def from_json(cls, body: bytes) -> "StatusReport":
+        """Raises ReportError if the body is anything but a report."""
+        if len(body) > MAX_REPORT_BYTES:
+            raise ReportError(f"{len(body)} bytes; at most {MAX_REPORT_BYTES} are read")
+        try:
+            fields = json.loads(body, parse_constant=_refuse)
+            reason, progress, rank, step = (fields.get(name) for name in ("reason", "progress", "rank", "step"))
+            return cls(
+                phase=Phase(fields["phase"]),
+                message=cut(str(fields["message"]), MAX_MESSAGE_BYTES),
+                reason=None if reason is None else Reason(reason),
+                progress=None
+                if progress is None
+                else Progress(_count(progress["done"]), _count(progress["total"])),
+                live_requests=_count(fields.get("live_requests", 0)),
+                incarnation=cut(str(fields.get("incarnation", "")), 128),
+                rank=None if rank is None else _count(rank),
+                startup_seconds={
+                    cut(str(k), 32): _seconds(v) for k, v in fields.get("startup_seconds", {}).items()
+                },
+                step=None if step is None else _step(step),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise ReportError(f"not a status report: {error!r}") from error
+
+
+def _progress(fields: Mapping[str, Any]) -> Progress:
+    return Progress(_count(fields["done"]), _count(fields["total"]))
+
+
+def _times(fields: Mapping[str, Any]) -> dict[str, float]:
+    return {cut(name, 32): _seconds(seconds) for name, seconds in fields.items()}
+
+
+def _step(fields: Mapping[str, Any]) -> RunningStep:
+    batch = cut(str(fields["batch"]), MAX_MESSAGE_BYTES)
+    return RunningStep(_count(fields["number"]), cut(str(fields["phase"]), 32), _seconds(fields["seconds"]), batch)
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+        raise ValueError(f"{value!r} is not a count")
+    return value
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ValueError(f"{value!r} is not a time in seconds")
+    return float(value)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not allowed")
