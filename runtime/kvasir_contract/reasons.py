@@ -30,6 +30,8 @@ class Reason(StrEnum):
     ROLLING_OUT = "RollingOut"
     WARMING = "Warming"
     LOADING = "Loading"
+    UPGRADE_PENDING = "UpgradePending"
+    """The operator's release would change the pods, and waits to be asked."""
     AS_DESIRED = "AsDesired"
 
     @property
