@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
+from kvasir_contract.api import API_VERSION, KIND, PLURAL
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -28,19 +30,23 @@ class Kind:
         return "/" + "/".join(parts)
 
 
-INFERENCE_SERVICE: Final = Kind("serving.kvasir.dev/v1alpha1", "InferenceService", "inferenceservices")
+INFERENCE_SERVICE: Final = Kind(API_VERSION, KIND, PLURAL)
 STATEFUL_SET: Final = Kind("apps/v1", "StatefulSet", "statefulsets")
 DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
 SERVICE: Final = Kind("v1", "Service", "services")
 SECRET: Final = Kind("v1", "Secret", "secrets")
 SERVICE_ACCOUNT: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
+DISRUPTION_BUDGET: Final = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+NETWORK_POLICY: Final = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 POD: Final = Kind("v1", "Pod", "pods")
 NODE: Final = Kind("v1", "Node", "nodes")
 EVENT: Final = Kind("v1", "Event", "events")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
-CHILDREN: Final = (SERVICE_ACCOUNT, SECRET, SERVICE, DEPLOYMENT, STATEFUL_SET)
-"""What an InferenceService is made of, in the order in which it is applied: pods come after what they mount."""
+CHILDREN: Final = (SERVICE_ACCOUNT, SERVICE, DISRUPTION_BUDGET, NETWORK_POLICY, DEPLOYMENT, STATEFUL_SET)
+"""What an InferenceService is made of, in the order in which it is applied: what pods need comes before the pods.
+
+The link's Secrets are not among them: the operator may create Secrets, and neither list nor read them."""
 
 
 def kind_of(resource: dict[str, object]) -> Kind:

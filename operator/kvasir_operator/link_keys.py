@@ -1,12 +1,20 @@
-"""Makes the link's keys, once per InferenceService; what they are for is in resources/security.py."""
+"""Makes the keys of a link and the name of their Secret, both random; resources/security.py renders the Secret."""
+
+import secrets
+from typing import Final
 
 import zmq
 
-from kvasir_operator.resources.security import CLIENT_PUBLIC, CLIENT_SECRET, SERVER_PUBLIC, SERVER_SECRET
+from kvasir_contract.environment import CLIENT_PUBLIC, CLIENT_SECRET, SERVER_PUBLIC, SERVER_SECRET
+from kvasir_operator.spec import InferenceService
+
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
+"""Kubernetes' own choice for random names: they cannot spell words."""
+_SUFFIX_LENGTH: Final = 10
 
 
 def new_link_keys() -> dict[str, str]:
-    """Two fresh CURVE key pairs by file name, in Z85. Not to be logged."""
+    """Return two new CURVE key pairs by file name, in Z85. Never log them."""
     server_public, server_secret = zmq.curve_keypair()
     client_public, client_secret = zmq.curve_keypair()
     keys = {
@@ -16,3 +24,8 @@ def new_link_keys() -> dict[str, str]:
         CLIENT_PUBLIC: client_public,
     }
     return {name: key.decode() for name, key in keys.items()}
+
+
+def new_link_secret_name(service: InferenceService) -> str:
+    """Return a name that no Secret has yet: <service>-link-<random>."""
+    return f"{service.name}-link-" + "".join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX_LENGTH))

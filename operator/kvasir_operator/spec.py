@@ -5,15 +5,21 @@ in crds/ (by the API server, or by kvasir.local), so a missing required field he
 What an older schema let through is `InvalidSpec`.
 """
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from decimal import Decimal
+from typing import Any, Final, TypeVar
 
-from kvasir_operator.units import parse_bytes, parse_duration
+from kvasir_contract.units import parse_bytes, parse_duration
 
 Json = Mapping[str, Any]
 """A piece of a Kubernetes object that is passed on as it is."""
 Value = TypeVar("Value")
+
+_QUANTITY: Final = re.compile(r"\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?", re.ASCII)
+"""A resource quantity of Kubernetes that is not negative."""
 
 
 class InvalidSpec(ValueError):
@@ -91,8 +97,24 @@ class Frontend:
 
 @dataclass(frozen=True)
 class Rollout:
+    """How pods are replaced; not both numbers are 0."""
+
+    max_surge: int
+    """Engines beyond the desired ones, while they replace others."""
+    max_unavailable: int
+    """Engines that may be missing if there is no room for more than the desired ones."""
     drain_timeout: float
     """Seconds that an engine has to finish its requests."""
+
+
+@dataclass(frozen=True)
+class Network:
+    policy: bool
+    """Whether NetworkPolicies restrict who may connect to the pods."""
+    allow_from: tuple[Json, ...] | None
+    """Who may use the API, as peers of a NetworkPolicy; None for everyone."""
+    allow_metrics_from: tuple[Json, ...]
+    """Who may read metrics and status, in addition to the operator."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +126,11 @@ class InferenceService:
     engine: Engine
     frontend: Frontend
     rollout: Rollout
+    network: Network
+    paused: bool
+    """The operator changes nothing, and goes on reporting the status."""
+    operator_class: str
+    """The installation of the operator that handles the service."""
     image: str | None
     """None: the images of the operator's release."""
     image_pull_policy: str | None
@@ -111,7 +138,7 @@ class InferenceService:
 
 
 def parse_service(resource: Json) -> InferenceService:
-    """The typed form of a defaulted InferenceService. Raises InvalidSpec."""
+    """Return the typed form of a defaulted InferenceService. Raises InvalidSpec."""
     metadata, spec = resource["metadata"], resource["spec"]
     return InferenceService(
         name=metadata["name"],
@@ -120,7 +147,10 @@ def parse_service(resource: Json) -> InferenceService:
         model=_model(spec["model"], metadata["name"]),
         engine=_engine(spec["engine"]),
         frontend=_frontend(spec["frontend"]),
-        rollout=Rollout(drain_timeout=_parsed(parse_duration, spec["rollout"], "drainTimeout", "rollout")),
+        rollout=_rollout(spec["rollout"]),
+        network=_network(spec["network"]),
+        paused=spec["paused"],
+        operator_class=spec["operatorClass"],
         image=spec.get("image"),
         image_pull_policy=spec.get("imagePullPolicy"),
         image_pull_secrets=tuple(secret["name"] for secret in spec.get("imagePullSecrets", ())),
@@ -148,11 +178,20 @@ def _engine(engine: Json) -> Engine:
         kv_cache=KVCache(
             block_size=cache["blockSize"],
             memory_utilization=float(cache["memoryUtilization"]),
-            memory=_parsed(parse_bytes, cache, "memory", "engine.kvCache") if "memory" in cache else None,
+            memory=_parsed(_parse_memory, cache, "memory", "engine.kvCache") if "memory" in cache else None,
         ),
         extra_args=tuple(engine.get("extraArgs", ())),
-        pod=_pod(engine.get("pod", {})),
+        pod=_engine_pod(engine),
     )
+
+
+def _engine_pod(engine: Json) -> Pod:
+    pod, resource_name = _pod(engine.get("pod", {}), "engine.pod"), engine["resourceName"]
+    for kind, amounts in pod.resources.items():
+        if resource_name in amounts:
+            where = f"spec.engine.pod.resources.{kind}"
+            raise InvalidSpec(f"{where}: remove {resource_name}: Kvasir sets it because of engine.resourceName")
+    return pod
 
 
 def _frontend(frontend: Json) -> Frontend:
@@ -162,7 +201,23 @@ def _frontend(frontend: Json) -> Frontend:
         api_keys=keys["name"] if keys else None,
         drain_timeout=_parsed(parse_duration, frontend, "drainTimeout", "frontend"),
         extra_args=tuple(frontend.get("extraArgs", ())),
-        pod=_pod(frontend.get("pod", {})),
+        pod=_pod(frontend.get("pod", {}), "frontend.pod"),
+    )
+
+
+def _rollout(rollout: Json) -> Rollout:
+    return Rollout(
+        max_surge=rollout["maxSurge"],
+        max_unavailable=rollout["maxUnavailable"],
+        drain_timeout=_parsed(parse_duration, rollout, "drainTimeout", "rollout"),
+    )
+
+
+def _network(network: Json) -> Network:
+    return Network(
+        policy=network["policy"],
+        allow_from=tuple(network["allowFrom"]) if "allowFrom" in network else None,
+        allow_metrics_from=tuple(network.get("allowMetricsFrom", ())),
     )
 
 
@@ -173,13 +228,13 @@ def _parsed(parse: Callable[[Any], Value], fields: Json, name: str, where: str) 
         raise InvalidSpec(f"spec.{where}.{name}: {error}") from None
 
 
-def _pod(pod: Json) -> Pod:
+def _pod(pod: Json, where: str) -> Pod:
     def listed(field: str) -> tuple[Json, ...]:
         entries: Sequence[Json] = pod.get(field, ())
         return tuple(entries)
 
     return Pod(
-        resources=pod.get("resources", {}),
+        resources=_resources(pod.get("resources", {}), f"{where}.resources"),
         node_selector=pod.get("nodeSelector", {}),
         tolerations=listed("tolerations"),
         affinity=pod.get("affinity", {}),
@@ -193,3 +248,26 @@ def _pod(pod: Json) -> Pod:
         labels=pod.get("labels", {}),
         annotations=pod.get("annotations", {}),
     )
+
+
+def _resources(resources: Json, where: str) -> Json:
+    return {
+        kind: {name: _parsed(_parse_quantity, amounts, name, f"{where}.{kind}") for name in amounts}
+        for kind, amounts in resources.items()
+    }
+
+
+def _parse_quantity(value: object) -> str:
+    """Return the quantity as a string, in which form it survives every JSON library."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
+        return format(Decimal(repr(value)), "f")
+    if isinstance(value, str) and _QUANTITY.fullmatch(value):
+        return value
+    raise ValueError(f"{value!r} is not a quantity: write a number or a string such as 500m or 4Gi")
+
+
+def _parse_memory(value: str | int) -> int:
+    size = parse_bytes(value)
+    if size < 1:
+        raise ValueError(f"{value!r} is too small: write 1 byte or more")
+    return size

@@ -1,6 +1,9 @@
 """Everything that a service is made of: the objects besides the two workloads, ownership, labels, keys."""
 
+import base64
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +12,31 @@ import yaml
 
 from kvasir.link import keys as runtime_keys
 from kvasir.local.schema import Schema
+from kvasir_contract.environment import KEY_FILES
 from kvasir_operator.kinds import CHILDREN, kind_of
-from kvasir_operator.link_keys import new_link_keys
-from kvasir_operator.resources.children import LINK_KEYS_ANNOTATION, children, children_selector
-from kvasir_operator.resources.pod import Images
-from kvasir_operator.resources.security import KEY_FILES, link_digest, link_keys_of, link_secret
+from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
+from kvasir_operator.resources.children import children, children_selector
+from kvasir_operator.resources.release import Release
+from kvasir_operator.resources.security import link_secret
 from kvasir_operator.spec import InferenceService, parse_service
 
 GOLDEN = Path(__file__).parent / "golden" / "demo" / "children.yaml"
 DEMO = Path(__file__).parents[2] / "manifests" / "examples" / "demo.yaml"
-IMAGES = Images(frontend="kvasir-frontend:test", engine="kvasir-engine:test")
-KEYS = {name: name.replace(".", "-") for name in KEY_FILES}
+RELEASE = Release(
+    frontend_image="kvasir-frontend:test",
+    engine_image="kvasir-engine:test",
+    version="1.2.3",
+    operator_namespace="kvasir-system",
+)
+LINK_SECRET = "demo-link-b2c4d6f789"
+SCHEMA = Schema.of_crd()
 UID = "5e7f4e2c-0000-0000-0000-000000000000"
 
 
-def service(name: str = "demo") -> InferenceService:
+def service(name: str = "demo", **spec: Any) -> InferenceService:
     manifest = yaml.safe_load(DEMO.read_text())
-    completed, problems = Schema.of_crd().complete({**manifest, "metadata": {"name": name, "uid": UID}})
+    manifest = {**manifest, "metadata": {"name": name, "uid": UID}, "spec": {**manifest["spec"], **spec}}
+    completed, problems = SCHEMA.complete(manifest)
     assert not problems
     return parse_service(completed)
 
@@ -36,7 +47,9 @@ def by_name(objects: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, An
 
 def test_objects_are_those_of_the_golden_file() -> None:
     """Without the workloads, which have golden files of their own."""
-    rendered = [entry for entry in children(service(), IMAGES, KEYS) if "template" not in entry.get("spec", {})]
+    rendered = [
+        entry for entry in children(service(), RELEASE, LINK_SECRET) if "template" not in entry.get("spec", {})
+    ]
     if os.environ.get("KVASIR_UPDATE_GOLDEN"):
         GOLDEN.write_text(yaml.safe_dump_all(rendered, sort_keys=False, width=116))
     assert rendered == list(yaml.safe_load_all(GOLDEN.read_text()))
@@ -44,7 +57,7 @@ def test_objects_are_those_of_the_golden_file() -> None:
 
 def test_every_object_is_owned_and_found_by_its_labels() -> None:
     wanted = dict(pair.split("=") for pair in children_selector("demo").split(","))
-    for child in children(service(), IMAGES, KEYS):
+    for child in children(service(), RELEASE, LINK_SECRET):
         (owner,) = child["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (UID, True)
         assert wanted.items() <= child["metadata"]["labels"].items()
@@ -52,18 +65,19 @@ def test_every_object_is_owned_and_found_by_its_labels() -> None:
 
 
 def test_what_pods_need_is_applied_before_them() -> None:
-    kinds = [child["kind"] for child in children(service(), IMAGES, KEYS)]
-    assert kinds.index("ServiceAccount") < kinds.index("Deployment")
-    assert kinds.index("Secret") < kinds.index("Deployment")
+    kinds = [child["kind"] for child in children(service(), RELEASE, LINK_SECRET)]
+    assert kinds[0] == "ServiceAccount"
+    assert kinds[-2:] == ["Deployment", "StatefulSet"]
+    assert list(dict.fromkeys(kinds)) == [kind.kind for kind in CHILDREN]
 
 
 def test_names_of_the_longest_service_are_names_of_services() -> None:
-    for child in children(service("a" * 45), IMAGES, KEYS):
+    for child in children(service("a" * 45), RELEASE, LINK_SECRET):
         assert len(child["metadata"]["name"]) <= 63
 
 
 def test_services_select_the_pods_they_are_about() -> None:
-    objects = by_name(children(service(), IMAGES, KEYS))
+    objects = by_name(children(service(), RELEASE, LINK_SECRET))
     for name, workload in (
         ("demo", ("Deployment", "demo-frontend")),
         ("demo-frontend", ("Deployment", "demo-frontend")),
@@ -79,7 +93,7 @@ def test_services_select_the_pods_they_are_about() -> None:
 
 
 def test_engines_find_the_frontends_where_their_template_says() -> None:
-    objects = by_name(children(service(), IMAGES, KEYS))
+    objects = by_name(children(service(), RELEASE, LINK_SECRET))
     environment = objects["StatefulSet", "demo-engine"]["spec"]["template"]["spec"]["containers"][0]["env"]
     link = next(variable["value"] for variable in environment if variable["name"] == "KVASIR_LINK")
     (port,) = [port for port in objects["Service", "demo-frontend"]["spec"]["ports"] if port["name"] == "link"]
@@ -87,40 +101,72 @@ def test_engines_find_the_frontends_where_their_template_says() -> None:
     assert objects["Service", "demo-frontend"]["spec"]["publishNotReadyAddresses"] is True
 
 
-def test_new_keys_change_both_templates_and_nothing_of_the_keys_is_in_them() -> None:
-    def annotations(keys: dict[str, str]) -> list[str]:
-        workloads = [entry for entry in children(service(), IMAGES, keys) if "template" in entry.get("spec", {})]
-        return [entry["spec"]["template"]["metadata"]["annotations"][LINK_KEYS_ANNOTATION] for entry in workloads]
-
-    first, second = new_link_keys(), new_link_keys()
-    assert annotations(first) == annotations(first)
-    assert annotations(first) != annotations(second)
-    workloads = [entry for entry in children(service(), IMAGES, first) if entry["kind"] != "Secret"]
-    assert not any(key in yaml.safe_dump(workloads) for key in first.values())
-
-
-def test_a_taken_secret_is_left_out_and_leaves_no_annotation() -> None:
-    objects = by_name(children(service(), IMAGES, None))
-    assert ("Secret", "demo-link") not in objects
-    assert "annotations" not in objects["StatefulSet", "demo-engine"]["spec"]["template"]["metadata"]
-
-
-def test_keys_survive_the_way_through_the_secret() -> None:
+def test_link_secret_is_owned_and_holds_every_key() -> None:
     keys = new_link_keys()
-    assert link_keys_of(link_secret(service(), keys)) == keys
+    secret = link_secret(service(), LINK_SECRET, keys)
+    assert secret["metadata"]["name"] == LINK_SECRET
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == UID
+    assert secret["immutable"] is True
+    assert {name: base64.b64decode(value).decode() for name, value in secret["data"].items()} == keys
 
 
-@pytest.mark.parametrize("missing", KEY_FILES)
-def test_a_secret_without_one_of_its_keys_holds_none(missing: str) -> None:
-    secret = link_secret(service(), new_link_keys())
-    del secret["data"][missing]
-    assert link_keys_of(secret) is None
+def test_link_secret_names_differ_and_are_names_of_objects() -> None:
+    names = {new_link_secret_name(service("a" * 45)) for _ in range(100)}
+    assert len(names) == 100
+    assert all(re.fullmatch(r"a{45}-link-[a-z0-9]{10}", name) for name in names)
 
 
-def test_the_digest_tells_any_other_keys() -> None:
-    keys = new_link_keys()
-    for name in KEY_FILES:
-        assert link_digest({**keys, name: "x"}) != link_digest(keys)
+@pytest.mark.parametrize(
+    ("pods", "reads_nodes", "max_unavailable"), [(1, True, 0), (2, True, 1), (1, False, 1), (2, False, 1)]
+)
+def test_an_only_pod_is_evicted_after_the_operator_moved_it(
+    pods: int, reads_nodes: bool, max_unavailable: int
+) -> None:
+    given = service(engine={"dataParallelSize": pods, "resourceName": ""}, frontend={"replicas": pods})
+    objects = by_name(children(given, replace(RELEASE, reads_nodes=reads_nodes), LINK_SECRET))
+    for component in ("engine", "frontend"):
+        assert objects["PodDisruptionBudget", f"demo-{component}"]["spec"]["maxUnavailable"] == max_unavailable
+
+
+def ingress(component: str, release: Release = RELEASE, **network: Any) -> dict[int, Any]:
+    """The peers by port; None for everyone."""
+    objects = by_name(children(service(network=network), release, LINK_SECRET))
+    spec = objects["NetworkPolicy", f"demo-{component}"]["spec"]
+    assert spec["policyTypes"] == ["Ingress"]
+    rules = spec.get("ingress", [])
+    assert all(rule.get("from") != [] for rule in rules), "an empty list would mean everyone"
+    return {port["port"]: rule.get("from") for rule in rules for port in rule["ports"]}
+
+
+OPERATOR = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kvasir-system"}}}
+MONITORING = {"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}
+GATEWAY = {"podSelector": {"matchLabels": {"app": "gateway"}}}
+
+
+def test_each_port_admits_those_who_need_it() -> None:
+    (engines,) = ingress("frontend")[5570]
+    assert engines["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "engine"
+    assert engines["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "demo"
+    assert ingress("frontend") == {8000: None, 5570: [engines], 8081: [OPERATOR]}
+    assert ingress("engine") == {8081: [OPERATOR]}
+
+
+def test_peers_of_the_user_are_admitted() -> None:
+    network: dict[str, Any] = {"allowFrom": [GATEWAY], "allowMetricsFrom": [MONITORING]}
+    assert ingress("frontend", **network)[8000] == [GATEWAY]
+    assert ingress("frontend", **network)[8081] == [OPERATOR, MONITORING]
+    assert ingress("engine", **network) == {8081: [OPERATOR, MONITORING]}
+
+
+def test_an_operator_outside_the_cluster_opens_no_port() -> None:
+    outside = replace(RELEASE, operator_namespace="")
+    assert set(ingress("frontend", outside)) == {8000, 5570}
+    assert ingress("engine", outside) == {}
+
+
+def test_network_policies_can_be_left_out() -> None:
+    objects = children(service(network={"policy": False}), RELEASE, LINK_SECRET)
+    assert "NetworkPolicy" not in {child["kind"] for child in objects}
 
 
 def test_the_processes_look_for_the_names_that_the_operator_writes(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""The rendered objects, by golden files. KVASIR_UPDATE_GOLDEN=1 writes them anew: read the difference."""
+"""The rendered objects, by golden files. KVASIR_UPDATE_GOLDEN=1 rewrites them: read the difference."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +14,17 @@ from kvasir.cli import frontend as frontend_command
 from kvasir.local.schema import Schema
 from kvasir_operator.resources.engine import engine_stateful_set
 from kvasir_operator.resources.frontend import frontend_deployment
-from kvasir_operator.resources.pod import Images, option_args, seconds
+from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, TEMPLATE_ANNOTATION
+from kvasir_operator.resources.pod import option_args
+from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService, parse_service
 
 GOLDEN = Path(__file__).parent / "golden"
 DEMO = Path(__file__).parents[2] / "manifests" / "examples" / "demo.yaml"
-IMAGES = Images(frontend="kvasir-frontend:test", engine="kvasir-engine:test")
+RELEASE = Release(frontend_image="kvasir-frontend:test", engine_image="kvasir-engine:test", version="1.2.3")
+LINK_SECRET = "qwen-link-b2c4d6f789"
 
-Render = Callable[[InferenceService, Images], dict[str, Any]]
+Render = Callable[[InferenceService, Release, str], dict[str, Any]]
 RENDER: dict[str, Render] = {"engine": engine_stateful_set, "frontend": frontend_deployment}
 
 
@@ -42,7 +46,10 @@ def pod_spec(workload: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("component", ["engine", "frontend"])
 @pytest.mark.parametrize("case", ["demo", "full"])
 def test_objects_are_those_of_the_golden_files(case: str, component: str) -> None:
-    rendered = RENDER[component](service(case), IMAGES)
+    """The template's copy in an annotation is compared with the template, not written out a second time."""
+    rendered = RENDER[component](service(case), RELEASE, LINK_SECRET)
+    recorded = rendered["metadata"]["annotations"].pop(TEMPLATE_ANNOTATION)
+    assert json.loads(recorded) == rendered["spec"]["template"]
     path = GOLDEN / case / f"{component}.yaml"
     if os.environ.get("KVASIR_UPDATE_GOLDEN"):
         path.write_text(yaml.safe_dump(rendered, sort_keys=False, width=116))
@@ -52,21 +59,23 @@ def test_objects_are_those_of_the_golden_files(case: str, component: str) -> Non
 @pytest.mark.parametrize("component", ["engine", "frontend"])
 @pytest.mark.parametrize("case", ["demo", "full"])
 def test_rendering_twice_gives_the_same(case: str, component: str) -> None:
-    assert RENDER[component](service(case), IMAGES) == RENDER[component](service(case), IMAGES)
+    assert RENDER[component](service(case), RELEASE, LINK_SECRET) == RENDER[component](
+        service(case), RELEASE, LINK_SECRET
+    )
 
 
 @pytest.mark.parametrize("case", ["demo", "full"])
 def test_container_args_are_accepted_by_the_process_they_start(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("KVASIR_")]:
         monkeypatch.delenv(name)
-    command, *args = pod_spec(engine_stateful_set(service(case), IMAGES))["containers"][0]["args"]
+    command, *args = pod_spec(engine_stateful_set(service(case), RELEASE, LINK_SECRET))["containers"][0]["args"]
     assert command == "engine"
     engine = engine_command.config_of(engine_command.parser().parse_args(args))
     assert engine.model.served_model_name == service(case).model.served_names
     assert engine.cache.kv_cache_memory_bytes == service(case).engine.kv_cache.memory
     assert engine.process.drain_timeout == service(case).rollout.drain_timeout
 
-    command, *args = pod_spec(frontend_deployment(service(case), IMAGES))["containers"][0]["args"]
+    command, *args = pod_spec(frontend_deployment(service(case), RELEASE, LINK_SECRET))["containers"][0]["args"]
     assert command == "frontend"
     frontend = frontend_command.config_of(frontend_command.parser().parse_args(args))
     assert frontend.process.drain_timeout == service(case).frontend.drain_timeout
@@ -74,7 +83,7 @@ def test_container_args_are_accepted_by_the_process_they_start(case: str, monkey
 
 @pytest.mark.parametrize("component", ["engine", "frontend"])
 def test_pods_meet_the_restricted_standard(component: str) -> None:
-    spec = pod_spec(RENDER[component](service("full"), IMAGES))
+    spec = pod_spec(RENDER[component](service("full"), RELEASE, LINK_SECRET))
     container = spec["containers"][0]
     assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
@@ -86,35 +95,36 @@ def test_pods_meet_the_restricted_standard(component: str) -> None:
 
 @pytest.mark.parametrize("component", ["engine", "frontend"])
 def test_selectors_match_their_pods_whatever_labels_the_user_adds(component: str) -> None:
-    spec = RENDER[component](service("full"), IMAGES)["spec"]
+    spec = RENDER[component](service("full"), RELEASE, LINK_SECRET)["spec"]
     assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
 
 
 def test_each_side_of_the_link_gets_its_own_secret_and_the_others_public_key() -> None:
     def keys(workload: dict[str, Any]) -> set[str]:
         volume = next(v for v in pod_spec(workload)["volumes"] if v["name"] == "kvasir-link")
-        return {item["key"] for source in volume["projected"]["sources"] for item in source["secret"]["items"]}
+        assert volume["secret"]["secretName"] == LINK_SECRET
+        return {item["key"] for item in volume["secret"]["items"]}
 
-    assert keys(engine_stateful_set(service("demo"), IMAGES)) == {"client.secret", "server.public"}
-    assert keys(frontend_deployment(service("demo"), IMAGES)) == {"server.secret", "client.public"}
+    assert keys(engine_stateful_set(service("demo"), RELEASE, LINK_SECRET)) == {"client.secret", "server.public"}
+    assert keys(frontend_deployment(service("demo"), RELEASE, LINK_SECRET)) == {"server.secret", "client.public"}
 
 
 def test_grace_period_outlasts_the_drain() -> None:
     full = service("full")
-    assert pod_spec(engine_stateful_set(full, IMAGES))["terminationGracePeriodSeconds"] == 90 + 15
-    assert pod_spec(frontend_deployment(full, IMAGES))["terminationGracePeriodSeconds"] == 5 + 90 + 15
+    assert pod_spec(engine_stateful_set(full, RELEASE, LINK_SECRET))["terminationGracePeriodSeconds"] == 90 + 15
+    assert pod_spec(frontend_deployment(full, RELEASE, LINK_SECRET))["terminationGracePeriodSeconds"] == 5 + 90 + 15
 
 
 def test_a_toleration_of_the_users_stands_for_ours() -> None:
-    tolerations = pod_spec(engine_stateful_set(service("full"), IMAGES))["tolerations"]
+    tolerations = pod_spec(engine_stateful_set(service("full"), RELEASE, LINK_SECRET))["tolerations"]
     unreachable = [t for t in tolerations if t["key"] == "node.kubernetes.io/unreachable"]
     assert [toleration["tolerationSeconds"] for toleration in unreachable] == [5]
 
 
 def test_longest_name_fits_into_every_name_made_of_it() -> None:
     longest = load(DEMO, metadata={"name": "a" * 45})
-    revision_label = engine_stateful_set(longest, IMAGES)["metadata"]["name"] + "-0123456789"
-    service_name = frontend_deployment(longest, IMAGES)["metadata"]["name"]
+    revision_label = engine_stateful_set(longest, RELEASE, LINK_SECRET)["metadata"]["name"] + "-0123456789"
+    service_name = frontend_deployment(longest, RELEASE, LINK_SECRET)["metadata"]["name"]
     assert len(revision_label) <= 63
     assert len(service_name) <= 63
 
@@ -127,5 +137,53 @@ def test_options_left_out_are_those_without_a_value() -> None:
     ]
 
 
-def test_durations_are_written_without_an_exponent() -> None:
-    assert [seconds(value) for value in (300.0, 0.5, 1e7)] == ["300s", "0.5s", "10000000s"]
+@pytest.mark.parametrize("component", ["engine", "frontend"])
+def test_new_link_keys_change_the_template(component: str) -> None:
+    template = RENDER[component](service("full"), RELEASE, "qwen-link-other")["spec"]["template"]
+    assert template["metadata"]["annotations"][LINK_KEYS_ANNOTATION] == "qwen-link-other"
+
+
+@pytest.mark.parametrize("component", ["engine", "frontend"])
+def test_managed_variables_are_those_of_the_template(component: str) -> None:
+    container = pod_spec(RENDER[component](service("full"), RELEASE, LINK_SECRET))["containers"][0]
+    variables = {variable["name"]: variable.get("value", "") for variable in container["env"]}
+    managed = variables.pop("KVASIR_MANAGED_VARIABLES").split(",")
+    assert managed == sorted(name for name in variables if name.startswith("KVASIR_"))
+
+
+@pytest.mark.parametrize("component", ["engine", "frontend"])
+def test_ports_are_reached_over_ipv4_and_ipv6(component: str) -> None:
+    text = yaml.safe_dump(RENDER[component](service("full"), RELEASE, LINK_SECRET))
+    assert "0.0.0.0" not in text
+    assert "127.0.0.1" not in text
+
+
+@pytest.mark.parametrize("component", ["engine", "frontend"])
+def test_probes_ask_the_ops_port(component: str) -> None:
+    container = pod_spec(RENDER[component](service("demo"), RELEASE, LINK_SECRET))["containers"][0]
+    probes = [value for name, value in container.items() if name.endswith("Probe")]
+    assert {probe["httpGet"]["port"] for probe in probes} == {"ops"}
+    assert {"name": "ops", "containerPort": 8081} in container["ports"]
+
+
+@pytest.mark.parametrize(
+    ("affinity", "constraints", "keys"),
+    [
+        ({}, [], ["kubernetes.io/hostname"]),
+        ({"nodeAffinity": {}}, [], ["kubernetes.io/hostname"]),
+        ({"podAntiAffinity": {}}, [], []),
+        ({}, [{"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}], ["zone"]),
+    ],
+)
+@pytest.mark.parametrize("component", ["engine", "frontend"])
+def test_pods_spread_over_nodes_unless_the_user_places_them(
+    component: str, affinity: dict[str, Any], constraints: list[dict[str, Any]], keys: list[str]
+) -> None:
+    pod = {"affinity": affinity, "topologySpreadConstraints": constraints}
+    spec = yaml.safe_load(DEMO.read_text())["spec"]
+    spec[component] = {**spec.get(component, {}), "pod": pod}
+    spread = pod_spec(RENDER[component](load(DEMO, spec=spec), RELEASE, LINK_SECRET)).get(
+        "topologySpreadConstraints", []
+    )
+    assert [constraint["topologyKey"] for constraint in spread] == keys
+    assert all(constraint["labelSelector"]["matchLabels"] for constraint in spread)

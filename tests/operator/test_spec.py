@@ -18,6 +18,11 @@ DEMO = Path(__file__).parents[2] / "manifests" / "examples" / "demo.yaml"
     [
         ("engine.kvCache.memory", -1, "-1 is not a size"),
         ("engine.kvCache.memory", "much", "'much' is not a size"),
+        ("engine.kvCache.memory", "0Gi", "'0Gi' is too small"),
+        ("engine.pod.resources.limits.cpu", True, "True is not a quantity"),
+        ("engine.pod.resources.limits.cpu", -0.5, "-0.5 is not a quantity"),
+        ("engine.pod.resources.limits.cpu", {}, "{} is not a quantity"),
+        ("frontend.pod.resources.requests.memory", "4 Gi", "'4 Gi' is not a quantity"),
         ("frontend.drainTimeout", "soon", "'soon' is not a duration"),
         ("rollout.drainTimeout", "-1s", "'-1s' is not a duration"),
     ],
@@ -30,8 +35,38 @@ def test_a_value_that_means_nothing_is_an_invalid_spec(field: str, value: Any, w
     *parents, last = field.split(".")
     place = broken["spec"]
     for parent in parents:
-        place = place[parent]
+        place = place.setdefault(parent, {})
     place[last] = value
     with pytest.raises(InvalidSpec) as error:
         parse_service(broken)
     assert str(error.value).startswith(f"spec.{field}: {words}")
+
+
+@pytest.mark.parametrize(
+    ("given", "rendered"),
+    [
+        (2, "2"),
+        (0.5, "0.5"),
+        (2.0, "2.0"),
+        (1e-05, "0.00001"),
+        (1e22, "1" + "0" * 22),
+        ("500m", "500m"),
+        ("1e3", "1e3"),
+    ],
+)
+def test_quantities_are_rendered_as_strings(given: Any, rendered: str) -> None:
+    manifest = yaml.safe_load(DEMO.read_text())
+    manifest["spec"]["frontend"] = {"pod": {"resources": {"limits": {"cpu": given}}}}
+    completed, problems = Schema.of_crd().complete(manifest)
+    assert not problems
+    assert parse_service(completed).frontend.pod.resources == {"limits": {"cpu": rendered}}
+
+
+@pytest.mark.parametrize("kind", ["limits", "requests"])
+def test_the_resource_that_engines_take_is_not_set_twice(kind: str) -> None:
+    engine = {"pod": {"resources": {kind: {"nvidia.com/gpu": 2}}}}
+    given = {"metadata": {"name": "demo"}, "spec": {"model": {"source": "demo://"}, "engine": engine}}
+    completed, problems = Schema.of_crd().complete(given)
+    assert not problems
+    with pytest.raises(InvalidSpec, match=rf"spec.engine.pod.resources.{kind}: remove nvidia.com/gpu"):
+        parse_service(completed)

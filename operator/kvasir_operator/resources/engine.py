@@ -1,71 +1,69 @@
 """The engines of an InferenceService: a StatefulSet whose ordinals are the data-parallel ranks."""
 
-from typing import Any, Final
+from typing import Final
 
-from kvasir_operator.resources.names import (
+from kvasir_contract import environment
+from kvasir_contract.endpoints import (
+    ANY_HOST,
+    KILL_MARGIN_SECONDS,
     LINK_PORT,
+    LIVENESS,
     OPS_PORT,
-    labels,
-    selector_labels,
-    workload_name,
+    OPS_PORT_NAME,
+    READINESS,
 )
-from kvasir_operator.resources.pod import (
-    KILL_MARGIN,
-    Images,
-    Mount,
-    Object,
-    http_probe,
-    option_args,
-    pod_template,
-    seconds,
-)
-from kvasir_operator.spec import InferenceService, Pod
+from kvasir_contract.units import format_duration
+from kvasir_operator.resources.names import Object, metadata, selector_labels, workload_name
+from kvasir_operator.resources.pinning import workload_annotations
+from kvasir_operator.resources.pod import Mount, http_probe, option_args, pod_template
+from kvasir_operator.resources.release import Release
+from kvasir_operator.spec import InferenceService
 
-LOST_NODE_SECONDS: Final = 30
-"""How long an engine stays bound to a node that is gone; its requests have moved on by then."""
 SHARED_MEMORY: Final = "1Gi"
 """Upper bound of /dev/shm; memory is taken only as it is used."""
 
 
-def engine_stateful_set(service: InferenceService, images: Images) -> Object:
+def engine_stateful_set(service: InferenceService, release: Release, link_secret: str) -> Object:
     """All ranks start at once; the operator replaces pods of an old revision itself, hence OnDelete."""
     name = workload_name(service, "engine")
+    template = engine_template(service, release, link_secret)
+    annotations = workload_annotations(service, "engine", release, link_secret, template)
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": {"name": name, "namespace": service.namespace, "labels": labels(service, "engine")},
+        "metadata": {**metadata(service, name, "engine"), "annotations": annotations},
         "spec": {
             "replicas": service.engine.data_parallel_size,
             "serviceName": name,
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": selector_labels(service, "engine")},
-            "template": engine_template(service, images),
+            "template": template,
         },
     }
 
 
-def engine_template(service: InferenceService, images: Images) -> Object:
+def engine_template(service: InferenceService, release: Release, link_secret: str) -> Object:
     container = {
-        "image": service.image or images.engine,
+        "image": service.image or release.engine_image,
         "args": ["engine", service.model.source, *_options(service), *service.engine.extra_args],
         "env": _environment(service),
-        "ports": [{"name": "ops", "containerPort": OPS_PORT}],
+        "ports": [{"name": OPS_PORT_NAME, "containerPort": OPS_PORT}],
         "resources": _resources(service),
         # No start-up probe with a fixed budget: liveness passes while loading makes progress or steps advance.
-        "livenessProbe": http_probe("/health/live", "ops", period=10, timeout=5, failures=3),
-        "readinessProbe": http_probe("/health/ready", "ops", period=5, timeout=2, failures=2),
+        "livenessProbe": http_probe(LIVENESS),
+        "readinessProbe": http_probe(READINESS),
     }
-    template = pod_template(
+    shared_memory = {"emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}
+    return pod_template(
         service,
         "engine",
         service.engine.pod,
         container,
-        mounts=[Mount("kvasir-shm", "/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}})],
-        grace=service.rollout.drain_timeout + KILL_MARGIN,
+        link_secret=link_secret,
+        mounts=[Mount("kvasir-shm", environment.SHM_DIRECTORY, shared_memory)],
+        grace=service.rollout.drain_timeout + KILL_MARGIN_SECONDS,
     )
-    template["spec"]["tolerations"] = _tolerations(service.engine.pod)
-    return template
 
 
 def _options(service: InferenceService) -> list[str]:
@@ -81,33 +79,22 @@ def _options(service: InferenceService) -> list[str]:
         gpu_memory_utilization=cache.memory_utilization if on_gpu and cache.memory is None else None,
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
-        drain_timeout=seconds(service.rollout.drain_timeout),
+        drain_timeout=format_duration(service.rollout.drain_timeout),
     )
 
 
 def _environment(service: InferenceService) -> list[Object]:
     rank = {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
     return [
-        {"name": "KVASIR_LINK", "value": f"tcp://{workload_name(service, 'frontend')}:{LINK_PORT}"},
-        {"name": "KVASIR_DATA_PARALLEL_RANK", "valueFrom": rank},
-        {"name": "KVASIR_OPS_HOST", "value": "0.0.0.0"},
-        {"name": "KVASIR_OPS_PORT", "value": str(OPS_PORT)},
+        {"name": environment.LINK, "value": f"tcp://{workload_name(service, 'frontend')}:{LINK_PORT}"},
+        {"name": environment.DATA_PARALLEL_RANK, "valueFrom": rank},
+        {"name": environment.OPS_HOST, "value": ANY_HOST},
+        {"name": environment.OPS_PORT, "value": str(OPS_PORT)},
     ]
 
 
 def _resources(service: InferenceService) -> Object:
-    resources: dict[str, Any] = {kind: dict(amounts) for kind, amounts in service.engine.pod.resources.items()}
+    resources = dict(service.engine.pod.resources)
     if service.engine.resource_name:
-        resources.setdefault("limits", {})[service.engine.resource_name] = "1"
+        resources["limits"] = {**resources.get("limits", {}), service.engine.resource_name: "1"}
     return resources
-
-
-def _tolerations(pod: Pod) -> list[Object]:
-    """The user's, and ours for a lost node unless the user says otherwise about that taint."""
-    theirs = [dict(toleration) for toleration in pod.tolerations]
-    ours = [
-        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
-        for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-        if all(toleration.get("key", key) != key for toleration in theirs)
-    ]
-    return [*ours, *theirs]

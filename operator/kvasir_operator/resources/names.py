@@ -1,38 +1,67 @@
-"""Names, labels and ports that the objects of one InferenceService share."""
+"""Names, labels and annotations that the objects of one InferenceService share."""
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+from kvasir_contract.api import (
+    API_VERSION,
+    APP,
+    COMPONENT_LABEL,
+    GROUP,
+    INSTANCE_LABEL,
+    KIND,
+    MANAGED_BY_LABEL,
+    MANAGER,
+    NAME_LABEL,
+)
 from kvasir_operator.spec import InferenceService
 
 Component = Literal["engine", "frontend"]
+Object = dict[str, Any]
 
-HTTP_PORT: Final = 8000
-"""Frontends: the OpenAI API and the probes."""
-LINK_PORT: Final = 5570
-"""Frontends: engines connect here."""
-OPS_PORT: Final = 8081
-"""Engines: probes and metrics."""
-
-MANAGER: Final = "kvasir-operator"
+LINK_KEYS_ANNOTATION: Final = f"{GROUP}/link-keys"
+"""On pod templates: the name of the Secret with the link's keys, so that new keys replace the pods."""
+INPUTS_ANNOTATION: Final = f"{GROUP}/inputs"
+"""On workloads: a digest of what the pod template is made from, the operator's release excepted."""
+RELEASE_ANNOTATION: Final = f"{GROUP}/release"
+"""On workloads: the release that made the pod template. On an InferenceService: the release that it asks for."""
+TEMPLATE_ANNOTATION: Final = f"{GROUP}/template"
+"""On workloads: the pod template as it was applied, in JSON."""
 
 
 def workload_name(service: InferenceService, component: Component) -> str:
-    """Of the StatefulSet or Deployment, and of the headless Service in front of its pods."""
+    """Return the name of the StatefulSet or Deployment, its headless Service, budget and network policy."""
     return f"{service.name}-{component}"
 
 
-def link_secret_name(service: InferenceService) -> str:
-    return f"{service.name}-link"
-
-
 def selector_labels(service: InferenceService, component: Component) -> dict[str, str]:
-    """The labels that tell this component's pods from all others; they never change."""
+    """Return the labels that select this component's pods and no others; they never change."""
+    return {NAME_LABEL: APP, INSTANCE_LABEL: service.name, COMPONENT_LABEL: component}
+
+
+def labels(service: InferenceService, component: Component | Literal["link"]) -> dict[str, str]:
+    """Return the labels of an object; "link" stands for what both components need to reach each other."""
     return {
-        "app.kubernetes.io/name": "kvasir",
-        "app.kubernetes.io/instance": service.name,
-        "app.kubernetes.io/component": component,
+        NAME_LABEL: APP,
+        INSTANCE_LABEL: service.name,
+        COMPONENT_LABEL: component,
+        MANAGED_BY_LABEL: MANAGER,
     }
 
 
-def labels(service: InferenceService, component: Component) -> dict[str, str]:
-    return {**selector_labels(service, component), "app.kubernetes.io/managed-by": MANAGER}
+def metadata(service: InferenceService, name: str, component: Component | Literal["link"]) -> Object:
+    """Return the metadata of an object that the service owns."""
+    return {
+        "name": name,
+        "namespace": service.namespace,
+        "labels": labels(service, component),
+        "ownerReferences": [
+            {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "name": service.name,
+                "uid": service.uid,
+                "controller": True,
+                "blockOwnerDeletion": False,
+            }
+        ],
+    }

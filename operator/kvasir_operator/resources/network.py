@@ -1,45 +1,48 @@
 """The Services of an InferenceService: the one that clients use, and a headless one per kind of pod."""
 
-from kvasir_operator.resources.names import (
+from kvasir_contract.endpoints import (
     HTTP_PORT,
+    HTTP_PORT_NAME,
     LINK_PORT,
+    LINK_PORT_NAME,
     OPS_PORT,
-    Component,
-    labels,
-    selector_labels,
-    workload_name,
+    OPS_PORT_NAME,
 )
-from kvasir_operator.resources.pod import Object
+from kvasir_operator.resources.names import Component, Object, metadata, selector_labels, workload_name
 from kvasir_operator.spec import InferenceService
 
 
 def http_service(service: InferenceService) -> Object:
-    """Where clients reach the OpenAI API, on port 80."""
-    port = {"name": "http", "port": 80, "targetPort": "http", "appProtocol": "http"}
+    """Return the Service through which clients reach the OpenAI API, on port 80."""
+    port = {"name": HTTP_PORT_NAME, "port": 80, "targetPort": HTTP_PORT_NAME, "appProtocol": "http"}
     return _service(service, "frontend", service.name, {"type": "ClusterIP", "ports": [port]})
 
 
 def frontend_service(service: InferenceService) -> Object:
-    """The addresses that engines connect to: of every frontend, ready or not, because a frontend gets ready by an
-    engine's connecting."""
-    ports = [{"name": "link", "port": LINK_PORT}, {"name": "http", "port": HTTP_PORT}]
-    return _headless(service, "frontend", ports, publish_not_ready=True)
+    """Return the Service with the addresses of every frontend: engines connect to them, monitoring scrapes them.
+
+    It includes frontends that are not ready, because a frontend becomes ready when an engine connects.
+    """
+    ports = [
+        {"name": LINK_PORT_NAME, "port": LINK_PORT},
+        {"name": HTTP_PORT_NAME, "port": HTTP_PORT},
+        {"name": OPS_PORT_NAME, "port": OPS_PORT},
+    ]
+    return _headless(service, "frontend", ports)
 
 
 def engine_service(service: InferenceService) -> Object:
-    """Gives each rank a name, and monitoring an address to scrape, while it loads as well."""
-    return _headless(service, "engine", [{"name": "ops", "port": OPS_PORT}], publish_not_ready=True)
+    """Return the Service that gives each rank a name and monitoring its address, also while the rank loads."""
+    return _headless(service, "engine", [{"name": OPS_PORT_NAME, "port": OPS_PORT}])
 
 
 def url(service: InferenceService) -> str:
-    """The base URL that clients in the cluster use."""
+    """Return the base URL that clients in the cluster use."""
     return f"http://{service.name}.{service.namespace}.svc/v1"
 
 
-def _headless(
-    service: InferenceService, component: Component, ports: list[Object], publish_not_ready: bool
-) -> Object:
-    spec = {"clusterIP": "None", "publishNotReadyAddresses": publish_not_ready, "ports": ports}
+def _headless(service: InferenceService, component: Component, ports: list[Object]) -> Object:
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "ports": ports}
     return _service(service, component, workload_name(service, component), spec)
 
 
@@ -47,6 +50,6 @@ def _service(service: InferenceService, component: Component, name: str, spec: O
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": name, "namespace": service.namespace, "labels": labels(service, component)},
+        "metadata": metadata(service, name, component),
         "spec": {**spec, "selector": selector_labels(service, component)},
     }

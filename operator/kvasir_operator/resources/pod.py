@@ -5,28 +5,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kvasir_operator.resources.names import Component, labels, link_secret_name, selector_labels
+from kvasir_contract import environment
+from kvasir_contract.endpoints import OPS_PORT_NAME, ProbeTiming
+from kvasir_contract.failure import TERMINATION_MESSAGE_PATH, TERMINATION_MESSAGE_VARIABLE
+from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, Component, Object, labels, selector_labels
 from kvasir_operator.spec import InferenceService, Pod
 
-Object = dict[str, Any]
-
-CACHE_DIRECTORY: Final = "/var/cache/kvasir"
-LINK_KEYS_DIRECTORY: Final = "/etc/kvasir/link"
-KILL_MARGIN: Final = 15.0
-"""Seconds between the end of the drain and Kubernetes' SIGKILL, to close links and exit."""
-
-
-@dataclass(frozen=True)
-class Images:
-    """The images of a release, for services that name none."""
-
-    frontend: str
-    engine: str
+LOST_NODE_SECONDS: Final = 30
+"""How long a pod stays bound to a node that is gone; other pods have taken over its work by then."""
+_LOST_NODE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_REVISION_LABELS: Final[Mapping[Component, str]] = {
+    "engine": "controller-revision-hash",
+    "frontend": "pod-template-hash",
+}
+"""The label in which a workload's controller writes the revision of a pod."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A volume of Kvasir's own and where the container sees it."""
+    """A volume that Kvasir adds and its path in the container."""
 
     name: str
     path: str
@@ -39,11 +36,13 @@ def pod_template(
     component: Component,
     pod: Pod,
     container: Object,
+    *,
+    link_secret: str,
     mounts: Sequence[Mount],
     grace: float,
 ) -> Object:
-    """A pod of one container: `container` completed by what every container has."""
-    mounts = [*mounts, _link_keys(service, component), *_scratch()]
+    """Return a pod of one container: `container`, completed by what every container has."""
+    mounts = [*mounts, _link_keys(link_secret, component), *_scratch()]
     spec = {
         "containers": [_container(service, component, pod, container, mounts)],
         "volumes": [{"name": mount.name, **mount.source} for mount in mounts] + [dict(v) for v in pod.volumes],
@@ -55,18 +54,21 @@ def pod_template(
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         "imagePullSecrets": [{"name": name} for name in service.image_pull_secrets],
         "nodeSelector": dict(pod.node_selector),
-        "tolerations": [dict(toleration) for toleration in pod.tolerations],
+        "tolerations": _tolerations(pod),
         "affinity": dict(pod.affinity),
         "topologySpreadConstraints": _spread(service, component, pod),
         "priorityClassName": pod.priority_class_name,
         "runtimeClassName": pod.runtime_class_name,
     }
-    metadata = {"labels": {**pod.labels, **labels(service, component)}, "annotations": dict(pod.annotations)}
-    return {"metadata": without_empty(metadata), "spec": without_empty(spec)}
+    metadata = {
+        "labels": {**pod.labels, **labels(service, component)},
+        "annotations": {**pod.annotations, LINK_KEYS_ANNOTATION: link_secret},
+    }
+    return {"metadata": metadata, "spec": without_empty(spec)}
 
 
 def option_args(**options: str | int | float | Sequence[str] | None) -> list[str]:
-    """Options as arguments: max_num_seqs=8 → --max-num-seqs 8; None is left out."""
+    """Return options as arguments: max_num_seqs=8 becomes --max-num-seqs 8; None is left out."""
     args: list[str] = []
     for name, value in options.items():
         if value is None:
@@ -76,47 +78,35 @@ def option_args(**options: str | int | float | Sequence[str] | None) -> list[str
     return args
 
 
-def seconds(duration: float) -> str:
-    """The duration as an option takes it: 300s, 0.5s."""
-    return f"{duration:.3f}".rstrip("0").rstrip(".") + "s"
-
-
-def http_probe(path: str, port: str, *, period: int, timeout: int, failures: int) -> Object:
+def http_probe(timing: ProbeTiming) -> Object:
+    """Return a probe of the ops port."""
     return {
-        "httpGet": {"path": path, "port": port},
-        "periodSeconds": period,
-        "timeoutSeconds": timeout,
-        "failureThreshold": failures,
+        "httpGet": {"path": timing.path, "port": OPS_PORT_NAME},
+        "periodSeconds": timing.period,
+        "timeoutSeconds": timing.timeout,
+        "failureThreshold": timing.failures,
     }
 
 
 def without_empty(fields: Mapping[str, Any]) -> Object:
-    """Without what is None, {} or []: server-side apply would take ownership of an empty field."""
+    """Leave out None, {} and []: server-side apply would take ownership of an empty field."""
     return {name: value for name, value in fields.items() if value is not None and value not in ({}, [])}
 
 
 def _container(
     service: InferenceService, component: Component, pod: Pod, container: Object, mounts: Sequence[Mount]
 ) -> Object:
-    own_env = [
-        *container["env"],
-        {"name": "KVASIR_LINK_KEYS", "value": LINK_KEYS_DIRECTORY},
-        {"name": "KVASIR_SERVICE_UID", "value": service.uid},
-        # Not the root file system, which is read-only: caches of hubs and compilers go below HOME.
-        {"name": "HOME", "value": CACHE_DIRECTORY},
-        *_token(service),
-    ]
-    env = {variable["name"]: dict(variable) for variable in (*own_env, *pod.env)}
     return without_empty(
         {
             "name": component,
             "imagePullPolicy": service.image_pull_policy,
             "command": ["kvasir"],
             **container,
-            "env": list(env.values()),
+            "resources": {kind: dict(amounts) for kind, amounts in container["resources"].items()},
+            "env": _environment(service, pod, container["env"]),
             "envFrom": [dict(source) for source in pod.env_from],
             "volumeMounts": [_volume_mount(mount) for mount in mounts] + [dict(m) for m in pod.volume_mounts],
-            # A container that fails leaves its last lines in the pod's status: the operator reads the cause there.
+            # If a process crashes before it can write its message, the pod's status has the end of its log.
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": {
                 "allowPrivilegeEscalation": False,
@@ -127,6 +117,25 @@ def _container(
     )
 
 
+def _environment(service: InferenceService, pod: Pod, of_component: Sequence[Object]) -> list[Object]:
+    kvasir = [
+        *of_component,
+        {"name": environment.LINK_KEYS, "value": environment.LINK_KEYS_DIRECTORY},
+        {"name": environment.SERVICE_UID, "value": service.uid},
+        {"name": TERMINATION_MESSAGE_VARIABLE, "value": TERMINATION_MESSAGE_PATH},
+    ]
+    managed = ",".join(sorted(variable["name"] for variable in kvasir))
+    variables = [
+        *kvasir,
+        {"name": environment.MANAGED_VARIABLES, "value": managed},
+        # The root file system is read-only: caches of hubs and compilers go below HOME.
+        {"name": "HOME", "value": environment.CACHE_DIRECTORY},
+        *_token(service),
+        *pod.env,
+    ]
+    return list({variable["name"]: dict(variable) for variable in variables}.values())
+
+
 def _token(service: InferenceService) -> list[Object]:
     token = service.model.token_secret
     if token is None:
@@ -134,18 +143,17 @@ def _token(service: InferenceService) -> list[Object]:
     return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": token.name, "key": token.key}}}]
 
 
-def _link_keys(service: InferenceService, component: Component) -> Mount:
-    """This side's secret key and the other side's public one, of the two pairs in the link's Secret."""
-    keys = ("server.secret", "client.public") if component == "frontend" else ("client.secret", "server.public")
-    items = [{"key": key, "path": key} for key in keys]
-    source = {"secret": {"name": link_secret_name(service), "items": items}}
-    return Mount("kvasir-link", LINK_KEYS_DIRECTORY, {"projected": {"sources": [source]}}, read_only=True)
+def _link_keys(secret: str, component: Component) -> Mount:
+    """Mount this side's secret key and the other side's public key, and not the rest of the Secret."""
+    files = environment.FRONTEND_KEY_FILES if component == "frontend" else environment.ENGINE_KEY_FILES
+    source = {"secretName": secret, "items": [{"key": file, "path": file} for file in files]}
+    return Mount("kvasir-link", environment.LINK_KEYS_DIRECTORY, {"secret": source}, read_only=True)
 
 
 def _scratch() -> list[Mount]:
     return [
-        Mount("kvasir-tmp", "/tmp", {"emptyDir": {}}),
-        Mount("kvasir-cache", CACHE_DIRECTORY, {"emptyDir": {}}),
+        Mount("kvasir-tmp", environment.SCRATCH_DIRECTORY, {"emptyDir": {}}),
+        Mount("kvasir-cache", environment.CACHE_DIRECTORY, {"emptyDir": {}}),
     ]
 
 
@@ -156,6 +164,31 @@ def _volume_mount(mount: Mount) -> Object:
     return entry
 
 
+def _tolerations(pod: Pod) -> list[Object]:
+    """Add ours for the taints of a lost node, unless a toleration of the user's is about the same taint."""
+    theirs = [dict(toleration) for toleration in pod.tolerations]
+    ours = [
+        {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
+        for key in _LOST_NODE_TAINTS
+        if all(toleration.get("key", key) != key for toleration in theirs)
+    ]
+    return [*ours, *theirs]
+
+
 def _spread(service: InferenceService, component: Component, pod: Pod) -> list[Object]:
+    """Return the user's constraints. Without any, spread over nodes if possible, so that a lost node is no outage.
+
+    Pods count per revision: during a roll-out the new ones spread no matter where the old ones are.
+    """
     counted = {"labelSelector": {"matchLabels": selector_labels(service, component)}}
-    return [{**counted, **constraint} for constraint in pod.topology_spread_constraints]
+    if pod.topology_spread_constraints:
+        return [{**counted, **constraint} for constraint in pod.topology_spread_constraints]
+    if "podAffinity" in pod.affinity or "podAntiAffinity" in pod.affinity:
+        return []
+    over_nodes = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "matchLabelKeys": [_REVISION_LABELS[component]],
+    }
+    return [{**counted, **over_nodes}]

@@ -1,69 +1,34 @@
-"""Who the pods are, and how they know each other: the ServiceAccount without a token, and the link's keys."""
+"""What authenticates the pods: a ServiceAccount without a token, and the keys of the link."""
 
 import base64
-import hashlib
 from collections.abc import Mapping
-from typing import Final
 
-from kvasir_operator.resources.names import MANAGER, link_secret_name
-from kvasir_operator.resources.pod import Object
+from kvasir_contract.environment import KEY_FILES
+from kvasir_operator.resources.names import Object, metadata
 from kvasir_operator.spec import InferenceService
-
-SERVER_SECRET: Final = "server.secret"
-SERVER_PUBLIC: Final = "server.public"
-CLIENT_SECRET: Final = "client.secret"
-CLIENT_PUBLIC: Final = "client.public"
-KEY_FILES: Final = (SERVER_SECRET, SERVER_PUBLIC, CLIENT_SECRET, CLIENT_PUBLIC)
-"""Two CURVE key pairs, as the processes look for them in a directory: frontends are the servers."""
 
 
 def service_account(service: InferenceService) -> Object:
-    """It may do nothing, and its pods get no token."""
+    """Return the pods' account, which has no rights; its pods get no token."""
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": {"name": service.name, "namespace": service.namespace, "labels": _labels(service)},
+        "metadata": metadata(service, service.name, "link"),
         "automountServiceAccountToken": False,
     }
 
 
-def link_secret(service: InferenceService, keys: Mapping[str, str]) -> Object:
-    """Holds `keys`, by file name. It can be deleted, which makes new keys and rolls every pod.
+def link_secret(service: InferenceService, name: str, keys: Mapping[str, str]) -> Object:
+    """Return the Secret that holds `keys`, by file name.
 
-    Not `immutable`: while any pod on its node uses such a Secret, a kubelet does not look whether there is another
-    one of the name by now, and gives the old keys to new pods.
+    Other keys have another name, so that a kubelet that remembers an immutable Secret never mounts old keys. If the
+    Secret is deleted, the operator makes new keys, which replaces every pod.
     """
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {
-            "name": link_secret_name(service),
-            "namespace": service.namespace,
-            "labels": _labels(service),
-        },
+        "metadata": metadata(service, name, "link"),
         "type": "Opaque",
-        "data": {name: base64.b64encode(keys[name].encode()).decode() for name in KEY_FILES},
-    }
-
-
-def link_keys_of(secret: Object) -> dict[str, str] | None:
-    """The keys in a Secret that was read from the cluster; None where it does not hold them all."""
-    data = secret.get("data") or {}
-    if any(name not in data for name in KEY_FILES):
-        return None
-    return {name: base64.b64decode(data[name]).decode(errors="replace") for name in KEY_FILES}
-
-
-def link_digest(keys: Mapping[str, str]) -> str:
-    """Tells whether two sets of keys are the same, without telling the keys (each has 256 random bits)."""
-    text = "\n".join(f"{name}={keys[name]}" for name in KEY_FILES)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _labels(service: InferenceService) -> dict[str, str]:
-    return {
-        "app.kubernetes.io/name": "kvasir",
-        "app.kubernetes.io/instance": service.name,
-        "app.kubernetes.io/component": "link",
-        "app.kubernetes.io/managed-by": MANAGER,
+        "immutable": True,
+        "data": {file: base64.b64encode(keys[file].encode()).decode() for file in KEY_FILES},
     }

@@ -14,9 +14,9 @@ import yaml
 
 from kvasir.config.options import ConfigError
 from kvasir.local.schema import Problem, Schema, suggestion
-from kvasir_operator.spec import InferenceService, parse_service
+from kvasir_contract.api import API_VERSION
+from kvasir_operator.spec import InferenceService, InvalidSpec, parse_service
 
-API_VERSION = "serving.kvasir.dev/v1alpha1"
 _SECRET_FIELDS = ("apiVersion", "kind", "metadata", "type", "immutable", "data", "stringData")
 
 
@@ -99,8 +99,13 @@ class _Reader:
         if problems:
             self._report(title, problems)
             return
+        try:
+            service = parse_service(completed)
+        except InvalidSpec as error:
+            self._report(title, [Problem("", str(error))])
+            return
         self.manifest.resources.append(completed)
-        self.manifest.services.append(parse_service(completed))
+        self.manifest.services.append(service)
 
     def _secret(self, title: str, document: Mapping[str, Any]) -> None:
         problems = [

@@ -11,28 +11,39 @@ from kvasir.config.options import ConfigError
 from kvasir.local.place import Place
 from kvasir.local.process import ProcessSpec
 from kvasir.local.specs import Probes, ProbeSettings, engine_spec, frontend_spec, inherited_environment
+from kvasir_contract import environment
+from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
 from kvasir_operator.resources.engine import engine_template
 from kvasir_operator.resources.frontend import frontend_template
-from kvasir_operator.resources.pod import CACHE_DIRECTORY, Images
+from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService, Pod
 
 Secrets = Mapping[str, Mapping[str, str]]
 """Values by key, by the Secret's name."""
 
-NOT_HERE: Final = ("KVASIR_HOST", "KVASIR_PORT", "KVASIR_LINK_KEYS", "KVASIR_SHUTDOWN_DELAY")
-"""Of a pod's environment, what has no counterpart here: the socket is inherited, the link needs no keys, and no
-Service goes on sending connections after SIGTERM."""
+NOT_HERE: Final = (
+    environment.HOST,
+    environment.PORT,
+    environment.OPS_HOST,
+    environment.OPS_PORT,
+    environment.LINK_KEYS,
+    environment.SHUTDOWN_DELAY,
+    environment.MANAGED_VARIABLES,
+    TERMINATION_MESSAGE_VARIABLE,
+)
+"""Variables of a pod that are left out here: the socket is inherited, the link needs no keys, and no Service sends
+connections after SIGTERM. The Place sets its own ops address."""
 
-_NO_IMAGES = Images(frontend="", engine="")
+_NO_RELEASE = Release(frontend_image="", engine_image="", version="")
 
 
 def service_processes(service: InferenceService, secrets: Secrets, place: Place) -> list[ProcessSpec]:
     """Every frontend and engine of the service. Raises ConfigError for what only a cluster has."""
-    frontend, engine = frontend_template(service, _NO_IMAGES), engine_template(service, _NO_IMAGES)
+    frontend, engine = frontend_template(service, _NO_RELEASE, ""), engine_template(service, _NO_RELEASE, "")
     keys: dict[str, str] = {}
     if (name := service.frontend.api_keys) is not None:
         directory = place.write_secrets("api-keys", _secret(secrets, name, "spec.frontend.apiKeys"))
-        keys["KVASIR_API_KEY_DIR"] = str(directory)
+        keys[environment.API_KEY_DIR] = str(directory)
     return [
         *(
             _process(frontend_spec, place, number, frontend, secrets, place.frontend_env(number) | keys)
@@ -48,6 +59,10 @@ def service_processes(service: InferenceService, secrets: Secrets, place: Place)
 def without_effect(service: InferenceService) -> list[str]:
     """The fields that were set and mean nothing without a cluster."""
     set_fields = {
+        "network.allowFrom": service.network.allow_from,
+        "network.allowMetricsFrom": service.network.allow_metrics_from,
+        "paused": service.paused,
+        "operatorClass": service.operator_class,
         "image": service.image,
         "imagePullPolicy": service.image_pull_policy,
         "imagePullSecrets": service.image_pull_secrets,
@@ -113,7 +128,7 @@ def _environment(container: Mapping[str, Any], secrets: Secrets, replaced: Mappi
         env |= _all_of(source, secrets)
     for variable in container["env"]:
         name, value = variable["name"], variable.get("value", "")
-        of_the_pod = name in NOT_HERE or (name == "HOME" and value == CACHE_DIRECTORY)
+        of_the_pod = name in NOT_HERE or (name == "HOME" and value == environment.CACHE_DIRECTORY)
         if name in replaced or of_the_pod:
             continue
         if "valueFrom" in variable:

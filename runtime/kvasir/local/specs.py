@@ -11,7 +11,7 @@ from typing import Final
 
 from kvasir.local.place import Place
 from kvasir.local.process import Probe, ProcessSpec
-from kvasir_operator.resources.pod import KILL_MARGIN
+from kvasir_contract.endpoints import KILL_MARGIN_SECONDS
 
 COMMAND: Final = (sys.executable, "-P", "-m", "kvasir.cli.main")
 """`kvasir`; -P: a torch.py in the working directory is not imported."""
@@ -51,7 +51,7 @@ FRONTEND_PROBES: Final = replace(
 
 def grace_of(drain_timeout: float) -> float:
     """Seconds from SIGTERM to SIGKILL, as pods have it."""
-    return drain_timeout + KILL_MARGIN
+    return drain_timeout + KILL_MARGIN_SECONDS
 
 
 def inherited_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -16,11 +16,10 @@ from kvasir.local.schema import Schema
 from kvasir.local.specs import ENGINE_PROBES, FRONTEND_PROBES
 from kvasir_operator.resources.engine import engine_template
 from kvasir_operator.resources.frontend import frontend_template
-from kvasir_operator.resources.pod import Images
+from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService, parse_service
 
-IMAGES = Images("", "")
-
+RELEASE = Release(frontend_image="", engine_image="", version="")
 
 SCHEMA = Schema.of_crd()
 
@@ -50,8 +49,8 @@ def test_commands_are_those_of_the_pods(place: Place) -> None:
     demo = service(engine={"dataParallelSize": 2, "resourceName": ""})
     assert list(specs) == ["frontend-0", "engine-0", "engine-1"]
     for spec, template in (
-        (specs["engine-1"], engine_template(demo, IMAGES)),
-        (specs["frontend-0"], frontend_template(demo, IMAGES)),
+        (specs["engine-1"], engine_template(demo, RELEASE, "")),
+        (specs["frontend-0"], frontend_template(demo, RELEASE, "")),
     ):
         container = template["spec"]["containers"][0]
         assert spec.argv[0] == sys.executable
@@ -63,13 +62,13 @@ def test_every_variable_of_the_place_is_replaced_or_left_out(place: Place) -> No
     specs = processes(place, {"keys": {"a": "b"}}, frontend={"apiKeys": {"name": "keys"}})
     demo = service(engine={"resourceName": ""}, frontend={"apiKeys": {"name": "keys"}})
     for spec, template in (
-        (specs["engine-0"], engine_template(demo, IMAGES)),
-        (specs["frontend-0"], frontend_template(demo, IMAGES)),
+        (specs["engine-0"], engine_template(demo, RELEASE, "")),
+        (specs["frontend-0"], frontend_template(demo, RELEASE, "")),
     ):
         in_pod = {v["name"]: v.get("value") for v in template["spec"]["containers"][0]["env"]}
         for name, value in in_pod.items():
             assert spec.env.get(name) != value or (name == "KVASIR_SERVICE_UID" and value), name
-            assert (name in spec.env) != (name in NOT_HERE)
+            assert (name in spec.env) != (name in NOT_HERE) or spec.env[name] != value, name
         assert spec.env["HOME"] == os.environ["HOME"]
 
 
@@ -94,8 +93,8 @@ def test_probes_have_their_pods_rhythm_and_local_addresses(place: Place) -> None
 
 def test_serve_asks_what_pods_are_asked() -> None:
     demo = service()
-    assert probes_of(engine_template(demo, IMAGES)["spec"]["containers"][0]) == ENGINE_PROBES
-    assert probes_of(frontend_template(demo, IMAGES)["spec"]["containers"][0]) == FRONTEND_PROBES
+    assert probes_of(engine_template(demo, RELEASE, "")["spec"]["containers"][0]) == ENGINE_PROBES
+    assert probes_of(frontend_template(demo, RELEASE, "")["spec"]["containers"][0]) == FRONTEND_PROBES
 
 
 def test_the_frontend_inherits_the_listening_socket(place: Place) -> None:

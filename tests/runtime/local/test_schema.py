@@ -1,6 +1,7 @@
 """The CRD's schema and rules as `kvasir up` applies them: each violation has its message, at its place."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ({"engine__maxModelLen": 0}, "spec.engine.maxModelLen: 0 is too small"),
     ({"engine__kvCache__blockSize": 2048}, "spec.engine.kvCache.blockSize: 2048 is too large: at most 1024"),
     ({"engine__kvCache__memory": "4 GB"}, "spec.engine.kvCache.memory: '4 GB' is not of the form"),
-    ({"engine__kvCache__memory": -1}, "spec.engine.kvCache.memory: -1 is too small: at least 0"),
+    ({"engine__kvCache__memory": -1}, "spec.engine.kvCache.memory: -1 is too small: at least 1"),
+    ({"engine__kvCache__memory": "0Gi"}, "spec.engine.kvCache.memory: '0Gi' is not of the form"),
     ({"engine__kvCache__memory": 1.5}, "spec.engine.kvCache.memory: must be a whole number or a string, not 1.5"),
     ({"engine__kvCache__memoryUtilization": 1.2}, "spec.engine.kvCache.memoryUtilization: 1.2 is too large"),
     ({"engine__kvCache__memoryUtilization": "0.8"}, "memoryUtilization: must be a number, not the string '0.8'"),
@@ -106,10 +108,10 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ({"frontend__replicas": 0}, "spec.frontend.replicas: 0 is too small"),
     ({"frontend__drainTimeout": "5 minutes"}, "spec.frontend.drainTimeout: '5 minutes' is not of the form"),
     ({"frontend__drainTimeout": 30}, "spec.frontend.drainTimeout: must be a string, not 30"),
-    ({"rollout__maxUnavailable": 1}, "spec.rollout.maxUnavailable: unknown field; there are drainTimeout"),
+    ({"rollout__maxUnavailabel": 1}, "spec.rollout.maxUnavailabel: unknown field; did you mean maxUnavailable?"),
     ({"imagePullPolicy": "Sometimes"}, "spec.imagePullPolicy: 'Sometimes' is not one of"),
-    (pod(resources={"limits": {"nvidia.com/gpu": 2}}), "spec.engine: pod.resources.limits names resourceName"),
-    (pod(resources={"requests": {"nvidia.com/gpu": 2}}), "spec.engine: pod.resources.requests names resourceName"),
+    (pod(resources={"limits": {"cpu": -0.5}}), "spec.engine.pod.resources.limits.cpu: -0.5 is too small"),
+    (pod(resources={"limits": {"cpu": ["2"]}}), "spec.engine.pod.resources.limits.cpu: has 1 items; at most 0"),
     (pod(resources={"limits": {"cpu": "two"}}), "spec.engine.pod.resources.limits.cpu: 'two' is not of the form"),
     (
         pod(env=[{"name": "KVASIR_LINK", "value": "x"}]),
@@ -151,6 +153,8 @@ VALID: list[dict[str, Any]] = [
     {"engine__extraArgs": ["--log-level=debug", "--linkage"]},
     pod(affinity={"nodeAffinity": {"anything": [1]}}, volumes=[{"name": "x", "nfs": {"server": "y"}}]),
     pod(resources={"limits": {"cpu": 2, "memory": "4Gi"}}, labels={"team": "x"}),
+    pod(resources={"limits": {"cpu": 0.5, "memory": "1e9"}, "requests": {"cpu": ".5"}}),
+    {"engine__kvCache__memory": "0.5Gi"},
     pod(env=[{"name": "A"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
 ]
 
@@ -188,7 +192,10 @@ def test_every_default_is_filled_in() -> None:
             "kvCache": {"blockSize": 16, "memoryUtilization": 0.9},
         },
         "frontend": {"replicas": 1, "drainTimeout": "300s"},
-        "rollout": {"drainTimeout": "60s"},
+        "rollout": {"maxSurge": 1, "maxUnavailable": 1, "drainTimeout": "60s"},
+        "network": {"policy": True},
+        "paused": False,
+        "operatorClass": "",
     }
     assert given == MINIMAL, "what was given stays as it is"
 
@@ -239,7 +246,9 @@ KEYWORDS = {
 def test_schema_is_structural_and_uses_only_keywords_that_are_checked_here() -> None:
     for path, node in NODES:
         assert set(node) <= KEYWORDS, path
-        assert ("type" in node) != node.get("x-kubernetes-int-or-string", False), f"{path} needs one type"
+        of_any_type = "x-kubernetes-preserve-unknown-fields" in node and "pattern" in node
+        typeless = of_any_type or node.get("x-kubernetes-int-or-string", False)
+        assert ("type" in node) != typeless, f"{path} needs one type"
         assert not ("properties" in node and "additionalProperties" in node), path
         if node.get("type") == "array":
             assert "items" in node, path
@@ -257,7 +266,8 @@ def test_a_description_names_its_fields_default() -> None:
     scalars = [(path, node) for path, node in NODES if node.get("type") != "object" and "default" in node]
     assert len(scalars) >= 8
     for path, node in scalars:
-        assert f"Default: {node['default']}" in node["description"], path
+        default = json.dumps(node["default"]).strip('"') or "empty"
+        assert f"Default: {default}" in node["description"], path
 
 
 def test_every_string_list_and_map_of_the_spec_is_bounded() -> None:

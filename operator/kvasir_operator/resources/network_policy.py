@@ -1,0 +1,58 @@
+"""NetworkPolicies: who may connect to which port of the pods. What the pods connect to is not restricted.
+
+The kubelet's probes need no rule: Kubernetes lets a pod's own node through.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kvasir_contract.endpoints import HTTP_PORT, LINK_PORT, OPS_PORT
+from kvasir_operator.resources.names import Component, Object, metadata, selector_labels, workload_name
+from kvasir_operator.resources.release import Release
+from kvasir_operator.spec import InferenceService, Json
+
+_NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
+"""Kubernetes sets it on every namespace."""
+
+
+def network_policies(service: InferenceService, release: Release) -> list[Object]:
+    ops = _rule(OPS_PORT, _readers(service, release))
+    engines: list[Json] = [{"podSelector": {"matchLabels": selector_labels(service, "engine")}}]
+    allow_from = service.network.allow_from
+    http: list[Object] = [_open(HTTP_PORT)] if allow_from is None else _rule(HTTP_PORT, allow_from)
+    return [
+        _policy(service, "frontend", [*http, *_rule(LINK_PORT, engines), *ops]),
+        _policy(service, "engine", ops),
+    ]
+
+
+def _readers(service: InferenceService, release: Release) -> list[Json]:
+    """Who may read status and metrics: the operator, and the peers that the user names."""
+    operator: list[Json] = []
+    if release.operator_namespace:
+        operator = [{"namespaceSelector": {"matchLabels": {_NAMESPACE_LABEL: release.operator_namespace}}}]
+    return [*operator, *service.network.allow_metrics_from]
+
+
+def _policy(service: InferenceService, component: Component, rules: Sequence[Object]) -> Object:
+    spec: Object = {
+        "podSelector": {"matchLabels": selector_labels(service, component)},
+        "policyTypes": ["Ingress"],
+    }
+    if rules:  # without rules nothing gets in
+        spec["ingress"] = list(rules)
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(service, workload_name(service, component), component),
+        "spec": spec,
+    }
+
+
+def _rule(port: int, peers: Sequence[Json]) -> list[Object]:
+    """No rule if there are no peers: an empty `from` would mean everyone."""
+    return [{**_open(port), "from": [dict(peer) for peer in peers]}] if peers else []
+
+
+def _open(port: int) -> Object:
+    return {"ports": [{"protocol": "TCP", "port": port}]}

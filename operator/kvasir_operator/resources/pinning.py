@@ -1,0 +1,94 @@
+"""Keeps a workload's pod template across releases of the operator, so that an upgrade replaces no pods by itself.
+
+A workload's annotations record the release that made its template, a digest of what the user contributed to it, and
+the template as it was applied. `pin` decides from them.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Final
+
+from kvasir_operator.resources.names import (
+    INPUTS_ANNOTATION,
+    RELEASE_ANNOTATION,
+    TEMPLATE_ANNOTATION,
+    Component,
+    Object,
+)
+from kvasir_operator.resources.release import Release
+from kvasir_operator.spec import InferenceService
+
+MAX_TEMPLATE_BYTES: Final = 128 * 1024
+"""A longer template is not recorded, and so not kept: the API server accepts 256 KiB of annotations per object."""
+_COUNTS: Final = {"engine": "data_parallel_size", "frontend": "replicas"}
+"""Numbers of pods are not part of a pod template."""
+
+
+def workload_annotations(
+    service: InferenceService, component: Component, release: Release, link_secret: str, template: Object
+) -> dict[str, str]:
+    """Return the annotations that `pin` reads in the next release."""
+    annotations = {
+        INPUTS_ANNOTATION: inputs(service, component, link_secret),
+        RELEASE_ANNOTATION: release.id,
+    }
+    text = _canonical(template)
+    if len(text.encode()) <= MAX_TEMPLATE_BYTES:
+        annotations[TEMPLATE_ANNOTATION] = text
+    return annotations
+
+
+def inputs(service: InferenceService, component: Component, link_secret: str) -> str:
+    """Return a digest of all that the template is made from but the release.
+
+    Fields at their default do not count: a release that adds one does not change the digests of services that do
+    not use it.
+    """
+    user: dict[str, Any] = {
+        **_set_fields(service, without=("engine", "frontend", "rollout", "network", "paused", "operator_class")),
+        component: _set_fields(getattr(service, component), without=(_COUNTS[component],)),
+        "max_model_len": service.engine.max_model_len,
+        "link_secret": link_secret,
+    }
+    if component == "engine":
+        user["drain_timeout"] = service.rollout.drain_timeout
+    return hashlib.sha256(_canonical(user).encode()).hexdigest()[:16]
+
+
+def pin(desired: Object, existing: Object) -> Object:
+    """Return `desired` with the template of `existing` if only the releases that made the two differ."""
+    old: Mapping[str, str] = existing["metadata"].get("annotations") or {}
+    new: Mapping[str, str] = desired["metadata"]["annotations"]
+    if old.get(INPUTS_ANNOTATION) != new[INPUTS_ANNOTATION]:
+        return desired
+    if old.get(RELEASE_ANNOTATION) in (None, new[RELEASE_ANNOTATION]):
+        return desired
+    try:
+        template = json.loads(old[TEMPLATE_ANNOTATION])
+    except (KeyError, ValueError):
+        return desired
+    if not isinstance(template, dict):
+        return desired
+    kept = {name: old[name] for name in (RELEASE_ANNOTATION, TEMPLATE_ANNOTATION)}
+    return {
+        **desired,
+        "metadata": {**desired["metadata"], "annotations": {**new, **kept}},
+        "spec": {**desired["spec"], "template": template},
+    }
+
+
+def _set_fields(part: Any, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the fields of a dataclass that are neither empty nor at their default."""
+    values = {}
+    for field in fields(part):
+        value = getattr(part, field.name)
+        is_default = field.default is not MISSING and value == field.default
+        if field.name not in without and not is_default and value not in (None, (), {}, ""):
+            values[field.name] = _set_fields(value) if is_dataclass(value) else value
+    return values
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

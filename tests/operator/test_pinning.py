@@ -1,0 +1,126 @@
+"""Templates survive a new release of the operator, and no other change."""
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kvasir.local.schema import Schema
+from kvasir_operator.resources.engine import engine_stateful_set
+from kvasir_operator.resources.frontend import frontend_deployment
+from kvasir_operator.resources.names import INPUTS_ANNOTATION, RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
+from kvasir_operator.resources.pinning import inputs, pin
+from kvasir_operator.resources.release import Release
+from kvasir_operator.spec import InferenceService, parse_service
+
+SCHEMA = Schema.of_crd()
+OLD = Release(frontend_image="frontend:1", engine_image="engine:1", version="1.0.0")
+NEW = Release(frontend_image="frontend:2", engine_image="engine:2", version="2.0.0")
+SECRET = "demo-link-x"
+
+
+def service(**spec: Any) -> InferenceService:
+    spec = {"model": {"source": "demo://"}, **spec}
+    completed, problems = SCHEMA.complete({"metadata": {"name": "demo", "uid": "1"}, "spec": spec})
+    assert not problems
+    return parse_service(completed)
+
+
+def image_of(workload: dict[str, Any]) -> str:
+    image: str = workload["spec"]["template"]["spec"]["containers"][0]["image"]
+    return image
+
+
+def stored(workload: dict[str, Any]) -> dict[str, Any]:
+    """The workload as it is read: with an annotation and defaults that we did not send."""
+    workload = copy.deepcopy(workload)
+    workload["metadata"]["annotations"]["example.com/other"] = "x"
+    workload["spec"]["template"]["spec"]["restartPolicy"] = "Always"
+    return workload
+
+
+@pytest.mark.parametrize("render", [engine_stateful_set, frontend_deployment])
+def test_a_new_release_keeps_the_template_as_it_was_sent(render: Any) -> None:
+    old = render(service(), OLD, SECRET)
+    pinned = pin(render(service(), NEW, SECRET), stored(old))
+    assert pinned == old
+
+
+def test_a_scaled_service_keeps_its_template() -> None:
+    old = engine_stateful_set(service(), OLD, SECRET)
+    pinned = pin(engine_stateful_set(service(engine={"dataParallelSize": 3}), NEW, SECRET), stored(old))
+    assert pinned["spec"]["replicas"] == 3
+    assert pinned["spec"]["template"] == old["spec"]["template"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "secret"),
+    [(service(engine={"maxNumSeqs": 8}), SECRET), (service(image="mine"), SECRET), (service(), "demo-link-y")],
+)
+def test_a_change_of_the_users_brings_the_new_template(changed: InferenceService, secret: str) -> None:
+    desired = engine_stateful_set(changed, NEW, secret)
+    assert pin(desired, stored(engine_stateful_set(service(), OLD, SECRET))) == desired
+
+
+def test_the_same_release_repairs_its_template() -> None:
+    desired = engine_stateful_set(service(), OLD, SECRET)
+    drifted = stored(desired)
+    drifted["spec"]["template"]["spec"]["containers"][0]["image"] = "other"
+    drifted["metadata"]["annotations"][TEMPLATE_ANNOTATION] = "{}"
+    assert pin(desired, drifted) == desired
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{"])
+def test_a_template_that_is_not_recorded_is_not_kept(text: str | None) -> None:
+    old = stored(engine_stateful_set(service(), OLD, SECRET))
+    del old["metadata"]["annotations"][TEMPLATE_ANNOTATION]
+    if text is not None:
+        old["metadata"]["annotations"][TEMPLATE_ANNOTATION] = text
+    assert image_of(pin(engine_stateful_set(service(), NEW, SECRET), old)) == "engine:2"
+
+
+@pytest.mark.parametrize("annotations", [None, {}, {"example.com/other": "x"}])
+def test_a_workload_without_record_is_not_kept(annotations: dict[str, str] | None) -> None:
+    old = engine_stateful_set(service(), OLD, SECRET)
+    old["metadata"]["annotations"] = annotations
+    assert image_of(pin(engine_stateful_set(service(), NEW, SECRET), old)) == "engine:2"
+
+
+def test_a_template_too_long_for_an_annotation_is_not_recorded() -> None:
+    env = [{"name": f"V{number}", "value": "x" * 30000} for number in range(8)]
+    annotations = engine_stateful_set(service(engine={"pod": {"env": env}}), OLD, SECRET)["metadata"]["annotations"]
+    assert set(annotations) == {INPUTS_ANNOTATION, RELEASE_ANNOTATION}
+
+
+def test_inputs_are_those_of_the_component_alone() -> None:
+    plain, other = service(), service(frontend={"drainTimeout": "1m"})
+    assert inputs(plain, "engine", SECRET) == inputs(other, "engine", SECRET)
+    assert inputs(plain, "frontend", SECRET) != inputs(other, "frontend", SECRET)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"rollout": {"maxSurge": 0}},
+        {"network": {"policy": False}},
+        {"paused": True},
+        {"operatorClass": "x"},
+        {"engine": {"dataParallelSize": 2}},
+        {"frontend": {"replicas": 2}},
+    ],
+)
+@pytest.mark.parametrize("component", ["engine", "frontend"])
+def test_fields_outside_of_templates_are_not_inputs(spec: dict[str, Any], component: Any) -> None:
+    assert inputs(service(**spec), component, SECRET) == inputs(service(), component, SECRET)
+
+
+def test_a_release_is_told_apart_by_version_and_images() -> None:
+    releases = [
+        OLD,
+        replace(OLD, version="1.0.1"),
+        replace(OLD, engine_image="x"),
+        replace(OLD, frontend_image="x"),
+    ]
+    assert len({release.id for release in releases}) == 4
+    assert OLD.id == replace(OLD, operator_namespace="x", reads_nodes=False).id
