@@ -1,8 +1,17 @@
-"""python -m kvasir_operator"""
+"""`kvasir-operator`, also as python -m kvasir_operator: the operator, or `plan FILE`, which prints what it would do."""
 
 import sys
 
 from kvasir_operator.main import main
 
+
+def run() -> int:
+    if sys.argv[1:2] == ["plan"]:
+        from kvasir_operator.preview import preview
+
+        return preview(sys.argv[2:])
+    return main(sys.argv[1:])
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run())

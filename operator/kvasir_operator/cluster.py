@@ -16,11 +16,11 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
+from kvasir_contract.api import MANAGER
 from kvasir_operator.kinds import Kind
 
 Object = dict[str, Any]
 
-FIELD_MANAGER: Final = "kvasir-operator"
 CONNECT_TIMEOUT: Final = 5.0
 REQUEST_TIMEOUT: Final = 30.0
 PAGE: Final = 500
@@ -34,12 +34,16 @@ _MERGE: Final = "application/merge-patch+json"
 class ClusterError(Exception):
     """A request that did not do what it should; the message is the API server's own, or says why none answered."""
 
-    def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
+    def __init__(
+        self, message: str, *, status: int = 0, reason: str = "", causes: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__(message)
         self.status = status
         """HTTP status; 0 if there was no answer."""
         self.reason = reason
         """In Kubernetes' words: Forbidden, Invalid…"""
+        self.causes = causes
+        """The reasons of its causes: NamespaceTerminating, FieldValueInvalid…"""
 
 
 class NotFoundError(ClusterError):
@@ -63,7 +67,7 @@ class Cluster:
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self._client = ApiClient(configuration)
-        self._client.user_agent = FIELD_MANAGER
+        self._client.user_agent = MANAGER
         self._timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
 
     @classmethod
@@ -115,28 +119,41 @@ class Cluster:
         """Raises ClusterError where this kind cannot be listed."""
         await self._request("GET", kind.path(namespace), {"limit": "1"})
 
-    async def apply(self, kind: Kind, resource: Object, *, force: bool, subresource: str | None = None) -> Object:
-        """Server-side apply. Without force it raises ConflictError where another manager holds a field of it."""
+    async def apply(
+        self,
+        kind: Kind,
+        resource: Object,
+        *,
+        force: bool,
+        subresource: str | None = None,
+        dry_run: bool = False,
+    ) -> Object:
+        """Server-side apply. Without force it raises ConflictError if another manager holds a field of it.
+
+        A field that the API server does not know is refused, never dropped.
+        """
         metadata = resource["metadata"]
         path = kind.path(metadata["namespace"], metadata["name"], subresource)
-        query = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
-        return await self._request("PATCH", path, query, resource, _APPLY)
+        query = {"fieldManager": MANAGER, "force": "true" if force else "false", "fieldValidation": "Strict"}
+        return await self._request("PATCH", path, query | _dry(dry_run), resource, _APPLY)
 
-    async def overwrite(self, kind: Kind, existing: Object, fields: Object) -> Object:
-        """Merge patch: lists are replaced as a whole. Raises ConflictError where the object has changed since."""
+    async def merge(self, kind: Kind, existing: Object, fields: Object) -> Object:
+        """Merge patch: lists are replaced as a whole. Raises ConflictError if the object has changed since."""
         metadata = existing["metadata"]
-        patch = {**fields, "metadata": {"resourceVersion": metadata["resourceVersion"]}}
+        own = {**fields.get("metadata", {}), "resourceVersion": metadata["resourceVersion"]}
         path = kind.path(metadata["namespace"], metadata["name"])
-        return await self._request("PATCH", path, {"fieldManager": FIELD_MANAGER}, patch, _MERGE)
+        return await self._request("PATCH", path, {"fieldManager": MANAGER}, {**fields, "metadata": own}, _MERGE)
 
-    async def create(self, kind: Kind, namespace: str, resource: Object) -> Object:
-        return await self._request("POST", kind.path(namespace), {"fieldManager": FIELD_MANAGER}, resource)
+    async def create(self, kind: Kind, namespace: str, resource: Object, *, dry_run: bool = False) -> Object:
+        """Raises ConflictError if an object of this name exists."""
+        query = {"fieldManager": MANAGER} | _dry(dry_run)
+        return await self._request("POST", kind.path(namespace), query, resource)
 
     async def replace(self, kind: Kind, resource: Object) -> Object:
         """Raises ConflictError where it has changed since its resourceVersion."""
         metadata = resource["metadata"]
         path = kind.path(metadata["namespace"], metadata["name"])
-        return await self._request("PUT", path, {"fieldManager": FIELD_MANAGER}, resource)
+        return await self._request("PUT", path, {"fieldManager": MANAGER}, resource)
 
     async def delete(self, kind: Kind, resource: Object, *, grace: int | None = None) -> None:
         """Exactly this object, not a later one of its name; one that is gone already is no error."""
@@ -179,13 +196,20 @@ class Cluster:
         return answer
 
 
+def _dry(dry_run: bool) -> dict[str, str]:
+    return {"dryRun": "All"} if dry_run else {}
+
+
 def _error(status: int, data: bytes) -> ClusterError:
     """From a Status object; something in front of the API server may answer with anything."""
+    causes: frozenset[str] = frozenset()
     try:
         answer = json.loads(data)
         message, reason = str(answer["message"]), str(answer.get("reason", ""))
-    except (ValueError, KeyError, TypeError):
+        found = (answer.get("details") or {}).get("causes") or ()
+        causes = frozenset(str(cause.get("reason", "")) for cause in found)
+    except (ValueError, KeyError, TypeError, AttributeError):
         message, reason = data[:200].decode(errors="replace").strip() or f"HTTP status {status}", ""
     if status == 422 and "metadata.uid" in message:
         return ConflictError(f"another object has taken its place: {message}", status=409, reason="Conflict")
-    return _BY_STATUS.get(status, ClusterError)(message, status=status, reason=reason)
+    return _BY_STATUS.get(status, ClusterError)(message, status=status, reason=reason, causes=causes)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
+from kvasir_contract.api import MANAGER
 from kvasir_operator.cluster import Cluster, ClusterError, Object
 from kvasir_operator.kinds import EVENT, INFERENCE_SERVICE
-from kvasir_operator.resources.names import MANAGER
 
 log = logging.getLogger(__name__)
 

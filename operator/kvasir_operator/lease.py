@@ -34,12 +34,14 @@ class Lease:
         *,
         namespace: str,
         identity: str,
+        name: str = LEASE_NAME,
         duration: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`duration`: seconds after which others take over from a holder that fell silent; at least 1."""
         self._cluster = cluster
         self._namespace = namespace
+        self._name = name
         self._identity = identity
         self._duration = duration
         self._clock = clock
@@ -59,10 +61,10 @@ class Lease:
             except ClusterError as error:
                 if error.status in (401, 403):
                     raise
-                log.warning("the Lease %s/%s: %s", self._namespace, LEASE_NAME, error)
+                log.warning("the Lease %s/%s: %s", self._namespace, self._name, error)
             else:
                 if holder == self._identity:
-                    log.info("leading, by the Lease %s/%s", self._namespace, LEASE_NAME)
+                    log.info("leading, by the Lease %s/%s", self._namespace, self._name)
                     return
                 if holder != waiting_for:
                     log.info("standing by: %s leads", holder)
@@ -84,7 +86,7 @@ class Lease:
                     continue
                 holder = ""
             if holder != self._identity:
-                raise LeaseLostError(f"the Lease {self._namespace}/{LEASE_NAME} was lost to {holder or 'silence'}")
+                raise LeaseLostError(f"the Lease {self._namespace}/{self._name} was lost to {holder or 'silence'}")
 
     async def release(self) -> None:
         """Lets another candidate lead at once."""
@@ -125,7 +127,7 @@ class Lease:
 
     async def _read(self, began: float) -> Object | None:
         try:
-            record = await self._cluster.get(LEASE, self._namespace, LEASE_NAME)
+            record = await self._cluster.get(LEASE, self._namespace, self._name)
         except NotFoundError:
             return None
         version = record["metadata"]["resourceVersion"]
@@ -139,7 +141,7 @@ class Lease:
         return self._identity
 
     def _fresh(self) -> Object:
-        metadata = {"name": LEASE_NAME, "namespace": self._namespace}
+        metadata = {"name": self._name, "namespace": self._namespace}
         spec = self._spec() | {"acquireTime": _now(), "leaseTransitions": 0}
         return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
 

@@ -16,24 +16,25 @@ from typing import Any, Final
 import kopf
 from prometheus_client import CollectorRegistry
 
+from kvasir_contract.api import KIND
+from kvasir_contract.exits import ExitCode
 from kvasir_operator.cluster import Cluster, ClusterError, NotFoundError
-from kvasir_operator.engine_reports import EngineReports
 from kvasir_operator.events import Events
 from kvasir_operator.kinds import INFERENCE_SERVICE
-from kvasir_operator.lease import Lease, LeaseLostError
+from kvasir_operator.lease import LEASE_NAME, Lease, LeaseLostError
 from kvasir_operator.logs import setup_logging
 from kvasir_operator.metrics import Metrics
-from kvasir_operator.reconcile import Key, Reconciler
+from kvasir_operator.observe.cordons import Cordons
+from kvasir_operator.observe.observer import Key
+from kvasir_operator.observe.status_reports import StatusReports
+from kvasir_operator.reconcile import Reconciler
 from kvasir_operator.server import Server
 from kvasir_operator.settings import Settings, parse_settings
+from kvasir_operator.upgrades import Upgrades
 from kvasir_operator.watch import WATCHED, operator_settings, registry
 from kvasir_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
-
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_USER_ERROR: Final = 2
 
 _RETRY: Final = 5.0
 """Seconds until a resync that failed is tried again."""
@@ -70,13 +71,13 @@ class Operator:
                 await self._check(cluster)
             except ClusterError as error:
                 log.error("%s", error)
-                return EXIT_USER_ERROR
+                return ExitCode.USER_ERROR
             except OSError as error:
                 address = f"{self._settings.host}:{self._settings.port}"
                 log.error(
                     "cannot serve probes and metrics on %s: %s; choose another --port", address, error.strerror
                 )
-                return EXIT_USER_ERROR
+                return ExitCode.USER_ERROR
             return await self._serve(cluster)
 
     async def _check(self, cluster: Cluster) -> None:
@@ -86,7 +87,7 @@ class Operator:
                 await cluster.probe(INFERENCE_SERVICE, namespace)
             except NotFoundError as error:
                 raise ClusterError(
-                    "the cluster does not know InferenceServices: install the CustomResourceDefinition "
+                    f"the cluster does not know the kind {KIND}: install the CustomResourceDefinition "
                     "(kubectl apply -f crds/), then start the operator again"
                 ) from error
             for kind in WATCHED:
@@ -100,6 +101,7 @@ class Operator:
             cluster,
             namespace=settings.lease_namespace,
             identity=settings.identity,
+            name=f"{LEASE_NAME}-{settings.operator_class}" if settings.operator_class else LEASE_NAME,
             duration=settings.lease_duration,
         )
         try:
@@ -109,22 +111,30 @@ class Operator:
                 await self._unless_stopped(self._lead(cluster, lease))
         except LeaseLostError as error:
             log.error("%s: ending, so that two replicas never work at once", error)
-            return EXIT_FAILED
+            return ExitCode.FAILED
         except ClusterError as error:
             log.error("%s", error)
-            return EXIT_FAILED
+            return ExitCode.FAILED
         finally:
             self._leading = False
             await lease.release()
         log.info("stopped")
-        return EXIT_OK
+        return ExitCode.OK
 
     async def _lead(self, cluster: Cluster, lease: Lease) -> None:
         """Raises LeaseLostError, or whatever ends one of the parts."""
-        reports = EngineReports()
-        events = Events(cluster)
-        reconciler = Reconciler(cluster, self._settings.images, events, reports)
-        queue = WorkQueue(self._metrics.measured(reconciler.reconcile), workers=self._settings.workers)
+        settings, reports = self._settings, StatusReports()
+        cordons: Cordons[Key] = Cordons(lambda key: queue.add(key))
+        reconciler = Reconciler(
+            cluster,
+            settings.release,
+            Events(cluster),
+            reports,
+            operator_class=settings.operator_class,
+            upgrades=Upgrades(settings.max_upgrades),
+            cordons=cordons,
+        )
+        queue = WorkQueue(self._metrics.measured(reconciler.reconcile), workers=settings.workers)
         self._metrics.watch_queue(lambda: queue.depth, lambda: queue.failing)
         self._resynced_at = time.monotonic()
         try:
@@ -132,13 +142,13 @@ class Operator:
                 group.create_task(lease.hold())
                 group.create_task(queue.run())
                 group.create_task(self._resync(cluster, queue))
-                group.create_task(self._watch(cluster, queue))
+                group.create_task(self._watch(cluster, queue, cordons))
         except* (LeaseLostError, ClusterError) as errors:
             raise _first(errors) from None
         finally:
             await reports.close()
 
-    async def _watch(self, cluster: Cluster, queue: WorkQueue[Key]) -> None:
+    async def _watch(self, cluster: Cluster, queue: WorkQueue[Key], cordons: Cordons[Key]) -> None:
         """kopf takes over SIGTERM and SIGINT when it starts; they are ours again when it has."""
         namespaces = self._settings.namespaces
         started = asyncio.Event()
@@ -146,7 +156,7 @@ class Operator:
         waiting.add_done_callback(lambda _: self._listen_for_signals())
         try:
             await kopf.operator(
-                registry=registry(cluster, queue.add),
+                registry=registry(cluster, queue.add, cordons if self._settings.release.reads_nodes else None),
                 settings=operator_settings(),
                 standalone=True,
                 clusterwide=not namespaces,
@@ -204,7 +214,7 @@ class Operator:
     def _trouble(self) -> str:
         silent = time.monotonic() - self._resynced_at
         if self._leading and silent > _STUCK * self._settings.resync:
-            return f"no resync since {silent:.0f} s"
+            return f"the last resync was {silent:.0f} s ago"
         return ""
 
     def _unready(self) -> str:

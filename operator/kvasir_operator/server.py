@@ -10,6 +10,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from kvasir_contract.endpoints import ANY_HOST
+
 log = logging.getLogger(__name__)
 
 
@@ -34,7 +36,7 @@ class Server:
     async def start(self, host: str, port: int) -> int:
         """Returns the port. Raises OSError."""
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
+        site = web.TCPSite(self._runner, None if host == ANY_HOST else host, port)
         await site.start()
         bound: int = self._runner.addresses[0][1]
         log.info("probes and metrics on http://%s:%d", host, bound)

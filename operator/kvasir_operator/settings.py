@@ -4,22 +4,29 @@ Read once by main.py into one frozen object. A setting that cannot be used ends 
 """
 
 import argparse
+import importlib.metadata
 import os
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kvasir_operator.resources.pod import Images
-from kvasir_operator.units import parse_duration
+from kvasir_contract.endpoints import ANY_HOST
+from kvasir_contract.units import parse_duration
+from kvasir_operator.resources.release import Release
 
 _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True)
 class Settings:
-    images: Images
+    release: Release
+    operator_class: str
+    """Services of this class are handled, and no others."""
+    max_upgrades: int
+    """Services that take a new release by themselves at a time; 0: none does."""
     namespaces: tuple[str, ...]
     """Those that are watched; empty for all."""
     lease_namespace: str
@@ -41,14 +48,40 @@ class Settings:
 def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
     """Exits with code 2 and one line for what cannot be used."""
     parser = _parser(environment)
+    return _settings(parser, parser.parse_args(arguments), environment)
+
+
+def parse_preview(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> tuple[Path, Settings]:
+    """The arguments of `kvasir-operator plan`: a file, and the operator's options."""
+    parser = _parser(environment)
+    parser.prog = "kvasir-operator plan"
+    parser.description = (
+        "Prints what the operator would do for the InferenceServices of a manifest; changes nothing."
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="the manifest")
     options = parser.parse_args(arguments)
+    return options.file, _settings(parser, options, environment)
+
+
+def _settings(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, environment: Mapping[str, str]
+) -> Settings:
     for image in ("frontend_image", "engine_image"):
         if not getattr(options, image):
             flag = "--" + image.replace("_", "-")
             parser.error(f"{flag} (or {_variable(flag)}) is missing: the image of services that name none")
+    namespaces = tuple(name.strip() for name in options.namespaces.split(",") if name.strip())
     return Settings(
-        images=Images(frontend=options.frontend_image, engine=options.engine_image),
-        namespaces=tuple(name.strip() for name in options.namespaces.split(",") if name.strip()),
+        release=Release(
+            frontend_image=options.frontend_image,
+            engine_image=options.engine_image,
+            version=_version(),
+            operator_namespace=_own_namespace(environment),
+            reads_nodes=not namespaces,
+        ),
+        operator_class=options.operator_class,
+        max_upgrades=options.max_upgrades if options.upgrade == "automatic" else 0,
+        namespaces=namespaces,
         lease_namespace=options.lease_namespace,
         lease_duration=options.lease_duration,
         identity=options.identity,
@@ -63,7 +96,7 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] = os
 
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m kvasir_operator",
+        prog="kvasir-operator",
         description="Makes InferenceServices into pods. Options have environment variables: --port is KVASIR_PORT.",
         allow_abbrev=False,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -76,13 +109,26 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     option("--frontend-image", "", "image of frontends, for services that name none")
     option("--engine-image", "", "image of engines, for services that name none")
     option("--namespaces", "", "namespaces to watch, separated by commas; empty for all")
+    option(
+        "--operator-class",
+        "",
+        "handle the services whose spec.operatorClass is this, and no others",
+        type=_class_name,
+    )
+    option(
+        "--upgrade",
+        "manual",
+        "whether services take a new release of the operator by themselves, or when they are asked to",
+        choices=["manual", "automatic"],
+    )
+    option("--max-upgrades", "1", "services that take a new release by themselves at a time", type=_count)
     option("--lease-namespace", _own_namespace(environment), "where the Lease of the leading replica is")
     option("--lease-duration", "15s", "how long others wait for a leader that fell silent", type=_at_least_a_second)
     option("--identity", _identity(environment), "of this replica, in the Lease")
-    option("--host", "0.0.0.0", "address of probes and metrics")
+    option("--host", ANY_HOST, "address of probes and metrics; * is every address")
     option("--port", "8080", "port of probes and metrics; 0 takes any free one", type=_port)
     option(
-        "--resync", "5m", "every service is looked at this often, even if nothing happens", type=_at_least_a_second
+        "--resync", "10m", "every service is looked at this often, even if nothing happens", type=_at_least_a_second
     )
     option("--workers", "8", "services that are reconciled at the same time", type=_count)
     option("--log-level", "info", "what is logged", choices=["debug", "info", "warning", "error"])
@@ -104,6 +150,19 @@ def _own_namespace(environment: Mapping[str, str]) -> str:
 def _identity(environment: Mapping[str, str]) -> str:
     """A pod's name is its host's; outside a cluster several processes may share a host."""
     return environment.get("POD_NAME") or f"{socket.gethostname()}_{os.getpid()}"
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("kvasir")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _class_name(text: str) -> str:
+    if not re.fullmatch(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?)?", text, re.ASCII) or len(text) > 63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a class: use lower-case letters, digits and '-'")
+    return text
 
 
 def _at_least_a_second(text: str) -> float:

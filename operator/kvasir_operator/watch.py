@@ -9,17 +9,18 @@ from typing import Any, Final
 
 import kopf
 
+from kvasir_contract.api import INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
 from kvasir_operator.cluster import Cluster
-from kvasir_operator.kinds import CHILDREN, INFERENCE_SERVICE, POD, Kind
-from kvasir_operator.reconcile import Key
-from kvasir_operator.resources.names import MANAGER
+from kvasir_operator.kinds import CHILDREN, INFERENCE_SERVICE, NODE, POD, Kind
+from kvasir_operator.observe.cordons import Cordons
+from kvasir_operator.observe.objects import is_cordoned
+from kvasir_operator.observe.observer import Key
 
 WATCHED: Final = (*CHILDREN, POD)
-_INSTANCE: Final = "app.kubernetes.io/instance"
 
 
-def registry(cluster: Cluster, put: Callable[[Key], None]) -> kopf.OperatorRegistry:
-    """`put` is called in the event loop."""
+def registry(cluster: Cluster, put: Callable[[Key], None], cordons: Cordons[Key] | None) -> kopf.OperatorRegistry:
+    """`put` is called in the event loop. `cordons`: None if nodes may not be watched."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
@@ -31,10 +32,16 @@ def registry(cluster: Cluster, put: Callable[[Key], None]) -> kopf.OperatorRegis
         put(Key(str(namespace), str(name)))
 
     async def child_changed(namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
-        put(Key(str(namespace), labels[_INSTANCE]))
+        put(Key(str(namespace), labels[INSTANCE_LABEL]))
 
     for kind in WATCHED:
         kopf.on.event(*_selector(kind), id=kind.plural, registry=handlers)(child_changed)
+    if cordons is not None:
+
+        @kopf.on.event(*_selector(NODE), registry=handlers)
+        async def node_changed(name: str | None, type: str | None, body: kopf.Body, **_: Any) -> None:
+            cordons.node_changed(str(name), cordoned=type != "DELETED" and is_cordoned(dict(body)))
+
     return handlers
 
 
@@ -47,7 +54,7 @@ def operator_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout = 300  # belt and braces: every watch is renewed now and then
     settings.process.ultimate_exiting_timeout = 10
     for kind in WATCHED:
-        settings.watching.label_selectors[_selector(kind)] = f"app.kubernetes.io/managed-by={MANAGER},{_INSTANCE}"
+        settings.watching.label_selectors[_selector(kind)] = f"{MANAGED_BY_LABEL}={MANAGER},{INSTANCE_LABEL}"
     return settings
 
 

@@ -1,6 +1,9 @@
 """Everything that an InferenceService is made of in a cluster, and that it owns there: the desired state."""
 
+from typing import Final
+
 from kvasir_contract.api import INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
+from kvasir_operator.kinds import Kind, kind_of
 from kvasir_operator.resources.disruption import disruption_budgets
 from kvasir_operator.resources.engine import engine_stateful_set
 from kvasir_operator.resources.frontend import frontend_deployment
@@ -19,7 +22,7 @@ def children(service: InferenceService, release: Release, link_secret: str) -> l
     operator makes it once and cannot read it afterwards.
     """
     return [
-        service_account(service),
+        service_account(service, link_secret),
         http_service(service),
         frontend_service(service),
         engine_service(service),
@@ -28,6 +31,14 @@ def children(service: InferenceService, release: Release, link_secret: str) -> l
         frontend_deployment(service, release, link_secret),
         engine_stateful_set(service, release, link_secret),
     ]
+
+
+def child_keys(service: InferenceService) -> list[tuple[Kind, str]]:
+    """Return kind and name of every object that `children` returns."""
+    return [(kind_of(child), child["metadata"]["name"]) for child in children(service, _NO_RELEASE, "")]
+
+
+_NO_RELEASE: Final = Release(frontend_image="", engine_image="", version="")
 
 
 def children_selector(name: str) -> str:

@@ -19,7 +19,8 @@ Component = Literal["engine", "frontend"]
 Object = dict[str, Any]
 
 LINK_KEYS_ANNOTATION: Final = f"{GROUP}/link-keys"
-"""On pod templates: the name of the Secret with the link's keys, so that new keys replace the pods."""
+"""On the ServiceAccount: the name of the Secret with the link's keys. On pod templates too, so that new keys
+replace the pods."""
 INPUTS_ANNOTATION: Final = f"{GROUP}/inputs"
 """On workloads: a digest of what the pod template is made from, the operator's release excepted."""
 RELEASE_ANNOTATION: Final = f"{GROUP}/release"

@@ -4,16 +4,20 @@ import base64
 from collections.abc import Mapping
 
 from kvasir_contract.environment import KEY_FILES
-from kvasir_operator.resources.names import Object, metadata
+from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, Object, metadata
 from kvasir_operator.spec import InferenceService
 
 
-def service_account(service: InferenceService) -> Object:
-    """Return the pods' account, which has no rights; its pods get no token."""
+def service_account(service: InferenceService, link_secret: str) -> Object:
+    """Return the pods' account, which has no rights; its pods get no token.
+
+    It records which Secret has the link's keys: it is written before the pods that mount them.
+    """
+    fields = metadata(service, service.name, "link")
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": metadata(service, service.name, "link"),
+        "metadata": {**fields, "annotations": {LINK_KEYS_ANNOTATION: link_secret}},
         "automountServiceAccountToken": False,
     }
 

@@ -1,0 +1,6 @@
+"""Every read of a reconcile, into one `Observed`.
+
+Read in this order: `observed` (the facts), `objects` (from the API server's dictionaries to typed facts),
+`pod_state` (phase and reason of a pod), `status_reports` (GET /status of the pods), `cordons` (nodes that are being
+drained), `observer` (the reads themselves).
+"""

@@ -1,0 +1,136 @@
+"""From the API server's dictionaries to the typed facts of `observed`: the one place that reads them."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kvasir_contract.api import COMPONENT_LABEL, MANAGED_BY_LABEL, MANAGER
+from kvasir_operator.observe.observed import (
+    Child,
+    Container,
+    Ended,
+    Object,
+    Ownership,
+    Pod,
+    Workload,
+)
+
+REVISION_LABEL: Final = "controller-revision-hash"
+
+
+def child_of(resource: Object, service_uid: str) -> Child:
+    return Child(resource, _ownership(resource, service_uid), is_terminating(resource))
+
+
+def is_terminating(resource: Object) -> bool:
+    return "deletionTimestamp" in resource["metadata"]
+
+
+def controller_of(resource: Object) -> Mapping[str, Any]:
+    """Return the owner reference of the object's controller, or {} if it has none."""
+    owners = resource["metadata"].get("ownerReferences", ())
+    return next((owner for owner in owners if owner.get("controller")), {})
+
+
+def workload_of(resource: Object) -> Workload:
+    metadata, spec, status = resource["metadata"], resource["spec"], resource.get("status", {})
+    return Workload(
+        uid=metadata["uid"],
+        replicas=spec.get("replicas", 1),
+        is_observed=status.get("observedGeneration", 0) >= metadata["generation"],
+        revision=status.get("updateRevision", ""),
+        pods=status.get("replicas", 0),
+        updated=status.get("updatedReplicas", 0),
+        failure=_replica_failure(status),
+    )
+
+
+def pod_of(resource: Object) -> Pod:
+    metadata, spec, status = resource["metadata"], resource["spec"], resource.get("status", {})
+    labels = metadata.get("labels", {})
+    scheduled = _condition(status, "PodScheduled")
+    component = labels.get(COMPONENT_LABEL, "")
+    terminating = is_terminating(resource)
+    return Pod(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        component=component,
+        node=spec.get("nodeName", ""),
+        ip=status.get("podIP", ""),
+        revision=labels.get(REVISION_LABEL, ""),
+        terminating=terminating,
+        ready=_condition(status, "Ready").get("status") == "True" and not terminating,
+        has_ended=status.get("phase") in ("Failed", "Succeeded"),
+        end_message=status.get("message") or status.get("reason") or "",
+        scheduled=_SCHEDULED.get(scheduled.get("status", "True" if spec.get("nodeName") else "")),
+        schedule_message=scheduled.get("message", ""),
+        container=_container(component, spec, status),
+    )
+
+
+_SCHEDULED: Final = {"True": True, "False": False}
+
+
+def node_problem(node: Object) -> str:
+    """Return what is wrong with a node that does not answer; "" if it is ready."""
+    ready = _condition(node.get("status", {}), "Ready")
+    if ready.get("status") not in ("False", "Unknown"):
+        return ""
+    return f"node {node['metadata']['name']} is not ready ({ready.get('message') or ready.get('reason')})"
+
+
+def is_cordoned(node: Object) -> bool:
+    return bool(node.get("spec", {}).get("unschedulable", False))
+
+
+def event_time(event: Object) -> str:
+    """Return when it last happened (RFC 3339, UTC); old and new kinds of Events keep it in different fields."""
+    series = event.get("series") or {}
+    return str(event.get("lastTimestamp") or series.get("lastObservedTime") or event.get("eventTime") or "")
+
+
+def _ownership(resource: Object, service_uid: str) -> Ownership:
+    controller = controller_of(resource)
+    if controller:
+        return Ownership.OURS if controller["uid"] == service_uid else Ownership.FOREIGN
+    labelled = resource["metadata"].get("labels", {}).get(MANAGED_BY_LABEL) == MANAGER
+    applied = any(
+        (entry.get("manager"), entry.get("operation")) == (MANAGER, "Apply")
+        for entry in resource["metadata"].get("managedFields", ())
+    )
+    return Ownership.ORPHAN if labelled and applied else Ownership.FOREIGN
+
+
+def _replica_failure(status: Mapping[str, Any]) -> str:
+    failure = _condition(status, "ReplicaFailure")
+    return str(failure.get("message", "")) if failure.get("status") == "True" else ""
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
+
+
+def _container(name: str, spec: Mapping[str, Any], status: Mapping[str, Any]) -> Container:
+    """Our container: a webhook may have put others next to it."""
+    declared: Mapping[str, Any] = next((entry for entry in spec.get("containers", ()) if entry["name"] == name), {})
+    found: Mapping[str, Any] = next(
+        (entry for entry in status.get("containerStatuses", ()) if entry["name"] == name), {}
+    )
+    state = found.get("state", {})
+    waiting = state.get("waiting", {})
+    return Container(
+        image=declared.get("image", ""),
+        state=next(iter(state), ""),
+        waiting_reason=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        ended=_ended(state.get("terminated")),
+        ended_before=_ended(found.get("lastState", {}).get("terminated")),
+        restarts=found.get("restartCount", 0),
+    )
+
+
+def _ended(terminated: Mapping[str, Any] | None) -> Ended | None:
+    if terminated is None:
+        return None
+    out_of_memory = terminated.get("reason") == "OOMKilled"
+    return Ended(terminated.get("exitCode", 0), out_of_memory, terminated.get("message", ""))

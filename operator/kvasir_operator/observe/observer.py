@@ -1,0 +1,345 @@
+"""Reads everything that a plan needs, into one `Observed`.
+
+The API server is asked with lists, not through a cache: a watch that lost its connection reports no deletions. What
+may not be read (nodes in a namespaced installation) is left out, and the plan does without it.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from kvasir_contract.phases import Phase
+from kvasir_contract.report import StatusReport
+from kvasir_operator.cluster import Cluster, ClusterError, ConflictError, NotFoundError
+from kvasir_operator.kinds import (
+    CHILDREN,
+    DEPLOYMENT,
+    EVENT,
+    NODE,
+    POD,
+    SECRET,
+    SERVICE_ACCOUNT,
+    STATEFUL_SET,
+    Kind,
+)
+from kvasir_operator.observe import objects
+from kvasir_operator.observe.cordons import Cordons
+from kvasir_operator.observe.observed import (
+    Child,
+    ChildKey,
+    Member,
+    Object,
+    Observed,
+    Ownership,
+    Pod,
+    Refusal,
+    Workload,
+)
+from kvasir_operator.observe.pod_state import pod_state
+from kvasir_operator.observe.status_reports import StatusReports
+from kvasir_operator.resources.children import child_keys, children_selector
+from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, RELEASE_ANNOTATION, workload_name
+from kvasir_operator.spec import InferenceService
+
+log = logging.getLogger(__name__)
+
+OVERDUE_SECONDS: Final = 3.0
+"""How long a pod may be missing, or wait for its volumes, before Events are read for the cause."""
+EVENT_MARGIN_SECONDS: Final = 60.0
+"""How much older than our first look at a missing pod the Event about it may be."""
+SECRET_INTERVAL_SECONDS: Final = 240.0
+"""Between two checks whether the Secrets still exist, while no pod waits."""
+MAX_PODS_ASKED: Final = 4
+"""Pods of a service whose Events are read in one pass."""
+
+_NOT_CREATED: Final = re.compile(
+    r"create Pod \S+-(?P<ordinal>\d+) in StatefulSet \S+ failed error: (?P<why>.*)", re.DOTALL
+)
+_MOUNT_EVENTS: Final = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
+
+
+class Key(NamedTuple):
+    """Names an InferenceService."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass
+class Memory:
+    """What is kept between the reconciles of one service. Without it a reconcile is right, and costs more."""
+
+    uid: str
+    refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
+    unchanged: dict[str, str] = field(default_factory=dict)
+    first_seen: dict[tuple[str, ...], float] = field(default_factory=dict)
+    """When a pod was first seen in its present state, and a rank first seen missing (monotonic)."""
+    link_secret: str = ""
+    secrets_checked: float = float("-inf")
+    link_secret_exists: bool | None = None
+    api_keys_exist: bool | None = None
+    status_written: float = float("-inf")
+
+
+class Observer:
+    def __init__(
+        self,
+        cluster: Cluster,
+        reports: StatusReports,
+        cordons: Cordons[Key],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._cluster = cluster
+        self._reports = reports
+        self._cordons = cordons
+        self._monotonic = monotonic
+        self._now = now
+
+    def now(self) -> datetime:
+        return self._now()
+
+    async def observe(self, resource: Object, service: InferenceService, memory: Memory) -> Observed:
+        """Raises ClusterError if the API server does not answer."""
+        children, pods = await self._children(service)
+        stateful_set = _workload(children, (STATEFUL_SET, workload_name(service, "engine")))
+        deployment = _workload(children, (DEPLOYMENT, workload_name(service, "frontend")))
+        engines, frontends = _engine_pods(pods, stateful_set), _frontend_pods(pods, service)
+        reports = await self._reports.of([*engines, *frontends])
+        members = await self._members([*engines, *frontends], service, reports, memory)
+        link_secret = _link_secret(children, service) or memory.link_secret
+        await self._check_secrets(service, link_secret, members, memory)
+        return Observed(
+            generation=resource["metadata"]["generation"],
+            asked_release=resource["metadata"].get("annotations", {}).get(RELEASE_ANNOTATION, ""),
+            children=children,
+            stateful_set=stateful_set,
+            deployment=deployment,
+            engines=tuple(member for member in members if member.pod.component == "engine"),
+            frontends=tuple(member for member in members if member.pod.component == "frontend"),
+            not_created=await self._not_created(service, stateful_set, engines, memory),
+            link_secret=link_secret,
+            link_secret_exists=memory.link_secret_exists,
+            api_keys_exist=memory.api_keys_exist,
+            cordoned=await self._cordoned(Key(service.namespace, service.name), members),
+            refusals=memory.refusals,
+            unchanged=dict(memory.unchanged),
+        )
+
+    # ------------------------------------------------------------------------------------------------ children
+
+    async def _children(self, service: InferenceService) -> tuple[dict[ChildKey, Child], list[Object]]:
+        selector = children_selector(service.name)
+        *listed, pods = await asyncio.gather(
+            *(self._cluster.list(kind, service.namespace, selector) for kind in (*CHILDREN, POD))
+        )
+        found = {
+            (kind, resource["metadata"]["name"]): resource
+            for kind, resources in zip(CHILDREN, listed, strict=True)
+            for resource in resources
+        }
+        # An object of a child's name that lacks our labels: foreign, or ours with its labels taken away.
+        missing = [key for key in child_keys(service) if key not in found]
+        unlabelled = await asyncio.gather(*(self._find(service, key) for key in missing))
+        found |= {key: child for key, child in zip(missing, unlabelled, strict=True) if child is not None}
+        return {key: objects.child_of(resource, service.uid) for key, resource in found.items()}, pods
+
+    async def _find(self, service: InferenceService, key: ChildKey) -> Object | None:
+        kind, name = key
+        try:
+            return await self._cluster.get(kind, service.namespace, name)
+        except NotFoundError:
+            return None
+
+    # ---------------------------------------------------------------------------------------------------- pods
+
+    async def _members(
+        self,
+        pods: Sequence[Pod],
+        service: InferenceService,
+        reports: Mapping[str, StatusReport],
+        memory: Memory,
+    ) -> list[Member]:
+        lost = await self._lost_nodes([pod for pod in pods if not pod.ready and pod.uid not in reports])
+        failures = await self._mount_failures(pods, memory)
+        marks: set[tuple[str, ...]] = set()
+        members = []
+        for pod in pods:
+            state = pod_state(
+                pod,
+                resource_name=service.engine.resource_name if pod.component == "engine" else "",
+                report=reports.get(pod.uid),
+                lost_node=lost.get(pod.node, ""),
+                mount_failure=failures.get(pod.uid, ""),
+            )
+            mark: tuple[str, ...] = (pod.uid, state.phase, "leaving" if pod.terminating else "")
+            marks.add(mark)
+            members.append(Member(pod, state, self._since(memory, mark)))
+        for mark in [mark for mark in memory.first_seen if mark[0] != _MISSING and mark not in marks]:
+            del memory.first_seen[mark]
+        return members
+
+    def _since(self, memory: Memory, mark: tuple[str, ...]) -> float:
+        """Seconds since this was first seen, by this process's clock."""
+        now = self._monotonic()
+        return now - memory.first_seen.setdefault(mark, now)
+
+    async def _lost_nodes(self, suspects: Sequence[Pod]) -> Mapping[str, str]:
+        """By name, what is wrong with the nodes of pods that do not answer."""
+        lost = {}
+        for name in sorted({pod.node for pod in suspects if pod.node}):
+            try:
+                problem = objects.node_problem(await self._cluster.get(NODE, None, name))
+            except NotFoundError:
+                problem = f"node {name} is gone"
+            except ClusterError as error:
+                log.debug("node %s cannot be read: %s", name, error)
+                continue
+            if problem:
+                lost[name] = problem
+        return lost
+
+    async def _cordoned(self, key: Key, members: Collection[Member]) -> frozenset[str]:
+        """The watch says which nodes may be cordoned; what is true is read."""
+        cordoned = set()
+        for name in sorted(self._cordons.among(key, (member.pod.node for member in members if member.pod.node))):
+            try:
+                if objects.is_cordoned(await self._cluster.get(NODE, None, name)):
+                    cordoned.add(name)
+            except ClusterError as error:
+                log.debug("node %s cannot be read: %s", name, error)
+        return frozenset(cordoned)
+
+    # -------------------------------------------------------------------------------------------------- Events
+
+    async def _mount_failures(self, pods: Sequence[Pod], memory: Memory) -> Mapping[str, str]:
+        """By UID, why volumes of pods that wait for their container cannot be mounted: only Events say it."""
+        waiting = [
+            pod
+            for pod in pods
+            if pod.scheduled
+            and not pod.terminating
+            and not pod.has_ended
+            and pod.container.state in ("", "waiting")
+            and pod.container.waiting_reason in ("", "ContainerCreating", "PodInitializing")
+            and any(
+                mark[0] == pod.uid and mark[1] == Phase.PULLING and self._monotonic() - since >= OVERDUE_SECONDS
+                for mark, since in memory.first_seen.items()
+            )
+        ]
+        failures = {}
+        for pod in waiting[:MAX_PODS_ASKED]:
+            events = await self._events(pod.namespace, f"involvedObject.uid={pod.uid}")
+            for event in events:
+                if event.get("reason") in _MOUNT_EVENTS:
+                    failures[pod.uid] = event.get("message", "")
+        return failures
+
+    async def _not_created(
+        self, service: InferenceService, stateful_set: Workload | None, pods: Sequence[Pod], memory: Memory
+    ) -> Mapping[int, str]:
+        """By rank, why the StatefulSet's controller cannot create its pod: a quota or a policy, named in Events."""
+        there = {pod.rank for pod in pods}
+        wanted = range(stateful_set.replicas) if stateful_set is not None else range(0)
+        missing = [rank for rank in wanted if rank not in there]
+        marks = {(_MISSING, str(rank)) for rank in missing}
+        for mark in [mark for mark in memory.first_seen if mark[0] == _MISSING and mark not in marks]:
+            del memory.first_seen[mark]
+        longest = max((self._since(memory, mark) for mark in marks), default=0.0)
+        if longest < OVERDUE_SECONDS or stateful_set is None:
+            return {}
+        since = self._now() - timedelta(seconds=longest + EVENT_MARGIN_SECONDS)
+        stamp = since.strftime("%Y-%m-%dT%H:%M:%S")
+        refused = {}
+        fields = f"involvedObject.uid={stateful_set.uid},reason=FailedCreate"
+        for event in await self._events(service.namespace, fields):
+            match = _NOT_CREATED.search(event.get("message", ""))
+            if match and int(match["ordinal"]) in missing and objects.event_time(event) >= stamp:
+                refused[int(match["ordinal"])] = match["why"]
+        return refused
+
+    async def _events(self, namespace: str, fields: str) -> list[Object]:
+        """In the order in which they happened; none if they may not be read."""
+        try:
+            return sorted(await self._cluster.list(EVENT, namespace, fields=fields), key=objects.event_time)
+        except ClusterError as error:
+            log.debug("events of %s cannot be read: %s", fields, error)
+            return []
+
+    # ------------------------------------------------------------------------------------------------- Secrets
+
+    async def _check_secrets(
+        self, service: InferenceService, link_secret: str, members: Collection[Member], memory: Memory
+    ) -> None:
+        """Whether the Secrets that pods mount exist. Often only while pods wait: running ones have theirs."""
+        waiting = not members or any(member.state.phase is Phase.PULLING for member in members)
+        unsure = memory.link_secret_exists is False or memory.api_keys_exist is False
+        if not waiting and not unsure and self._monotonic() - memory.secrets_checked < SECRET_INTERVAL_SECONDS:
+            return
+        memory.secrets_checked = self._monotonic()
+        memory.link_secret_exists = (
+            await self._exists(SECRET, service.namespace, link_secret) if link_secret else None
+        )
+        keys = service.frontend.api_keys
+        memory.api_keys_exist = await self._exists(SECRET, service.namespace, keys) if keys else None
+
+    async def _exists(self, kind: Kind, namespace: str, name: str) -> bool | None:
+        """Ask without reading: a dry run of its creation is a conflict if it exists. None: not known."""
+        body = {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": name, "namespace": namespace},
+        }
+        try:
+            await self._cluster.create(kind, namespace, body, dry_run=True)
+        except ConflictError:
+            return True
+        except ClusterError as error:
+            log.debug("whether %s %s exists cannot be asked: %s", kind.kind, name, error)
+            return None
+        return False
+
+
+_MISSING: Final = "missing"
+
+
+def _workload(children: Mapping[ChildKey, Child], key: ChildKey) -> Workload | None:
+    child = children.get(key)
+    if child is None or child.ownership is not Ownership.OURS or child.terminating:
+        return None
+    return objects.workload_of(child.object)
+
+
+def _link_secret(children: Mapping[ChildKey, Child], service: InferenceService) -> str:
+    account = children.get((SERVICE_ACCOUNT, service.name))
+    if account is None or account.ownership is Ownership.FOREIGN:
+        return ""
+    return str(account.object["metadata"].get("annotations", {}).get(LINK_KEYS_ANNOTATION, ""))
+
+
+def _engine_pods(pods: Sequence[Object], stateful_set: Workload | None) -> list[Pod]:
+    """The pods that the StatefulSet created."""
+    if stateful_set is None:
+        return []
+    return [objects.pod_of(pod) for pod in pods if objects.controller_of(pod).get("uid") == stateful_set.uid]
+
+
+def _frontend_pods(pods: Sequence[Object], service: InferenceService) -> list[Pod]:
+    """The pods of the Deployment that serve or will: one that ends, or has ended, has a successor already."""
+    prefix = f"{workload_name(service, 'frontend')}-"
+    owned = [
+        objects.pod_of(pod)
+        for pod in pods
+        if objects.controller_of(pod).get("kind") == "ReplicaSet"
+        and objects.controller_of(pod)["name"].startswith(prefix)
+    ]
+    return [pod for pod in owned if pod.component == "frontend" and not pod.terminating and not pod.has_ended]

@@ -1,0 +1,76 @@
+"""Asks pods for their status: GET /status on their ops port, by the pods' addresses.
+
+Best effort: a pod that does not answer in time is described by its Kubernetes status instead. What answers may be
+any image of a tenant, so the size of an answer, the time for it and every field are bounded.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import aiohttp
+
+from kvasir_contract.endpoints import OPS_PORT, STATUS_PATH
+from kvasir_contract.report import MAX_REPORT_BYTES, ReportError, StatusReport
+from kvasir_operator.observe.observed import Pod
+
+POD_TIMEOUT_SECONDS: Final = 1.0
+SERVICE_TIMEOUT_SECONDS: Final = 3.0
+"""For all pods of a service: if none can be reached, there may be a thousand of them."""
+MAX_CONCURRENT: Final = 32
+MAX_HEADER_BYTES: Final = 4096
+
+
+class StatusReports:
+    def __init__(self, port: int = OPS_PORT) -> None:
+        self._port = port
+        self._session: aiohttp.ClientSession | None = None
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def of(self, pods: Sequence[Pod]) -> Mapping[str, StatusReport]:
+        """Return the reports by the UID of the pod, without those that do not answer."""
+        reports: dict[str, StatusReport] = {}
+
+        async def ask(pod: Pod) -> None:
+            report = await self._ask(pod.ip)
+            if report is not None:
+                reports[pod.uid] = report
+
+        running = [pod for pod in pods if pod.container.state == "running" and pod.ip]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SERVICE_TIMEOUT_SECONDS):
+                await asyncio.gather(*(ask(pod) for pod in running))
+        return reports
+
+    async def _ask(self, address: str) -> StatusReport | None:
+        host = f"[{address}]" if ":" in address else address
+        try:
+            async with (
+                self._slots,
+                self._connect().get(f"http://{host}:{self._port}{STATUS_PATH}", allow_redirects=False) as response,
+            ):
+                body = await response.content.read(MAX_REPORT_BYTES + 1)
+                while len(body) <= MAX_REPORT_BYTES and (more := await response.content.read(MAX_REPORT_BYTES)):
+                    body += more
+            return StatusReport.from_json(body)
+        except (aiohttp.ClientError, TimeoutError, OSError, ReportError):
+            return None
+
+    def _connect(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=POD_TIMEOUT_SECONDS),
+                connector=aiohttp.TCPConnector(force_close=True),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                headers={"Accept-Encoding": "identity"},
+                auto_decompress=False,
+                read_bufsize=MAX_REPORT_BYTES,
+                max_line_size=MAX_HEADER_BYTES,
+                max_field_size=MAX_HEADER_BYTES,
+            )
+        return self._session

@@ -1,0 +1,74 @@
+"""Which children are written: those that differ from what is wanted, and no object of somebody else's."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvasir_contract.api import MANAGER
+from kvasir_contract.reasons import Reason
+from kvasir_operator.kinds import kind_of
+from kvasir_operator.observe.observed import Child, ChildKey, Object, Observed, Ownership
+from kvasir_operator.plan.problem import Problem
+
+
+@dataclass(frozen=True)
+class Apply:
+    key: ChildKey
+    body: Object
+    existing: Child | None
+    """None: it is created, and a conflict means that somebody else was first."""
+
+
+@dataclass(frozen=True)
+class Applies:
+    applies: tuple[Apply, ...]
+    taken: tuple[Problem, ...]
+    """Names that foreign objects have."""
+
+
+def plan_applies(desired: Sequence[Object], observed: Observed) -> Applies:
+    """In the order of `desired`."""
+    applies, taken = [], []
+    for body in desired:
+        key = kind_of(body), body["metadata"]["name"]
+        existing = observed.children.get(key)
+        if existing is None:
+            applies.append(Apply(key, body, None))
+        elif existing.ownership is Ownership.FOREIGN:
+            taken.append(name_taken(key))
+        elif not existing.terminating and observed.unchanged.get(existing.uid) != digest(body, existing.object):
+            applies.append(Apply(key, body, existing))
+    return Applies(tuple(applies), tuple(taken))
+
+
+def plan_prunes(wanted: Sequence[ChildKey], observed: Observed) -> tuple[tuple[ChildKey, Child], ...]:
+    """Children of the service's own that are no longer wanted."""
+    return tuple(
+        (key, child)
+        for key, child in observed.children.items()
+        if key not in wanted and child.ownership is Ownership.OURS and not child.terminating
+    )
+
+
+def name_taken(key: ChildKey) -> Problem:
+    kind, name = key
+    return Problem(
+        Reason.NAME_TAKEN,
+        f"{kind.kind} {name} already exists and is not owned by this InferenceService: delete or rename it, or "
+        "give the InferenceService another name",
+    )
+
+
+def digest(body: Object, child: Object) -> str:
+    """The same as long as we want the same and nobody has changed a field of ours.
+
+    A change of a field by somebody else takes it out of the set of our fields that the API server keeps, so a set
+    that is still complete means values that are still ours. This saves the apply requests of an idle service.
+    """
+    ours = [
+        entry.get("fieldsV1")
+        for entry in child["metadata"].get("managedFields", ())
+        if (entry["manager"], entry["operation"], entry.get("subresource", "")) == (MANAGER, "Apply", "")
+    ]
+    return hashlib.sha256(json.dumps([body, ours], sort_keys=True).encode()).hexdigest()

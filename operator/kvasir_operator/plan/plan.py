@@ -1,0 +1,194 @@
+"""make_plan(service, observed, previous, release, now) → Plan: everything that a reconcile does, decided in one
+place.
+
+Pure: the same arguments give the same plan. `act` carries it out; what the API server answers comes back in the
+next `Observed` (refusals, the newest children), and the status is made from that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
+from kvasir_operator.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET
+from kvasir_operator.observe.observed import Child, ChildKey, Object, Observed, Ownership
+from kvasir_operator.plan.applies import Apply, plan_applies, plan_prunes
+from kvasir_operator.plan.engines import PodDeletion, Rollout, release_lost, roll_engines
+from kvasir_operator.plan.frontends import FrontendRollout, roll_frontends
+from kvasir_operator.plan.problem import Problem
+from kvasir_operator.plan.status import Decisions, Status, service_status
+from kvasir_operator.resources.children import child_keys, children
+from kvasir_operator.resources.names import RELEASE_ANNOTATION
+from kvasir_operator.resources.pinning import pin
+from kvasir_operator.resources.release import Release
+from kvasir_operator.spec import InferenceService
+
+TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+PROGRESS_INTERVAL_SECONDS: Final = (2.0, 30.0)
+"""Between two looks at pods on their way, whose progress raises no event: at first, and of a pod that takes
+long."""
+BLOCKED_INTERVAL_SECONDS: Final = 30.0
+"""Between two looks at an obstacle: it is not ours, so it is not watched."""
+WORKLOADS: Final = (DEPLOYMENT, STATEFUL_SET)
+
+
+@dataclass(frozen=True)
+class Plan:
+    status: Status
+    new_link_keys: bool = False
+    """The Secret with the link's keys is created first, then a new plan is made."""
+    applies: tuple[Apply, ...] = ()
+    prunes: tuple[tuple[ChildKey, Child], ...] = ()
+    deletions: tuple[PodDeletion, ...] = ()
+    again: float | None = None
+    """Seconds after which things may have changed without an event; None: never."""
+    upgrade_available: bool = False
+    """The release would change the pods of this service, and has not been asked for."""
+
+
+def make_plan(
+    service: InferenceService, observed: Observed, previous: Mapping[str, Any], release: Release, now: datetime
+) -> Plan:
+    """`previous`: the status before, perhaps {}."""
+    engines = roll_engines(service, observed, previous.get("rollout", {}).get("surgeRefused", ""))
+    frontends = roll_frontends(service, observed)
+    desired = _desired(service, observed, release, engines, frontends)
+    found = plan_applies(desired.bodies, observed)
+    problems = (*found.taken, *_problems(service, observed))
+    held = service.paused or observed.namespace_terminating
+    if service.paused:
+        problems = (*problems, Problem(Reason.PAUSED, "spec.paused holds back every change"))
+    decisions = Decisions(
+        problems=problems,
+        under_way=tuple(filter(None, (engines.under_way, frontends.under_way))),
+        surge=engines.surge,
+        surge_refused=engines.surge_refused,
+        release=desired.release,
+        upgrade=desired.upgrade,
+    )
+    status = service_status(service, observed, decisions, previous, now.strftime(TIME_FORMAT))
+    if held:
+        return Plan(status, again=BLOCKED_INTERVAL_SECONDS if service.paused and _is_moving(observed) else None)
+    return Plan(
+        status=status,
+        new_link_keys=_needs_link_keys(observed),
+        applies=found.applies,
+        prunes=plan_prunes(child_keys(service), observed),
+        deletions=(*release_lost(observed), *engines.deletions, *frontends.deletions),
+        again=_again(observed, status, problems, now),
+        upgrade_available=desired.upgrade != "",
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- children
+
+
+@dataclass(frozen=True)
+class _Desired:
+    bodies: tuple[Object, ...]
+    release: str
+    """The release whose templates run."""
+    upgrade: str
+    """The release that is available and not asked for; "" if there is none."""
+
+
+def _desired(
+    service: InferenceService,
+    observed: Observed,
+    release: Release,
+    engines: Rollout,
+    frontends: FrontendRollout,
+) -> _Desired:
+    """The children to have, as far as they can be had now."""
+    may_upgrade = observed.asked_release == release.id or observed.may_upgrade
+    replicas = {STATEFUL_SET: engines.replicas, DEPLOYMENT: frontends.replicas}
+    account = observed.children.get((SERVICE_ACCOUNT, service.name))
+    # Pods must not run as an account that somebody else made, nor can they run without keys.
+    held = (account is not None and account.ownership is Ownership.FOREIGN) or not observed.link_secret
+    bodies, pinned = [], []
+    for body in children(service, release, observed.link_secret or "none"):
+        kind = _WORKLOAD_KINDS.get(body["kind"])
+        if kind is None:
+            bodies.append(body)
+            continue
+        if held:
+            continue
+        body["spec"]["replicas"] = replicas[kind]
+        existing = observed.children.get((kind, body["metadata"]["name"]))
+        if existing is not None and existing.ownership is not Ownership.FOREIGN:
+            kept = body if may_upgrade else pin(body, existing.object)
+            if kept is not body:
+                pinned.append(kept["metadata"]["annotations"][RELEASE_ANNOTATION])
+            bodies.append(kept)
+        else:
+            bodies.append(body)
+    return _Desired(
+        bodies=tuple(bodies),
+        release=pinned[0] if pinned else release.id,
+        upgrade=release.id if pinned else "",
+    )
+
+
+_WORKLOAD_KINDS: Final = {kind.kind: kind for kind in WORKLOADS}
+
+
+def _needs_link_keys(observed: Observed) -> bool:
+    return not observed.link_secret or observed.link_secret_exists is False
+
+
+def _problems(service: InferenceService, observed: Observed) -> list[Problem]:
+    problems = [
+        Problem(refusal.reason, refusal.message)
+        for key, refusal in observed.refusals.items()
+        if key[0] is not SECRET or _needs_link_keys(observed)
+    ]
+    if service.frontend.api_keys and observed.api_keys_exist is False:
+        message = f"frontend.apiKeys names the Secret {service.frontend.api_keys}, which does not exist: create it"
+        problems.append(Problem(Reason.INVALID_SPEC, message))
+    if observed.deployment is not None and observed.deployment.failure:
+        message = f"frontend pods cannot be created: {observed.deployment.failure}"
+        problems.append(Problem(Reason.UNSCHEDULABLE, message))
+    return problems
+
+
+# ----------------------------------------------------------------------------------------------------------- timers
+
+
+_MOVING: Final = frozenset({Phase.PULLING, Phase.STARTING, Phase.LOADING, Phase.WARMING})
+
+
+def _is_moving(observed: Observed) -> bool:
+    return any(member.state.phase in _MOVING for member in (*observed.engines, *observed.frontends))
+
+
+def _again(observed: Observed, status: Status, problems: tuple[Problem, ...], now: datetime) -> float | None:
+    """Seconds until things may have changed without an event."""
+    if observed.namespace_terminating:
+        return None
+    members = (*observed.engines, *observed.frontends)
+    waits = []
+    moving = [
+        member.waited
+        for member in members
+        if member.state.phase in _MOVING or member.state.reason in (Reason.LINK_REFUSED, Reason.NODE_LOST)
+    ]
+    moving += [
+        (now - datetime.fromisoformat(rank["since"])).total_seconds()
+        for rank in status["engines"]["ranks"]
+        if rank["phase"] == Phase.SCHEDULING
+    ]
+    if moving:
+        least, most = PROGRESS_INTERVAL_SECONDS
+        waits.append(min(max(min(moving) / 10, least), most))
+    unobserved = any(workload is not None and not workload.is_observed for workload in _workloads(observed))
+    blocked = any(member.state.phase in (Phase.DRAINING, Phase.SCHEDULING) for member in members)
+    if problems or blocked or unobserved or observed.cordoned:
+        waits.append(BLOCKED_INTERVAL_SECONDS)
+    return min(waits, default=None)
+
+
+def _workloads(observed: Observed) -> tuple[Any, ...]:
+    return observed.stateful_set, observed.deployment

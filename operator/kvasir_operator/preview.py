@@ -1,0 +1,120 @@
+"""`kvasir-operator plan FILE`: what the operator would do for the InferenceServices of a manifest, as a dry run.
+
+Nothing is written. The API server fills in defaults and checks the service and each of its children by dry runs, so
+what it would refuse is shown too.
+"""
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvasir_contract.api import KIND
+from kvasir_contract.exits import ExitCode
+from kvasir_operator.cluster import Cluster, ClusterError
+from kvasir_operator.kinds import INFERENCE_SERVICE
+from kvasir_operator.observe.cordons import Cordons
+from kvasir_operator.observe.observed import Object
+from kvasir_operator.observe.observer import Key, Memory, Observer
+from kvasir_operator.observe.status_reports import StatusReports
+from kvasir_operator.plan.applies import Apply
+from kvasir_operator.plan.plan import Plan, make_plan
+from kvasir_operator.plan.text import render
+from kvasir_operator.settings import Settings, parse_preview
+from kvasir_operator.spec import InvalidSpec, parse_service
+
+
+class ManifestError(Exception):
+    """The file cannot be used; the message says why."""
+
+
+def preview(arguments: Sequence[str]) -> int:
+    """Print the plans. Returns the exit code: 2 if the manifest, or something in it, cannot be used."""
+    file, settings = parse_preview(arguments)
+    try:
+        services = read_manifest(file)
+        return asyncio.run(_preview(services, settings))
+    except (ManifestError, ClusterError) as error:
+        print(f"kvasir-operator plan: {error}", file=sys.stderr)
+        return ExitCode.USER_ERROR
+
+
+def read_manifest(file: Path) -> list[Object]:
+    """Return the InferenceServices of a manifest. Raises ManifestError."""
+    try:
+        documents = list(yaml.safe_load_all(file.read_text()))
+    except OSError as error:
+        raise ManifestError(f"{file} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{file} is not YAML: {error}") from error
+    services = [entry for entry in documents if isinstance(entry, dict) and entry.get("kind") == KIND]
+    if not services:
+        raise ManifestError(f"{file} has no {KIND}")
+    for service in services:
+        metadata = service.get("metadata")
+        if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+            raise ManifestError(f"{file}: an {KIND} has no metadata.name")
+        metadata.setdefault("namespace", "default")
+    return services
+
+
+async def _preview(services: Sequence[Object], settings: Settings) -> int:
+    cluster, reports = await Cluster.connect(), StatusReports()
+    code = ExitCode.OK
+    try:
+        for service in services:
+            metadata = service["metadata"]
+            print(f"# {metadata['namespace']}/{metadata['name']}")
+            try:
+                print(await _plan(cluster, reports, service, settings))
+            except (ClusterError, InvalidSpec) as error:
+                print(f"refused: {error}\n")
+                code = ExitCode.USER_ERROR
+    finally:
+        await reports.close()
+        await cluster.close()
+    return code
+
+
+async def _plan(cluster: Cluster, reports: StatusReports, manifest: Object, settings: Settings) -> str:
+    resource = await cluster.apply(INFERENCE_SERVICE, manifest, force=True, dry_run=True)
+    if resource["spec"].get("operatorClass", "") != settings.operator_class:
+        return "left alone: its spec.operatorClass is another\n"
+    service = parse_service(resource)
+    previous: Mapping[str, Any] = resource.get("status") or {}
+    cordons: Cordons[Key] = Cordons(lambda _: None)
+    observer = Observer(cluster, reports, cordons)
+    observed = await observer.observe(resource, service, Memory(service.uid))
+    plan = make_plan(service, observed, previous, settings.release, observer.now())
+    if plan.new_link_keys:  # as it goes on once the Secret exists
+        observed = observed.with_changes(link_secret=f"{service.name}-link-new", link_secret_exists=True)
+        after = make_plan(service, observed, previous, settings.release, observer.now())
+        plan = Plan(**{**vars(after), "new_link_keys": True})
+    changed, refused = [], []
+    for apply in plan.applies:
+        try:
+            if await _changes(cluster, apply):
+                changed.append(apply)
+        except ClusterError as error:
+            refused.append(f"refused {apply.key[0].kind}/{apply.key[1]}: {error}\n")
+    return render(Plan(**{**vars(plan), "applies": tuple(changed)})) + "".join(refused)
+
+
+async def _changes(cluster: Cluster, apply: Apply) -> bool:
+    """Whether the API server would store something else than it has."""
+    applied = await cluster.apply(apply.key[0], apply.body, force=True, dry_run=True)
+    if apply.existing is None:
+        return True
+    return _content(applied) != _content(apply.existing.object)
+
+
+def _content(resource: Object) -> Object:
+    metadata = {
+        name: value
+        for name, value in resource["metadata"].items()
+        if name not in ("managedFields", "resourceVersion", "generation")
+    }
+    return {**resource, "metadata": metadata, "status": None}
