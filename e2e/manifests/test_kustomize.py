@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.manifests.conftest import ROOT, Object, Render
+from e2e.manifests.conftest import KUSTOMIZATIONS, ROOT, Object, Render
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,14 @@ def test_the_definition_is_the_one_that_kvasir_up_uses(everything: list[Object])
     name = "inferenceservices.serving.kvasir.dev"
     ours = yaml.safe_load((ROOT / "crds" / f"{name}.yaml").read_text())
     assert find(everything, "CustomResourceDefinition", name)["spec"] == ours["spec"]
+
+
+@pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
+def test_no_role_may_do_more_with_secrets_than_create(render: Render, kustomization: str) -> None:
+    """A dry-run create shows whether a name is taken; nothing of ours reads, changes or deletes a Secret."""
+    rules = [rule for item in render(ROOT / kustomization) for rule in item.get("rules", ())]
+    on_secrets = [rule for rule in rules if {"*", "secrets"} & set(rule["resources"])]
+    assert [rule["verbs"] for rule in on_secrets] == [["create"]]
 
 
 def test_nothing_is_granted_by_wildcard(everything: list[Object]) -> None:
