@@ -1,5 +1,7 @@
 """What the tests of this folder judge, and by what: manifests, services; kubectl, kube-score, an API server."""
 
+import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +23,9 @@ ROOT = Path(__file__).resolve().parents[2]
 Object = dict[str, Any]
 Render = Callable[[Path], list[Object]]
 """The objects of a kustomization."""
-KUSTOMIZATIONS = ("manifests", "manifests/overlays/namespaced")
+OVERLAYS = ("manifests/overlays/namespaced",)
+"""Installs beside the cluster's own: a namespace and the definition exist already."""
+KUSTOMIZATIONS = ("manifests", *OVERLAYS)
 MINIMAL: Object = {
     "apiVersion": "serving.kvasir.dev/v1alpha1",
     "kind": "InferenceService",
@@ -63,6 +67,22 @@ def server() -> Iterator[ApiServer]:
         running.kubectl("apply", "--filename", str(ROOT / "crds"))
         wait_for_definition(running.kubectl)
         yield running
+
+
+def copy_of_manifests(directory: Path) -> Path:
+    for name in ("crds", "manifests"):
+        shutil.copytree(ROOT / name, directory / name)
+    return directory / "manifests"
+
+
+def in_namespace(directory: Path, overlay: str, namespace: str) -> Path:
+    """A copy of an overlay as its user sets it up for this namespace."""
+    place = copy_of_manifests(directory).parent / overlay
+    kustomization = place / "kustomization.yaml"
+    text, changes = re.subn(r"^namespace: .*$", f"namespace: {namespace}", kustomization.read_text(), flags=re.M)
+    assert changes == 1
+    kustomization.write_text(text)
+    return place
 
 
 def made_of(service: Object) -> list[Object]:

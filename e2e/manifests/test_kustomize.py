@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.manifests.conftest import KUSTOMIZATIONS, ROOT, Object, Render
+from e2e.manifests.conftest import (
+    KUSTOMIZATIONS,
+    OVERLAYS,
+    ROOT,
+    Object,
+    Render,
+    copy_of_manifests,
+    in_namespace,
+)
 
 
 @pytest.fixture(scope="module")
@@ -18,17 +26,7 @@ def everything(render: Render) -> list[Object]:
 @pytest.fixture(scope="module")
 def namespaced(render: Render, tmp_path_factory: pytest.TempPathFactory) -> list[Object]:
     """The overlay as a user would set it up for the namespace team-a."""
-    place = copy_of_manifests(tmp_path_factory.mktemp("namespaced")) / "overlays/namespaced"
-    kustomization = place / "kustomization.yaml"
-    changed = kustomization.read_text().replace("namespace: kvasir-system", "namespace: team-a")
-    kustomization.write_text(changed)
-    return render(place)
-
-
-def copy_of_manifests(directory: Path) -> Path:
-    for name in ("crds", "manifests"):
-        shutil.copytree(ROOT / name, directory / name)
-    return directory / "manifests"
+    return render(in_namespace(tmp_path_factory.mktemp("namespaced"), OVERLAYS[0], "team-a"))
 
 
 def find(objects: list[Object], kind: str, name: str) -> Object:
@@ -62,6 +60,14 @@ def test_no_role_may_do_more_with_secrets_than_create(render: Render, kustomizat
     rules = [rule for item in render(ROOT / kustomization) for rule in item.get("rules", ())]
     on_secrets = [rule for rule in rules if {"*", "secrets"} & set(rule["resources"])]
     assert [rule["verbs"] for rule in on_secrets] == [["create"]]
+
+
+@pytest.mark.parametrize("kustomization", ["manifests/operator", *OVERLAYS])
+def test_an_install_holds_neither_namespace_nor_definition(render: Render, kustomization: str) -> None:
+    """`kubectl delete -k` removes what a kustomization holds: these two are not the install's to remove."""
+    kinds = {item["kind"] for item in render(ROOT / kustomization)}
+    assert not kinds & {"Namespace", "CustomResourceDefinition"}
+    assert "Deployment" in kinds
 
 
 def test_nothing_is_granted_by_wildcard(everything: list[Object]) -> None:
@@ -115,12 +121,12 @@ def test_selectors_select_the_operators_pods(everything: list[Object]) -> None:
 
 
 def test_kustomizes_images_reach_the_operator_and_what_it_makes(render: Render, tmp_path: Path) -> None:
-    base = copy_of_manifests(tmp_path) / "base"
-    kustomization = yaml.safe_load((base / "kustomization.yaml").read_text())
+    operator = copy_of_manifests(tmp_path) / "operator"
+    kustomization = yaml.safe_load((operator / "kustomization.yaml").read_text())
     for image in kustomization["images"]:
         image |= {"newName": f"registry.example/{image['name']}", "newTag": "1.2"}
-    (base / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-    objects = render(base)
+    (operator / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    objects = render(operator)
     assert pod_spec(objects)["containers"][0]["image"] == "registry.example/kvasir-operator:1.2"
     assert environment(objects)["KVASIR_FRONTEND_IMAGE"] == "registry.example/kvasir-frontend:1.2"
     assert environment(objects)["KVASIR_ENGINE_IMAGE"] == "registry.example/kvasir-engine:1.2"
@@ -130,9 +136,9 @@ def test_an_overlay_can_set_the_images_too(render: Render, tmp_path: Path) -> No
     manifests = copy_of_manifests(tmp_path)
     overlay = manifests / "overlays/mine"
     overlay.mkdir()
-    shutil.copy(manifests / "base/image-fields.yaml", overlay)
+    shutil.copy(manifests / "operator/image-fields.yaml", overlay)
     kustomization = {
-        "resources": ["../../base"],
+        "resources": ["../../operator"],
         "configurations": ["image-fields.yaml"],
         "images": [{"name": "kvasir-engine", "newName": "registry.example/engine", "newTag": "1.2"}],
     }
@@ -142,8 +148,7 @@ def test_an_overlay_can_set_the_images_too(render: Render, tmp_path: Path) -> No
 
 def test_the_namespaced_operator_has_no_rights_outside_its_namespace(namespaced: list[Object]) -> None:
     assert not {"ClusterRole", "ClusterRoleBinding"} & {item["kind"] for item in namespaced}
-    cluster_wide = ("CustomResourceDefinition", "Namespace")
-    assert {item["metadata"]["namespace"] for item in namespaced if item["kind"] not in cluster_wide} == {"team-a"}
+    assert {item["metadata"]["namespace"] for item in namespaced} == {"team-a"}
 
 
 def test_the_namespaced_operators_bindings_follow_it(namespaced: list[Object]) -> None:
