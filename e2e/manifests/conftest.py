@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 Object = dict[str, Any]
 Render = Callable[[Path], list[Object]]
 """The objects of a kustomization."""
-OVERLAYS = ("manifests/overlays/namespaced",)
+OVERLAYS = ("manifests/overlays/namespaced", "manifests/overlays/second")
 """Installs beside the cluster's own: a namespace and the definition exist already."""
 KUSTOMIZATIONS = ("manifests", *OVERLAYS)
 MINIMAL: Object = {

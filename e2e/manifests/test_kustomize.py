@@ -29,9 +29,19 @@ def namespaced(render: Render, tmp_path_factory: pytest.TempPathFactory) -> list
     return render(in_namespace(tmp_path_factory.mktemp("namespaced"), OVERLAYS[0], "team-a"))
 
 
+@pytest.fixture(scope="module")
+def second(render: Render) -> list[Object]:
+    return render(ROOT / "manifests/overlays/second")
+
+
 def find(objects: list[Object], kind: str, name: str) -> Object:
     (found,) = (item for item in objects if (item["kind"], item["metadata"]["name"]) == (kind, name))
     return found
+
+
+def identity(item: Object) -> tuple[str, str, str]:
+    metadata = item["metadata"]
+    return item["kind"], metadata.get("namespace", ""), metadata["name"]
 
 
 def pod_spec(objects: list[Object]) -> Object:
@@ -165,3 +175,31 @@ def test_the_namespaced_operator_may_do_the_same_there(everything: list[Object],
 def test_the_namespaced_operator_watches_its_own_namespace(namespaced: list[Object]) -> None:
     env = {entry["name"]: entry for entry in pod_spec(namespaced)["containers"][0]["env"]}
     assert env["KVASIR_NAMESPACES"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.namespace"
+
+
+def test_two_installs_share_no_object(everything: list[Object], second: list[Object]) -> None:
+    first = {identity(item) for item in everything}
+    assert not first & {identity(item) for item in second}
+
+
+def test_a_class_stands_in_the_environment_and_in_the_leases_name(second: list[Object]) -> None:
+    (lease,) = find(second, "Role", "kvasir-operator-lease-second")["rules"][1]["resourceNames"]
+    spec = find(second, "Deployment", "kvasir-operator-second")["spec"]["template"]["spec"]
+    values = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}
+    assert lease == f"kvasir-operator-{values['KVASIR_OPERATOR_CLASS']}"
+
+
+def test_the_second_operators_bindings_follow_its_names(second: list[Object]) -> None:
+    roles = {(item["kind"], item["metadata"]["name"]) for item in second if "rules" in item}
+    bindings = [item for item in second if "roleRef" in item]
+    assert {(item["roleRef"]["kind"], item["roleRef"]["name"]) for item in bindings} == roles
+    account = {"kind": "ServiceAccount", "name": "kvasir-operator-second", "namespace": "kvasir-second"}
+    assert all(item["subjects"] == [account] for item in bindings)
+
+
+def test_a_second_operator_may_be_one_namespaces(render: Render, tmp_path: Path) -> None:
+    place = copy_of_manifests(tmp_path) / "overlays/second/kustomization.yaml"
+    place.write_text(place.read_text().replace("[../../operator]", "[../namespaced]"))
+    objects = render(place.parent)
+    assert {item["metadata"].get("namespace") for item in objects} == {"kvasir-second"}
+    assert find(objects, "RoleBinding", "kvasir-operator-second")["roleRef"]["name"] == "kvasir-operator-second"
