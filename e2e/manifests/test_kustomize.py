@@ -2,6 +2,8 @@
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -175,6 +177,18 @@ def test_the_namespaced_operator_may_do_the_same_there(everything: list[Object],
 def test_the_namespaced_operator_watches_its_own_namespace(namespaced: list[Object]) -> None:
     env = {entry["name"]: entry for entry in pod_spec(namespaced)["containers"][0]["env"]}
     assert env["KVASIR_NAMESPACES"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.namespace"
+
+
+@pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
+def test_every_variable_is_an_option_of_the_operator(render: Render, kustomization: str) -> None:
+    """One that is misspelt would be ignored in silence."""
+    (deployment,) = (item for item in render(ROOT / kustomization) if item["kind"] == "Deployment")
+    env = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
+    names = {entry["name"] for entry in env if entry["name"].startswith("KVASIR_")}
+    command = [sys.executable, "-m", "kvasir_operator", "--help"]
+    usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    options = {f"KVASIR_{flag.replace('-', '_').upper()}" for flag in re.findall(r"--([a-z-]+)", usage)}
+    assert names <= options
 
 
 def test_two_installs_share_no_object(everything: list[Object], second: list[Object]) -> None:
