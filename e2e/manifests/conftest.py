@@ -14,9 +14,10 @@ from e2e.installed import wait_for_definition
 from e2e.kind import binaries
 from e2e.kind.apiserver import ApiServer, apiserver
 from kvasir.local.schema import Schema
-from kvasir_operator.link_keys import new_link_keys
+from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
 from kvasir_operator.resources.children import children
-from kvasir_operator.resources.pod import Images
+from kvasir_operator.resources.release import Release
+from kvasir_operator.resources.security import link_secret
 from kvasir_operator.spec import parse_service
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,5 +91,7 @@ def made_of(service: Object) -> list[Object]:
     metadata = {"namespace": "default", "uid": "0f0e0d0c-0000-4000-8000-000000000001", **service["metadata"]}
     completed, problems = Schema.of_crd().complete({**service, "metadata": metadata})
     assert not problems
-    images = Images(frontend="kvasir-frontend:1.0", engine="kvasir-engine:1.0")
-    return children(parse_service(completed), images, new_link_keys())
+    parsed = parse_service(completed)
+    release = Release("kvasir-frontend:1.0", "kvasir-engine:1.0", version="1.0", operator_namespace="kvasir-system")
+    secret = new_link_secret_name(parsed)
+    return [link_secret(parsed, secret, new_link_keys()), *children(parsed, release, secret)]
