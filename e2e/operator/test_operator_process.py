@@ -18,7 +18,7 @@ from kvasir_operator.cluster import Object
 from kvasir_operator.kinds import LEASE, SERVICE, SERVICE_ACCOUNT, Kind
 from kvasir_operator.lease import LEASE_NAME
 
-MANIFESTS = Path(__file__).parents[2] / "manifests" / "base"
+MANIFESTS = Path(__file__).parents[2] / "manifests" / "operator"
 
 
 async def test_a_service_is_made_and_a_deleted_child_comes_back(world: World) -> None:

@@ -1,4 +1,4 @@
-"""`kvasir-operator`, also as python -m kvasir_operator: the operator, or `plan FILE`, which prints what it would do."""
+"""`kvasir-operator` (python -m kvasir_operator): the operator; with `plan FILE` it prints what it would do."""
 
 import sys
 

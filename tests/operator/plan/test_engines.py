@@ -1,0 +1,187 @@
+"""The roll-out of engines: which pods go, how many ranks there are meanwhile, and that service never stops."""
+
+from typing import Any
+
+import pytest
+from operator_facts import engines, observed, service, workload
+
+from kvasir_operator.plan.engines import LOST_POD_MARGIN_SECONDS, SURGE_PATIENCE_SECONDS, release_lost, roll_engines
+
+NO_SURGE = {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def rolled(
+    *ranks: str,
+    desired: int | None = None,
+    replicas: int | None = None,
+    rollout: dict[str, Any] | None = None,
+    refused: str = "",
+    waited: float = 1.0,
+    **facts: Any,
+) -> tuple[int, list[int], str]:
+    """Replicas, ranks to delete, and the revision without surge."""
+    of = service(desired or len(ranks), rollout=rollout or {})
+    sts = facts.pop("stateful_set", workload(replicas if replicas is not None else len(ranks)))
+    found = roll_engines(of, observed(of, engines(*ranks, waited=waited), stateful_set=sts, **facts), refused)
+    return found.replicas, sorted(deletion.pod.rank for deletion in found.deletions), found.surge_refused
+
+
+@pytest.mark.parametrize(
+    ("ranks", "replaced"),
+    [
+        ("ready, ready, ready", []),
+        ("old ready, old ready, old ready", [2]),
+        ("old ready, old ready, ready", [1]),
+        ("old ready, old ready, starting", []),
+        ("old ready, old ready, leaving", []),
+        ("old ready, old ready, -", []),
+        ("old ready, old unready, old ready", [1]),
+        ("old unready, old unready, old unready", [2]),
+        ("old crashing, old no-image, old pending", [0, 1, 2]),
+        ("old refused, old refused, old ready", [0, 1, 2]),
+        ("old unready, starting, old ready", []),
+        ("old ready", [0]),
+    ],
+)
+def test_ranks_replaced_without_surge(ranks: str, replaced: list[int]) -> None:
+    words = ranks.split(", ")
+    assert rolled(*words, rollout=NO_SURGE) == (len(words), replaced, "")
+
+
+def test_unready_old_ranks_are_bounded_by_max_unavailable() -> None:
+    """Ranks that are unready for a moment, under load, would come back."""
+    words = ["old unready"] * 4
+    assert rolled(*words, rollout={"maxSurge": 0, "maxUnavailable": 2})[1] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "replicas", "expected"),
+    [
+        (["old ready"], 1, (2, [], "")),
+        (["old ready", "pulling"], 2, (2, [], "")),
+        (["old ready", "loading"], 2, (2, [], "")),
+        (["old ready", "crashing"], 2, (2, [], "")),
+        (["old ready", "ready"], 2, (2, [0], "")),
+        (["leaving", "ready"], 2, (2, [], "")),
+        (["-", "ready"], 2, (2, [], "")),
+        (["loading", "ready"], 2, (2, [], "")),
+        (["ready", "ready"], 2, (1, [], "")),
+        (["ready", "leaving"], 1, (1, [], "")),
+        (["old unready"], 1, (2, [], "")),
+        (["old crashing"], 1, (1, [0], "")),
+    ],
+)
+def test_one_rank_is_replaced_once_its_surge_rank_serves(
+    ranks: list[str], replicas: int, expected: tuple[int, list[int], str]
+) -> None:
+    assert rolled(*ranks, desired=1, replicas=replicas) == expected
+
+
+def test_a_broken_template_never_takes_the_old_rank() -> None:
+    for failure in ("crashing", "no-image", "unready", "starting"):
+        assert rolled("old ready", failure, desired=1, replicas=2, waited=10_000) == (2, [], "")
+
+
+def test_without_room_for_a_surge_rank_max_unavailable_rules() -> None:
+    for waited, expected in (
+        (SURGE_PATIENCE_SECONDS - 1, (2, [], "")),
+        (SURGE_PATIENCE_SECONDS, (1, [0], "new")),
+    ):
+        assert rolled("old ready", "pending", desired=1, replicas=2, waited=waited) == expected
+    assert rolled("old ready", desired=1, replicas=2, not_created={1: "exceeded quota"}) == (1, [0], "new")
+
+
+def test_a_refused_surge_is_not_tried_again_for_the_revision() -> None:
+    assert rolled("old ready", desired=1, replicas=1, refused="new") == (1, [0], "new")
+    assert rolled("old ready", desired=1, replicas=1, refused="another") == (2, [], "")
+    assert rolled("loading", desired=1, replicas=1, refused="new") == (1, [], "")
+
+
+def test_max_unavailable_zero_waits_for_room() -> None:
+    rollout = {"maxSurge": 1, "maxUnavailable": 0}
+    assert rolled("old ready", "pending", desired=1, replicas=2, waited=10_000, rollout=rollout) == (2, [], "")
+
+
+def test_several_ranks_are_replaced_as_surge_ranks_serve() -> None:
+    rollout = {"maxSurge": 2, "maxUnavailable": 1}
+    ranks = ["old ready"] * 4
+    assert rolled(*ranks, rollout=rollout) == (6, [], "")
+    assert rolled(*ranks, "ready", "loading", desired=4, replicas=6, rollout=rollout) == (6, [3], "")
+    assert rolled(*ranks, "ready", "ready", desired=4, replicas=6, rollout=rollout) == (6, [2, 3], "")
+    assert rolled(*ranks[:3], "loading", "ready", "ready", desired=4, replicas=6, rollout=rollout)[1] == [2]
+
+
+def test_an_old_surge_rank_is_renewed_before_it_counts() -> None:
+    """A second change in the middle of a roll-out: the surge rank has the template in between."""
+    assert rolled("old ready", "old ready", desired=1, replicas=2) == (2, [1], "")
+    assert rolled("leaving", "old ready", desired=1, replicas=2) == (2, [], "")
+    assert rolled("old ready", "old crashing", desired=1, replicas=2) == (2, [1], "")
+
+
+def test_ranks_on_a_cordoned_node_are_moved_like_old_ones() -> None:
+    cordoned = frozenset({"a"})
+    assert rolled("ready @a", desired=1, cordoned=cordoned) == (2, [], "")
+    assert rolled("ready @a", "ready @b", desired=1, replicas=2, cordoned=cordoned) == (2, [0], "")
+    assert rolled("ready @b", "ready @b", desired=1, replicas=2, cordoned=cordoned) == (1, [], "")
+    assert rolled("ready @a", "ready @a", desired=1, replicas=2, cordoned=cordoned) == (2, [1], "")
+
+
+def test_a_crash_without_a_rollout_starts_no_surge() -> None:
+    assert rolled("crashing", "ready") == (2, [], "")
+    assert rolled("-", "starting") == (2, [], "")
+
+
+def test_nothing_is_decided_before_the_controller_has_seen_the_spec() -> None:
+    unseen = workload(2, is_observed=False)
+    assert rolled("old ready", "old ready", stateful_set=unseen) == (2, [], "")
+    keeps = workload(3, is_observed=False)
+    assert rolled("old ready", "old ready", stateful_set=keeps) == (3, [], "")
+    too_many = workload(7, is_observed=False)
+    assert rolled("old ready", "old ready", stateful_set=too_many) == (2, [], "")
+    of = service(1)
+    words = roll_engines(of, observed(of, engines("ready"), stateful_set=unseen), "").under_way
+    assert "has not seen yet" in words
+
+
+def test_ranks_that_leave_are_not_replaced() -> None:
+    assert rolled("ready", "old ready", "old ready", desired=1, replicas=1)[1] == []
+
+
+def test_a_missing_stateful_set_gets_the_desired_ranks() -> None:
+    assert rolled(desired=3, stateful_set=None) == (3, [], "")
+
+
+@pytest.mark.parametrize("surge", [0, 1, 2])
+@pytest.mark.parametrize("desired", [1, 2, 4])
+def test_a_rollout_ends_and_service_never_stops(desired: int, surge: int) -> None:
+    """Played through: a pod is ready two rounds after it was created; the controller follows at once."""
+    rollout = {"maxSurge": surge, "maxUnavailable": 1}
+    pods, replicas = {rank: "old ready" for rank in range(desired)}, desired
+    for _ in range(60):
+        words = [pods.get(rank, "-") for rank in range(max(pods) + 1)]
+        replicas, deletions, _ = rolled(*words, desired=desired, replicas=replicas, rollout=rollout)
+        for rank in deletions:
+            pods[rank] = "pulling"
+        for rank in list(pods):
+            if rank >= replicas:
+                del pods[rank]
+        for rank in range(replicas):
+            pods.setdefault(rank, "pulling")
+        serving = sum(word.endswith("ready") and "unready" not in word for word in pods.values())
+        assert serving >= (desired if surge else desired - 1)
+        pods = {rank: {"pulling": "loading", "loading": "ready"}.get(word, word) for rank, word in pods.items()}
+        if pods == {rank: "ready" for rank in range(desired)} and replicas == desired:
+            return
+    raise AssertionError(f"the roll-out did not end: {pods}")
+
+
+def test_pods_are_forced_on_lost_nodes_only_and_after_the_margin() -> None:
+    of = service(3)
+
+    def released(waited: float) -> list[int]:
+        found = observed(of, engines("lost leaving", "leaving", "lost", waited=waited))
+        return [deletion.pod.rank for deletion in release_lost(found) if deletion.grace == 0]
+
+    assert released(LOST_POD_MARGIN_SECONDS - 0.1) == []
+    assert released(LOST_POD_MARGIN_SECONDS) == [0]
+    assert released(100_000) == [0]  # rank 1 drains on a node that lives: never, however long it takes
