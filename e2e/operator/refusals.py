@@ -15,7 +15,7 @@ CRD: Final = Path(__file__).parents[2] / "crds" / "inferenceservices.serving.kva
 
 Spec = dict[str, Any]
 WHOLE: Final = "<nil>"
-"""How the API server calls the place of a rule about the whole object."""
+"""The path in the API server's message for a rule about the whole object."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,10 @@ def _pod(**fields: Any) -> Spec:
     return {"engine": {"pod": fields}}
 
 
+def _mount(path: str) -> Spec:
+    return _pod(volumeMounts=[{"name": "data", "mountPath": path}])
+
+
 _CANNOT_CHANGE: Final = "cannot be changed: make a new InferenceService for another"
 REFUSALS: Final = (
     Refusal(WHOLE, "metadata.name: at most 45 characters", {}, name="a" * 46),
@@ -96,8 +100,6 @@ REFUSALS: Final = (
         name="there",
     ),
     Refusal("spec.engine", "maxNumBatchedTokens is below", _engine(maxNumSeqs=64, maxNumBatchedTokens=32)),
-    Refusal("spec.engine", "pod.resources.limits names", _pod(resources={"limits": {"nvidia.com/gpu": 2}})),
-    Refusal("spec.engine", "pod.resources.requests names", _pod(resources={"requests": {"nvidia.com/gpu": 2}})),
     Refusal("spec.engine", "extraArgs: an option in it is set by Kvasir", _engine(extraArgs=["--link=tcp://x:1"])),
     Refusal("spec.engine", "extraArgs: an option in it has a field", _engine(extraArgs=["--dtype=auto"])),
     Refusal(
@@ -126,6 +128,8 @@ REFUSALS: Final = (
         _pod(env=[{"name": "X", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
     ),
     Refusal("spec.engine.pod.volumes[0]", "volumes named kvasir-", _pod(volumes=[{"name": "kvasir-tmp"}])),
+    Refusal("spec.engine.pod.volumeMounts[0].mountPath", "write the path without", _mount("/data/../tmp")),
+    Refusal("spec.engine.pod.volumeMounts[0].mountPath", "Kvasir mounts volumes at", _mount("/etc/kvasir")),
     Refusal("spec.engine.pod.labels", "labels of app.kubernetes.io/", _pod(labels={"app.kubernetes.io/name": "x"})),
     Refusal(
         "spec.engine.pod.annotations",
@@ -136,8 +140,35 @@ REFUSALS: Final = (
     Refusal(
         "spec.frontend", "extraArgs: an option in it has a field", {"frontend": {"extraArgs": ["--api-key=x"]}}
     ),
+    Refusal("spec.frontend.drainTimeout", "too long: at most 24h", {"frontend": {"drainTimeout": "24h1s"}}),
+    Refusal(
+        "spec.rollout", "maxSurge and maxUnavailable are both 0", {"rollout": {"maxSurge": 0, "maxUnavailable": 0}}
+    ),
+    Refusal(
+        "spec.network.allowFrom[0]",
+        "ipBlock and selectors contradict",
+        {"network": {"allowFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}, "podSelector": {}}]}},
+    ),
+    Refusal(
+        "spec.operatorClass",
+        f"{_CANNOT_CHANGE} operator",
+        {"operatorClass": "other"},
+        before={"model": {"source": "demo://"}},
+        name="there",
+    ),
     # Bounds: with Kubernetes' own words.
     Refusal("spec.engine.dataParallelSize", "greater than or equal to 1", _engine(dataParallelSize=0)),
-    Refusal("spec.engine.kvCache.memory", "greater than or equal to 0", _cpu(kvCache={"memory": -1})),
+    Refusal("spec.engine.kvCache.memory", "greater than or equal to 1", _cpu(kvCache={"memory": -1})),
+    Refusal("spec.engine.kvCache.memory", "should match", _cpu(kvCache={"memory": "0Gi"})),
+    Refusal("spec.engine.pod.resources.limits.cpu", "should match", _pod(resources={"limits": {"cpu": "two"}})),
+    Refusal(
+        "spec.engine.pod.resources.limits.cpu", "should be greater than", _pod(resources={"limits": {"cpu": -0.5}})
+    ),
+    Refusal("spec.network.allowFrom", "at least 1 items", {"network": {"allowFrom": []}}),
+    Refusal(
+        "spec.network.allowMetricsFrom[0].ipBlock.cidr",
+        "must be of type cidr",
+        {"network": {"allowMetricsFrom": [{"ipBlock": {"cidr": "192.0.2.0/33"}}]}},
+    ),
     Refusal("spec.rollout.drainTimeout", "should match", {"rollout": {"drainTimeout": "soon"}}),
 )

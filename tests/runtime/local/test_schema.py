@@ -2,7 +2,7 @@
 
 import copy
 import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import yaml
 from kvasir.cli import engine as engine_command
 from kvasir.cli import frontend as frontend_command
 from kvasir.local.schema import Schema
+from kvasir_contract.environment import RESERVED_DIRECTORIES
 
 ROOT = Path(__file__).parents[3]
 CRD = yaml.safe_load((ROOT / "crds" / "inferenceservices.serving.kvasir.dev.yaml").read_text())
@@ -122,6 +123,22 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     (pod(env=[{"name": "A", "valueFrom": {}}]), "spec.engine.pod.env[0].valueFrom: has 0 fields; at least 1"),
     (pod(volumes=[{"emptyDir": {}}]), "spec.engine.pod.volumes[0]: name is required"),
     (pod(volumes=[{"name": "kvasir-tmp", "emptyDir": {}}]), "volumes named kvasir-… are Kvasir's own"),
+    (
+        pod(volumeMounts=[{"name": "x", "mountPath": "/data/../tmp"}]),
+        "spec.engine.pod.volumeMounts[0].mountPath: write the path without the segments '.' and '..'",
+    ),
+    (pod(volumeMounts=[{"name": "x", "mountPath": "//tmp"}]), "mountPath: '//tmp' is not of the form"),
+    ({"frontend__drainTimeout": "1440m1s"}, "spec.frontend.drainTimeout: too long: at most 24h"),
+    ({"frontend__drainTimeout": "999999999h"}, "spec.frontend.drainTimeout: '999999999h' is not of the form"),
+    ({"rollout": {"maxSurge": 0, "maxUnavailable": 0}}, "spec.rollout: maxSurge and maxUnavailable are both 0"),
+    ({"network__allowFrom": []}, "spec.network.allowFrom: has 0 items; at least 1"),
+    ({"network__allowFrom": [{}]}, "spec.network.allowFrom[0]: has 0 fields; at least 1"),
+    (
+        {"network__allowFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}, "podSelector": {}}]},
+        "spec.network.allowFrom[0]: ipBlock and selectors contradict each other",
+    ),
+    ({"network__allowMetricsFrom": [{"ipBlock": {"cidr": "192.0.2.1"}}]}, "'192.0.2.1' is not of the form"),
+    ({"operatorClass": "Mine"}, "spec.operatorClass: 'Mine' is not of the form"),
     (pod(labels={"app.kubernetes.io/name": "x"}), "spec.engine.pod.labels: labels of app.kubernetes.io/"),
     (
         pod(annotations={"serving.kvasir.dev/x": "y"}),
@@ -155,6 +172,9 @@ VALID: list[dict[str, Any]] = [
     pod(resources={"limits": {"cpu": 2, "memory": "4Gi"}}, labels={"team": "x"}),
     pod(resources={"limits": {"cpu": 0.5, "memory": "1e9"}, "requests": {"cpu": ".5"}}),
     {"engine__kvCache__memory": "0.5Gi"},
+    {"rollout": {"maxSurge": 0}, "frontend__drainTimeout": "24h"},
+    {"network__allowFrom": [{"namespaceSelector": {}}, {"ipBlock": {"cidr": "2001:db8::/64"}}]},
+    {"paused": True, "operatorClass": "mine"},
     pod(env=[{"name": "A"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]),
 ]
 
@@ -169,6 +189,21 @@ def test_each_violation_is_told_alone_with_its_place(fields: dict[str, Any], mes
 @pytest.mark.parametrize("fields", VALID)
 def test_what_is_right_passes(fields: dict[str, Any]) -> None:
     assert problems(**fields) == []
+
+
+@pytest.mark.parametrize("directory", RESERVED_DIRECTORIES)
+def test_mounts_at_below_and_above_reserved_directories_are_refused(directory: str) -> None:
+    below, above = f"{directory}/inner", [str(parent) for parent in PurePosixPath(directory).parents]
+    for path in (directory, directory + "/", below, *above, *(f"{parent}/" for parent in above)):
+        found = problems(**pod(volumeMounts=[{"name": "x", "mountPath": path}]))
+        words = "is not of the form" if path.startswith("//") or path == "/" else "Kvasir mounts volumes"
+        assert len(found) == 1, path
+        assert words in found[0]
+
+
+@pytest.mark.parametrize("path", ["/data", "/data/", "/dev/x", "/tmpfs", "/var/cache2", "/etc/kvasir.d", "/..data"])
+def test_mounts_elsewhere_are_accepted(path: str) -> None:
+    assert problems(**pod(volumeMounts=[{"name": "x", "mountPath": path}])) == []
 
 
 def test_all_problems_are_told_at_once() -> None:
@@ -288,8 +323,10 @@ def test_every_rule_has_a_message() -> None:
             assert set(rule) == {"rule", "message"}, path
 
 
-@pytest.mark.parametrize("path", [".spec.model.source", ".spec.engine.dtype", ".spec.engine.kvCache.blockSize"])
-def test_what_journals_and_caches_cannot_cross_is_immutable(path: str) -> None:
+@pytest.mark.parametrize(
+    "path", [".spec.model.source", ".spec.engine.dtype", ".spec.engine.kvCache.blockSize", ".spec.operatorClass"]
+)
+def test_fields_that_cannot_change_are_immutable(path: str) -> None:
     rules = [rule["rule"] for rule in dict(NODES)[path]["x-kubernetes-validations"]]
     assert "self == oldSelf" in rules
 
