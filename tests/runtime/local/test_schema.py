@@ -102,6 +102,7 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
         "spec.engine.extraArgs[0]: '--log-level=$(X)' is not of the form",
     ),
     ({"frontend__extraArgs": ["--port=1"]}, "spec.frontend: extraArgs: an option in it is set by Kvasir"),
+    ({"frontend__extraArgs": ["--ops-port=1"]}, "spec.frontend: extraArgs: an option in it is set by Kvasir"),
     (
         {"frontend__extraArgs": ["--api-key", "x"]},
         "spec.frontend: extraArgs: an option in it has a field of its own",
