@@ -20,7 +20,7 @@ from kvasir_operator.resources.release import Release
 from kvasir_operator.resources.security import link_secret
 from kvasir_operator.spec import InferenceService, parse_service
 
-GOLDEN = Path(__file__).parent / "golden" / "demo" / "children.yaml"
+GOLDEN = Path(__file__).parent / "golden" / "children.yaml"
 DEMO = Path(__file__).parents[2] / "manifests" / "examples" / "demo.yaml"
 RELEASE = Release(
     frontend_image="kvasir-frontend:test",
