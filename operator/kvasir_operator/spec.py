@@ -79,6 +79,7 @@ class Engine:
     max_model_len: int | None
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
+    long_prefill_token_threshold: int | None
     kv_cache: KVCache
     extra_args: tuple[str, ...]
     pod: Pod
@@ -175,6 +176,7 @@ def _engine(engine: Json) -> Engine:
         max_model_len=engine.get("maxModelLen"),
         max_num_seqs=engine.get("maxNumSeqs"),
         max_num_batched_tokens=engine.get("maxNumBatchedTokens"),
+        long_prefill_token_threshold=engine.get("longPrefillTokenThreshold"),
         kv_cache=KVCache(
             block_size=cache["blockSize"],
             memory_utilization=float(cache["memoryUtilization"]),

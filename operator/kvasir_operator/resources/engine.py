@@ -79,6 +79,7 @@ def _options(service: InferenceService) -> list[str]:
         gpu_memory_utilization=cache.memory_utilization if on_gpu and cache.memory is None else None,
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
+        long_prefill_token_threshold=engine.long_prefill_token_threshold,
         drain_timeout=format_duration(service.rollout.drain_timeout),
     )
 
