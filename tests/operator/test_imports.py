@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
-PURE = ("spec", "resources.children", "status", "pods", "rollout", "failure", "settings", "workqueue")
+PURE = (
+    *("spec", "resources.children", "plan.plan", "plan.text", "observe.objects", "observe.pod_state"),
+    *("settings", "workqueue", "upgrades"),
+)
 
 
 def loaded_by(module: str) -> set[str]:

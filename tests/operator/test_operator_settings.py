@@ -10,10 +10,10 @@ IMAGES = {"KVASIR_FRONTEND_IMAGE": "f:1", "KVASIR_ENGINE_IMAGE": "e:1"}
 def test_the_environment_is_the_default_of_each_option() -> None:
     environment = {**IMAGES, "KVASIR_NAMESPACES": "a, b", "KVASIR_PORT": "9", "POD_NAME": "p", "POD_NAMESPACE": "n"}
     settings = parse_settings(["--engine-image", "mine"], environment)
-    assert (settings.images.frontend, settings.images.engine) == ("f:1", "mine")
+    assert (settings.release.frontend_image, settings.release.engine_image) == ("f:1", "mine")
     assert settings.namespaces == ("a", "b")
     assert (settings.port, settings.identity, settings.lease_namespace) == (9, "p", "n")
-    assert (settings.lease_duration, settings.resync) == (15, 300)
+    assert (settings.lease_duration, settings.resync) == (15, 600)
 
 
 def test_without_namespaces_all_are_watched() -> None:
