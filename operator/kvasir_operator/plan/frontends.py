@@ -25,9 +25,8 @@ def roll_frontends(service: InferenceService, observed: Observed) -> FrontendRol
     leaving = [member for member in observed.frontends if member.pod.node in observed.cordoned]
     if deployment is None:
         return FrontendRollout(desired)
-    under_way = _under_way(observed, desired)
     if not leaving:
-        return FrontendRollout(desired, (), under_way)
+        return FrontendRollout(desired, (), _under_way(observed, desired))
     serving = sum(member.serves for member in observed.frontends)
     no_room = any(
         member.state.phase is Phase.SCHEDULING and member.waited >= SURGE_PATIENCE_SECONDS
@@ -37,11 +36,12 @@ def roll_frontends(service: InferenceService, observed: Observed) -> FrontendRol
     first = in_order[0]
     may_go = not first.serves or serving > desired or (no_room and serving >= desired)
     why = f"pod {first.pod.name} is on node {first.pod.node}, which is being drained"
-    words = f"{count(len(leaving), 'frontend pod')} on a node that is being drained"
+    verb = "is" if len(leaving) == 1 else "are"
+    words = f"{count(len(leaving), 'frontend pod')} {verb} on a node that is being drained"
     return FrontendRollout(
         replicas=desired + 1,
         deletions=(PodDeletion(first.pod, "Replacing", why),) if may_go and deployment.is_observed else (),
-        under_way="; ".join(filter(None, (under_way, words))),
+        under_way="; ".join(filter(None, (_under_way(observed, desired + 1), words))),
     )
 
 

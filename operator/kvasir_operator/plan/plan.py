@@ -5,22 +5,22 @@ Pure: the same arguments give the same plan. `act` carries it out; what the API 
 next `Observed` (refusals, the newest children), and the status is made from that.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_operator.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET
+from kvasir_operator.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind
 from kvasir_operator.observe.observed import Child, ChildKey, Object, Observed, Ownership
 from kvasir_operator.plan.applies import Apply, plan_applies, plan_prunes
 from kvasir_operator.plan.engines import PodDeletion, Rollout, release_lost, roll_engines
 from kvasir_operator.plan.frontends import FrontendRollout, roll_frontends
 from kvasir_operator.plan.problem import Problem
-from kvasir_operator.plan.status import Decisions, Status, service_status
+from kvasir_operator.plan.status import MAX_NAMED, Decisions, Status, service_status
 from kvasir_operator.resources.children import child_keys, children
-from kvasir_operator.resources.names import RELEASE_ANNOTATION
+from kvasir_operator.resources.names import RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
 from kvasir_operator.resources.pinning import pin
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
@@ -63,7 +63,9 @@ def make_plan(
         problems = (*problems, Problem(Reason.PAUSED, "spec.paused holds back every change"))
     decisions = Decisions(
         problems=problems,
-        under_way=tuple(filter(None, (engines.under_way, frontends.under_way))),
+        under_way=tuple(
+            filter(None, (_being_written(observed, found.applies), engines.under_way, frontends.under_way))
+        ),
         surge=engines.surge,
         surge_refused=engines.surge_refused,
         release=desired.release,
@@ -77,7 +79,12 @@ def make_plan(
         new_link_keys=_needs_link_keys(observed),
         applies=found.applies,
         prunes=plan_prunes(child_keys(service), observed),
-        deletions=(*release_lost(observed), *engines.deletions, *frontends.deletions),
+        deletions=(
+            *release_lost(observed),
+            # Pods that are deleted now could be made again from the template before this one.
+            *(() if _changes_template(STATEFUL_SET, found.applies) else engines.deletions),
+            *(() if _changes_template(DEPLOYMENT, found.applies) else frontends.deletions),
+        ),
         again=_again(observed, status, problems, now),
         upgrade_available=desired.upgrade != "",
     )
@@ -130,6 +137,26 @@ def _desired(
         release=pinned[0] if pinned else release.id,
         upgrade=release.id if pinned else "",
     )
+
+
+def _being_written(observed: Observed, applies: Sequence[Apply]) -> str:
+    """What this plan changes is under way until the next one finds it done."""
+    names = [f"{kind.kind} {name}" for kind, name in (apply.key for apply in applies)]
+    if _needs_link_keys(observed):
+        names.insert(0, "the link's keys")
+    if len(names) > MAX_NAMED:
+        names[MAX_NAMED:] = [f"{len(names) - MAX_NAMED} more"]
+    return f"being written: {', '.join(names)}" if names else ""
+
+
+def _changes_template(kind: Kind, applies: Sequence[Apply]) -> bool:
+    for apply in applies:
+        if apply.key[0] is kind and apply.existing is not None:
+            old = apply.existing.object["metadata"].get("annotations", {})
+            return bool(
+                old.get(TEMPLATE_ANNOTATION) != apply.body["metadata"]["annotations"].get(TEMPLATE_ANNOTATION)
+            )
+    return False
 
 
 _WORKLOAD_KINDS: Final = {kind.kind: kind for kind in WORKLOADS}

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from operator_facts import engines, observed, service, workload
 
 from kvasir_operator.plan.engines import LOST_POD_MARGIN_SECONDS, SURGE_PATIENCE_SECONDS, release_lost, roll_engines
+from operator_facts import engines, observed, service, workload
 
 NO_SURGE = {"maxSurge": 0, "maxUnavailable": 1}
 
@@ -156,7 +156,7 @@ def test_a_missing_stateful_set_gets_the_desired_ranks() -> None:
 def test_a_rollout_ends_and_service_never_stops(desired: int, surge: int) -> None:
     """Played through: a pod is ready two rounds after it was created; the controller follows at once."""
     rollout = {"maxSurge": surge, "maxUnavailable": 1}
-    pods, replicas = {rank: "old ready" for rank in range(desired)}, desired
+    pods, replicas = dict.fromkeys(range(desired), "old ready"), desired
     for _ in range(60):
         words = [pods.get(rank, "-") for rank in range(max(pods) + 1)]
         replicas, deletions, _ = rolled(*words, desired=desired, replicas=replicas, rollout=rollout)
@@ -170,7 +170,7 @@ def test_a_rollout_ends_and_service_never_stops(desired: int, surge: int) -> Non
         serving = sum(word.endswith("ready") and "unready" not in word for word in pods.values())
         assert serving >= (desired if surge else desired - 1)
         pods = {rank: {"pulling": "loading", "loading": "ready"}.get(word, word) for rank, word in pods.items()}
-        if pods == {rank: "ready" for rank in range(desired)} and replicas == desired:
+        if pods == dict.fromkeys(range(desired), "ready") and replicas == desired:
             return
     raise AssertionError(f"the roll-out did not end: {pods}")
 
