@@ -18,8 +18,10 @@ TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"
 """Where Kubernetes expects the termination message (`terminationMessagePath`)."""
 TERMINATION_MESSAGE_VARIABLE: Final = "KVASIR_TERMINATION_MESSAGE"
 """The environment variable that names the file; without it only the log has the line."""
+MAX_LINE_BYTES: Final = 4096
+"""Of a line and its newline: Kubernetes keeps the last 4096 bytes of a termination message."""
 MAX_MESSAGE_BYTES: Final = 2048
-"""Longer messages are cut: Kubernetes keeps 4096 bytes of a termination message, and JSON may double some."""
+"""Longer messages are cut: JSON may need two bytes or more for one."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,11 @@ class Failure:
     message: str
 
     def to_json(self) -> str:
-        """One line, at most 4096 bytes."""
+        """One line of JSON, shorter than MAX_LINE_BYTES."""
         size = MAX_MESSAGE_BYTES
         while True:
             line = json.dumps({"reason": self.reason, "message": cut(self.message, size)}, ensure_ascii=False)
-            if len(line.encode()) <= 2 * MAX_MESSAGE_BYTES:
+            if len(line.encode()) < MAX_LINE_BYTES:
                 return line
             size //= 2
 
@@ -70,7 +72,7 @@ def report_failure(failure: Failure, environment: Mapping[str, str] = os.environ
 
 def find_failure(text: str) -> Failure | None:
     """Return the last failure among the lines of a termination message or of the end of a log."""
-    for line in reversed(text.splitlines()):
+    for line in reversed(text.split("\n")):  # not splitlines: JSON does not escape U+2028
         if line.startswith("{") and (failure := Failure.from_json(line)) is not None:
             return failure
     return None

@@ -101,14 +101,6 @@ class StatusReport:
             raise ReportError(f"not a status report: {error!r}") from error
 
 
-def _progress(fields: Mapping[str, Any]) -> Progress:
-    return Progress(_count(fields["done"]), _count(fields["total"]))
-
-
-def _times(fields: Mapping[str, Any]) -> dict[str, float]:
-    return {cut(name, 32): _seconds(seconds) for name, seconds in fields.items()}
-
-
 def _step(fields: Mapping[str, Any]) -> RunningStep:
     batch = cut(str(fields["batch"]), MAX_MESSAGE_BYTES)
     return RunningStep(_count(fields["number"]), cut(str(fields["phase"]), 32), _seconds(fields["seconds"]), batch)
