@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from kvasir.params import SamplingParams
+from kvasir_contract.phases import Phase
 
 PROTOCOL_VERSION: Final = 1
 OLDEST_PROTOCOL: Final = 1
@@ -31,20 +32,6 @@ FEATURE_PRIORITY: Final = "priority"
 
 class ProtocolError(ValueError):
     """A frame that is not one of the messages expected from this side."""
-
-
-class Phase(StrEnum):
-    """How far an engine is on its way to serving, in this order."""
-
-    STARTING = "Starting"
-    """The process is up and imports its libraries."""
-    LOADING = "Loading"
-    """Weights are read; the progress counts bytes."""
-    WARMING = "Warming"
-    """KV memory is allocated and a first step is run."""
-    READY = "Ready"
-    DRAINING = "Draining"
-    DEAD = "Dead"
 
 
 class FinishReason(StrEnum):

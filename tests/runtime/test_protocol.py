@@ -23,7 +23,6 @@ from kvasir.protocol import (
     Hello,
     Logprobs,
     Outputs,
-    Phase,
     Progress,
     ProtocolError,
     Ready,
@@ -35,6 +34,7 @@ from kvasir.protocol import (
     decode_from_frontend,
     encode,
 )
+from kvasir_contract.phases import Phase
 
 STATS = EngineStats(waiting=3, running=2, kv_blocks_used=100, step=7, preemptions=1)
 HELLO = Hello(1, "uid", "engine-0-ab", 0, "node", "0.1", "fp", "th", Phase.LOADING, Progress(1, 2))

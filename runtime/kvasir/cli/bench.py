@@ -11,12 +11,13 @@ from kvasir.benchmark.workload import OfflineWorkload, Pace, Workload
 from kvasir.cli import serve as serve_command
 from kvasir.cli.client import URL_HELP, add_api_key, base_url, check_text, default_url
 from kvasir.config.advice import VLLM_OPTIONS
-from kvasir.config.options import OptionParser, add_options, argument_type, from_args, parse_duration, parse_int
+from kvasir.config.options import OptionParser, add_options, argument_type, from_args, parse_int
 from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.local.model import check_model
 from kvasir.observability.logging import setup_logging
 from kvasir.observability.progress import progress_bar
+from kvasir_contract.units import parse_duration
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[OptionParser]

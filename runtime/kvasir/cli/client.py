@@ -23,8 +23,9 @@ from kvasir.config.options import (
     parse_int,
     parse_number,
 )
+from kvasir_contract.endpoints import HTTP_PORT
 
-DEFAULT_URL: Final = "http://127.0.0.1:8000"
+DEFAULT_URL: Final = f"http://127.0.0.1:{HTTP_PORT}"
 URL_HELP: Final = f"where the model is served [default: KVASIR_URL, else {DEFAULT_URL}]"
 _HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d+(/.*)?")
 _SAMPLING: Final = ("temperature", "top_p", "max_tokens", "stop", "seed")

@@ -8,6 +8,7 @@ from kvasir.config.options import ConfigError, OptionParser, add_options, from_a
 from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ProcessConfig, ServerConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.observability.logging import setup_logging
+from kvasir_contract.endpoints import LINK_PORT
 
 
 def parser() -> OptionParser:
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     config = config_of(args)
     if len(config.link.link) != 1:
         raise ConfigError(
-            "a frontend needs one --link address to bind, for example tcp://0.0.0.0:5570; to serve a model on "
+            f"a frontend needs one --link address to bind, for example tcp://*:{LINK_PORT}; to serve a model on "
             "this machine use `kvasir serve MODEL`"
         )
     setup_logging("frontend", config.process.log_level, config.process.log_format)

@@ -9,16 +9,11 @@ import difflib
 import importlib
 import os
 import sys
-from typing import Final, Protocol
+from typing import Protocol
 
 from kvasir import __version__
 from kvasir.config.options import CommandFailed, ConfigError
-
-EXIT_FAILED: Final = 1
-EXIT_USER_ERROR: Final = 2
-EXIT_INTERRUPTED: Final = 130
-EXIT_BROKEN_PIPE: Final = 141
-"""What shells show of a program that Ctrl-C ended, and of one whose reader went away."""
+from kvasir_contract.exits import ExitCode
 
 COMMANDS = {
     "up": "run the InferenceServices of a manifest on this machine, as local processes",
@@ -47,38 +42,38 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()  # here and not at the interpreter's end, where a broken pipe would be a traceback
         return code
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered has no reader either
-        return EXIT_BROKEN_PIPE
+        return ExitCode.BROKEN_PIPE
 
 
 def _run(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_overview())
-        return 0
+        return ExitCode.OK
     if argv[0] in ("-V", "--version", "version"):
         print(f"kvasir {__version__}")
-        return 0
+        return ExitCode.OK
     name, rest = argv[0], argv[1:]
     if name not in COMMANDS:
         print(f"kvasir: there is no command {name!r}; {_advice(name)}", file=sys.stderr)
-        return EXIT_USER_ERROR
+        return ExitCode.USER_ERROR
     try:
         command: Command = importlib.import_module(f"kvasir.cli.{name.replace('-', '_')}")
         return command.run(command.parser().parse_args(rest))
     except ConfigError as error:
         print(f"kvasir {name}: {error}", file=sys.stderr)
-        return EXIT_USER_ERROR
+        return ExitCode.USER_ERROR
     except CommandFailed as error:
         print(f"kvasir {name}: {error}", file=sys.stderr)
-        return EXIT_FAILED
+        return ExitCode.FAILED
     except ModuleNotFoundError as error:
         extra = _extra_of(error.name or "")
         if extra is None:
             raise
         print(f"kvasir {name}: {error.name} is not installed: pip install 'kvasir[{extra}]'", file=sys.stderr)
-        return EXIT_USER_ERROR
+        return ExitCode.USER_ERROR
 
 
 def _advice(name: str) -> str:

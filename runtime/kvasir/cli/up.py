@@ -8,6 +8,7 @@ from kvasir.config.options import OptionParser, argument_type, parse_int
 from kvasir.local.manifest import read_manifest
 from kvasir.local.prepare import LAST_PORT, prepare_services
 from kvasir.local.run import run_services
+from kvasir_contract.endpoints import HTTP_PORT
 
 
 def parser() -> OptionParser:
@@ -26,7 +27,7 @@ def parser() -> OptionParser:
     result.add_argument(
         "--port",
         type=argument_type(parse_int(0, LAST_PORT)),
-        default=8000,
+        default=HTTP_PORT,
         metavar="N",
         help="port of the first service, the next ones follow; 0 takes any free ones [default: %(default)s]",
     )

@@ -11,11 +11,11 @@ from kvasir.protocol import (
     EngineStats,
     Hello,
     Outputs,
-    Phase,
     Progress,
     Ready,
     Result,
 )
+from kvasir_contract.phases import Phase
 
 
 @dataclass(eq=False)

@@ -34,7 +34,6 @@ from kvasir.protocol import (
     Heartbeat,
     Hello,
     Outputs,
-    Phase,
     ProtocolError,
     Ready,
     Refused,
@@ -43,6 +42,7 @@ from kvasir.protocol import (
     decode_from_engine,
     encode,
 )
+from kvasir_contract.phases import Phase
 
 __all__ = ["Engine", "FrontendLink", "LinkListener"]
 

@@ -17,12 +17,11 @@ from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from kvasir.config import advice
+from kvasir_contract.environment import PREFIX
+from kvasir_contract.exits import ExitCode
+from kvasir_contract.units import parse_duration
 
 Config = TypeVar("Config")
-
-_SIZES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_BINARY_SIZES = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-_DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class ConfigError(ValueError):
@@ -48,7 +47,9 @@ class OptionParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         chosen = self._chosen()
-        self.exit(2, f"{chosen.prog}: {message}{chosen._advice(message)}\nSee {chosen.prog} --help.\n")
+        self.exit(
+            ExitCode.USER_ERROR, f"{chosen.prog}: {message}{chosen._advice(message)}\nSee {chosen.prog} --help.\n"
+        )
 
     def _chosen(self) -> "OptionParser":
         """The sub-command's parser: what it does not know, argparse has its parent tell."""
@@ -101,7 +102,7 @@ def flag_of(name: str) -> str:
 
 
 def variable_of(name: str) -> str:
-    return "KVASIR_" + name.upper()
+    return PREFIX + name.upper()
 
 
 def names_of(config: type[Any]) -> list[str]:
@@ -168,25 +169,6 @@ def to_args(config: Any) -> list[str]:
         else:
             args += [flag, str(value)]
     return args
-
-
-def parse_size(text: str) -> int:
-    """Bytes from a Kubernetes quantity ("1Gi", "500M", "4096"). Raises ValueError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", text.strip())
-    unit = (_SIZES | _BINARY_SIZES).get(match[2]) if match else None
-    if match is None or unit is None:
-        raise ValueError(f"{text!r} is not a size: give bytes or a quantity such as 512Mi or 4Gi")
-    return int(float(match[1]) * unit)
-
-
-def parse_duration(text: str) -> float:
-    """Seconds from "300s", "10m", "1h30m", "500ms" or a bare number of seconds. Raises ValueError."""
-    text = text.strip()
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text)
-    if not re.fullmatch(r"(\d+(\.\d+)?(ms|s|m|h))+", text):
-        raise ValueError(f"{text!r} is not a duration: write it like 30s, 10m or 1h30m")
-    return sum(float(n) * _DURATIONS[unit] for n, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text))
 
 
 @dataclasses.dataclass(frozen=True)

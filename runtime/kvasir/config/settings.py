@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from kvasir.config.options import (
     ConfigError,
     option,
-    parse_duration,
     parse_fraction,
     parse_int,
-    parse_size,
 )
+from kvasir_contract.endpoints import HTTP_PORT, OPS_PORT
+from kvasir_contract.units import parse_bytes, parse_duration
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -58,7 +58,7 @@ class CacheConfig:
     kv_cache_memory_bytes: int | None = option(
         None,
         "memory of the KV cache, for example 2Gi [default: 1Gi on CPU; on a GPU what profiling finds free]",
-        parse=parse_size,
+        parse=parse_bytes,
         metavar="SIZE",
     )
     gpu_memory_utilization: float = option(
@@ -143,7 +143,9 @@ class OpsConfig:
     """An engine's own small HTTP port, for probes and metrics."""
 
     ops_host: str = option("127.0.0.1", "address of the probes and metrics", metavar="HOST")
-    ops_port: int = option(8081, "port of the probes and metrics; 0 takes any free one", parse=parse_int(0, 65535))
+    ops_port: int = option(
+        OPS_PORT, "port of the probes and metrics; 0 takes any free one", parse=parse_int(0, 65535)
+    )
     slow_step: float = option(
         30.0,
         "log phase and batch of a step that takes longer than this; 0: of none",
@@ -157,7 +159,7 @@ class ServerConfig:
     """A frontend's HTTP server."""
 
     host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for all", metavar="HOST")
-    port: int = option(8000, "port to listen on; 0 takes any free one", parse=parse_int(0, 65535))
+    port: int = option(HTTP_PORT, "port to listen on; 0 takes any free one", parse=parse_int(0, 65535))
     fd: int | None = option(
         None, "serve on this inherited, already bound socket instead of host and port", parse=parse_int(0)
     )
@@ -172,12 +174,12 @@ class ServerConfig:
         None, "directory whose files each hold an accepted key (a mounted Secret)", metavar="DIR", never_blank=True
     )
     max_request_bytes: int = option(
-        32 * 2**20, "largest request body [default: 32Mi]", parse=parse_size, metavar="SIZE"
+        32 * 2**20, "largest request body [default: 32Mi]", parse=parse_bytes, metavar="SIZE"
     )
     max_upload_bytes: int | None = option(
         None,
         "request bodies that are being received, together; more are answered with 429 [default: 16 of the largest]",
-        parse=parse_size,
+        parse=parse_bytes,
         metavar="SIZE",
     )
     max_live_requests: int = option(

@@ -11,11 +11,14 @@ from typing import Final, get_type_hints
 from kvasir.config.advice import closest
 from kvasir.config.options import names_of, variable_of
 from kvasir.config.settings import EngineConfig, FrontendConfig
+from kvasir_contract.environment import MANAGED_VARIABLES, PREFIX
+from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
 
 _CONFIGS: Final = {kind for config in (EngineConfig, FrontendConfig) for kind in get_type_hints(config).values()}
 KNOWN: Final = frozenset(
     (
         *(variable_of(name) for config in _CONFIGS for name in names_of(config)),
+        *(TERMINATION_MESSAGE_VARIABLE, MANAGED_VARIABLES),
         *("KVASIR_DATA_PARALLEL_SIZE", "KVASIR_URL"),
     )
 )
@@ -33,7 +36,7 @@ def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
     return [
         f"{name} is no setting of Kvasir and has no effect{_meant(name)}"
         for name, value in sorted(environ.items())
-        if name.startswith("KVASIR_") and name not in KNOWN and not _is_of_a_service(name, value)
+        if name.startswith(PREFIX) and name not in KNOWN and not _is_of_a_service(name, value)
     ]
 
 

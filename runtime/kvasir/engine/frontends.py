@@ -30,12 +30,12 @@ from kvasir.protocol import (
     Heartbeat,
     Hello,
     Outputs,
-    Phase,
     Progress,
     Ready,
     RequestOutput,
     Result,
 )
+from kvasir_contract.phases import Phase
 
 FAREWELL: Final = 0.5
 """Seconds that the last messages get to leave when the link closes."""

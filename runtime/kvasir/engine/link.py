@@ -21,7 +21,8 @@ from kvasir.engine.reactor import Reactor
 from kvasir.engine.resolver import LOOKUP_INTERVAL, Resolver, lookup
 from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
 from kvasir.link.keys import load_engine_keys
-from kvasir.protocol import Dead, EngineStats, Goodbye, Outputs, Phase, Progress, Ready, Result
+from kvasir.protocol import Dead, EngineStats, Goodbye, Outputs, Progress, Ready, Result
+from kvasir_contract.phases import Phase
 
 __all__ = ["EngineIdentity", "EngineLink", "FrontendLost", "Received", "new_incarnation"]
 

@@ -14,7 +14,8 @@ from kvasir.engine.core import EngineCore
 from kvasir.engine.link import FrontendLost, Received
 from kvasir.engine.status import EngineStatus
 from kvasir.engine.step_trace import StepPhase
-from kvasir.protocol import Abort, AddRequest, Call, EngineStats, Outputs, Phase, RequestOutput, Result
+from kvasir.protocol import Abort, AddRequest, Call, EngineStats, Outputs, RequestOutput, Result
+from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)
 

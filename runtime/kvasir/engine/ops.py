@@ -25,6 +25,7 @@ from kvasir.config.settings import OpsConfig
 from kvasir.engine.status import EngineStatus
 from kvasir.engine.step_trace import StepTrace
 from kvasir.engine.watchdog import describe_batch
+from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH, STATUS_PATH
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +74,10 @@ class _Pages:
         self._status = status
         self._registry = registry
         self._by_path = {
-            "/health/live": self._live,
-            "/health/ready": self._ready,
-            "/status": self._state,
-            "/metrics": self._metrics,
+            LIVE_PATH: self._live,
+            READY_PATH: self._ready,
+            STATUS_PATH: self._state,
+            METRICS_PATH: self._metrics,
         }
 
     def answer(self, path: str) -> _Answer:

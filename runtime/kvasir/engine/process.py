@@ -34,13 +34,12 @@ from kvasir.hub.model import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.sockets import step_age_limit
 from kvasir.observability.logging import setup_logging
-from kvasir.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, Dead, Goodbye, Phase, Progress, Ready
+from kvasir.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, Dead, Goodbye, Progress, Ready
+from kvasir_contract.exits import ExitCode
+from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)
 
-EXIT_OK = 0
-EXIT_FAILED = 1
-EXIT_USER_ERROR = 2
 LAUNCHING = "Launching"
 """The first of the start-up's times: from the process's spawn to the first line of this file that runs."""
 PROGRESS_INTERVAL = 10.0
@@ -95,11 +94,11 @@ class EngineProcess:
             log.info("stopped before it was ready")
         except ConfigError as error:
             log.error("%s", error, exc_info=log.isEnabledFor(logging.DEBUG))
-            return self._end(EXIT_USER_ERROR, Dead(str(error)))
+            return self._end(ExitCode.USER_ERROR, Dead(str(error)))
         except Exception as error:
             log.exception("the engine failed in phase %s", self._status.phase)
-            return self._end(EXIT_FAILED, Dead(f"{type(error).__name__}: {error}"))
-        return self._end(EXIT_OK, Goodbye())
+            return self._end(ExitCode.FAILED, Dead(f"{type(error).__name__}: {error}"))
+        return self._end(ExitCode.OK, Goodbye())
 
     def _serve(self) -> None:
         with self._phase(Phase.STARTING):
@@ -221,7 +220,7 @@ class EngineProcess:
     def _end(self, code: int, last: Goodbye | Dead) -> int:
         """Tell the frontends, then let go of everything."""
         if isinstance(last, Dead):
-            self._status.enter(Phase.DEAD, last.reason)
+            self._status.enter(Phase.FAILED, last.reason)
         if self._link is not None:
             self._link.close(last)
         if self._executor is not None:

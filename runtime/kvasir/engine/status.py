@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from kvasir.engine.step_trace import StepTrace
-from kvasir.protocol import Phase, Progress
+from kvasir.protocol import Progress
+from kvasir_contract.phases import Phase
 
 STARTUP_LIMIT: Final = 900.0
 """Seconds without progress after which a start-up is stuck (a kernel compilation reports none)."""
@@ -76,7 +77,7 @@ class EngineStatus:
 
     def trouble(self) -> str | None:
         """Why this process should be restarted; None while it lives."""
-        if self.phase is Phase.DEAD:
+        if self.phase is Phase.FAILED:
             return f"the engine is dead: {self.message}"
         silent = self._clock() - self._last_sign
         if self.phase in (Phase.READY, Phase.DRAINING):

@@ -15,10 +15,11 @@ from kvasir.client.errors import TooManyRequests
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error, internal_error
 from kvasir.frontend.request_log import RequestRecord
 from kvasir.frontend.service import Service
+from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 
 log = logging.getLogger(__name__)
 
-PROBES: Final = frozenset({"/health", "/health/live", "/health/ready", "/ping", "/metrics", "/load"})
+PROBES: Final = frozenset({"/health", LIVE_PATH, READY_PATH, "/ping", METRICS_PATH, "/load"})
 """Asked every few seconds, for ever: not logged."""
 OPEN: Final = PROBES | {"/version", "/openapi.json", "/docs"}
 """Need no key: they tell nothing of anybody's requests."""

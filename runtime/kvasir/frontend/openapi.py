@@ -19,6 +19,7 @@ from kvasir.frontend.types.chat import CHAT
 from kvasir.frontend.types.completions import COMPLETION
 from kvasir.frontend.types.fields import Schema
 from kvasir.frontend.types.tokens import DETOKENIZE, TOKENIZE
+from kvasir_contract.endpoints import LIVE_PATH, READY_PATH
 
 STATUSES: Final = {
     400: "The request is wrong; `param` names the field",
@@ -70,8 +71,8 @@ ENDPOINTS: Final = {
     ("get", "/load"): Endpoint(answers.LoadAnswer),
     ("post", "/reset_prefix_cache"): Endpoint(answers.ResetAnswer, errors=(400, 409, 503)),
     ("get", "/health"): Endpoint(answers.HealthAnswer, unhealthy=True),
-    ("get", "/health/live"): Endpoint(answers.ProbeAnswer),
-    ("get", "/health/ready"): Endpoint(answers.ProbeAnswer, unhealthy=True),
+    ("get", LIVE_PATH): Endpoint(answers.ProbeAnswer),
+    ("get", READY_PATH): Endpoint(answers.ProbeAnswer, unhealthy=True),
     ("get", "/ping"): Endpoint(answers.HealthAnswer, unhealthy=True),
     ("post", "/ping"): Endpoint(answers.HealthAnswer, unhealthy=True),
     ("get", "/metrics"): Endpoint(media_type=CONTENT_TYPE),

@@ -11,19 +11,11 @@ A side's own public key is computed from its secret one. The operator makes the 
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import zmq
 
 from kvasir.config.options import ConfigError
-
-SERVER_SECRET: Final = "server.secret"
-SERVER_PUBLIC: Final = "server.public"
-CLIENT_SECRET: Final = "client.secret"
-CLIENT_PUBLIC: Final = "client.public"
-
-FRONTEND_FILES: Final = (SERVER_SECRET, CLIENT_PUBLIC)
-ENGINE_FILES: Final = (CLIENT_SECRET, SERVER_PUBLIC)
+from kvasir_contract.environment import ENGINE_KEY_FILES, FRONTEND_KEY_FILES
 
 
 @dataclass(frozen=True)
@@ -38,12 +30,12 @@ class LinkKeys:
 
 def load_frontend_keys(directory: str) -> LinkKeys:
     """Raises ConfigError for a missing or malformed file."""
-    return _load(Path(directory), *FRONTEND_FILES)
+    return _load(Path(directory), *FRONTEND_KEY_FILES)
 
 
 def load_engine_keys(directory: str) -> LinkKeys:
     """Raises ConfigError for a missing or malformed file."""
-    return _load(Path(directory), *ENGINE_FILES)
+    return _load(Path(directory), *ENGINE_KEY_FILES)
 
 
 def _load(directory: Path, secret_name: str, peer_name: str) -> LinkKeys:
@@ -57,7 +49,7 @@ def _read(file: Path) -> bytes:
     except OSError as error:
         raise ConfigError(
             f"--link-keys: {file} cannot be read ({error.strerror}); a frontend needs "
-            f"{' and '.join(FRONTEND_FILES)}, an engine {' and '.join(ENGINE_FILES)}"
+            f"{' and '.join(FRONTEND_KEY_FILES)}, an engine {' and '.join(ENGINE_KEY_FILES)}"
         ) from error
     try:
         zmq.curve_public(key)  # decodes it: any 32 bytes are a key

@@ -13,16 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import httpx
 
 from kvasir.local.child import Child
 from kvasir.local.prober import Prober
 from kvasir.local.process import LocalPhase, ProcessSpec, ProcessState
-
-USER_ERROR: Final = 2
-"""The exit code with which `kvasir engine` and `kvasir frontend` refuse what they were given."""
+from kvasir_contract.exits import ExitCode
+from kvasir_contract.phases import Phase
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,7 @@ class Keeper:
     async def run(self) -> None:
         """Returns when told to stop, or when the process failed for good."""
         while not self._shutdown.stop.is_set():
-            self._enter(LocalPhase.STARTING)
+            self._enter(Phase.STARTING)
             began = time.monotonic()
             child = await Child.spawn(self._spec, self.log)
             self.state.pid = child.pid
@@ -82,8 +80,8 @@ class Keeper:
             if self._shutdown.stop.is_set():
                 break
             self.state.last_lines = child.last_lines()
-            if code == USER_ERROR:
-                self._enter(LocalPhase.FAILED, complaint(self.state.last_lines))
+            if code == ExitCode.USER_ERROR:
+                self._enter(Phase.FAILED, complaint(self.state.last_lines))
                 return
             await self._pause_after(unhealthy or _describe(code), time.monotonic() - began)
         self._enter(LocalPhase.STOPPED)
@@ -113,7 +111,7 @@ class Keeper:
     async def _follow_phases(self, child: Child, began: float) -> None:
         while True:
             if (seen := await self._prober.look()) is not None:
-                if seen.phase == LocalPhase.READY and self.state.ready_after is None:
+                if seen.phase == Phase.READY and self.state.ready_after is None:
                     self.state.ready_after = time.monotonic() - began
                     self.state.warnings = warnings_of(child.lines())
                 self._enter(seen.phase, seen.message, seen.progress)
@@ -131,7 +129,7 @@ class Keeper:
         except TimeoutError:
             self._pause = min(2 * self._pause, self._timing.longest_pause)
 
-    def _enter(self, phase: str, message: str = "", progress: tuple[int, int] | None = None) -> None:
+    def _enter(self, phase: Phase | LocalPhase, message: str = "", progress: tuple[int, int] | None = None) -> None:
         state = self.state
         if (phase, message, progress) != (state.phase, state.message, state.progress) or state.pid is None:
             state.phase, state.message, state.progress = phase, message, progress

@@ -14,7 +14,7 @@ import yaml
 
 from kvasir.config.options import ConfigError
 from kvasir.local.schema import Problem, Schema, suggestion
-from kvasir_contract.api import API_VERSION
+from kvasir_contract.api import API_VERSION, KIND
 from kvasir_operator.spec import InferenceService, InvalidSpec, parse_service
 
 _SECRET_FIELDS = ("apiVersion", "kind", "metadata", "type", "immutable", "data", "stringData")
@@ -66,7 +66,7 @@ class _Reader:
         self._schema = Schema.of_crd()
         self._seen: set[tuple[str, str]] = set()
         self._read: Mapping[str, Callable[[str, Mapping[str, Any]], None]] = {
-            "InferenceService": self._service,
+            KIND: self._service,
             "Secret": self._secret,
         }
 

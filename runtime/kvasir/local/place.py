@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kvasir.config.options import ConfigError
 from kvasir.local.private_directory import PrivateDirectory
+from kvasir_contract import environment
 
 
 @dataclass(frozen=True)
@@ -51,19 +52,19 @@ class Place:
 
     def frontend_env(self, number: int) -> dict[str, str]:
         return {
-            "KVASIR_LINK": self.links[number],
-            "KVASIR_FD": str(self.listener.fileno()),
-            "KVASIR_SERVICE_UID": self.uid,
+            environment.LINK: self.links[number],
+            environment.FD: str(self.listener.fileno()),
+            environment.SERVICE_UID: self.uid,
         }
 
     def engine_env(self, rank: int) -> dict[str, str]:
         env = {
-            "KVASIR_LINK": ",".join(self.links),
-            "KVASIR_SERVICE_UID": self.uid,
-            "KVASIR_DATA_PARALLEL_RANK": str(rank),
-            "KVASIR_DATA_PARALLEL_SIZE_LOCAL": str(len(self.ops_ports)),
-            "KVASIR_OPS_HOST": "127.0.0.1",
-            "KVASIR_OPS_PORT": str(self.ops_ports[rank]),
+            environment.LINK: ",".join(self.links),
+            environment.SERVICE_UID: self.uid,
+            environment.DATA_PARALLEL_RANK: str(rank),
+            environment.DATA_PARALLEL_SIZE_LOCAL: str(len(self.ops_ports)),
+            environment.OPS_HOST: "127.0.0.1",
+            environment.OPS_PORT: str(self.ops_ports[rank]),
         }
         if self.gpus:
             env["CUDA_VISIBLE_DEVICES"] = self.gpus[rank]

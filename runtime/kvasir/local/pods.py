@@ -10,8 +10,9 @@ from typing import Any, Final
 from kvasir.config.options import ConfigError
 from kvasir.local.place import Place
 from kvasir.local.process import ProcessSpec
-from kvasir.local.specs import Probes, ProbeSettings, engine_spec, frontend_spec, inherited_environment
+from kvasir.local.specs import Probes, engine_spec, frontend_spec, inherited_environment
 from kvasir_contract import environment
+from kvasir_contract.endpoints import ProbeTiming
 from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
 from kvasir_operator.resources.engine import engine_template
 from kvasir_operator.resources.frontend import frontend_template
@@ -31,8 +32,8 @@ NOT_HERE: Final = (
     environment.MANAGED_VARIABLES,
     TERMINATION_MESSAGE_VARIABLE,
 )
-"""Variables of a pod that are left out here: the socket is inherited, the link needs no keys, and no Service sends
-connections after SIGTERM. The Place sets its own ops address."""
+"""Variables of a pod that are left out here: the socket is inherited, the link needs no keys, no Service sends
+connections after SIGTERM, and the log holds the termination message. The Place sets its own ops address."""
 
 _NO_RELEASE = Release(frontend_image="", engine_image="", version="")
 
@@ -115,8 +116,8 @@ def probes_of(container: Mapping[str, Any]) -> Probes:
     )
 
 
-def _probe(probe: Mapping[str, Any]) -> ProbeSettings:
-    return ProbeSettings(
+def _probe(probe: Mapping[str, Any]) -> ProbeTiming:
+    return ProbeTiming(
         probe["httpGet"]["path"], probe["periodSeconds"], probe["timeoutSeconds"], probe["failureThreshold"]
     )
 

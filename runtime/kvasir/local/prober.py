@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import httpx
 
 from kvasir.local.process import LocalPhase, Probe, ProcessSpec
+from kvasir_contract.phases import Phase
 
 
 @dataclass(frozen=True)
 class Seen:
     """What a process says about itself."""
 
-    phase: str
+    phase: Phase | LocalPhase
     progress: tuple[int, int] | None = None
     """Bytes done and in all."""
     message: str = ""
@@ -32,7 +33,7 @@ class Prober:
         answer = await self._get(self._spec.readiness.url, self._spec.readiness.timeout)
         if isinstance(answer, str):
             return None
-        return Seen(LocalPhase.READY if answer.is_success else LocalPhase.LISTENING)
+        return Seen(Phase.READY if answer.is_success else LocalPhase.LISTENING)
 
     async def unhealthy(self, liveness: Probe) -> str:
         """Returns why, once a probe has failed as often as it may."""
@@ -49,7 +50,7 @@ class Prober:
         status = answer.json()
         progress = status["progress"]
         return Seen(
-            phase=status["phase"],
+            phase=Phase(status["phase"]),
             progress=(progress["done"], progress["total"]) if progress else None,
             message=status["message"],
         )

@@ -4,19 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kvasir_contract.phases import Phase
+
 
 class LocalPhase(StrEnum):
-    """Phases that the supervisor sees itself; an engine's own (Loading, Warming, …) come from its ops port."""
+    """Phases that the supervisor sees itself, besides those of the contract, which the process reports."""
 
-    STARTING = "Starting"
     LISTENING = "Listening"
     """A frontend answers, and waits for its first engine."""
-    READY = "Ready"
     STOPPING = "Stopping"
     RESTARTING = "Restarting"
     """It ended, and is started again after a pause."""
-    FAILED = "Failed"
-    """It ended because of a user's mistake; starting it again would not help."""
     STOPPED = "Stopped"
 
 
@@ -57,7 +55,7 @@ class ProcessState:
     """Where a process stands; written by its keeper."""
 
     spec: ProcessSpec
-    phase: str = LocalPhase.STARTING
+    phase: Phase | LocalPhase = Phase.STARTING
     message: str = ""
     progress: tuple[int, int] | None = None
     """Bytes done and in all."""
@@ -72,4 +70,4 @@ class ProcessState:
 
     @property
     def ready(self) -> bool:
-        return self.phase == LocalPhase.READY
+        return self.phase == Phase.READY

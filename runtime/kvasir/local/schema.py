@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from kvasir.local.rules import RuleError, Rules
+from kvasir_contract.api import CRD_NAME
 
 Node = Mapping[str, Any]
 """A schema, or a part of one."""
@@ -71,8 +72,8 @@ class Schema:
         self._rules = Rules()
 
     @classmethod
-    def of_crd(cls, plural: str = "inferenceservices.serving.kvasir.dev") -> "Schema":
-        crd = yaml.safe_load(_crd_file(plural).read_text(encoding="utf-8"))
+    def of_crd(cls, name: str = CRD_NAME) -> "Schema":
+        crd = yaml.safe_load(_crd_file(name).read_text(encoding="utf-8"))
         return cls(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
 
     def complete(self, resource: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:

@@ -12,12 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from kvasir.local.process import LocalPhase, ProcessState
+from kvasir_contract.phases import Phase
 
 _BAR_WIDTH = 30
-_STYLES: dict[str, str] = {
-    LocalPhase.READY: "green",
+_STYLES: dict[Phase | LocalPhase, str] = {
+    Phase.READY: "green",
     LocalPhase.RESTARTING: "yellow",
-    LocalPhase.FAILED: "red",
+    Phase.FAILED: "red",
     LocalPhase.STOPPED: "dim",
 }
 
@@ -166,13 +167,13 @@ def title_of(state: ProcessState, several: bool) -> str:
 
 def describe(state: ProcessState, coarse: bool = False) -> str:
     """The phase and what is known about it; `coarse` moves in tenths only."""
-    text = state.phase
+    text = str(state.phase)
     if state.progress is not None and state.progress[1] > 0:
         done, total = state.progress
         if coarse:
             done = total * (10 * done // total) // 10
         text += f" {_amount(done, total)}"
-    if state.phase == LocalPhase.READY and state.ready_after is not None:
+    if state.phase == Phase.READY and state.ready_after is not None:
         text += f" ({state.ready_after:.1f} s)"
     if state.message:
         text += f": {state.message}"

@@ -6,47 +6,40 @@ pods.py brings arguments, environment and probes from pod templates, cli/serve.p
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from kvasir.local.place import Place
 from kvasir.local.process import Probe, ProcessSpec
-from kvasir_contract.endpoints import KILL_MARGIN_SECONDS
+from kvasir_contract.endpoints import (
+    FRONTEND_STARTUP,
+    KILL_MARGIN_SECONDS,
+    LIVENESS,
+    READINESS,
+    STATUS_PATH,
+    ProbeTiming,
+)
+from kvasir_contract.environment import PREFIX
 
 COMMAND: Final = (sys.executable, "-P", "-m", "kvasir.cli.main")
 """`kvasir`; -P: a torch.py in the working directory is not imported."""
 
 
 @dataclass(frozen=True)
-class ProbeSettings:
-    """A pod's HTTP probe, before it has an address here."""
-
-    path: str
-    period: float
-    timeout: float
-    failures: int
-
-    def at(self, url: str) -> Probe:
-        return Probe(url + self.path, self.period, self.timeout, self.failures)
-
-
-@dataclass(frozen=True)
 class Probes:
     """What a container is asked."""
 
-    readiness: ProbeSettings
-    liveness: ProbeSettings
-    startup: ProbeSettings | None
+    readiness: ProbeTiming
+    liveness: ProbeTiming
+    startup: ProbeTiming | None
 
 
-ENGINE_PROBES: Final = Probes(
-    readiness=ProbeSettings("/health/ready", period=5, timeout=2, failures=2),
-    liveness=ProbeSettings("/health/live", period=10, timeout=5, failures=3),
-    startup=None,
-)
-FRONTEND_PROBES: Final = replace(
-    ENGINE_PROBES, startup=ProbeSettings("/health/live", period=2, timeout=5, failures=300)
-)
+ENGINE_PROBES: Final = Probes(READINESS, LIVENESS, startup=None)
+FRONTEND_PROBES: Final = Probes(READINESS, LIVENESS, startup=FRONTEND_STARTUP)
+
+
+def probe_at(url: str, timing: ProbeTiming) -> Probe:
+    return Probe(url + timing.path, timing.period, timing.timeout, timing.failures)
 
 
 def grace_of(drain_timeout: float) -> float:
@@ -56,7 +49,7 @@ def grace_of(drain_timeout: float) -> float:
 
 def inherited_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """This process's environment without options of Kvasir: a child gets its own, as a pod does."""
-    return {name: value for name, value in environ.items() if not name.startswith("KVASIR_")}
+    return {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
 
 
 def engine_spec(
@@ -73,10 +66,10 @@ def engine_spec(
         name=f"engine-{rank}",
         argv=(*COMMAND, *args),
         env={**env, **place.engine_env(rank)},
-        readiness=probes.readiness.at(url),
-        liveness=probes.liveness.at(url),
+        readiness=probe_at(url, probes.readiness),
+        liveness=probe_at(url, probes.liveness),
         startup=None,
-        status_url=f"{url}/status",
+        status_url=url + STATUS_PATH,
         grace=grace,
     )
 
@@ -96,9 +89,9 @@ def frontend_spec(
         name=f"frontend-{number}",
         argv=(*COMMAND, *args),
         env={**env, **place.frontend_env(number)},
-        readiness=probes.readiness.at(place.url),
-        liveness=probes.liveness.at(place.url) if alone else None,
-        startup=probes.startup.at(place.url) if alone and probes.startup else None,
+        readiness=probe_at(place.url, probes.readiness),
+        liveness=probe_at(place.url, probes.liveness) if alone else None,
+        startup=probe_at(place.url, probes.startup) if alone and probes.startup else None,
         status_url=None,
         grace=grace,
         pass_fds=(place.listener.fileno(),),

@@ -10,8 +10,9 @@ import httpx
 
 from kvasir.config.options import ConfigError
 from kvasir.local.keeper import Keeper, Shutdown, Timing
-from kvasir.local.process import LocalPhase, ProcessSpec, ProcessState
+from kvasir.local.process import ProcessSpec, ProcessState
 from kvasir.local.screen import Screen
+from kvasir_contract.phases import Phase
 
 
 class ProcessFailed(ConfigError):
@@ -53,7 +54,7 @@ class Supervisor:
                     for keeper in self._keepers:
                         tasks.create_task(keeper.run())
         for keeper in self._keepers:
-            if keeper.state.phase == LocalPhase.FAILED:
+            if keeper.state.phase == Phase.FAILED:
                 raise ProcessFailed(f"{keeper.state.spec.name}: {keeper.state.message} (its log: {keeper.log})")
 
     def _keeper(self, spec: ProcessSpec, http: httpx.AsyncClient) -> Keeper:
@@ -66,7 +67,7 @@ class Supervisor:
 
     def _changed(self, state: ProcessState) -> None:
         self._screen.changed(state)
-        if state.phase == LocalPhase.FAILED and not self._shutdown.stop.is_set():
+        if state.phase == Phase.FAILED and not self._shutdown.stop.is_set():
             self._stop()
         if not self._served and all(keeper.state.ready for keeper in self._keepers):
             self._served = True

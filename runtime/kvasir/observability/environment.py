@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import kvasir
 from kvasir.config.machine import cgroup_cores, cpu_flags, cpu_name, memory_limit
+from kvasir_contract.api import CRD_NAME
 
 PACKAGES: Final = (
     *("torch", "numpy", "safetensors", "transformers", "tokenizers", "huggingface-hub", "triton"),
@@ -151,9 +152,8 @@ def _kubernetes(environ: Mapping[str, str]) -> Section:
 
 def _installed() -> Section:
     """Whether Kvasir's resource is known to the cluster."""
-    resource = "inferenceservices.serving.kvasir.dev"
-    code, _, error = _ask("kubectl", "get", "crd", resource, "--request-timeout=5s")
-    return {"crd": f"{resource} is installed" if code == 0 else _last_line(error)}
+    code, _, error = _ask("kubectl", "get", "crd", CRD_NAME, "--request-timeout=5s")
+    return {"crd": f"{CRD_NAME} is installed" if code == 0 else _last_line(error)}
 
 
 def _ask(*command: str) -> tuple[int, str, str]:

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from kvasir.cli.main import COMMANDS, EXIT_BROKEN_PIPE, main
+from kvasir.cli.main import COMMANDS, main
+from kvasir_contract.exits import ExitCode
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,4 +71,4 @@ def test_a_reader_that_leaves_ends_a_command_without_a_traceback() -> None:
     command = [sys.executable, "-m", "kvasir.cli.main", "help"]
     ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
-    assert (ended.returncode, ended.stderr) == (EXIT_BROKEN_PIPE, "")
+    assert (ended.returncode, ended.stderr) == (ExitCode.BROKEN_PIPE, "")

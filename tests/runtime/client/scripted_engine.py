@@ -14,10 +14,10 @@ from kvasir.protocol import (
     FinishReason,
     Goodbye,
     Outputs,
-    Phase,
     Ready,
     RequestOutput,
 )
+from kvasir_contract.phases import Phase
 
 READY = Ready(block_size=16, num_blocks=64, max_model_len=128, max_num_seqs=8)
 PATIENCE = 10.0

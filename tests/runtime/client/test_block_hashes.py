@@ -6,7 +6,8 @@ from kvasir.client.engine import Engine
 from kvasir.client.journal import LiveRequest
 from kvasir.hashing import chain_fits, chain_root
 from kvasir.params import SamplingParams
-from kvasir.protocol import FEATURE_PREFIX_CACHE, Phase, Ready
+from kvasir.protocol import FEATURE_PREFIX_CACHE, Ready
+from kvasir_contract.phases import Phase
 
 PROMPT = list(range(40))
 

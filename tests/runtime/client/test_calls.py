@@ -6,7 +6,8 @@ import pytest
 
 from kvasir.client.calls import Calls
 from kvasir.client.engine import Engine
-from kvasir.protocol import Call, Phase, Result
+from kvasir.protocol import Call, Result
+from kvasir_contract.phases import Phase
 
 METHOD = "reset_prefix_cache"
 LONG = 30.0

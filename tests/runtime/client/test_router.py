@@ -4,7 +4,8 @@ from collections import Counter
 
 from kvasir.client.engine import Engine
 from kvasir.client.router import Router
-from kvasir.protocol import EngineStats, Phase, Ready
+from kvasir.protocol import EngineStats, Ready
+from kvasir_contract.phases import Phase
 
 
 def engine_of(incarnation: str, usable: bool = True, stats: EngineStats | None = None) -> Engine:

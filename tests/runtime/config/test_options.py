@@ -13,15 +13,14 @@ from kvasir.config.options import (
     add_options,
     from_args,
     option,
-    parse_duration,
     parse_fraction,
     parse_int,
     parse_number,
-    parse_size,
     to_args,
 )
 from kvasir.config.settings import LinkConfig, SchedulerConfig, ServerConfig
 from kvasir.config.variables import KNOWN, unknown_variables
+from kvasir_contract.units import parse_duration
 
 
 @dataclass(frozen=True)
@@ -107,32 +106,6 @@ def test_a_config_survives_the_way_to_a_command_line_and_back() -> None:
     config = Sample(max_num_seqs=7, dtype="float32", name=("x", "y"), verbose=True, timeout=0.5)
     assert read(*to_args(config)) == config
     assert to_args(Sample()) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("4096", 4096), ("1Ki", 1024), ("1.5Gi", 3 * 2**29), ("2G", 2 * 10**9), (" 10M ", 10**7)]
-)
-def test_sizes(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("30", 30), ("30s", 30), ("10m", 600), ("1h30m", 5400), ("500ms", 0.5), ("0s", 0)]
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "Gi", "1Zi", "-1Gi", "1 2"])
-def test_bad_sizes(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a size"):
-        parse_size(text)
-
-
-@pytest.mark.parametrize("text", ["", "s", "1d", "-1s", "10m5"])
-def test_bad_durations(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a duration"):
-        parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["0", "1.1", "-0.5", "nan"])

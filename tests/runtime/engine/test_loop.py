@@ -18,10 +18,10 @@ from kvasir.protocol import (
     FinishReason,
     Logprobs,
     Outputs,
-    Phase,
     RequestOutput,
     Result,
 )
+from kvasir_contract.phases import Phase
 from runtime.engine.fakes import FRONTEND, CoreHarness, FakeLink, add_request, expected_output
 
 PROMPT = [5, 6, 7]

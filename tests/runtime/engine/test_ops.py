@@ -13,8 +13,9 @@ from kvasir.engine.metrics import EngineCollector
 from kvasir.engine.ops import OpsServer
 from kvasir.engine.status import LINK_PATIENCE, STARTUP_LIMIT, EngineStatus
 from kvasir.engine.step_trace import StepPhase
-from kvasir.protocol import Phase, Progress
+from kvasir.protocol import Progress
 from kvasir.worker.step import ScheduledRow, StepInput
+from kvasir_contract.phases import Phase
 from runtime.engine.fakes import CoreHarness, add_request
 
 STEP_LIMIT = 300.0
@@ -90,7 +91,7 @@ def test_a_stuck_step_fails_both_probes_and_an_idle_engine_neither(ops, status, 
 
 
 def test_a_dead_engine_is_not_alive(ops, status):
-    status.enter(Phase.DEAD, "device lost")
+    status.enter(Phase.FAILED, "device lost")
     assert get(ops, "/health/live") == (503, "the engine is dead: device lost\n")
 
 

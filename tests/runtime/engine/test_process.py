@@ -21,7 +21,8 @@ from kvasir.config.settings import LinkConfig
 from kvasir.hub.model import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.params import SamplingParams
-from kvasir.protocol import AddRequest, Call, FinishReason, Outputs, Phase, Progress, RequestOutput, Result
+from kvasir.protocol import AddRequest, Call, FinishReason, Outputs, Progress, RequestOutput, Result
+from kvasir_contract.phases import Phase
 
 WAIT = 60.0
 PROMPT = [5, 6, 7, 8]

@@ -17,11 +17,11 @@ from kvasir.protocol import (
     Goodbye,
     Logprobs,
     Outputs,
-    Phase,
     Ready,
     RequestOutput,
     Result,
 )
+from kvasir_contract.phases import Phase
 
 TIMEOUT = 30.0
 

@@ -24,13 +24,13 @@ from kvasir.protocol import (
     Goodbye,
     Hello,
     Outputs,
-    Phase,
     Ready,
     RequestOutput,
     decode_from_engine,
     decode_from_frontend,
     encode,
 )
+from kvasir_contract.phases import Phase
 
 PATIENCE = 10.0
 """Seconds after which what is awaited is taken not to come: far more than it needs."""

@@ -19,11 +19,11 @@ from kvasir.protocol import (
     Heartbeat,
     Hello,
     Outputs,
-    Phase,
     Ready,
     Refused,
     Welcome,
 )
+from kvasir_contract.phases import Phase
 from runtime.link.peers import (
     READY,
     STATS,

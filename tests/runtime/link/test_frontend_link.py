@@ -14,11 +14,11 @@ from kvasir.protocol import (
     Dead,
     Goodbye,
     Heartbeat,
-    Phase,
     Refused,
     Welcome,
     encode,
 )
+from kvasir_contract.phases import Phase
 from runtime.link.peers import PATIENCE, STATS, BareEngine, engine, frontend, hello, outputs, serve_one
 
 

@@ -7,16 +7,8 @@ import pytest
 import zmq
 
 from kvasir.config.options import ConfigError
-from kvasir.link.keys import (
-    CLIENT_PUBLIC,
-    CLIENT_SECRET,
-    ENGINE_FILES,
-    FRONTEND_FILES,
-    SERVER_PUBLIC,
-    SERVER_SECRET,
-    load_engine_keys,
-    load_frontend_keys,
-)
+from kvasir.link.keys import load_engine_keys, load_frontend_keys
+from kvasir_contract.environment import ENGINE_KEY_FILES, FRONTEND_KEY_FILES, KEY_FILES
 from kvasir_operator.link_keys import new_link_keys
 from runtime.link.peers import PATIENCE, BareEngine, engine, frontend, hello, serve_one
 from runtime.link.written_keys import write_link_keys
@@ -32,9 +24,8 @@ def test_each_side_holds_its_own_secret_and_the_others_public_key(keys):
 
 
 def test_the_operator_makes_fresh_keys_under_the_names_that_both_sides_read():
-    names = {SERVER_SECRET, SERVER_PUBLIC, CLIENT_SECRET, CLIENT_PUBLIC}
     first, second = new_link_keys(), new_link_keys()
-    assert first.keys() == names == {*FRONTEND_FILES, *ENGINE_FILES}
+    assert first.keys() == set(KEY_FILES) == {*FRONTEND_KEY_FILES, *ENGINE_KEY_FILES}
     assert not set(first.values()) & set(second.values())
 
 

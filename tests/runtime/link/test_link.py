@@ -10,7 +10,8 @@ from functools import partial
 import pytest
 
 from kvasir.link.address import parse_address
-from kvasir.protocol import Abort, Dead, Goodbye, Phase, Progress
+from kvasir.protocol import Abort, Dead, Goodbye, Progress
+from kvasir_contract.phases import Phase
 from runtime.link.peers import (
     READY,
     STATS,

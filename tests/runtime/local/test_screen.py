@@ -12,6 +12,7 @@ from kvasir.local.place import open_place
 from kvasir.local.process import LocalPhase, Probe, ProcessSpec, ProcessState
 from kvasir.local.run import LocalService, curl_line, welcome
 from kvasir.local.screen import LiveScreen, PlainScreen, describe
+from kvasir_contract.phases import Phase
 
 
 def state(name: str = "engine-0", service: str = "demo") -> ProcessState:
@@ -21,7 +22,7 @@ def state(name: str = "engine-0", service: str = "demo") -> ProcessState:
 
 def test_progress_is_in_the_unit_of_the_total() -> None:
     loading = state()
-    loading.phase, loading.progress = "Loading", (3_100_000_000, 15_000_000_000)
+    loading.phase, loading.progress = Phase.LOADING, (3_100_000_000, 15_000_000_000)
     assert describe(loading) == "Loading 3.1/15.0 GB"
     loading.progress = (512, 2_000_000)
     assert describe(loading) == "Loading 0.0/2.0 MB"
@@ -31,13 +32,13 @@ def test_progress_is_in_the_unit_of_the_total() -> None:
 
 def test_ready_tells_how_long_it_took() -> None:
     ready = state()
-    ready.phase, ready.ready_after = LocalPhase.READY, 2.123
+    ready.phase, ready.ready_after = Phase.READY, 2.123
     assert describe(ready) == "Ready (2.1 s)"
 
 
 def test_plain_screen_prints_a_line_per_change_and_progress_in_tenths(capsys: pytest.CaptureFixture[str]) -> None:
     screen, loading = PlainScreen(["welcome"], several=False), state()
-    loading.phase = "Loading"
+    loading.phase = Phase.LOADING
     for done in range(100):
         loading.progress = (done * 10**7, 10**9)
         screen.changed(loading)
@@ -64,7 +65,7 @@ def test_warnings_of_the_logs_are_shown_once(capsys: pytest.CaptureFixture[str])
     screen = PlainScreen([], several=False)
     for name in ("engine-0", "engine-1", "engine-1"):
         ready = state(name)
-        ready.phase, ready.warnings = LocalPhase.READY, ["the context is limited"]
+        ready.phase, ready.warnings = Phase.READY, ["the context is limited"]
         screen.changed(ready)
     assert capsys.readouterr().out.splitlines() == [
         "rank 0: Ready",
@@ -91,7 +92,7 @@ def test_live_screen_draws_a_bar_while_bytes_are_loaded() -> None:
     loading = state()
     screen.changed(loading)
     assert "━" not in output.getvalue()
-    loading.phase, loading.progress = "Loading", (5 * 10**9, 10 * 10**9)
+    loading.phase, loading.progress = Phase.LOADING, (5 * 10**9, 10 * 10**9)
     screen.changed(loading)
     screen.close()
     assert "━━━" in output.getvalue()

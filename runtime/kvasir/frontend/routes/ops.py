@@ -11,17 +11,18 @@ from kvasir.client.engine import Engine
 from kvasir.frontend.metrics import CONTENT_TYPE
 from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import service_of
+from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 
 routes = Routes()
 
 
-@routes.get("/health/live")
+@routes.get(LIVE_PATH)
 async def live(request: Request) -> Response:
     """The process answers."""
     return _json(200, {"status": "live"})
 
 
-@routes.get("/health/ready")
+@routes.get(READY_PATH)
 async def ready(request: Request) -> Response:
     """New requests may be sent here: an engine has been ready once and the server is not stopping."""
     reason = service_of(request).unready_reason()
@@ -46,7 +47,7 @@ async def ping(request: Request) -> Response:
     return await health(request)
 
 
-@routes.get("/metrics")
+@routes.get(METRICS_PATH)
 async def metrics(request: Request) -> Response:
     """For Prometheus; docs/metrics.md lists them."""
     return Response(service_of(request).metrics.render(), headers={"content-type": CONTENT_TYPE})
