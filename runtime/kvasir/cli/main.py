@@ -1,7 +1,8 @@
 """The `kvasir` command: finds the sub-command and runs it; each lives in a module of its own, imported when used.
 
 A sub-command's module has parser() and run(args) → exit code. A ConfigError is the user's to mend: one line, exit
-code 2, never a traceback. A CommandFailed (a server that is away, say) is a line too, with exit code 1.
+code 2, never a traceback. A CommandFailed (a server that is away, say) is a line too, with exit code 1. Engines and
+frontends, which are run by a cluster, report every error by a failure as well (kvasir_contract.failure).
 """
 
 import argparse
@@ -9,11 +10,15 @@ import difflib
 import importlib
 import os
 import sys
-from typing import Protocol
+import traceback
+from typing import Final, Protocol
 
 from kvasir import __version__
-from kvasir.config.options import CommandFailed, ConfigError
+from kvasir.config.options import CommandFailed, ConfigError, UsageError
+from kvasir.observability.failures import end, failure_of
 from kvasir_contract.exits import ExitCode
+from kvasir_contract.failure import Failure
+from kvasir_contract.reasons import Reason
 
 COMMANDS = {
     "up": "run the InferenceServices of a manifest on this machine, as local processes",
@@ -26,6 +31,7 @@ COMMANDS = {
     "frontend": "run one API server (what a frontend pod runs)",
     "engine": "run one engine, a data-parallel rank (what an engine pod runs)",
 }
+PROCESSES: Final = ("frontend", "engine")
 
 
 class Command(Protocol):
@@ -59,9 +65,35 @@ def _run(argv: list[str]) -> int:
     if name not in COMMANDS:
         print(f"kvasir: there is no command {name!r}; {_advice(name)}", file=sys.stderr)
         return ExitCode.USER_ERROR
+    if name in PROCESSES:
+        return _run_process(name, rest)
+    return _run_command(name, rest)
+
+
+def _run_process(name: str, argv: list[str]) -> int:
+    """Like `_run_command`; what went wrong before the process had a log is reported too."""
     try:
-        command: Command = importlib.import_module(f"kvasir.cli.{name.replace('-', '_')}")
-        return command.run(command.parser().parse_args(rest))
+        return _command(name, argv)
+    except UsageError as error:
+        return end(Failure(Reason.INVALID_SPEC, error.message))
+    except ModuleNotFoundError as error:
+        failure = Failure(Reason.INVALID_SPEC, _missing(error)) if _missing(error) else failure_of(error)
+        return _end_by(name, error, failure)
+    except Exception as error:
+        return _end_by(name, error, failure_of(error))
+
+
+def _end_by(name: str, error: Exception, failure: Failure) -> int:
+    if failure.reason is Reason.CRASH_LOOPING:
+        traceback.print_exception(error)
+    else:
+        print(f"kvasir {name}: {failure.message}", file=sys.stderr)
+    return end(failure)
+
+
+def _run_command(name: str, argv: list[str]) -> int:
+    try:
+        return _command(name, argv)
     except ConfigError as error:
         print(f"kvasir {name}: {error}", file=sys.stderr)
         return ExitCode.USER_ERROR
@@ -69,11 +101,21 @@ def _run(argv: list[str]) -> int:
         print(f"kvasir {name}: {error}", file=sys.stderr)
         return ExitCode.FAILED
     except ModuleNotFoundError as error:
-        extra = _extra_of(error.name or "")
-        if extra is None:
+        if not (text := _missing(error)):
             raise
-        print(f"kvasir {name}: {error.name} is not installed: pip install 'kvasir[{extra}]'", file=sys.stderr)
+        print(f"kvasir {name}: {text}", file=sys.stderr)
         return ExitCode.USER_ERROR
+
+
+def _command(name: str, argv: list[str]) -> int:
+    command: Command = importlib.import_module(f"kvasir.cli.{name.replace('-', '_')}")
+    return command.run(command.parser().parse_args(argv))
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    """Return which extra brings the module; "" for a module that no extra brings."""
+    extra = _extra_of(error.name or "")
+    return f"{error.name} is not installed: pip install 'kvasir[{extra}]'" if extra else ""
 
 
 def _advice(name: str) -> str:

@@ -12,13 +12,15 @@ import difflib
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from kvasir.config import advice
 from kvasir_contract.environment import PREFIX
 from kvasir_contract.exits import ExitCode
+from kvasir_contract.reasons import Reason
 from kvasir_contract.units import parse_duration
 
 Config = TypeVar("Config")
@@ -26,6 +28,17 @@ Config = TypeVar("Config")
 
 class ConfigError(ValueError):
     """A setting that cannot be used; the message names it and says what would be accepted."""
+
+    reason: ClassVar[Reason] = Reason.INVALID_SPEC
+    """How a process that ends by this error reports it."""
+
+
+class UsageError(SystemExit):
+    """The command line cannot be parsed; the text has been printed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ExitCode.USER_ERROR)
+        self.message = message
 
 
 class CommandFailed(Exception):
@@ -47,9 +60,9 @@ class OptionParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         chosen = self._chosen()
-        self.exit(
-            ExitCode.USER_ERROR, f"{chosen.prog}: {message}{chosen._advice(message)}\nSee {chosen.prog} --help.\n"
-        )
+        text = message + chosen._advice(message)
+        print(f"{chosen.prog}: {text}\nSee {chosen.prog} --help.", file=sys.stderr)
+        raise UsageError(text)
 
     def _chosen(self) -> "OptionParser":
         """The sub-command's parser: what it does not know, argparse has its parent tell."""

@@ -8,6 +8,7 @@ one says Hello. So no output of before can reach the frontend after it, and no m
 import itertools
 import logging
 import time
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
@@ -46,6 +47,15 @@ BATCH: Final = 128
 
 log = logging.getLogger(__name__)
 _names = itertools.count()
+
+
+@dataclass(frozen=True)
+class LinkProblem:
+    """Why an engine is not on a frontend's link."""
+
+    message: str
+    refused: bool = False
+    """The frontend answers and does not accept the engine, or one side does not accept the other's keys."""
 
 
 class State(Enum):
@@ -92,8 +102,8 @@ class Connection:
         self.frontend: str | None = None
         """The frontend's incarnation while WELCOMED."""
         self.last_frontend: str | None = None
-        self.problem = ""
-        """Why this engine is not on the link, for people to read; empty while WELCOMED."""
+        self.problem: LinkProblem | None = None
+        """Why this engine is not on the link; None while WELCOMED."""
         self.retry_at = 0.0
         """When CLOSED: the next attempt. When REFUSED: the next Hello."""
         self._identity = identity.encode()
@@ -104,7 +114,7 @@ class Connection:
         self._retry = RETRY_FIRST
         self._heard = 0.0
         """When the frontend last said something, or the conversation began."""
-        self._handshake_failure = ""
+        self._handshake_failure: LinkProblem | None = None
         self._seldom = SeldomLog(log)
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
@@ -113,7 +123,7 @@ class Connection:
 
     def open(self, now: float) -> None:
         """Begin to connect, and say Hello to whoever answers."""
-        self._handshake_failure = ""
+        self._handshake_failure = None
         try:
             self._connect()
         except zmq.ZMQError as error:  # no more file descriptors, say
@@ -151,7 +161,7 @@ class Connection:
         if self.frontend is not None:
             log.log(level, "frontend %s at %s is lost: %s", self.frontend, self.endpoint, reason)
             self._retry = RETRY_FIRST
-        self.problem = self._handshake_failure or reason
+        self.problem = self._handshake_failure or LinkProblem(reason)
         self.close()
         self.retry_at = now + self._retry
         self._retry = min(2 * self._retry, RETRY_MOST)
@@ -213,7 +223,7 @@ class Connection:
             return  # the answer to a Hello that told a new phase
         self._part()
         self.state = State.WELCOMED
-        self.problem = ""
+        self.problem = None
         self.frontend = self.last_frontend = message.frontend
         log.info("on the link to %s at %s", message.frontend, self.endpoint)
         self._link.welcomed(self, message.frontend)
@@ -230,7 +240,7 @@ class Connection:
                 self._part()
                 self._greet(now)
             return
-        self.problem = f"LinkRefused: {message.reason}"
+        self.problem = LinkProblem(message.reason, refused=True)
         self._seldom.warning(f"LinkRefused: the frontend at {self.endpoint} refuses this engine: {message.reason}")
         self.state = State.REFUSED
         self.retry_at = now + RETRY_REFUSED
@@ -270,8 +280,9 @@ class Connection:
             return
         failure = handshake_failure(*parse_event(self._monitor.recv_multipart(zmq.NOBLOCK)))
         if failure is not None:
-            self.problem = self._handshake_failure = f"LinkRefused: no connection to {self.endpoint}: {failure}"
-            self._seldom.warning(self._handshake_failure)
+            text = f"no connection to {self.endpoint}: {failure}"
+            self.problem = self._handshake_failure = LinkProblem(text, refused=True)
+            self._seldom.warning(f"LinkRefused: {text}")
             return
         while self._receive():  # what the frontend sent before
             pass

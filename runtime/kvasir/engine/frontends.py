@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kvasir.engine.connection import Connection, State
+from kvasir.engine.connection import Connection, LinkProblem, State
 from kvasir.engine.reactor import Reactor
 from kvasir.link.address import LinkAddress
 from kvasir.link.keys import LinkKeys
@@ -144,12 +144,13 @@ class Frontends:
     # --------------------------------------------------------------------------------------- from other threads
 
     @property
-    def problem(self) -> str:
-        """Why no frontend is on the link, for people to read."""
+    def problem(self) -> LinkProblem | None:
+        """Why no frontend is on the link; a refusal rather than a frontend that does not answer."""
         connections = list(self._connections.values())
         if any(connection.state is State.WELCOMED for connection in connections):
-            return ""
-        return next((connection.problem for connection in connections if connection.problem), "")
+            return None
+        problems = [connection.problem for connection in connections if connection.problem is not None]
+        return max(problems, key=lambda problem: problem.refused, default=None)
 
     def loaded(self, stats: EngineStats, busy: bool) -> None:
         """How much there is to do, and whether there is anything."""

@@ -16,6 +16,7 @@ from typing import Final
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import LinkConfig
+from kvasir.engine.connection import LinkProblem
 from kvasir.engine.frontends import EngineIdentity, FrontendLost, Frontends, Received
 from kvasir.engine.reactor import Reactor
 from kvasir.engine.resolver import LOOKUP_INTERVAL, Resolver, lookup
@@ -64,8 +65,8 @@ class EngineLink:
         self._thread = threading.Thread(target=self._run, name="link", daemon=True)
 
     @property
-    def problem(self) -> str:
-        """Why this engine is on no frontend's link (LinkRefused: …), for people to read; empty if it is on one."""
+    def problem(self) -> LinkProblem | None:
+        """Why this engine is on no frontend's link; None if it is on one, or has not tried yet."""
         return self._frontends.problem
 
     def start(self) -> None:

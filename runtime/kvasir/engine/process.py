@@ -33,9 +33,10 @@ from kvasir.executor.base import Executor
 from kvasir.hub.model import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.sockets import step_age_limit
+from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.logging import setup_logging
 from kvasir.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, Dead, Goodbye, Progress, Ready
-from kvasir_contract.exits import ExitCode
+from kvasir_contract.failure import Failure
 from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)
@@ -47,14 +48,14 @@ PROGRESS_INTERVAL = 10.0
 
 
 def run_engine(config: EngineConfig) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit code: 0 drained, 1 failed, 2 a setting cannot be used.
+    """Serve until SIGTERM or SIGINT; report the failure if there was one, and return the exit code.
 
     Must be called in the main thread: it takes over both signals.
     """
     setup_logging(
         f"engine-{config.parallel.data_parallel_rank}", config.process.log_level, config.process.log_format
     )
-    return EngineProcess(config).run()
+    return end(EngineProcess(config).run())
 
 
 class _Stopped(Exception):
@@ -85,20 +86,21 @@ class EngineProcess:
         self._spawned = time.monotonic() - age
         self._progress_logged = time.monotonic()
 
-    def run(self) -> int:
+    def run(self) -> Failure | None:
+        """Serve, and end everything; return what the engine failed of."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         try:
             self._serve()
         except _Stopped:
             log.info("stopped before it was ready")
-        except ConfigError as error:
-            log.error("%s", error, exc_info=log.isEnabledFor(logging.DEBUG))
-            return self._end(ExitCode.USER_ERROR, Dead(str(error)))
         except Exception as error:
-            log.exception("the engine failed in phase %s", self._status.phase)
-            return self._end(ExitCode.FAILED, Dead(f"{type(error).__name__}: {error}"))
-        return self._end(ExitCode.OK, Goodbye())
+            log_failure(log, error, f"the engine failed in phase {self._status.phase}")
+            failure = failure_of(error)
+            self._end(Dead(failure.message))
+            return failure
+        self._end(Goodbye())
+        return None
 
     def _serve(self) -> None:
         with self._phase(Phase.STARTING):
@@ -217,7 +219,7 @@ class EngineProcess:
         if self._stop_asked:
             raise _Stopped
 
-    def _end(self, code: int, last: Goodbye | Dead) -> int:
+    def _end(self, last: Goodbye | Dead) -> None:
         """Tell the frontends, then let go of everything."""
         if isinstance(last, Dead):
             self._status.enter(Phase.FAILED, last.reason)
@@ -229,8 +231,7 @@ class EngineProcess:
             self._ops.close()
         if self._watchdog is not None:
             self._watchdog.close()
-        log.info("ended after %.1f s with exit code %d", time.monotonic() - self._spawned, code)
-        return code
+        log.info("ended after %.1f s", time.monotonic() - self._spawned)
 
 
 def _features(settings: ResolvedEngine) -> tuple[str, ...]:

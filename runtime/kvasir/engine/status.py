@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from kvasir.engine.connection import LinkProblem
 from kvasir.engine.step_trace import StepTrace
 from kvasir.protocol import Progress
 from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
 
 STARTUP_LIMIT: Final = 900.0
 """Seconds without progress after which a start-up is stuck (a kernel compilation reports none)."""
@@ -36,8 +38,8 @@ class EngineStatus:
         self.rank = rank
         self.phase = Phase.STARTING
         self.progress: Progress | None = None
-        self.link_problem: Callable[[], str] = str
-        """Asked for why no frontend knows this engine; empty where one does."""
+        self.link_problem: Callable[[], LinkProblem | None] = lambda: None
+        """Returns why no frontend knows this engine; None if one does."""
         self.startup_seconds: dict[str, float] = {}
         """Time that each finished phase of the start-up took, in their order."""
         self.trace = StepTrace(slow_step, clock)
@@ -67,9 +69,18 @@ class EngineStatus:
     @property
     def message(self) -> str:
         """What people should know besides the phase; empty if all is well."""
-        if self._message or self._clock() - self._began < LINK_PATIENCE:
-            return self._message
-        return self.link_problem()
+        problem = self._problem()
+        return self._message or ("" if problem is None else problem.message)
+
+    @property
+    def reason(self) -> Reason | None:
+        """Set if the engine runs and no frontend accepts it."""
+        problem = self._problem()
+        return Reason.LINK_REFUSED if problem is not None and problem.refused else None
+
+    def _problem(self) -> LinkProblem | None:
+        early = self._clock() - self._began < LINK_PATIENCE
+        return None if early or self._message else self.link_problem()
 
     @property
     def ready(self) -> bool:
@@ -78,9 +89,9 @@ class EngineStatus:
     def trouble(self) -> str | None:
         """Why this process should be restarted; None while it lives."""
         if self.phase is Phase.FAILED:
-            return f"the engine is dead: {self.message}"
+            return f"the engine failed: {self.message}"
         silent = self._clock() - self._last_sign
         if self.phase in (Phase.READY, Phase.DRAINING):
             stuck = self._busy and silent > self._step_limit
-            return f"the current step runs since {silent:.0f} s" if stuck else None
-        return f"{self.phase} without progress since {silent:.0f} s" if silent > STARTUP_LIMIT else None
+            return f"the current step has been running for {silent:.0f} s" if stuck else None
+        return f"{self.phase} without progress for {silent:.0f} s" if silent > STARTUP_LIMIT else None

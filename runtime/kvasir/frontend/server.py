@@ -30,6 +30,7 @@ from kvasir.hub import source
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model import load_model_info
 from kvasir.hub.tokenizer import load_tokenizer
+from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.logging import setup_logging
 
 log = logging.getLogger(__name__)
@@ -42,8 +43,17 @@ KEEP_ALIVE = 75
 
 
 def run_frontend(config: FrontendConfig) -> int:
-    """Serve until told to stop; returns the exit code. Raises ConfigError for what the user has to mend."""
+    """Serve until SIGTERM or SIGINT; report the failure if there was one, and return the exit code."""
     setup_logging("frontend", config.process.log_level, config.process.log_format)
+    try:
+        _run(config)
+    except Exception as error:
+        log_failure(log, error, "the frontend failed")
+        return end(failure_of(error))
+    return end(None)
+
+
+def _run(config: FrontendConfig) -> None:
     with contextlib.closing(listen(config.server)) as listener:
         service = build_service(config)
         # What lives now lives until the end: no collection need look at it again.
@@ -51,7 +61,6 @@ def run_frontend(config: FrontendConfig) -> int:
         gc.freeze()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(service, config, listener))
-    return 0
 
 
 def build_service(config: FrontendConfig) -> Service:

@@ -1,6 +1,7 @@
 """What goes wrong between a model's name and its files; each message says what to do about it."""
 
 from kvasir.config.options import ConfigError
+from kvasir_contract.reasons import Reason
 
 
 class HubError(ConfigError):
@@ -8,10 +9,12 @@ class HubError(ConfigError):
 
 
 class ModelNotFound(HubError):
-    """There is no such model, or it may not be read from here.
+    """There is no such model, or it may not be read from here."""
 
-    The operator tells this failure from others by the words in front (kvasir_operator/failure.py).
-    """
+    reason = Reason.MODEL_NOT_FOUND
 
-    def __str__(self) -> str:
-        return f"model not found: {super().__str__()}"
+
+class DownloadFailed(HubError):
+    """The model could not be fetched now: the network, the hub or the disk. Another try may succeed."""
+
+    reason = Reason.DOWNLOAD_FAILED

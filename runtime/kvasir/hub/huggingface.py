@@ -20,7 +20,7 @@ from huggingface_hub.errors import (
 )
 from tqdm.auto import tqdm
 
-from kvasir.hub.errors import HubError, ModelNotFound
+from kvasir.hub.errors import DownloadFailed, HubError, ModelNotFound
 
 _IGNORED = ["*/*", "consolidated*"]
 """Sub-folders hold other formats, and `consolidated` files the same weights once more in Mistral's own."""
@@ -134,8 +134,10 @@ def _explain(error: Exception, name: str, repository: str, cache_dir: str) -> Hu
     if isinstance(error, HfHubHTTPError):
         return _refused(error, name, token)
     if isinstance(error, OSError) and error.strerror and not isinstance(error, ConnectionError | TimeoutError):
-        return HubError(f"{name} could not be written to {error.filename or cache_dir}: {error.strerror}")
-    return HubError(f"{name} could not be downloaded: {type(error).__name__}: {_first_line(error)}; try again")
+        return DownloadFailed(f"{name} could not be written to {error.filename or cache_dir}: {error.strerror}")
+    return DownloadFailed(
+        f"{name} could not be downloaded: {type(error).__name__}: {_first_line(error)}; try again"
+    )
 
 
 def _unreachable(error: Exception, name: str, cache_dir: str) -> HubError:
@@ -145,7 +147,7 @@ def _unreachable(error: Exception, name: str, cache_dir: str) -> HubError:
             "unset HF_HUB_OFFLINE, or check the revision"
         )
     cause = error.__cause__ or error
-    return HubError(
+    return DownloadFailed(
         f"{name} is not (or not completely) in {cache_dir} and {constants.ENDPOINT} could not be reached "
         f"({type(cause).__name__}: {_first_line(cause)}): check the network, proxy and HF_ENDPOINT, or give a "
         "downloaded model as file:///path"
@@ -160,7 +162,7 @@ def _refused(error: HfHubHTTPError, name: str, token: str) -> HubError:
             "token that may read it"
         )
     advice = "wait a while and try again" if status == 429 or status >= 500 else _first_line(error)
-    return HubError(f"{name} could not be downloaded: {constants.ENDPOINT} answered {status}; {advice}")
+    return DownloadFailed(f"{name} could not be downloaded: {constants.ENDPOINT} answered {status}; {advice}")
 
 
 def _first_line(error: BaseException) -> str:

@@ -58,7 +58,7 @@ def fetch(
     """The local directory of a normalised source, after a download where it takes one.
 
     `weights` False leaves out what only engines read. `progress` is told bytes done and known of, from any thread;
-    what it raises ends the download and is raised here. Raises ModelNotFound, HubError.
+    what it raises ends the download and is raised here. Raises ModelNotFound, DownloadFailed, HubError.
     """
     scheme, _, rest = source.partition("://")
     if scheme == "demo":

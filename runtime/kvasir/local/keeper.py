@@ -6,8 +6,6 @@ spawn ─► probe and look ─► it ends ─► pause (1 s, 2 s, … 30 s) ─
 """
 
 import asyncio
-import json
-import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +17,9 @@ import httpx
 from kvasir.local.child import Child
 from kvasir.local.prober import Prober
 from kvasir.local.process import LocalPhase, ProcessSpec, ProcessState
+from kvasir.observability.logging import read_line
 from kvasir_contract.exits import ExitCode
+from kvasir_contract.failure import Failure, find_failure
 from kvasir_contract.phases import Phase
 
 
@@ -79,11 +79,14 @@ class Keeper:
             code = await child.wait()
             if self._shutdown.stop.is_set():
                 break
-            self.state.last_lines = child.last_lines()
+            lines = child.last_lines()
+            failure = find_failure("\n".join(lines))
+            self.state.last_lines = [line for line in lines if Failure.from_json(line) is None]
             if code == ExitCode.USER_ERROR:
-                self._enter(Phase.FAILED, complaint(self.state.last_lines))
+                self._enter(Phase.FAILED, failure.message if failure else _last_of(lines))
                 return
-            await self._pause_after(unhealthy or _describe(code), time.monotonic() - began)
+            cause = unhealthy or (failure.message if failure else _describe(code))
+            await self._pause_after(cause, time.monotonic() - began)
         self._enter(LocalPhase.STOPPED)
 
     async def _live(self, child: Child, began: float) -> str:
@@ -136,21 +139,14 @@ class Keeper:
             self._changed(state)
 
 
-def complaint(lines: Sequence[str]) -> str:
-    """The error in a log's last lines: what a command or a log line of level ERROR says, else the last line."""
-    for line in reversed(lines):
-        if match := re.match(r"kvasir \w+: (.+)|\S+Z ERROR +\S+ (.+)", line):
-            return match[1] or match[2]
-    return lines[-1] if lines else "it said nothing"
-
-
 def warnings_of(lines: Sequence[str]) -> list[str]:
-    """What a log's lines of level WARNING say, each once; of either log format."""
-    matches = (
-        re.match(r'\S+Z WARNING +\S+ (.+)|\{.*"level": "warning",.*"message": ("(?:[^"\\]|\\.)*")', line)
-        for line in lines
-    )
-    return list(dict.fromkeys(match[1] or json.loads(match[2]) for match in matches if match))
+    """Return the messages of level warning in a log, each once."""
+    records = filter(None, map(read_line, lines))
+    return list(dict.fromkeys(message for level, message in records if level == "warning"))
+
+
+def _last_of(lines: Sequence[str]) -> str:
+    return lines[-1] if lines else "it wrote nothing"
 
 
 def _describe(code: int) -> str:

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import re
 import sys
 import time
+from typing import Final
 
 
 class _TextFormatter(logging.Formatter):
@@ -34,6 +36,22 @@ class _JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
+
+
+_TEXT_LINE: Final = re.compile(r"\S+Z (?P<level>[A-Z]+) +\S+ (?P<message>.+)")
+
+
+def read_line(line: str) -> tuple[str, str] | None:
+    """Return level ("warning") and message of a line that one of the formatters wrote; None for any other."""
+    if match := _TEXT_LINE.fullmatch(line):
+        return match["level"].lower(), match["message"]
+    if line.startswith("{"):
+        try:
+            record = json.loads(line)
+            return str(record["level"]), str(record["message"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+    return None
 
 
 def setup_logging(process: str, level: str = "info", format: str = "text") -> None:

@@ -154,7 +154,7 @@ def test_latency_times_batches(tmp_path: Path, capfd: pytest.CaptureFixture[str]
         (["throughput", *ENGINE, "--output-len", "999999"], "--input-len 9 and --output-len 999999 are 1000008"),
         (["latency", *ENGINE, "--batch-size", "65"], "--batch-size 65: the engine takes 64 requests"),
         (["throughput", "/no/such/model"], "/no/such/model does not exist"),
-        (["startup", "/no/such/model"], "kvasir bench: model not found: /no/such/model does not exist"),
+        (["startup", "/no/such/model"], "kvasir bench: /no/such/model does not exist"),
     ],
 )
 def test_what_cannot_be_measured_is_told_in_words(

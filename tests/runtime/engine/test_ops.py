@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import OpsConfig
+from kvasir.engine.connection import LinkProblem
 from kvasir.engine.metrics import EngineCollector
 from kvasir.engine.ops import OpsServer
 from kvasir.engine.status import LINK_PATIENCE, STARTUP_LIMIT, EngineStatus
@@ -16,6 +17,7 @@ from kvasir.engine.step_trace import StepPhase
 from kvasir.protocol import Progress
 from kvasir.worker.step import ScheduledRow, StepInput
 from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
 from runtime.engine.fakes import CoreHarness, add_request
 
 STEP_LIMIT = 300.0
@@ -75,7 +77,7 @@ def test_a_start_up_is_alive_while_it_progresses(ops, status, clock):
         status.advance(Progress(done, 10))
     clock.now += STARTUP_LIMIT + 1
     code, reason = get(ops, "/health/live")
-    assert (code, reason) == (503, "Loading without progress since 901 s\n")
+    assert (code, reason) == (503, "Loading without progress for 901 s\n")
 
 
 def test_a_stuck_step_fails_both_probes_and_an_idle_engine_neither(ops, status, clock):
@@ -86,13 +88,13 @@ def test_a_stuck_step_fails_both_probes_and_an_idle_engine_neither(ops, status, 
     status.beat(busy=True)
     assert get(ops, "/health/live")[0] == 200
     clock.now += STEP_LIMIT + 1
-    assert get(ops, "/health/live") == (503, "the current step runs since 301 s\n")
+    assert get(ops, "/health/live") == (503, "the current step has been running for 301 s\n")
     assert get(ops, "/health/ready")[0] == 503
 
 
 def test_a_dead_engine_is_not_alive(ops, status):
     status.enter(Phase.FAILED, "device lost")
-    assert get(ops, "/health/live") == (503, "the engine is dead: device lost\n")
+    assert get(ops, "/health/live") == (503, "the engine failed: device lost\n")
 
 
 def test_the_status_tells_phase_and_progress(ops, status):
@@ -114,10 +116,12 @@ def test_the_status_tells_phase_and_progress(ops, status):
 
 
 def test_the_status_tells_why_no_frontend_knows_the_engine_once_one_could(ops, status, clock):
-    status.link_problem = lambda: "LinkRefused: another model"
-    assert json.loads(get(ops, "/status")[1])["message"] == "", "a frontend may start at the same moment"
+    status.link_problem = lambda: LinkProblem("another model", refused=True)
+    assert (status.reason, status.message) == (None, ""), "a frontend may start at the same moment"
     clock.now += LINK_PATIENCE
-    assert json.loads(get(ops, "/status")[1])["message"] == "LinkRefused: another model"
+    assert (status.reason, status.message) == (Reason.LINK_REFUSED, "another model")
+    status.link_problem = lambda: LinkProblem("no frontend answers")
+    assert (status.reason, status.message) == (None, "no frontend answers")
 
 
 def test_metrics_carry_the_names_and_labels_of_vllm(ops, status, collector):

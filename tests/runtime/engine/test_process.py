@@ -22,7 +22,10 @@ from kvasir.hub.model import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.params import SamplingParams
 from kvasir.protocol import AddRequest, Call, FinishReason, Outputs, Progress, RequestOutput, Result
+from kvasir_contract.exits import ExitCode
+from kvasir_contract.failure import Failure, find_failure
 from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
 
 WAIT = 60.0
 PROMPT = [5, 6, 7, 8]
@@ -226,8 +229,9 @@ async def test_a_failing_step_is_told_to_the_frontend_and_by_the_exit_code(front
     async with run_engine(*FAKE, "fail", "demo://", "--link", address) as process:
         frontend.ask(await frontend.ready(), "a", 8)
         code, log = await ended(process)
-        assert code == 1
+        assert code == ExitCode.FAILED
         assert log.count("Traceback") == 1  # a fault of ours
+        assert find_failure(log.splitlines()[-1]) == Failure(Reason.CRASH_LOOPING, "RuntimeError: device lost")
         await frontend.until(lambda: bool(frontend.lost))
         assert "RuntimeError: device lost" in frontend.lost[0]
 
@@ -264,8 +268,10 @@ async def test_a_setting_that_does_not_fit_is_a_line_without_a_traceback(address
     options = ("--max-model-len", "512", "--num-gpu-blocks-override", "4")
     async with run_engine(*FAKE, "serve", "demo://", "--link", address, *options) as process:
         code, log = await ended(process)
-    assert code == 2
-    assert "--max-model-len 512 does not fit into the KV cache: its 4 blocks of 16 tokens hold 65 tokens" in log
+    assert code == ExitCode.USER_ERROR
+    failure = find_failure(log.splitlines()[-1])
+    assert failure.reason is Reason.INVALID_SPEC
+    assert "--max-model-len 512 does not fit into the KV cache: its 4 blocks of 16 tokens hold" in failure.message
     assert "Traceback" not in log
 
 
@@ -279,12 +285,17 @@ async def test_a_context_that_nobody_asked_for_shrinks_to_the_kv_cache(frontend,
 
 
 @pytest.mark.parametrize(
-    ("model", "says"),
-    [("/no/such/model", "/no/such/model does not exist"), ("ftp://x", "the scheme ftp:// is unknown")],
+    ("model", "reason", "says"),
+    [
+        ("/no/such/model", Reason.MODEL_NOT_FOUND, "/no/such/model does not exist"),
+        ("ftp://x", Reason.INVALID_SPEC, "the scheme ftp:// is unknown"),
+    ],
 )
-async def test_a_model_that_is_not_there_is_a_line_without_a_traceback(model, says, address):
+async def test_a_model_that_is_not_there_is_a_line_without_a_traceback(model, reason, says, address):
     async with run_engine(*FAKE, "serve", model, "--link", address) as process:
         code, log = await ended(process)
-    assert code == 2
-    assert says in log
+    assert code == ExitCode.USER_ERROR
+    failure = find_failure(log.splitlines()[-1])
+    assert failure.reason is reason
+    assert says in failure.message
     assert "Traceback" not in log

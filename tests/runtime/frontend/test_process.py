@@ -15,6 +15,9 @@ from pathlib import Path
 import httpx
 
 from kvasir.config.settings import LinkConfig
+from kvasir_contract.exits import ExitCode
+from kvasir_contract.failure import find_failure
+from kvasir_contract.reasons import Reason
 from runtime.frontend.harness import ANSWER, demo_model, eventually, script_for, short_folder
 from runtime.frontend.scripted import TIMEOUT, ScriptedEngine
 
@@ -225,8 +228,11 @@ def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:
             timeout=TIMEOUT,
             check=False,
         )
-    assert result.returncode == 2
-    assert f"--port {port} is in use" in result.stderr
+    assert result.returncode == ExitCode.USER_ERROR
+    failure = find_failure(result.stderr.splitlines()[-1])
+    assert failure is not None
+    assert failure.reason is Reason.INVALID_SPEC
+    assert f"--port {port} is in use" in failure.message
     assert "Traceback" not in result.stderr
 
 

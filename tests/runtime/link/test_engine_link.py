@@ -6,6 +6,7 @@ import time
 import pytest
 
 from kvasir.config.settings import LinkConfig
+from kvasir.engine.connection import LinkProblem
 from kvasir.engine.frontends import Frontends
 from kvasir.engine.link import EngineLink, new_incarnation
 from kvasir.engine.reactor import Reactor
@@ -109,7 +110,7 @@ def test_a_refusal_for_good_is_told_and_not_repeated_at_once(bare, caplog):
         bare.expect(Hello)
         bare.say(link.incarnation, Refused("another model", retry=False))
         assert bare.hears_nothing_but(Hello, 0.6)
-        assert link.problem == "LinkRefused: another model"
+        assert link.problem == LinkProblem("another model", refused=True)
         assert "another model" in caplog.text
         while bare.socket.poll(0):
             bare.socket.recv_multipart()

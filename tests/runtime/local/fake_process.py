@@ -1,6 +1,7 @@
 """A stand-in for an engine or a frontend, run as a script: `fake_process.py PORT BEHAVIOUR …`.
 
-Behaviours: serve, loading (Loading, then Warming, then Ready, one per look), exit CODE, sick (liveness says 503),
+Behaviours: serve, loading (Loading, then Warming, then Ready, one per look), exit CODE, fail CODE
+(with a failure as its last line), sick (liveness says 503),
 deaf (ignores SIGTERM), breeds (has a child of its own).
 """
 
@@ -42,6 +43,9 @@ def end(*_: object) -> None:
 def main() -> None:
     port, behaviour, *rest = sys.argv[1:]
     print(f"this is {behaviour}", flush=True)
+    if behaviour == "fail":
+        print('{"reason": "InvalidSpec", "message": "the reason why"}', file=sys.stderr)
+        sys.exit(int(rest[0]))
     if behaviour == "exit":
         print("the reason why", file=sys.stderr)
         sys.exit(int(rest[0]))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from kvasir.config.options import ConfigError
-from kvasir.local.keeper import Timing, complaint, warnings_of
+from kvasir.local.keeper import Timing, warnings_of
 from kvasir.local.process import Probe, ProcessSpec, ProcessState
 from kvasir.local.supervisor import ProcessFailed, Supervisor
 
@@ -161,8 +161,9 @@ async def test_a_process_that_ran_for_long_starts_over_with_the_first_pause(tmp_
         assert run.screen.count("ended with exit code 0; next try in 0.05 s") == 3
 
 
-async def test_a_users_mistake_ends_everything_with_its_message(tmp_path: Path) -> None:
-    async with running(tmp_path, spec("engine-0", "exit", "2"), spec("frontend-0", "serve")) as run:
+@pytest.mark.parametrize("behaviour", ["fail", "exit"])
+async def test_a_users_mistake_ends_everything_with_its_message(tmp_path: Path, behaviour: str) -> None:
+    async with running(tmp_path, spec("engine-0", behaviour, "2"), spec("frontend-0", "serve")) as run:
         log = tmp_path / "engine-0.log"
         with pytest.raises(ProcessFailed, match=rf"^engine-0: the reason why \(its log: {log}\)$"):
             await run.ended()
@@ -172,23 +173,11 @@ async def test_a_users_mistake_ends_everything_with_its_message(tmp_path: Path) 
         assert await run.all_gone()
 
 
-@pytest.mark.parametrize(
-    ("lines", "error"),
-    [
-        (
-            [
-                "2026-11-21T07:06:47.441Z ERROR   engine-0 too long",
-                "2026-11-21T07:06:47.442Z INFO    engine-0 ended",
-            ],
-            "too long",
-        ),
-        (["warming up", "kvasir engine: no such model", "bye"], "no such model"),
-        (["something else"], "something else"),
-        ([], "it said nothing"),
-    ],
-)
-def test_the_error_is_found_in_the_last_lines(lines: list[str], error: str) -> None:
-    assert complaint(lines) == error
+async def test_failure_of_a_process_is_shown_with_its_restart(tmp_path: Path) -> None:
+    async with running(tmp_path, spec("engine-0", "fail", "1")) as run:
+        await run.screen.until(lambda: run.screen.count("Restarting") == 1)
+        assert run.screen.count("engine-0 Restarting the reason why; next try in 0.05 s") == 1
+        assert run.screen.states["engine-0"].last_lines == ["this is fail"]
 
 
 def test_warnings_are_found_in_either_form_of_the_log() -> None:

@@ -1,0 +1,55 @@
+"""How a process ends by an error: a log entry for people, a failure for programs, and the exit code."""
+
+import logging
+import sys
+from typing import Final
+
+from kvasir.config.options import ConfigError
+from kvasir_contract.exits import ExitCode
+from kvasir_contract.failure import Failure, report_failure
+from kvasir_contract.reasons import Reason
+
+_LASTING: Final = frozenset({Reason.INVALID_SPEC, Reason.MODEL_NOT_FOUND})
+"""Starting the process again does not help against these."""
+_LESS_MEMORY: Final = (
+    "give the process more memory, or lower --kv-cache-memory-bytes (on a GPU --gpu-memory-utilization), "
+    "--max-model-len or --max-num-seqs"
+)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Return reason and message for programs."""
+    if isinstance(error, ConfigError):
+        return Failure(error.reason, str(error))
+    if _is_out_of_memory(error):
+        text = str(error).strip().partition("\n")[0]
+        return Failure(Reason.OUT_OF_MEMORY, f"out of memory ({text or type(error).__name__}): {_LESS_MEMORY}")
+    return Failure(Reason.CRASH_LOOPING, f"{type(error).__name__}: {error}")
+
+
+def log_failure(log: logging.Logger, error: BaseException, where: str) -> None:
+    """Write one line for a mistake of the user, and a traceback for every other error."""
+    if isinstance(error, ConfigError):
+        log.error("%s", error, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
+    else:
+        log.error("%s", where, exc_info=error)
+
+
+def end(failure: Failure | None) -> ExitCode:
+    """Report the failure, if there is one, and return the exit code. Nothing may be written afterwards."""
+    if failure is None:
+        return ExitCode.OK
+    report_failure(failure)
+    return ExitCode.USER_ERROR if failure.reason in _LASTING else ExitCode.FAILED
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    torch = sys.modules.get("torch")  # what has not been imported has not raised
+    if torch is None:
+        return False
+    # On a CPU torch raises a plain RuntimeError.
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)
+    )
