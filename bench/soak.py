@@ -179,7 +179,6 @@ def judge(service: Service, failures: Counter[str], memory: Memory) -> list[str]
         if share >= IDLE_CPU:
             wrong.append(f"{name} takes {share:.2%} of a core when idle")
     for engine in service.engines():
-        assert engine.ops is not None
         for metric in ("vllm:num_requests_running", "vllm:num_requests_waiting"):
             if left := service.metric(engine.ops, metric):
                 wrong.append(f"{engine.name}: {metric} is {left:g} when idle")

@@ -23,8 +23,8 @@ class Part:
 
     pid: int
     name: str
-    ops: str | None
-    """Base URL of an engine's probes and metrics."""
+    ops: str
+    """Base URL of its probes and metrics."""
 
 
 class Service:
@@ -45,15 +45,15 @@ class Service:
                 for entry in Path(f"/proc/{pid}/environ").read_text().split("\0")
                 if "=" in entry
             )
+            ops = f"http://127.0.0.1:{env.get('KVASIR_OPS_PORT')}"
             if "engine" in args:
-                port = env["KVASIR_OPS_PORT"]
-                found.append(Part(pid, f"engine-{env['KVASIR_DATA_PARALLEL_RANK']}", f"http://127.0.0.1:{port}"))
+                found.append(Part(pid, f"engine-{env['KVASIR_DATA_PARALLEL_RANK']}", ops))
             elif "frontend" in args:
-                found.append(Part(pid, "frontend", None))
+                found.append(Part(pid, "frontend", ops))
         return sorted(found, key=lambda part: part.name)
 
     def engines(self) -> list[Part]:
-        return [part for part in self.parts() if part.ops]
+        return [part for part in self.parts() if part.name.startswith("engine")]
 
     def metric(self, base: str, name: str) -> float:
         """The sum of a metric over its labels."""

@@ -136,7 +136,7 @@ def _wait_until_idle(service: Service) -> None:
             f"{engine.name} {name}": value
             for engine in service.engines()
             for name in ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
-            if (value := service.metric(engine.ops or "", name))
+            if (value := service.metric(engine.ops, name))
         }
         if not left:
             break

@@ -23,6 +23,8 @@ from kvasir.benchmark.memory import memory_of_tree
 from kvasir.benchmark.report import Figures
 from kvasir.config.options import CommandFailed
 from kvasir.observability.progress import progress_bar
+from kvasir_contract.endpoints import LIVE_PATH, STATUS_PATH
+from kvasir_contract.report import StatusReport
 
 _LOOK: Final = 0.01
 _ENDING: Final = 30.0
@@ -110,7 +112,7 @@ async def _follow(pid: int, output: _Output, api_key: str | None, spawned: float
     headers = {b"Authorization": f"Bearer {api_key}".encode()} if api_key else {}
     url = f"http://127.0.0.1:{port}"
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=None, trust_env=False) as http:
-        for what, path in (("frontend answers", "/health/live"), ("ready", "/health")):
+        for what, path in (("frontend answers", LIVE_PATH), ("ready", "/health")):
             await _until_success(http, path, output)
             result.times[what] = time.perf_counter() - spawned
         asked = time.perf_counter()
@@ -154,8 +156,8 @@ def _ops_urls(logs: Path) -> list[str]:
 
 
 async def _phases(http: httpx.AsyncClient, ops_url: str) -> dict[str, float]:
-    phases: dict[str, float] = (await http.get(f"{ops_url}/status")).json()["startup_seconds"]
-    return phases
+    answer = await http.get(ops_url + STATUS_PATH)
+    return dict(StatusReport.from_json(answer.content).startup_seconds)
 
 
 async def _end(server: asyncio.subprocess.Process) -> None:

@@ -15,6 +15,7 @@ from kvasir.config.settings import (
     ParallelConfig,
     ProcessConfig,
     SchedulerConfig,
+    TraceConfig,
 )
 from kvasir.config.variables import unknown_variables
 from kvasir.observability.logging import setup_logging
@@ -36,7 +37,8 @@ def parser() -> OptionParser:
     add_options(result, SchedulerConfig, "scheduler")
     add_options(result, ParallelConfig, "parallelism")
     add_options(result, LinkConfig, "link to the frontends")
-    add_options(result, OpsConfig, "probes, metrics and observability")
+    add_options(result, OpsConfig, "probes and metrics")
+    add_options(result, TraceConfig, "observability")
     add_options(result, ProcessConfig, "process")
     return result
 
@@ -50,6 +52,7 @@ def config_of(args: argparse.Namespace) -> EngineConfig:
         parallel=from_args(ParallelConfig, args),
         link=from_args(LinkConfig, args),
         ops=from_args(OpsConfig, args),
+        trace=from_args(TraceConfig, args),
         process=from_args(ProcessConfig, args),
     )
 

@@ -5,7 +5,7 @@ import logging
 
 from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
-from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ProcessConfig, ServerConfig
+from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, OpsConfig, ProcessConfig, ServerConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.observability.logging import setup_logging
 from kvasir_contract.endpoints import LINK_PORT
@@ -23,6 +23,7 @@ def parser() -> OptionParser:
     add_options(result, ModelConfig, "model")
     add_options(result, ServerConfig, "HTTP server")
     add_options(result, LinkConfig, "link to the engines")
+    add_options(result, OpsConfig, "probes and metrics")
     add_options(result, ProcessConfig, "process")
     return result
 
@@ -32,6 +33,7 @@ def config_of(args: argparse.Namespace) -> FrontendConfig:
         model=from_args(ModelConfig, args, source=args.model),
         server=from_args(ServerConfig, args),
         link=from_args(LinkConfig, args),
+        ops=from_args(OpsConfig, args),
         process=from_args(ProcessConfig, args),
     )
 

@@ -13,10 +13,10 @@ from kvasir.config.settings import (
     DeviceConfig,
     LinkConfig,
     ModelConfig,
-    OpsConfig,
     ProcessConfig,
     SchedulerConfig,
     ServerConfig,
+    TraceConfig,
 )
 from kvasir.config.variables import unknown_variables
 from kvasir.local.gpus import take_gpus, visible_gpus
@@ -28,7 +28,6 @@ from kvasir.local.specs import engine_spec, frontend_spec, grace_of, inherited_e
 
 _LINK_SET_HERE = ("link", "link_keys", "service_uid")
 _SERVER_SET_HERE = ("fd",)
-_OPS_SET_HERE = ("ops_host", "ops_port")
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Settings:
     cache: CacheConfig
     scheduler: SchedulerConfig
     link: LinkConfig
-    ops: OpsConfig
+    trace: TraceConfig
     process: ProcessConfig
 
 
@@ -78,7 +77,7 @@ def add_serve_options(parser: OptionParser, without: Collection[str] = ()) -> No
     add_options(parser, CacheConfig, "KV cache")
     add_options(parser, SchedulerConfig, "scheduler")
     add_options(parser, LinkConfig, "link between frontend and engines", without=_LINK_SET_HERE)
-    add_options(parser, OpsConfig, "observability", without=_OPS_SET_HERE)
+    add_options(parser, TraceConfig, "observability")
     add_options(parser, ProcessConfig, "process")
 
 
@@ -119,7 +118,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         cache=from_args(CacheConfig, args),
         scheduler=from_args(SchedulerConfig, args),
         link=from_args(LinkConfig, args, link=(), link_keys=None, service_uid=""),
-        ops=from_args(OpsConfig, args, ops_host=OpsConfig.ops_host, ops_port=OpsConfig.ops_port),
+        trace=from_args(TraceConfig, args),
         process=from_args(ProcessConfig, args),
     )
 
@@ -129,7 +128,7 @@ def argv_of(settings: Settings) -> list[str]:
     server = replace(settings.server, api_key=())
     configs = (
         *(settings.serve, settings.model, server, settings.device, settings.cache),
-        *(settings.scheduler, settings.link, settings.ops, settings.process),
+        *(settings.scheduler, settings.link, settings.trace, settings.process),
     )
     return ["serve", settings.model.source, *_options(configs)]
 
@@ -145,7 +144,7 @@ def processes_of(settings: Settings, place: Place) -> list[ProcessSpec]:
     frontend_args = ["frontend", settings.model.source, *_options([*shared, server])]
     engine_args = [
         *("engine", settings.model.source),
-        *_options([*shared, settings.device, settings.cache, settings.scheduler, settings.ops]),
+        *_options([*shared, settings.device, settings.cache, settings.scheduler, settings.trace]),
     ]
     env, grace = inherited_environment(), grace_of(settings.process.drain_timeout)
     keys = _key_environment(settings.server.api_key)

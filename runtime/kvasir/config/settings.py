@@ -140,12 +140,21 @@ class LinkConfig:
 
 @dataclass(frozen=True)
 class OpsConfig:
-    """An engine's own small HTTP port, for probes and metrics."""
+    """A small HTTP port of every process, for probes and metrics."""
 
     ops_host: str = option("127.0.0.1", "address of the probes and metrics", metavar="HOST")
-    ops_port: int = option(
-        OPS_PORT, "port of the probes and metrics; 0 takes any free one", parse=parse_int(0, 65535)
+    ops_port: int | None = option(
+        None,
+        f"port of the probes and metrics; 0 takes any free one [default: {OPS_PORT} for an engine; none for a "
+        "frontend, whose API answers probes too]",
+        parse=parse_int(0, 65535),
     )
+
+
+@dataclass(frozen=True)
+class TraceConfig:
+    """What an engine logs of its steps."""
+
     slow_step: float = option(
         30.0,
         "log phase and batch of a step that takes longer than this; 0: of none",
@@ -280,6 +289,7 @@ class EngineConfig:
     parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
     link: LinkConfig = dataclasses.field(default_factory=LinkConfig)
     ops: OpsConfig = dataclasses.field(default_factory=OpsConfig)
+    trace: TraceConfig = dataclasses.field(default_factory=TraceConfig)
     process: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)
 
 
@@ -290,4 +300,5 @@ class FrontendConfig:
     model: ModelConfig
     server: ServerConfig = dataclasses.field(default_factory=ServerConfig)
     link: LinkConfig = dataclasses.field(default_factory=LinkConfig)
+    ops: OpsConfig = dataclasses.field(default_factory=OpsConfig)
     process: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)

@@ -140,8 +140,10 @@ class EngineLoop:
 
     def _show_load(self) -> None:
         busy = self._core.has_work
+        stats = self._core.stats()
+        self._status.live_requests = stats.waiting + stats.running
         self._status.beat(busy)
-        self._link.set_load(self._core.stats(), busy)
+        self._link.set_load(stats, busy)
 
     def _send(self, outputs: dict[str, Outputs]) -> None:
         for frontend, message in outputs.items():

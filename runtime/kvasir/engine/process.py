@@ -13,9 +13,10 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 import kvasir
 from kvasir.config.machine import process_age
@@ -26,7 +27,6 @@ from kvasir.engine.build import build_core, fit_context, resolve_settings
 from kvasir.engine.link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.engine.loop import EngineLoop
 from kvasir.engine.metrics import EngineCollector
-from kvasir.engine.ops import OpsServer
 from kvasir.engine.status import EngineStatus
 from kvasir.engine.watchdog import StepWatchdog
 from kvasir.executor.base import Executor
@@ -35,6 +35,7 @@ from kvasir.hub.source import fetch, normalise
 from kvasir.link.sockets import step_age_limit
 from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.logging import setup_logging
+from kvasir.observability.ops_server import OpsServer
 from kvasir.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, Dead, Goodbye, Progress, Ready
 from kvasir_contract.failure import Failure
 from kvasir_contract.phases import Phase
@@ -73,7 +74,7 @@ class EngineProcess:
             new_incarnation(rank),
             rank,
             step_limit=step_age_limit(config.link.heartbeat_timeout),
-            slow_step=config.ops.slow_step or math.inf,
+            slow_step=config.trace.slow_step or math.inf,
         )
         self._collector = EngineCollector(self._status, names[0] if names else config.model.source)
         self._ops: OpsServer | None = None
@@ -106,8 +107,7 @@ class EngineProcess:
         with self._phase(Phase.STARTING):
             registry = CollectorRegistry()
             registry.register(self._collector)
-            self._ops = OpsServer(self._config.ops, self._status, registry)
-            log.info("probes and metrics on http://%s:%d", self._ops.host, self._ops.port)
+            self._ops = OpsServer(self._config.ops, self._status, partial(generate_latest, registry))
             model = self._read_model()
             link = self._link = EngineLink(self._config.link, self._identity(model))
             self._status.link_problem = lambda: link.problem
@@ -125,7 +125,7 @@ class EngineProcess:
             gc.collect()
             gc.freeze()  # what lives now lives for ever: no later collection has to walk it
         self._check_stop()
-        if self._config.ops.slow_step:
+        if self._config.trace.slow_step:
             self._watchdog = StepWatchdog(self._status.trace, self._status.rank)
         self._announce(link, settings, num_blocks)
         self._loop.run()

@@ -10,9 +10,12 @@ from typing import Final
 
 from kvasir.engine.connection import LinkProblem
 from kvasir.engine.step_trace import StepTrace
+from kvasir.engine.watchdog import describe_batch
 from kvasir.protocol import Progress
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
+from kvasir_contract.report import Progress as ReportedProgress
+from kvasir_contract.report import RunningStep, StatusReport
 
 STARTUP_LIMIT: Final = 900.0
 """Seconds without progress after which a start-up is stuck (a kernel compilation reports none)."""
@@ -38,6 +41,8 @@ class EngineStatus:
         self.rank = rank
         self.phase = Phase.STARTING
         self.progress: Progress | None = None
+        self.live_requests = 0
+        """Running and waiting, as of the last step."""
         self.link_problem: Callable[[], LinkProblem | None] = lambda: None
         """Returns why no frontend knows this engine; None if one does."""
         self.startup_seconds: dict[str, float] = {}
@@ -78,13 +83,37 @@ class EngineStatus:
         problem = self._problem()
         return Reason.LINK_REFUSED if problem is not None and problem.refused else None
 
+    def _step(self) -> RunningStep | None:
+        moment = self.trace.now
+        if moment is None:
+            return None
+        seconds = round(self.trace.clock() - moment.step_began, 3)
+        batch = "" if moment.batch is None else describe_batch(moment.batch)
+        return RunningStep(moment.step, moment.phase, seconds, batch)
+
     def _problem(self) -> LinkProblem | None:
         early = self._clock() - self._began < LINK_PATIENCE
         return None if early or self._message else self.link_problem()
 
-    @property
-    def ready(self) -> bool:
-        return self.phase is Phase.READY and self.trouble() is None
+    def unready_reason(self) -> str | None:
+        """Return why the engine accepts no requests."""
+        if self.phase is not Phase.READY:
+            return f"not ready: {self.phase}"
+        return self.trouble()
+
+    def report(self) -> StatusReport:
+        progress = self.progress
+        return StatusReport(
+            phase=self.phase,
+            message=self.message,
+            reason=self.reason,
+            progress=None if progress is None else ReportedProgress(progress.done, progress.total),
+            live_requests=self.live_requests,
+            incarnation=self.incarnation,
+            rank=self.rank,
+            startup_seconds=dict(self.startup_seconds),
+            step=self._step(),
+        )
 
     def trouble(self) -> str | None:
         """Why this process should be restarted; None while it lives."""

@@ -6,6 +6,8 @@ import socket
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import ServerConfig
+from kvasir.listening import listening_socket
+from kvasir_contract.endpoints import ANY_HOST
 
 BACKLOG = 2048
 
@@ -18,26 +20,11 @@ def listen(config: ServerConfig) -> socket.socket:
     if config.fd is not None:
         return _inherited(config.fd)
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
+        return listening_socket(config.host, config.port, BACKLOG)
     except socket.gaierror as error:
         raise ConfigError(f"--host {config.host}: {error.strerror}") from error
-    result = socket.socket(family, kind, protocol)
-    try:
-        result.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        result.bind(address)
-        result.listen(BACKLOG)
     except OSError as error:
-        result.close()
         raise ConfigError(_advice(config, error)) from error
-    return result
-
-
-def url_of(listener: socket.socket) -> str:
-    """Where clients reach it, with the port that was picked for --port 0."""
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
 def _inherited(fd: int) -> socket.socket:
@@ -58,5 +45,6 @@ def _advice(config: ServerConfig, error: OSError) -> str:
     if error.errno == errno.EACCES:
         return f"--port {config.port} may not be used by this user: choose one above 1023"
     if error.errno == errno.EADDRNOTAVAIL:
-        return f"--host {config.host} is no address of this machine: use 127.0.0.1, or 0.0.0.0 for all addresses"
+        advice = f"use 127.0.0.1, or {ANY_HOST} for all addresses"
+        return f"--host {config.host} is not an address of this machine: {advice}"
     return f"cannot listen on {config.host}:{config.port}: {os.strerror(error.errno or 0)}"

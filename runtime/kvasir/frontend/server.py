@@ -23,15 +23,18 @@ from kvasir.config.settings import FrontendConfig
 from kvasir.frontend.app import create_app
 from kvasir.frontend.auth import ApiKeys
 from kvasir.frontend.connection import Connection
-from kvasir.frontend.listener import BACKLOG, listen, url_of
+from kvasir.frontend.listener import BACKLOG, listen
 from kvasir.frontend.metrics import Metrics
 from kvasir.frontend.service import Service, served_names
+from kvasir.frontend.status import FrontendStatus
 from kvasir.hub import source
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model import load_model_info
 from kvasir.hub.tokenizer import load_tokenizer
+from kvasir.listening import url_of
 from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.logging import setup_logging
+from kvasir.observability.ops_server import OpsServer
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +57,17 @@ def run_frontend(config: FrontendConfig) -> int:
 
 
 def _run(config: FrontendConfig) -> None:
-    with contextlib.closing(listen(config.server)) as listener:
+    status = FrontendStatus()
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(contextlib.closing(listen(config.server)))
+        if config.ops.ops_port is not None:
+            stack.enter_context(contextlib.closing(OpsServer(config.ops, status, status.metrics)))
         service = build_service(config)
         # What lives now lives until the end: no collection need look at it again.
         gc.collect()
         gc.freeze()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(service, config, listener))
+            runner.run(serve(service, config, listener, status))
 
 
 def build_service(config: FrontendConfig) -> Service:
@@ -75,11 +82,12 @@ def build_service(config: FrontendConfig) -> Service:
     return Service(config, llm, keys, metrics)
 
 
-async def serve(service: Service, config: FrontendConfig, listener: socket.socket) -> None:
+async def serve(service: Service, config: FrontendConfig, listener: socket.socket, status: FrontendStatus) -> None:
     """Answer requests until a signal comes and the last of them is over."""
     await service.llm.start()
+    status.serve(service)
     try:
-        await Server(service, config).serve([listener])
+        await Server(service, config, status).serve([listener])
     finally:
         await service.llm.close()
 
@@ -87,7 +95,7 @@ async def serve(service: Service, config: FrontendConfig, listener: socket.socke
 class Server(uvicorn.Server):
     """uvicorn, with our way of stopping and without its ten wake-ups a second."""
 
-    def __init__(self, service: Service, config: FrontendConfig) -> None:
+    def __init__(self, service: Service, config: FrontendConfig, status: FrontendStatus) -> None:
         super().__init__(
             uvicorn.Config(
                 create_app(service),
@@ -106,6 +114,7 @@ class Server(uvicorn.Server):
             )
         )
         self._service = service
+        self._status = status
         self._shutdown_delay = config.server.shutdown_delay
         self._drain_timeout = config.process.drain_timeout
         self._stop = asyncio.Event()
@@ -165,10 +174,11 @@ class Server(uvicorn.Server):
             connection.transport.abort()
 
     async def _until_set(self, event: asyncio.Event, seconds: float | None) -> None:
-        """Wait for the event, at most this many seconds; the Date header goes on meanwhile."""
+        """Wait for the event, at most this many seconds; the Date header and the heartbeat go on."""
         loop = asyncio.get_running_loop()
         end = math.inf if seconds is None else loop.time() + seconds
         while not event.is_set() and (left := end - loop.time()) > 0:
             await self.on_tick(0)
+            self._status.beat()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(event.wait(), min(left, 1.0))

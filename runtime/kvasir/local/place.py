@@ -12,10 +12,16 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from kvasir.config.options import ConfigError
+from kvasir.listening import listening_socket, url
 from kvasir.local.private_directory import PrivateDirectory
 from kvasir_contract import environment
+from kvasir_contract.endpoints import ANY_HOST
+
+BACKLOG: Final = 2048
+LOOPBACK: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -28,8 +34,8 @@ class Place:
     """Shared by the frontends: each inherits it."""
     links: tuple[str, ...]
     """One address per frontend; every engine connects to all."""
-    ops_ports: tuple[int, ...]
-    """One per engine."""
+    frontend_ops_ports: tuple[int, ...]
+    engine_ops_ports: tuple[int, ...]
     gpus: tuple[str, ...]
     """One per engine, as CUDA_VISIBLE_DEVICES; empty for CPU engines."""
     logs: Path
@@ -43,18 +49,19 @@ class Place:
     @property
     def url(self) -> str:
         host, port = self.listener.getsockname()[:2]
-        if host in ("0.0.0.0", "::"):
-            host = "127.0.0.1" if host == "0.0.0.0" else "::1"
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-    def ops_url(self, rank: int) -> str:
-        return f"http://127.0.0.1:{self.ops_ports[rank]}"
+        if host == "::" and self.listener.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
+            host = "::1"
+        elif host in ("0.0.0.0", "::"):
+            host = LOOPBACK
+        return url(host, port)
 
     def frontend_env(self, number: int) -> dict[str, str]:
         return {
             environment.LINK: self.links[number],
             environment.FD: str(self.listener.fileno()),
             environment.SERVICE_UID: self.uid,
+            environment.OPS_HOST: LOOPBACK,
+            environment.OPS_PORT: str(self.frontend_ops_ports[number]),
         }
 
     def engine_env(self, rank: int) -> dict[str, str]:
@@ -62,9 +69,9 @@ class Place:
             environment.LINK: ",".join(self.links),
             environment.SERVICE_UID: self.uid,
             environment.DATA_PARALLEL_RANK: str(rank),
-            environment.DATA_PARALLEL_SIZE_LOCAL: str(len(self.ops_ports)),
-            environment.OPS_HOST: "127.0.0.1",
-            environment.OPS_PORT: str(self.ops_ports[rank]),
+            environment.DATA_PARALLEL_SIZE_LOCAL: str(len(self.engine_ops_ports)),
+            environment.OPS_HOST: LOOPBACK,
+            environment.OPS_PORT: str(self.engine_ops_ports[rank]),
         }
         if self.gpus:
             env["CUDA_VISIBLE_DEVICES"] = self.gpus[rank]
@@ -95,7 +102,7 @@ def open_place(
     listener = _listen(host, port)
     try:
         logs = _log_directory(f"{service}-{listener.getsockname()[1]}")
-        ops_ports = _free_ports(engines)
+        ops_ports = _free_ports(frontends + engines)
         private = PrivateDirectory()
     except BaseException:
         listener.close()
@@ -105,7 +112,8 @@ def open_place(
         private=private,
         listener=listener,
         links=tuple(f"ipc://{private.path}/f{number}" for number in range(frontends)),
-        ops_ports=ops_ports,
+        frontend_ops_ports=ops_ports[:frontends],
+        engine_ops_ports=ops_ports[frontends:],
         gpus=tuple(gpus),
         logs=logs,
         uid=str(uuid.uuid4()),
@@ -114,22 +122,17 @@ def open_place(
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return listening_socket(host, port, BACKLOG)
     except socket.gaierror as error:
         raise ConfigError(f"--host {host}: {error.strerror}") from error
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(2048)
     except OSError as error:
-        listener.close()
         what = (error.strerror or str(error)).lower()
         advice = "choose another --port"
         if error.errno == errno.EADDRNOTAVAIL:
-            advice = f"--host {host} is no address of this machine: use 127.0.0.1, or 0.0.0.0 for all addresses"
+            advice = (
+                f"--host {host} is not an address of this machine: use 127.0.0.1, or {ANY_HOST} for all addresses"
+            )
         raise ConfigError(f"cannot listen on {host}:{port}: {what}; {advice}") from error
-    return listener
 
 
 def _log_directory(name: str) -> Path:
@@ -151,10 +154,10 @@ def _free_ports(count: int) -> tuple[int, ...]:
             break
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind((LOOPBACK, port))
             except OSError:
                 continue
         free.append(port)
     if len(free) < count:
-        raise ConfigError(f"there are no {count} free ports between 20000 and 32000 for the engines' probes")
+        raise ConfigError(f"there are no {count} free ports between 20000 and 32000 for probes")
     return tuple(free)

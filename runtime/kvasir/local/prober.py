@@ -1,22 +1,11 @@
 """Asks a process how it is: the liveness probe and its phase. Used by keeper.py."""
 
 import asyncio
-from dataclasses import dataclass
 
 import httpx
 
-from kvasir.local.process import LocalPhase, Probe, ProcessSpec
-from kvasir_contract.phases import Phase
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a process says about itself."""
-
-    phase: Phase | LocalPhase
-    progress: tuple[int, int] | None = None
-    """Bytes done and in all."""
-    message: str = ""
+from kvasir.local.process import Probe, ProcessSpec
+from kvasir_contract.report import ReportError, StatusReport
 
 
 class Prober:
@@ -26,14 +15,15 @@ class Prober:
         self._spec = spec
         self._http = http
 
-    async def look(self) -> Seen | None:
-        """Its phase now; None while it does not answer."""
-        if self._spec.status_url is not None:
-            return await self._engine_phase(self._spec.status_url)
-        answer = await self._get(self._spec.readiness.url, self._spec.readiness.timeout)
-        if isinstance(answer, str):
+    async def look(self) -> StatusReport | None:
+        """Return its status now; None while it does not answer."""
+        answer = await self._get(self._spec.status_url, self._spec.readiness.timeout)
+        if isinstance(answer, str) or not answer.is_success:
             return None
-        return Seen(Phase.READY if answer.is_success else LocalPhase.LISTENING)
+        try:
+            return StatusReport.from_json(answer.content)
+        except ReportError:
+            return None
 
     async def unhealthy(self, liveness: Probe) -> str:
         """Returns why, once a probe has failed as often as it may."""
@@ -42,18 +32,6 @@ class Prober:
             if failed:
                 return f"its startup probe {failed}"
         return f"its liveness probe {await self._failed(liveness)}"
-
-    async def _engine_phase(self, url: str) -> Seen | None:
-        answer = await self._get(url, self._spec.readiness.timeout)
-        if isinstance(answer, str) or not answer.is_success:
-            return None
-        status = answer.json()
-        progress = status["progress"]
-        return Seen(
-            phase=Phase(status["phase"]),
-            progress=(progress["done"], progress["total"]) if progress else None,
-            message=status["message"],
-        )
 
     async def _failed(self, probe: Probe, until_success: bool = False) -> str:
         failures, trouble = 0, ""

@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kvasir_contract.phases import Phase
+from kvasir_contract.report import Progress
 
 
 class LocalPhase(StrEnum):
     """Phases that the supervisor sees itself, besides those of the contract, which the process reports."""
 
-    LISTENING = "Listening"
-    """A frontend answers, and waits for its first engine."""
     STOPPING = "Stopping"
     RESTARTING = "Restarting"
     """It ended, and is started again after a pause."""
@@ -40,11 +39,10 @@ class ProcessSpec:
     """The whole environment."""
     readiness: Probe
     liveness: Probe | None
-    """None: several processes answer at that address, so an answer tells nothing about one of them."""
     startup: Probe | None
     """The liveness probe waits until this one succeeded."""
-    status_url: str | None
-    """An engine's /status, which tells its phase."""
+    status_url: str
+    """Answers with a StatusReport."""
     grace: float
     """Seconds between SIGTERM and SIGKILL."""
     pass_fds: tuple[int, ...] = ()
@@ -57,8 +55,7 @@ class ProcessState:
     spec: ProcessSpec
     phase: Phase | LocalPhase = Phase.STARTING
     message: str = ""
-    progress: tuple[int, int] | None = None
-    """Bytes done and in all."""
+    progress: Progress | None = None
     ready_after: float | None = None
     """Seconds from the process's start until it was Ready."""
     restarts: int = 0

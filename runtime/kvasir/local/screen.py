@@ -133,9 +133,8 @@ class LiveScreen:
                 Text(title, style="bold"),
                 Text(describe(state), style=_STYLES.get(state.phase, "")),
             ]
-            if state.progress is not None and state.progress[1] > 0:
-                done, total = state.progress
-                row.append(ProgressBar(total=total, completed=done, width=_BAR_WIDTH))
+            if (progress := state.progress) is not None and progress.total > 0:
+                row.append(ProgressBar(total=progress.total, completed=progress.done, width=_BAR_WIDTH))
             table.add_row(*row)
         return table
 
@@ -168,8 +167,8 @@ def title_of(state: ProcessState, several: bool) -> str:
 def describe(state: ProcessState, coarse: bool = False) -> str:
     """The phase and what is known about it; `coarse` moves in tenths only."""
     text = str(state.phase)
-    if state.progress is not None and state.progress[1] > 0:
-        done, total = state.progress
+    if state.progress is not None and state.progress.total > 0:
+        done, total = state.progress.done, state.progress.total
         if coarse:
             done = total * (10 * done // total) // 10
         text += f" {_amount(done, total)}"

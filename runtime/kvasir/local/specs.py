@@ -6,10 +6,11 @@ pods.py brings arguments, environment and probes from pod templates, cli/serve.p
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from kvasir.local.place import Place
+from kvasir.listening import url
+from kvasir.local.place import LOOPBACK, Place
 from kvasir.local.process import Probe, ProcessSpec
 from kvasir_contract.endpoints import (
     FRONTEND_STARTUP,
@@ -38,8 +39,8 @@ ENGINE_PROBES: Final = Probes(READINESS, LIVENESS, startup=None)
 FRONTEND_PROBES: Final = Probes(READINESS, LIVENESS, startup=FRONTEND_STARTUP)
 
 
-def probe_at(url: str, timing: ProbeTiming) -> Probe:
-    return Probe(url + timing.path, timing.period, timing.timeout, timing.failures)
+def probe_at(base: str, timing: ProbeTiming) -> Probe:
+    return Probe(base + timing.path, timing.period, timing.timeout, timing.failures)
 
 
 def grace_of(drain_timeout: float) -> float:
@@ -60,18 +61,8 @@ def engine_spec(
     grace: float,
     probes: Probes = ENGINE_PROBES,
 ) -> ProcessSpec:
-    url = place.ops_url(rank)
-    return ProcessSpec(
-        service=place.service,
-        name=f"engine-{rank}",
-        argv=(*COMMAND, *args),
-        env={**env, **place.engine_env(rank)},
-        readiness=probe_at(url, probes.readiness),
-        liveness=probe_at(url, probes.liveness),
-        startup=None,
-        status_url=url + STATUS_PATH,
-        grace=grace,
-    )
+    port, env = place.engine_ops_ports[rank], {**env, **place.engine_env(rank)}
+    return _spec(place, f"engine-{rank}", port, args, env, grace, probes)
 
 
 def frontend_spec(
@@ -82,17 +73,24 @@ def frontend_spec(
     grace: float,
     probes: Probes = FRONTEND_PROBES,
 ) -> ProcessSpec:
-    """Frontends share one socket: with several, an answer does not tell which of them gave it."""
-    alone = len(place.links) == 1
+    """Frontends share one listening socket, and each has its own port for probes."""
+    port, env = place.frontend_ops_ports[number], {**env, **place.frontend_env(number)}
+    spec = _spec(place, f"frontend-{number}", port, args, env, grace, probes)
+    return replace(spec, pass_fds=(place.listener.fileno(),))
+
+
+def _spec(
+    place: Place, name: str, port: int, args: Sequence[str], env: Mapping[str, str], grace: float, probes: Probes
+) -> ProcessSpec:
+    base = url(LOOPBACK, port)
     return ProcessSpec(
         service=place.service,
-        name=f"frontend-{number}",
+        name=name,
         argv=(*COMMAND, *args),
-        env={**env, **place.frontend_env(number)},
-        readiness=probe_at(place.url, probes.readiness),
-        liveness=probe_at(place.url, probes.liveness) if alone else None,
-        startup=probe_at(place.url, probes.startup) if alone and probes.startup else None,
-        status_url=None,
+        env=env,
+        readiness=probe_at(base, probes.readiness),
+        liveness=probe_at(base, probes.liveness),
+        startup=None if probes.startup is None else probe_at(base, probes.startup),
+        status_url=base + STATUS_PATH,
         grace=grace,
-        pass_fds=(place.listener.fileno(),),
     )

@@ -82,8 +82,8 @@ def test_every_option_reaches_the_process_it_is_for(place: Place, monkeypatch: p
     assert (frontend.link.heartbeat_timeout, engine.link.heartbeat_timeout) == (3, 3)
     assert frontend.link.link == engine.link.link == place.links
     assert (frontend.process.log_format, engine.process.log_format) == ("json", "json")
-    assert engine.ops.slow_step == 5
-    assert engine.ops.ops_port == place.ops_ports[0]
+    assert engine.trace.slow_step == 5
+    assert engine.ops.ops_port == place.engine_ops_ports[0]
 
 
 def test_options_come_from_the_environment_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,23 +1,25 @@
 import http.client
-import json
 import socket
 import threading
 import time
+from functools import partial
 
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import OpsConfig
 from kvasir.engine.connection import LinkProblem
 from kvasir.engine.metrics import EngineCollector
-from kvasir.engine.ops import OpsServer
 from kvasir.engine.status import LINK_PATIENCE, STARTUP_LIMIT, EngineStatus
 from kvasir.engine.step_trace import StepPhase
+from kvasir.observability.ops_server import OpsServer
 from kvasir.protocol import Progress
 from kvasir.worker.step import ScheduledRow, StepInput
+from kvasir_contract import report as contract
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
+from kvasir_contract.report import StatusReport
 from runtime.engine.fakes import CoreHarness, add_request
 
 STEP_LIMIT = 300.0
@@ -50,7 +52,7 @@ def collector(status):
 def ops(status, collector):
     registry = CollectorRegistry()
     registry.register(collector)
-    server = OpsServer(OpsConfig(ops_port=0), status, registry)
+    server = OpsServer(OpsConfig(ops_port=0), status, partial(generate_latest, registry))
     yield server
     server.close()
 
@@ -97,22 +99,25 @@ def test_a_dead_engine_is_not_alive(ops, status):
     assert get(ops, "/health/live") == (503, "the engine failed: device lost\n")
 
 
+def report(ops: OpsServer) -> StatusReport:
+    code, body = get(ops, "/status")
+    assert code == 200
+    return StatusReport.from_json(body.encode())
+
+
 def test_the_status_tells_phase_and_progress(ops, status):
     status.enter(Phase.LOADING)
     status.advance(Progress(3, 10))
-    code, body = get(ops, "/status")
-    assert code == 200
-    assert json.loads(body) == {
-        "phase": "Loading",
-        "progress": {"done": 3, "total": 10},
-        "message": "",
-        "incarnation": "engine-3-abc",
-        "rank": 3,
-        "startup_seconds": {},
-        "step": None,
-    }
+    status.live_requests = 2
+    assert report(ops) == StatusReport(
+        phase=Phase.LOADING,
+        progress=contract.Progress(3, 10),
+        live_requests=2,
+        incarnation="engine-3-abc",
+        rank=3,
+    )
     status.enter(Phase.WARMING)
-    assert json.loads(get(ops, "/status")[1])["progress"] is None
+    assert report(ops).progress is None
 
 
 def test_the_status_tells_why_no_frontend_knows_the_engine_once_one_could(ops, status, clock):
@@ -177,14 +182,10 @@ def test_the_status_tells_the_current_step(ops, status, clock):
     status.trace.begin(7)
     clock.now += 2.5
     status.trace.enter(StepPhase.EXECUTE, StepInput([], [], [ScheduledRow("a", 3, 1, [])]))
-    assert json.loads(get(ops, "/status")[1])["step"] == {
-        "number": 7,
-        "phase": "execute",
-        "seconds": 2.5,
-        "batch": "1 rows, 1 tokens, the longest a (1 after 3 tokens)",
-    }
+    batch = "1 rows, 1 tokens, the longest a (1 after 3 tokens)"
+    assert report(ops).step == contract.RunningStep(7, "execute", 2.5, batch)
     status.trace.end()
-    assert json.loads(get(ops, "/status")[1])["step"] is None
+    assert report(ops).step is None
 
 
 def test_metrics_answer_before_the_engine_is_built(ops):
@@ -206,12 +207,12 @@ def test_a_client_that_says_nothing_does_not_hold_up_the_probes(ops):
 
 def test_a_port_in_use_is_told_with_the_option_that_sets_it(ops, status):
     with pytest.raises(ConfigError, match=rf"127.0.0.1:{ops.port}: .*in use; choose another --ops-port"):
-        OpsServer(OpsConfig(ops_port=ops.port), status, CollectorRegistry())
+        OpsServer(OpsConfig(ops_port=ops.port), status, bytes)
 
 
 def test_an_address_of_another_machine_is_told_with_the_option_that_sets_it(status):
     with pytest.raises(ConfigError, match="--ops-host"):
-        OpsServer(OpsConfig(ops_host="no-such-host.invalid", ops_port=0), status, CollectorRegistry())
+        OpsServer(OpsConfig(ops_host="no-such-host.invalid", ops_port=0), status, bytes)
 
 
 def test_waiting_for_probes_uses_no_cpu(ops):
@@ -221,7 +222,7 @@ def test_waiting_for_probes_uses_no_cpu(ops):
 
 
 def test_closing_ends_the_thread_and_frees_the_port(status):
-    server = OpsServer(OpsConfig(ops_port=0), status, CollectorRegistry())
+    server = OpsServer(OpsConfig(ops_port=0), status, bytes)
     server.close()
     assert "ops" not in {thread.name for thread in threading.enumerate()}
-    OpsServer(OpsConfig(ops_port=server.port), status, CollectorRegistry()).close()
+    OpsServer(OpsConfig(ops_port=server.port), status, bytes).close()

@@ -12,12 +12,14 @@ import httpx
 import openai
 
 from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ProcessConfig, ServerConfig
-from kvasir.frontend.listener import listen, url_of
+from kvasir.frontend.listener import listen
 from kvasir.frontend.server import Server, build_service
 from kvasir.frontend.service import Service
+from kvasir.frontend.status import FrontendStatus
 from kvasir.hub.model import ModelInfo, load_model_info
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
+from kvasir.listening import url_of
 from runtime.frontend.scripted import TIMEOUT, Script, ScriptedEngine
 
 MODEL = "demo"
@@ -61,6 +63,7 @@ class Frontend:
     service: Service
     server: Server
     config: FrontendConfig
+    status: FrontendStatus
     engines: list[ScriptedEngine] = field(default_factory=list)
     _engines_changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -134,8 +137,10 @@ async def running_frontend(*, engine: bool = True, **server: object) -> AsyncIte
         with closing(listen(config.server)) as listener:
             service = build_service(config)
             await service.llm.start()
-            http = Server(service, config)
-            frontend = Frontend(url_of(listener), service, http, config)
+            status = FrontendStatus()
+            status.serve(service)
+            http = Server(service, config, status)
+            frontend = Frontend(url_of(listener), service, http, config, status)
             task = asyncio.create_task(http.serve([listener]))
             try:
                 if engine:

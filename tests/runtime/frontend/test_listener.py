@@ -6,7 +6,8 @@ import pytest
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import ServerConfig
-from kvasir.frontend.listener import listen, url_of
+from kvasir.frontend.listener import listen
+from kvasir.listening import url_of
 
 
 def test_port_0_takes_a_free_port_and_tells_it() -> None:

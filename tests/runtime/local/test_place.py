@@ -32,6 +32,7 @@ def test_every_engine_connects_to_every_frontend_and_has_a_port_of_its_own(place
     frontends = [place.frontend_env(number) for number in range(2)]
     assert {env["KVASIR_LINK"] for env in engines} == {",".join(env["KVASIR_LINK"] for env in frontends)}
     assert len({env["KVASIR_OPS_PORT"] for env in engines}) == 3
+    assert len({env["KVASIR_OPS_PORT"] for env in (*engines, *frontends)}) == 5
     assert [env["KVASIR_DATA_PARALLEL_RANK"] for env in engines] == ["0", "1", "2"]
     assert {env["KVASIR_DATA_PARALLEL_SIZE_LOCAL"] for env in engines} == {"3"}
     assert len({env["KVASIR_SERVICE_UID"] for env in (*engines, *frontends)}) == 1
@@ -62,7 +63,7 @@ def test_an_unknown_host_is_told() -> None:
 
 
 def test_an_address_of_another_machine_is_told_as_that() -> None:
-    with pytest.raises(ConfigError, match=r"--host 192\.0\.2\.1 is no address of this machine: use 127\.0\.0\.1"):
+    with pytest.raises(ConfigError, match=r"--host 192\.0\.2\.1 is not an address of this machine: use"):
         open_place("demo", host="192.0.2.1", port=0, frontends=1, engines=1)
 
 
@@ -71,7 +72,9 @@ def test_clients_wait_instead_of_being_refused_while_the_frontend_starts(place: 
         pass
 
 
-@pytest.mark.parametrize(("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1")])
+@pytest.mark.parametrize(
+    ("host", "shown"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("*", "127.0.0.1")]
+)
 def test_url_can_be_opened_as_it_is(host: str, shown: str) -> None:
     opened = open_place("demo", host=host, port=0, frontends=1, engines=1)
     try:

@@ -13,20 +13,21 @@ from kvasir.local.process import LocalPhase, Probe, ProcessSpec, ProcessState
 from kvasir.local.run import LocalService, curl_line, welcome
 from kvasir.local.screen import LiveScreen, PlainScreen, describe
 from kvasir_contract.phases import Phase
+from kvasir_contract.report import Progress
 
 
 def state(name: str = "engine-0", service: str = "demo") -> ProcessState:
     probe = Probe("http://127.0.0.1:1/", period=1, timeout=1, failures=1)
-    return ProcessState(ProcessSpec(service, name, (), {}, probe, None, None, None, grace=1))
+    return ProcessState(ProcessSpec(service, name, (), {}, probe, None, None, probe.url, grace=1))
 
 
 def test_progress_is_in_the_unit_of_the_total() -> None:
     loading = state()
-    loading.phase, loading.progress = Phase.LOADING, (3_100_000_000, 15_000_000_000)
+    loading.phase, loading.progress = Phase.LOADING, Progress(3_100_000_000, 15_000_000_000)
     assert describe(loading) == "Loading 3.1/15.0 GB"
-    loading.progress = (512, 2_000_000)
+    loading.progress = Progress(512, 2_000_000)
     assert describe(loading) == "Loading 0.0/2.0 MB"
-    loading.progress = (0, 0)
+    loading.progress = Progress(0, 0)
     assert describe(loading) == "Loading"
 
 
@@ -40,7 +41,7 @@ def test_plain_screen_prints_a_line_per_change_and_progress_in_tenths(capsys: py
     screen, loading = PlainScreen(["welcome"], several=False), state()
     loading.phase = Phase.LOADING
     for done in range(100):
-        loading.progress = (done * 10**7, 10**9)
+        loading.progress = Progress(done * 10**7, 10**9)
         screen.changed(loading)
     screen.serving()
     lines = capsys.readouterr().out.splitlines()
@@ -92,7 +93,7 @@ def test_live_screen_draws_a_bar_while_bytes_are_loaded() -> None:
     loading = state()
     screen.changed(loading)
     assert "━" not in output.getvalue()
-    loading.phase, loading.progress = Phase.LOADING, (5 * 10**9, 10 * 10**9)
+    loading.phase, loading.progress = Phase.LOADING, Progress(5 * 10**9, 10 * 10**9)
     screen.changed(loading)
     screen.close()
     assert "━━━" in output.getvalue()

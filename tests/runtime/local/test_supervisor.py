@@ -41,7 +41,7 @@ def spec(name: str, *behaviour: str, grace: float = 10) -> ProcessSpec:
         readiness=Probe(f"{url}/health/ready", period=0.05, timeout=5, failures=2),
         liveness=None,
         startup=None,
-        status_url=f"{url}/status" if name.startswith("engine") else None,
+        status_url=f"{url}/status",
         grace=grace,
     )
 
@@ -283,7 +283,7 @@ fake, port, behaviour, pipe, logs = sys.argv[1:]
 url = f"http://127.0.0.1:{port}"
 spec = ProcessSpec(
     "demo", "frontend-0", (sys.executable, "-I", fake, port, behaviour), dict(os.environ),
-    Probe(url, period=1, timeout=1, failures=1), None, None, None, grace=10, pass_fds=(int(pipe),),
+    Probe(url, period=1, timeout=1, failures=1), None, None, f"{url}/status", grace=10, pass_fds=(int(pipe),),
 )
 supervisor = Supervisor([spec], {"demo": Path(logs)}, make_screen(["serving"], several=False))
 asyncio.run(supervisor.run())

@@ -73,7 +73,7 @@ def test_log_failure_shows_a_traceback_of_our_defects_only(caplog: pytest.LogCap
         (["frontend", "demo://", "--port", "x"], Reason.INVALID_SPEC, "argument --port: 'x' is not a whole number"),
         (["frontend", "demo://"], Reason.INVALID_SPEC, "a frontend needs one --link address"),
         (
-            ["frontend", "/no/such", "--port", "0", "--link", "ipc:///tmp/kvasir-unused-link"],
+            ["frontend", "/no/such", "--port", "0", "--ops-port", "0", "--link", "ipc:///tmp/kvasir-unused-link"],
             Reason.MODEL_NOT_FOUND,
             "/no/such does not exist",
         ),

@@ -1,0 +1,52 @@
+"""Listening TCP sockets of every process, for IPv4, IPv6 and both at once."""
+
+import socket
+from typing import Any
+
+from kvasir_contract.endpoints import ANY_HOST
+
+
+def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
+    """Listen on a name, an IPv4 or IPv6 address, or ANY_HOST for all addresses of the machine.
+
+    Raises OSError (socket.gaierror for a name without an address) or OverflowError for a port out of range.
+    """
+    if host == ANY_HOST:
+        return _on_every_address(port, backlog)
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host.removeprefix("[").removesuffix("]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    return _bound(socket.socket(family, kind, protocol), address, backlog)
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return its URL, with the port that was picked for port 0."""
+    return url(*listener.getsockname()[:2])
+
+
+def url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def has_ipv6() -> bool:
+    """Whether a socket can listen on IPv6 and IPv4 at once."""
+    return socket.has_dualstack_ipv6()
+
+
+def _on_every_address(port: int, backlog: int) -> socket.socket:
+    if not has_ipv6():
+        return _bound(socket.socket(socket.AF_INET, socket.SOCK_STREAM), ("0.0.0.0", port), backlog)
+    listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return _bound(listener, ("::", port), backlog)
+
+
+def _bound(listener: socket.socket, address: tuple[Any, ...], backlog: int) -> socket.socket:
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(backlog)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
