@@ -19,7 +19,7 @@ up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, unt
 test: lint  ## lint, types, layering and all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-e2e: $(VENV)/.dev  ## the end-to-end tests, in a Kubernetes that is made for them (KUBECONFIG: in that one)
+e2e: $(VENV)/.dev  ## the end-to-end tests, in a Kubernetes that is made for them (or in that of KUBECONFIG, if KVASIR_E2E_INSTALL=yes)
 	@$(BIN)/python -m pytest e2e $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, import-linter

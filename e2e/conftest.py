@@ -8,9 +8,22 @@ import pytest
 from e2e.ask import ask
 from e2e.in_cluster import Namespace, restricted_namespace
 from e2e.installed import DEMO, NAMESPACE, install
-from e2e.kind.cluster import Cluster
+from e2e.kind.cluster import Cluster, require_consent
 from e2e.kind.cluster import cluster as a_cluster
+from e2e.kind.progress import KindError
 from service.running import running
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """End the run before its first test if one of them would change a cluster of the user's without consent."""
+    if session.config.option.collectonly or not any(
+        "cluster" in getattr(item, "fixturenames", ()) for item in session.items
+    ):
+        return
+    try:
+        require_consent()
+    except KindError as refusal:
+        pytest.exit(str(refusal), returncode=pytest.ExitCode.USAGE_ERROR)
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Final, Protocol
 
 from e2e.kind import cache, own, plain
 from e2e.kind.progress import KindError, Progress
+
+CONSENT: Final = "KVASIR_E2E_INSTALL"
+"""The tests use a cluster that they have not made only if this variable is "yes"."""
 
 
 class Cluster(Protocol):
@@ -73,7 +76,9 @@ class GivenCluster:
 @contextlib.contextmanager
 def cluster(out: IO[str] | None = None) -> Iterator[Cluster]:
     """A cluster for a run of tests: one that is up already (`make cluster`) is used and left up; else one is made
-    here and taken down at the end, also after a failure or Ctrl-C."""
+    here and taken down at the end, also after a failure or Ctrl-C. KindError if KUBECONFIG names one and there is
+    no consent to use it."""
+    require_consent()
     if given := _given():
         yield given
         return
@@ -87,6 +92,22 @@ def cluster(out: IO[str] | None = None) -> Iterator[Cluster]:
             yield made
         finally:
             _remove()
+
+
+def require_consent() -> None:
+    """KindError if KUBECONFIG names a cluster of the user's and nothing says that the tests may change it."""
+    given = _given()
+    if given is not None and os.environ.get(CONSENT) != "yes":
+        raise KindError(
+            "KUBECONFIG names a cluster that was not made for these tests:\n"
+            f"  kubeconfig  {given.kubeconfig}\n"
+            f"  context     {_configured('{.current-context}')}\n"
+            f"  server      {_configured('{.clusters[0].cluster.server}')}\n"
+            "They would install Kvasir there by `kubectl apply -k manifests/`: the CustomResourceDefinition of\n"
+            "InferenceServices, ClusterRoles, and the namespace kvasir-system with the operator. They would make\n"
+            "namespaces named test-* and kind-* with services in them, and set the capacity of a node.\n"
+            f"Set {CONSENT}=yes if that cluster is meant for it, or unset KUBECONFIG to have a cluster made."
+        )
 
 
 def current() -> Cluster | None:
@@ -120,6 +141,16 @@ def _given() -> Cluster | None:
     given = os.environ.get("KUBECONFIG")
     # Our own, as `make cluster` tells to export it, is not somebody else's.
     return GivenCluster(Path(given)) if given and Path(given) != cache.kubeconfig() else None
+
+
+def _configured(path: str) -> str:
+    """A field of the kubeconfig's current context."""
+    command = ("kubectl", "config", "view", "--minify", "-o", f"jsonpath={path}")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        return "unknown, because kubectl is not installed"
+    return done.stdout or f"unknown ({done.stderr.strip()})"
 
 
 def _made() -> Cluster | None:

@@ -1,6 +1,9 @@
 """Which cluster is taken, and that two runs do not share one unawares."""
 
 import io
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,8 @@ import pytest
 from e2e.kind import cache, cluster, own, plain
 from e2e.kind.kind_cluster import KindCluster
 from e2e.kind.progress import KindError, Progress
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -27,6 +32,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv(cluster.CONSENT, raising=False)
     monkeypatch.setattr(plain, "is_up", lambda: False)
     monkeypatch.setattr(plain, "impossible", lambda: "no docker engine answers")
     monkeypatch.setattr(plain, "up", plain_up)
@@ -37,10 +43,50 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def test_the_cluster_of_kubeconfig_is_used_and_nothing_is_made(
+@pytest.mark.parametrize("said", [None, "", "no", "true"])
+def test_the_cluster_of_kubeconfig_is_refused_without_consent(
+    said: str | None, calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message shows which cluster it is, also if there is no kubectl to read the rest."""
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text('#!/bin/sh\ncase "$*" in *server*) echo https://prod:6443;; *) echo production;; esac\n')
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("KUBECONFIG", "/theirs")
+    if said is not None:
+        monkeypatch.setenv(cluster.CONSENT, said)
+    for path, words in ((tmp_path, ("production", "https://prod:6443")), (tmp_path / "none", ("not installed",))):
+        monkeypatch.setenv("PATH", str(path))
+        with pytest.raises(KindError) as refusal, cluster.cluster(io.StringIO()):
+            pytest.fail("the cluster was given to the tests")
+        for word in ("/theirs", "kvasir-system", f"{cluster.CONSENT}=yes", *words):
+            assert word in str(refusal.value)
+    assert calls == []
+
+
+def test_a_run_of_tests_is_refused_before_its_first_test(tmp_path: Path) -> None:
+    """The exit code of `make e2e` is not 0, and no test of the API server alone has been run for nothing."""
+    settings = {**os.environ, "KUBECONFIG": str(tmp_path / "theirs"), "XDG_CACHE_HOME": str(tmp_path)}
+    settings.pop(cluster.CONSENT, None)
+    command = (
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "e2e/test_apiserver.py",
+        "e2e/test_kind.py",
+    )
+    run = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True)
+    assert run.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"{cluster.CONSENT}=yes" in run.stderr + run.stdout
+    assert "passed" not in run.stdout
+
+
+def test_the_cluster_of_kubeconfig_is_used_with_consent_and_nothing_is_made(
     calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", "/theirs")
+    monkeypatch.setenv(cluster.CONSENT, "yes")
     with cluster.cluster(io.StringIO()) as given:
         assert given.kubeconfig == Path("/theirs")
         with pytest.raises(KindError, match="push it to a registry"):
