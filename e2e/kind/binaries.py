@@ -53,8 +53,9 @@ NODE = Group(
 )
 DNS = Group("dns", "coredns", ("github.com/coredns/coredns",), 3)
 PAUSE = Group("pause", "pause", (".",), 1)
+POLICIES = Group("policies", "policies", (".",), 2)
 TOOLS = Group("tools", None, (_KIND, "github.com/rancher/local-path-provisioner@v0.0.30"), 2)
-CLUSTER = (API, CONTROLLERS, NODE, DNS, PAUSE, TOOLS)
+CLUSTER = (API, CONTROLLERS, NODE, DNS, PAUSE, POLICIES, TOOLS)
 """What a cluster is made of."""
 SCORE = Group("score", None, ("github.com/zegl/kube-score/cmd/kube-score@v1.20.0",), 2)
 """Judges manifests; needs no cluster."""

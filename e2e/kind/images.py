@@ -1,7 +1,8 @@
 """The images that kubeadm and kind expect in a node, from our own binaries: no registry has a part in it.
 
-Called by the node image. Most are one static binary from scratch; kube-proxy, the pod network and the helper of
-local-path-provisioner share a layer with a shell and iptables, cut out of the node's root file system.
+Called by the node image. Most are one static binary from scratch. kube-proxy, the pod network, the agent that
+enforces NetworkPolicies and the helper of local-path-provisioner share a layer with a shell, iptables and nft, cut
+out of the node's root file system.
 """
 
 import io
@@ -13,7 +14,9 @@ from e2e.kind import binaries, oci
 from e2e.kind.progress import Log
 
 _TOOLS = "localhost/kvasir-kind/tools:local"
-_PROVISIONER = "localhost/kvasir-kind/local-path-provisioner:local"
+_OURS = {name: f"localhost/kvasir-kind/{name}:local" for name in ("local-path-provisioner", "policies")}
+_WITH_TOOLS = ("kube-proxy", "policies")
+"""These run iptables or nft."""
 _ENTRYPOINTS = {"coredns": ("coredns", "/coredns"), "pause": ("pause", "/pause")}
 """Image → its binary and where it lies; the others lie in /usr/local/bin, for kubeadm names them without a path."""
 
@@ -32,11 +35,11 @@ def write(log: Log, out: Path, tools: Path, programs: Mapping[str, Path], archit
         base, content = oci.layer_of(lambda tar: tar.add(tools, "."))
         archive.copy_blob(base.digest, base.size, io.BytesIO(content))
         archive.add_image(_TOOLS, oci.config(architecture, [base]), [base])
-        for image, name in [*kubeadm_names(log, programs).items(), ("local-path-provisioner", _PROVISIONER)]:
+        for image, name in [*kubeadm_names(log, programs).items(), *_OURS.items()]:
             program, place = _ENTRYPOINTS.get(image, (image, f"/usr/local/bin/{image}"))
             layer, content = oci.layer_of(_program(programs[program], place))
             archive.copy_blob(layer.digest, layer.size, io.BytesIO(content))
-            layers = [base, layer] if image == "kube-proxy" else [layer]
+            layers = [base, layer] if image in _WITH_TOOLS else [layer]
             settings = {"Entrypoint": [place]} if image in _ENTRYPOINTS else {}
             archive.add_image(name, oci.config(architecture, layers, **settings), layers)
         archive.close()

@@ -1,0 +1,112 @@
+"""NetworkPolicies: the cluster enforces them, so that a test of them can fail."""
+
+import pytest
+
+from e2e.in_cluster import Namespace, Object, idle_pod
+from e2e.installed import image_of_frontends
+
+WEB, OTHER = 8080, 8090
+SERVE = f"python -m http.server {OTHER} --directory /tmp & exec python -m http.server {WEB} --directory /tmp"
+CONNECT = """
+import socket, sys, time
+
+def attempt(host, port):
+    try:
+        socket.create_connection((host, port), timeout=1).close()
+    except ConnectionRefusedError:
+        return "closed"
+    except TimeoutError:
+        return "blocked"
+    return "open"
+
+host, port, wanted, seconds = sys.argv[1], int(sys.argv[2]), sys.argv[3], float(sys.argv[4])
+deadline = time.monotonic() + seconds
+while (found := attempt(host, port)) != wanted and time.monotonic() < deadline:
+    time.sleep(0.1)
+print(found)
+"""
+"""A policy is in force some moments after it is applied: asks until the wanted answer comes."""
+
+
+@pytest.fixture
+def clients(restricted: Namespace) -> Namespace:
+    """A namespace with a pod that the tests' policies name, `friend`, and one that they do not, `foreign`."""
+    make_clients(restricted)
+    return restricted
+
+
+@pytest.fixture
+def server(clients: Namespace) -> str:
+    """The address of a pod next to the clients, which listens on WEB, named `web`, and on OTHER."""
+    pod = idle_pod("server", image_of_frontends(clients.cluster))
+    pod["metadata"]["labels"] = {"role": "server"}
+    container = pod["spec"]["containers"][0]
+    container["command"] = ["sh", "-c", SERVE]
+    container["ports"] = [{"name": "web", "containerPort": WEB}]
+    container["readinessProbe"] = {"httpGet": {"path": "/", "port": "web"}, "periodSeconds": 1}
+    clients.apply(pod)
+    clients.wait("pod/server", "condition=Ready")
+    return address(clients, "server")
+
+
+def test_a_policy_that_denies_is_enforced_until_another_allows(clients: Namespace, server: str) -> None:
+    for pod in ("friend", "foreign"):
+        assert connect(clients, pod, server, WEB, "open") == "open"
+        assert connect(clients, pod, server, OTHER, "open") == "open"
+    clients.apply(policy("deny", []))
+    for pod in ("friend", "foreign"):
+        assert connect(clients, pod, server, WEB, "blocked") == "blocked"
+    clients.apply(policy("allow", [{"from": [{"podSelector": {"matchLabels": {"role": "friend"}}}]}]))
+    assert connect(clients, "friend", server, WEB, "open") == "open"
+    assert connect(clients, "foreign", server, WEB, "blocked") == "blocked"
+    clients.kubectl("delete", "networkpolicy", "deny", "allow")
+    assert connect(clients, "foreign", server, WEB, "open") == "open"
+
+
+def test_policies_select_pods_namespaces_addresses_and_ports(clients: Namespace, server: str) -> None:
+    """Each rule lets `friend` in on WEB, and neither `foreign` nor another port."""
+    friend = {"matchExpressions": [{"key": "role", "operator": "In", "values": ["friend", "other"]}]}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": clients.name}}
+    block = {"cidr": "0.0.0.0/0", "except": [f"{address(clients, 'foreign')}/32"]}
+    web = [{"port": "web"}]
+    for rule in (
+        {"from": [{"podSelector": friend}], "ports": web},
+        {
+            "from": [{"podSelector": friend, "namespaceSelector": here}],
+            "ports": [{"port": WEB, "endPort": WEB + 5}],
+        },
+        {"from": [{"ipBlock": block}], "ports": [{"port": WEB, "protocol": "TCP"}]},
+    ):
+        clients.apply(policy("rule", [rule]))
+        assert connect(clients, "friend", server, OTHER, "blocked") == "blocked", rule
+        assert connect(clients, "friend", server, WEB, "open") == "open", rule
+        assert connect(clients, "foreign", server, WEB, "blocked") == "blocked", rule
+    elsewhere = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
+    clients.apply(policy("rule", [{"from": [{"namespaceSelector": elsewhere}], "ports": web}]))
+    assert connect(clients, "friend", server, WEB, "blocked") == "blocked"
+    clients.wait("pod/server", "condition=Ready")  # the kubelet's probes come in
+
+
+def make_clients(namespace: Namespace) -> None:
+    for name in ("friend", "foreign"):
+        pod = idle_pod(name, image_of_frontends(namespace.cluster))
+        pod["metadata"]["labels"] = {"role": name}
+        namespace.apply(pod)
+    for name in ("friend", "foreign"):
+        namespace.wait(f"pod/{name}", "condition=Ready")
+
+
+def policy(name: str, ingress: list[Object]) -> Object:
+    """For the pod `server`."""
+    spec = {"podSelector": {"matchLabels": {"role": "server"}}, "policyTypes": ["Ingress"], "ingress": ingress}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec}
+
+
+def address(namespace: Namespace, pod: str) -> str:
+    return str(namespace.get(f"pod/{pod}")["status"]["podIP"])
+
+
+def connect(namespace: Namespace, pod: str, host: str, port: int, wanted: str, seconds: int = 15) -> str:
+    """Whether a port is open, closed or blocked to a pod, as soon as that is as wanted, or after this time."""
+    asked = ("python", "-c", CONNECT, host, str(port), wanted, str(seconds))
+    return namespace.kubectl("exec", pod, "--", *asked).strip()
