@@ -11,12 +11,11 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from e2e.history import History, says_as_desired
+from e2e.history import Object as Object
 from e2e.kind.cluster import Cluster
 from e2e.kind.progress import KindError
-
-Object = dict[str, Any]
 
 OWN_KINDS = "serviceaccounts,secrets,services,deployments,statefulsets,replicasets,pods"
 """Of which a service consists in a cluster."""
@@ -24,20 +23,28 @@ OWN_KINDS = "serviceaccounts,secrets,services,deployments,statefulsets,replicase
 
 @contextlib.contextmanager
 def restricted_namespace(cluster: Cluster) -> Iterator["Namespace"]:
-    """A new namespace, which takes no pod that is not restricted; nothing of it is waited for."""
+    """A new namespace, which takes no pod that is not restricted; nothing of it is waited for at the end.
+
+    AssertionError at the end if a status in it ran ahead of the facts.
+    """
     name = f"test-{uuid.uuid4().hex[:8]}"
     cluster.kubectl("create", "namespace", name)
     cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    history = History(cluster, name)
     try:
-        yield Namespace(cluster, name)
+        yield Namespace(cluster, name, history)
+        history.check()
     finally:
-        cluster.kubectl("delete", "namespace", name, "--wait=false")
+        history.close()
+        cluster.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
 
 @dataclass(frozen=True)
 class Namespace:
     cluster: Cluster
     name: str
+    history: History | None = None
+    """None: nothing is recorded, because the namespace is not a test's own."""
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         return self.cluster.kubectl("--namespace", self.name, *arguments, stdin=stdin)
@@ -66,20 +73,24 @@ class Namespace:
             raise
 
     def wait_for_ranks(self, service: str, count: int, seconds: int = 120) -> None:
-        """Until this many engines are ready, no other is there, and nothing is under way."""
+        """Until this many engines are ready, no other is there, and nothing is under way.
+
+        AssertionError if the status said so before it was true.
+        """
 
         def settled(seen: Mapping[str, Object]) -> bool:
             resource = seen[service]
             status = resource.get("status", {})
-            newest = status.get("observedGeneration") == resource["metadata"]["generation"]
             reasons = {entry["reason"] for entry in status.get("conditions", ())}
             return (
-                newest
+                says_as_desired(resource)
                 and reasons == {"AsDesired"}
                 and (status["engines"]["summary"], status["replicas"]) == (f"{count}/{count}", count)
             )
 
         self.until(f"kvs/{service}", settled, seconds)
+        if self.history is not None:
+            self.history.check()
 
     def until(self, what: str, holds: Callable[[Mapping[str, Object]], bool], seconds: int = 60) -> None:
         """Watch objects of one kind, all or one by `kind/name`, until `holds` is true of those there are, by name.
