@@ -1,0 +1,92 @@
+"""The client of the load: it repeats nothing, and describes what failed."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CLIENT = Path(__file__).parents[2] / "e2e" / "requests_client.py"
+
+
+class Service(ThreadingHTTPServer):
+    """Answers with the statuses of `script` in turn, then with 200; None closes the connection instead."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.script: list[int | None] = []
+        self.asked = 0
+        self.connections = 0
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Service
+
+    def setup(self) -> None:
+        super().setup()
+        with self.server.lock:
+            self.server.connections += 1
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        with self.server.lock:
+            self.server.asked += 1
+            status = self.server.script.pop(0) if self.server.script else 200
+        if status is None:
+            self.close_connection = True
+            return
+        body = b'{"choices": []}' if status == 200 else b"no engine is ready"
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def requests(url: str, count: int, workers: int) -> dict[str, Any]:
+    options = ("--workers", str(workers), "--max-requests", str(count), "--linger", "60")
+    command = (sys.executable, str(CLIENT), url, "demo", *options)
+    done = subprocess.run(command, input="", capture_output=True, text=True, check=True)
+    started, report = done.stdout.splitlines()
+    assert started == "started"
+    found: dict[str, Any] = json.loads(report)
+    return found
+
+
+def test_client_counts_every_failure_and_repeats_nothing(service: Service) -> None:
+    service.script = [200, 503, None]
+    report = requests(service.url, 4, workers=1)
+    assert (report["sent"], report["failed"], service.asked) == (4, 2, 4)
+    refused, dropped = report["failures"]
+    assert (refused["status"], refused["error"]) == (503, "no engine is ready")
+    assert (dropped["status"], dropped["kept"]) == (None, False)
+    assert dropped["error"].startswith("RemoteDisconnected")
+
+
+def test_client_keeps_connections_in_half_of_its_workers(service: Service) -> None:
+    report = requests(service.url, 8, workers=2)
+    assert (report["sent"], report["failed"]) == (8, 0)
+    assert service.connections == 4 + 1
