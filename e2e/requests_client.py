@@ -22,7 +22,8 @@ PAUSE_SECONDS = 0.1
 """Between two requests of a worker: the load is steady, and leaves the machine to those who are tested."""
 TIMEOUT_SECONDS = 60.0
 MAX_DESCRIBED = 20
-HEADERS = {"Content-Type": "application/json"}
+HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer sk-load"}
+"""The key is that of mutable_fields.KEY; a service without keys ignores it."""
 
 
 class Report:

@@ -1,0 +1,27 @@
+"""The fields that the test of changes under load takes from the CRD."""
+
+import pytest
+
+from e2e import mutable_fields, requests_client
+
+
+def test_every_mutable_field_has_a_value_or_a_reason() -> None:
+    assert set(mutable_fields.mutable_fields()) == set(mutable_fields.VALUES)
+
+
+def test_fields_that_a_rule_makes_immutable_are_left_out() -> None:
+    fields = mutable_fields.mutable_fields()
+    assert "engine.maxModelLen" in fields
+    assert not {"model.source", "engine.dtype", "engine.kvCache.blockSize", "operatorClass"} & set(fields)
+
+
+def test_changes_fail_for_a_field_without_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = dict(mutable_fields.VALUES)
+    del values["engine.maxNumSeqs"]
+    monkeypatch.setattr(mutable_fields, "VALUES", values)
+    with pytest.raises(AssertionError, match=r"engine\.maxNumSeqs"):
+        mutable_fields.changes()
+
+
+def test_the_client_of_the_load_sends_the_key_of_the_changed_service() -> None:
+    assert requests_client.HEADERS["Authorization"] == f"Bearer {mutable_fields.KEY}"
