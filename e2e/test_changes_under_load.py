@@ -1,17 +1,18 @@
 """Changes of a service while requests come in: not one of them fails.
 
-Each is made to the demo service with two ranks and to one as the CRD's defaults have it, one rank and one frontend.
+They are made to the demo service with two ranks, and with one, which is the default. Both have one frontend.
 Streams that outlive a drain, and pods that are killed, are another matter.
 """
 
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import pytest
 import yaml
 
-from e2e.in_cluster import Namespace, Object, is_ready
+from e2e.in_cluster import Namespace, Object, is_ready, restricted_namespace
 from e2e.installed import DEMO, schedulable
 from e2e.kind.cluster import Cluster
 from e2e.mutable_fields import KEY, PRIORITY, changes
@@ -49,11 +50,24 @@ data: {{COLOUR: red}}
 """What the changed fields name."""
 
 
-@pytest.fixture(params=[pytest.param(2, id="two ranks"), pytest.param(1, id="one rank")])
-def ranks(request: pytest.FixtureRequest) -> int:
-    """Of a service that has one frontend."""
-    count: int = request.param
-    return count
+@dataclass(frozen=True)
+class Served:
+    """The demo service with so many ranks, and one frontend."""
+
+    namespace: Namespace
+    ranks: int
+
+
+@pytest.fixture(scope="module")
+def two_ranks(installed: Cluster) -> Iterator[Served]:
+    with served(installed, 2) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def one_rank(installed: Cluster) -> Iterator[Served]:
+    with served(installed, 1) as found:
+        yield found
 
 
 @pytest.fixture
@@ -64,74 +78,98 @@ def classes(installed: Cluster) -> Iterator[None]:
     installed.kubectl("delete", "--filename", "-", stdin=CLASSES)
 
 
-def test_scale_up_and_down_fails_no_request(restricted: Namespace) -> None:
-    serve(restricted, 1)
-    with load(restricted, "demo"):
+def test_drain_of_a_node_fails_no_request_of_one_rank(one_rank: Served) -> None:
+    drain(one_rank)
+
+
+def test_scale_up_and_down_fails_no_request(one_rank: Served) -> None:
+    namespace = one_rank.namespace
+    with load(namespace, "demo"):
         for count in (3, 1):
-            restricted.kubectl("scale", "kvs/demo", f"--replicas={count}")
-            restricted.wait_for_ranks("demo", count, SETTLED_WITHIN)
+            namespace.kubectl("scale", "kvs/demo", f"--replicas={count}")
+            namespace.wait_for_ranks("demo", count, SETTLED_WITHIN)
 
 
-def test_roll_out_of_the_only_frontend_fails_no_request(restricted: Namespace) -> None:
-    serve(restricted, 1)
-    old = pods(restricted, "frontend")
-    with load(restricted, "demo"):
-        note = {"spec": {"frontend": {"pod": {"annotations": {"example.com/note": "changed"}}}}}
-        restricted.kubectl("patch", "kvs/demo", "--type=merge", "--patch", json.dumps(note))
-        restricted.wait_for_ranks("demo", 1, SETTLED_WITHIN)
-    assert not old.keys() & ready(pods(restricted, "frontend")).keys()
+def test_roll_out_of_the_only_frontend_fails_no_request(one_rank: Served) -> None:
+    old = ready(pods(one_rank, "frontend"))
+    with load(one_rank.namespace, "demo"):
+        change(one_rank, {"spec": {"frontend": {"pod": {"annotations": {"example.com/note": "rolled"}}}}})
+    assert not old.keys() & ready(pods(one_rank, "frontend")).keys()
 
 
-def test_change_of_every_mutable_field_fails_no_request(ranks: int, restricted: Namespace, classes: None) -> None:
-    serve(restricted, ranks)
-    restricted.apply(NEEDED)
-    with load(restricted, "demo"):
-        for patch in changes():
-            restricted.kubectl("patch", "kvs/demo", "--type=merge", "--patch", json.dumps(patch))
-            restricted.wait_for_ranks("demo", ranks, SETTLED_WITHIN)
+def test_change_of_each_field_fails_no_request_of_one_rank(one_rank: Served, classes: None) -> None:
+    change_each_field(one_rank)
 
 
-def test_drain_of_a_node_fails_no_request(ranks: int, restricted: Namespace) -> None:
-    """All pods of the service are on the node that is drained."""
-    cluster = restricted.cluster
-    if not cluster.can_load:
-        pytest.skip("nodes of a cluster that was given are not drained")
-    drained, other = schedulable(cluster)[:2]
-    with cordoned(cluster, other):
-        serve(restricted, ranks)
-    old = {**pods(restricted, "engine"), **pods(restricted, "frontend")}
-    assert {pod["spec"]["nodeName"] for pod in old.values()} == {drained}
-    with cordoned(cluster, drained):
-        with load(restricted, "demo", node=other):
-            options = ("--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={SETTLED_WITHIN}s")
-            cluster.kubectl("drain", drained, *options)
-            restricted.wait_for_ranks("demo", ranks, SETTLED_WITHIN)
-        moved = {**pods(restricted, "engine"), **pods(restricted, "frontend")}
-        assert {pod["spec"]["nodeName"] for pod in ready(moved).values()} == {other}
+def test_drain_of_a_node_fails_no_request_of_two_ranks(two_ranks: Served) -> None:
+    drain(two_ranks)
 
 
-def serve(namespace: Namespace, ranks: int) -> None:
-    """The demo service, with this many ranks."""
+def test_change_of_each_field_fails_no_request_of_two_ranks(two_ranks: Served, classes: None) -> None:
+    change_each_field(two_ranks)
+
+
+@contextlib.contextmanager
+def served(cluster: Cluster, ranks: int) -> Iterator[Served]:
+    """All pods are on the first node; the cluster of a user is taken as it is."""
     manifest = yaml.safe_load(DEMO.read_text())
     manifest["spec"]["engine"]["dataParallelSize"] = ranks
-    namespace.apply(manifest)
-    namespace.wait_for_ranks("demo", ranks)
+    others = schedulable(cluster)[1:] if cluster.can_load else []
+    with restricted_namespace(cluster) as namespace:
+        with cordoned(cluster, *others):
+            namespace.apply(manifest)
+            namespace.wait_for_ranks("demo", ranks)
+        yield Served(namespace, ranks)
 
 
-def pods(namespace: Namespace, component: str) -> dict[str, Object]:
-    """Of the demo service, by name."""
+def drain(service: Served) -> None:
+    """The node on which everything of the service is; the first thing that is done to it."""
+    namespace, cluster = service.namespace, service.namespace.cluster
+    if not cluster.can_load:
+        pytest.skip("nodes of a cluster that was given are not drained")
+    drained, other = schedulable(cluster)
+    assert nodes_of(service) == {drained}
+    with cordoned(cluster, drained):
+        with load(namespace, "demo", node=other):
+            options = ("--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={SETTLED_WITHIN}s")
+            cluster.kubectl("drain", drained, *options)
+            namespace.wait_for_ranks("demo", service.ranks, SETTLED_WITHIN)
+        assert nodes_of(service) == {other}
+
+
+def change_each_field(service: Served) -> None:
+    service.namespace.apply(NEEDED)
+    with load(service.namespace, "demo"):
+        for patch in changes():
+            change(service, patch)
+
+
+def change(service: Served, patch: Object) -> None:
+    """Comes back when the change is in force."""
+    service.namespace.kubectl("patch", "kvs/demo", "--type=merge", "--patch", json.dumps(patch))
+    service.namespace.wait_for_ranks("demo", service.ranks, SETTLED_WITHIN)
+
+
+def pods(service: Served, component: str) -> dict[str, Object]:
+    """By name."""
     selector = f"app.kubernetes.io/instance=demo,app.kubernetes.io/component={component}"
-    return {pod["metadata"]["name"]: pod for pod in namespace.get("pods", "--selector", selector)["items"]}
+    return {pod["metadata"]["name"]: pod for pod in service.namespace.get("pods", "--selector", selector)["items"]}
 
 
 def ready(found: Mapping[str, Object]) -> dict[str, Object]:
     return {name: pod for name, pod in found.items() if is_ready(pod)}
 
 
+def nodes_of(service: Served) -> set[str]:
+    """Where its ready pods are."""
+    found = ready({**pods(service, "engine"), **pods(service, "frontend")})
+    return {pod["spec"]["nodeName"] for pod in found.values()}
+
+
 @contextlib.contextmanager
-def cordoned(cluster: Cluster, node: str) -> Iterator[None]:
-    cluster.kubectl("cordon", node)
-    try:
+def cordoned(cluster: Cluster, *nodes: str) -> Iterator[None]:
+    with contextlib.ExitStack() as cleanup:
+        for node in nodes:
+            cleanup.callback(cluster.kubectl, "uncordon", node)
+            cluster.kubectl("cordon", node)
         yield
-    finally:
-        cluster.kubectl("uncordon", node)

@@ -1,11 +1,15 @@
-"""NetworkPolicies: the cluster enforces them, so that a test of them can fail."""
+"""NetworkPolicies: the cluster enforces them, so that a test of them can fail, and those of a service hold."""
+
+import json
 
 import pytest
 
-from e2e.in_cluster import Namespace, Object, idle_pod
-from e2e.installed import image_of_frontends
+from e2e.in_cluster import Namespace, Object, idle_pod, is_ready
+from e2e.installed import DEMO, OPERATOR, image_of_frontends
+from kvasir_contract.endpoints import HTTP_PORT, LINK_PORT, OPS_PORT
 
 WEB, OTHER = 8080, 8090
+FRIEND = {"podSelector": {"matchLabels": {"role": "friend"}}}
 SERVE = f"python -m http.server {OTHER} --directory /tmp & exec python -m http.server {WEB} --directory /tmp"
 CONNECT = """
 import socket, sys, time
@@ -56,7 +60,7 @@ def test_a_policy_that_denies_is_enforced_until_another_allows(clients: Namespac
     clients.apply(policy("deny", []))
     for pod in ("friend", "foreign"):
         assert connect(clients, pod, server, WEB, "blocked") == "blocked"
-    clients.apply(policy("allow", [{"from": [{"podSelector": {"matchLabels": {"role": "friend"}}}]}]))
+    clients.apply(policy("allow", [{"from": [FRIEND]}]))
     assert connect(clients, "friend", server, WEB, "open") == "open"
     assert connect(clients, "foreign", server, WEB, "blocked") == "blocked"
     clients.kubectl("delete", "networkpolicy", "deny", "allow")
@@ -85,6 +89,52 @@ def test_policies_select_pods_namespaces_addresses_and_ports(clients: Namespace,
     clients.apply(policy("rule", [{"from": [{"namespaceSelector": elsewhere}], "ports": web}]))
     assert connect(clients, "friend", server, WEB, "blocked") == "blocked"
     clients.wait("pod/server", "condition=Ready")  # the kubelet's probes come in
+
+
+def test_a_service_lets_in_requests_and_guards_its_inner_ports(clients: Namespace, system: Namespace) -> None:
+    """That it is ready shows that engines reach frontends."""
+    clients.apply(DEMO.read_text())
+    clients.wait_for_ranks("demo", 2)
+    frontend, engine = (parts(clients, component)[0] for component in ("frontend", "engine"))
+    assert connect(clients, "foreign", "demo", 80, "open") == "open"
+    assert connect(clients, "foreign", frontend, HTTP_PORT, "open") == "open"
+    assert connect(clients, "foreign", frontend, LINK_PORT, "blocked") == "blocked"
+    assert connect(clients, "foreign", frontend, OPS_PORT, "blocked") == "blocked"
+    assert connect(clients, "foreign", engine, OPS_PORT, "blocked") == "blocked"
+    for host in (frontend, engine):
+        assert connect(system, OPERATOR, host, OPS_PORT, "open") == "open"
+    change(clients, {"allowMetricsFrom": [FRIEND]})
+    assert connect(clients, "friend", engine, OPS_PORT, "open") == "open"
+    assert connect(clients, "friend", frontend, OPS_PORT, "open") == "open"
+    assert connect(clients, "friend", frontend, LINK_PORT, "blocked") == "blocked"
+    change(clients, {"policy": False})
+    for host, port in ((frontend, LINK_PORT), (frontend, OPS_PORT), (engine, OPS_PORT)):
+        assert connect(clients, "foreign", host, port, "open") == "open"
+
+
+def test_allow_from_narrows_who_may_send_requests(clients: Namespace) -> None:
+    clients.apply(DEMO.read_text())
+    clients.wait_for_ranks("demo", 2)
+    change(clients, {"allowFrom": [FRIEND]})
+    assert connect(clients, "foreign", "demo", 80, "blocked") == "blocked"
+    assert connect(clients, "friend", "demo", 80, "open") == "open"
+    clients.kubectl("delete", "pod", "demo-engine-0")  # its successor links as well
+    clients.wait_for_ranks("demo", 2)
+
+
+def change(namespace: Namespace, network: Object) -> None:
+    """Of the demo service; nothing rolls."""
+    before = sorted(parts(namespace, "frontend") + parts(namespace, "engine"))
+    namespace.kubectl("patch", "kvs/demo", "--type=merge", "--patch", json.dumps({"spec": {"network": network}}))
+    namespace.wait_for_ranks("demo", 2)
+    assert sorted(parts(namespace, "frontend") + parts(namespace, "engine")) == before
+
+
+def parts(namespace: Namespace, component: str) -> list[str]:
+    """The addresses of the ready pods of the demo service."""
+    selector = f"app.kubernetes.io/instance=demo,app.kubernetes.io/component={component}"
+    items = namespace.get("pods", "--selector", selector)["items"]
+    return [item["status"]["podIP"] for item in items if is_ready(item)]
 
 
 def make_clients(namespace: Namespace) -> None:
