@@ -63,6 +63,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "engine.maxModelLen": 512,
     "engine.maxNumSeqs": 32,
     "engine.maxNumBatchedTokens": 1024,
+    "engine.longPrefillTokenThreshold": 256,
     "engine.kvCache.memoryUtilization": NotHere("is a GPU's"),
     "engine.kvCache.memory": "96Mi",
     "engine.extraArgs": ["--log-level=debug"],
