@@ -25,7 +25,7 @@ from kvasir_operator.lease import LEASE_NAME, Lease, LeaseLostError
 from kvasir_operator.logs import setup_logging
 from kvasir_operator.metrics import Metrics
 from kvasir_operator.observe.cordons import Cordons
-from kvasir_operator.observe.observer import Key
+from kvasir_operator.observe.memory import Key
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.reconcile import Reconciler
 from kvasir_operator.server import Server

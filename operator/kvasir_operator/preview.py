@@ -17,8 +17,9 @@ from kvasir_contract.exits import ExitCode
 from kvasir_operator.cluster import Cluster, ClusterError
 from kvasir_operator.kinds import INFERENCE_SERVICE
 from kvasir_operator.observe.cordons import Cordons
+from kvasir_operator.observe.memory import Key, Memory
 from kvasir_operator.observe.observed import Object
-from kvasir_operator.observe.observer import Key, Memory, Observer
+from kvasir_operator.observe.observer import Observer
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.plan.applies import Apply
 from kvasir_operator.plan.plan import Plan, make_plan

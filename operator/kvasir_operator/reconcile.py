@@ -15,9 +15,10 @@ from kvasir_operator.cluster import Cluster, NotFoundError
 from kvasir_operator.events import NORMAL, WARNING, Events
 from kvasir_operator.kinds import INFERENCE_SERVICE, SECRET
 from kvasir_operator.observe.cordons import Cordons
+from kvasir_operator.observe.memory import Key, Memory
 from kvasir_operator.observe.objects import is_terminating
 from kvasir_operator.observe.observed import Object, Observed, Refusal
-from kvasir_operator.observe.observer import Key, Memory, Observer
+from kvasir_operator.observe.observer import Observer
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.plan.plan import TIME_FORMAT, Plan, make_plan
 from kvasir_operator.plan.status import Status, invalid_status, ready_condition

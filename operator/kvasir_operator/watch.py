@@ -13,8 +13,8 @@ from kvasir_contract.api import INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
 from kvasir_operator.cluster import Cluster
 from kvasir_operator.kinds import CHILDREN, INFERENCE_SERVICE, NODE, POD, Kind
 from kvasir_operator.observe.cordons import Cordons
+from kvasir_operator.observe.memory import Key
 from kvasir_operator.observe.objects import is_cordoned
-from kvasir_operator.observe.observer import Key
 
 WATCHED: Final = (*CHILDREN, POD)
 

@@ -6,12 +6,10 @@ may not be read (nodes in a namespaced installation) is left out, and the plan d
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from datetime import UTC, datetime
+from typing import Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.report import StatusReport
@@ -19,7 +17,6 @@ from kvasir_operator.cluster import Cluster, ClusterError, ConflictError, NotFou
 from kvasir_operator.kinds import (
     CHILDREN,
     DEPLOYMENT,
-    EVENT,
     NODE,
     POD,
     SECRET,
@@ -29,6 +26,7 @@ from kvasir_operator.kinds import (
 )
 from kvasir_operator.observe import objects
 from kvasir_operator.observe.cordons import Cordons
+from kvasir_operator.observe.memory import Key, Mark, Memory
 from kvasir_operator.observe.observed import (
     Child,
     ChildKey,
@@ -37,9 +35,9 @@ from kvasir_operator.observe.observed import (
     Observed,
     Ownership,
     Pod,
-    Refusal,
     Workload,
 )
+from kvasir_operator.observe.pod_events import PodEvents
 from kvasir_operator.observe.pod_state import pod_state
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.resources.children import child_keys, children_selector
@@ -48,45 +46,8 @@ from kvasir_operator.spec import InferenceService
 
 log = logging.getLogger(__name__)
 
-OVERDUE_SECONDS: Final = 3.0
-"""How long a pod may be missing, or wait for its volumes, before Events are read for the cause."""
-EVENT_MARGIN_SECONDS: Final = 60.0
-"""How much older than our first look at a missing pod the Event about it may be."""
 SECRET_INTERVAL_SECONDS: Final = 240.0
 """Between two checks whether the Secrets still exist, while no pod waits."""
-MAX_PODS_ASKED: Final = 4
-"""Pods of a service whose Events are read in one pass."""
-
-_NOT_CREATED: Final = re.compile(
-    r"create Pod \S+-(?P<ordinal>\d+) in StatefulSet \S+ failed error: (?P<why>.*)", re.DOTALL
-)
-_MOUNT_EVENTS: Final = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
-
-
-class Key(NamedTuple):
-    """Names an InferenceService."""
-
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-
-@dataclass
-class Memory:
-    """What is kept between the reconciles of one service. Without it a reconcile is right, and costs more."""
-
-    uid: str
-    refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
-    unchanged: dict[str, str] = field(default_factory=dict)
-    first_seen: dict[tuple[str, ...], float] = field(default_factory=dict)
-    """When a pod was first seen in its present state, and a rank first seen missing (monotonic)."""
-    link_secret: str = ""
-    secrets_checked: float = float("-inf")
-    link_secret_exists: bool | None = None
-    api_keys_exist: bool | None = None
-    status_written: float = float("-inf")
 
 
 class Observer:
@@ -101,6 +62,7 @@ class Observer:
     ) -> None:
         self._cluster = cluster
         self._reports = reports
+        self._events = PodEvents(cluster)
         self._cordons = cordons
         self._monotonic = monotonic
         self._now = now
@@ -116,7 +78,8 @@ class Observer:
         engines, frontends = _engine_pods(pods, stateful_set), _frontend_pods(pods, service)
         reports = await self._reports.of([*engines, *frontends])
         members = await self._members([*engines, *frontends], service, reports, memory)
-        link_secret = _link_secret(children, service) or memory.link_secret
+        # The newest first: the ServiceAccount that records it may not have been written yet.
+        link_secret = memory.link_secret or _link_secret(children, service)
         await self._check_secrets(service, link_secret, members, memory)
         return Observed(
             generation=resource["metadata"]["generation"],
@@ -126,7 +89,9 @@ class Observer:
             deployment=deployment,
             engines=tuple(member for member in members if member.pod.component == "engine"),
             frontends=tuple(member for member in members if member.pod.component == "frontend"),
-            not_created=await self._not_created(service, stateful_set, engines, memory),
+            not_created=await self._events.not_created(
+                service.namespace, stateful_set, engines, memory, self._monotonic(), self._now()
+            ),
             link_secret=link_secret,
             link_secret_exists=memory.link_secret_exists,
             api_keys_exist=memory.api_keys_exist,
@@ -170,8 +135,8 @@ class Observer:
         memory: Memory,
     ) -> list[Member]:
         lost = await self._lost_nodes([pod for pod in pods if not pod.ready and pod.uid not in reports])
-        failures = await self._mount_failures(pods, memory)
-        marks: set[tuple[str, ...]] = set()
+        failures = await self._events.mount_failures(pods, memory, self._monotonic())
+        marks: set[Mark] = set()
         members = []
         for pod in pods:
             state = pod_state(
@@ -181,17 +146,11 @@ class Observer:
                 lost_node=lost.get(pod.node, ""),
                 mount_failure=failures.get(pod.uid, ""),
             )
-            mark: tuple[str, ...] = (pod.uid, state.phase, "leaving" if pod.terminating else "")
+            mark: Mark = (pod.uid, state.phase, "leaving" if pod.terminating else "")
             marks.add(mark)
-            members.append(Member(pod, state, self._since(memory, mark)))
-        for mark in [mark for mark in memory.first_seen if mark[0] != _MISSING and mark not in marks]:
-            del memory.first_seen[mark]
+            members.append(Member(pod, state, memory.since(mark, self._monotonic())))
+        memory.forget_but(marks, of_missing=False)
         return members
-
-    def _since(self, memory: Memory, mark: tuple[str, ...]) -> float:
-        """Seconds since this was first seen, by this process's clock."""
-        now = self._monotonic()
-        return now - memory.first_seen.setdefault(mark, now)
 
     async def _lost_nodes(self, suspects: Sequence[Pod]) -> Mapping[str, str]:
         """By name, what is wrong with the nodes of pods that do not answer."""
@@ -218,62 +177,6 @@ class Observer:
             except ClusterError as error:
                 log.debug("node %s cannot be read: %s", name, error)
         return frozenset(cordoned)
-
-    # -------------------------------------------------------------------------------------------------- Events
-
-    async def _mount_failures(self, pods: Sequence[Pod], memory: Memory) -> Mapping[str, str]:
-        """By UID, why volumes of pods that wait for their container cannot be mounted: only Events say it."""
-        waiting = [
-            pod
-            for pod in pods
-            if pod.scheduled
-            and not pod.terminating
-            and not pod.has_ended
-            and pod.container.state in ("", "waiting")
-            and pod.container.waiting_reason in ("", "ContainerCreating", "PodInitializing")
-            and any(
-                mark[0] == pod.uid and mark[1] == Phase.PULLING and self._monotonic() - since >= OVERDUE_SECONDS
-                for mark, since in memory.first_seen.items()
-            )
-        ]
-        failures = {}
-        for pod in waiting[:MAX_PODS_ASKED]:
-            events = await self._events(pod.namespace, f"involvedObject.uid={pod.uid}")
-            for event in events:
-                if event.get("reason") in _MOUNT_EVENTS:
-                    failures[pod.uid] = event.get("message", "")
-        return failures
-
-    async def _not_created(
-        self, service: InferenceService, stateful_set: Workload | None, pods: Sequence[Pod], memory: Memory
-    ) -> Mapping[int, str]:
-        """By rank, why the StatefulSet's controller cannot create its pod: a quota or a policy, named in Events."""
-        there = {pod.rank for pod in pods}
-        wanted = range(stateful_set.replicas) if stateful_set is not None else range(0)
-        missing = [rank for rank in wanted if rank not in there]
-        marks = {(_MISSING, str(rank)) for rank in missing}
-        for mark in [mark for mark in memory.first_seen if mark[0] == _MISSING and mark not in marks]:
-            del memory.first_seen[mark]
-        longest = max((self._since(memory, mark) for mark in marks), default=0.0)
-        if longest < OVERDUE_SECONDS or stateful_set is None:
-            return {}
-        since = self._now() - timedelta(seconds=longest + EVENT_MARGIN_SECONDS)
-        stamp = since.strftime("%Y-%m-%dT%H:%M:%S")
-        refused = {}
-        fields = f"involvedObject.uid={stateful_set.uid},reason=FailedCreate"
-        for event in await self._events(service.namespace, fields):
-            match = _NOT_CREATED.search(event.get("message", ""))
-            if match and int(match["ordinal"]) in missing and objects.event_time(event) >= stamp:
-                refused[int(match["ordinal"])] = match["why"]
-        return refused
-
-    async def _events(self, namespace: str, fields: str) -> list[Object]:
-        """In the order in which they happened; none if they may not be read."""
-        try:
-            return sorted(await self._cluster.list(EVENT, namespace, fields=fields), key=objects.event_time)
-        except ClusterError as error:
-            log.debug("events of %s cannot be read: %s", fields, error)
-            return []
 
     # ------------------------------------------------------------------------------------------------- Secrets
 
@@ -307,9 +210,6 @@ class Observer:
             log.debug("whether %s %s exists cannot be asked: %s", kind.kind, name, error)
             return None
         return False
-
-
-_MISSING: Final = "missing"
 
 
 def _workload(children: Mapping[ChildKey, Child], key: ChildKey) -> Workload | None:

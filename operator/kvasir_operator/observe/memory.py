@@ -1,0 +1,44 @@
+"""What is kept between the reconciles of one service. Without it a reconcile is right, and costs more requests."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kvasir_operator.observe.observed import ChildKey, Refusal
+
+Mark = tuple[str, ...]
+"""Of a pod: its UID, its phase and whether it is leaving. Of a missing rank: MISSING and the rank."""
+MISSING: Final = "missing"
+
+
+class Key(NamedTuple):
+    """Names an InferenceService."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass
+class Memory:
+    uid: str
+    refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
+    unchanged: dict[str, str] = field(default_factory=dict)
+    first_seen: dict[tuple[str, ...], float] = field(default_factory=dict)
+    """When a pod was first seen in its present state, and a rank first seen missing (monotonic)."""
+    link_secret: str = ""
+    secrets_checked: float = float("-inf")
+    link_secret_exists: bool | None = None
+    api_keys_exist: bool | None = None
+    status_written: float = float("-inf")
+
+    def since(self, mark: Mark, now: float) -> float:
+        """Return the seconds since something was first seen, by this process's clock; it is remembered."""
+        return now - self.first_seen.setdefault(mark, now)
+
+    def forget_but(self, marks: Collection[Mark], *, of_missing: bool) -> None:
+        """Drop the marks of what is no longer so: of missing ranks, or of pods."""
+        for mark in [mark for mark in self.first_seen if (mark[0] == MISSING) is of_missing and mark not in marks]:
+            del self.first_seen[mark]

@@ -1,0 +1,103 @@
+"""Events about pods that are missing or cannot start: only they say why. They are read while something waits."""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+from kvasir_contract.phases import Phase
+from kvasir_operator.cluster import Cluster, ClusterError
+from kvasir_operator.kinds import EVENT
+from kvasir_operator.observe import objects
+from kvasir_operator.observe.memory import MISSING, Memory
+from kvasir_operator.observe.observed import Object, Pod, Workload
+
+log = logging.getLogger(__name__)
+
+OVERDUE_SECONDS: Final = 3.0
+"""How long a pod may be missing, or wait for its volumes, before Events are read for the cause."""
+EVENT_MARGIN_SECONDS: Final = 60.0
+"""How much older than the first look at a missing pod the Event about it may be."""
+MAX_PODS_ASKED: Final = 4
+"""Pods of a service whose Events are read in one pass."""
+
+_NOT_CREATED: Final = re.compile(
+    r"create Pod \S+-(?P<ordinal>\d+) in StatefulSet \S+ failed error: (?P<why>.*)", re.DOTALL
+)
+"""The StatefulSet controller's message: Kubernetes has no field for the cause."""
+_MOUNT_EVENTS: Final = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
+
+
+class PodEvents:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def mount_failures(self, pods: Sequence[Pod], memory: Memory, now: float) -> Mapping[str, str]:
+        """Return by UID why the volumes of pods that wait for their container cannot be mounted. `now`:
+        monotonic."""
+        waiting = [
+            pod for pod in pods if _waits_for_volumes(pod) and _pulls_for(pod, memory, now) >= OVERDUE_SECONDS
+        ]
+        failures = {}
+        for pod in waiting[:MAX_PODS_ASKED]:
+            for event in await self._read(pod.namespace, f"involvedObject.uid={pod.uid}"):
+                if event.get("reason") in _MOUNT_EVENTS:
+                    failures[pod.uid] = str(event.get("message", ""))
+        return failures
+
+    async def not_created(
+        self,
+        namespace: str,
+        stateful_set: Workload | None,
+        pods: Sequence[Pod],
+        memory: Memory,
+        now: float,
+        clock: datetime,
+    ) -> Mapping[int, str]:
+        """Return by rank why the StatefulSet's controller cannot create its pod: a quota or a policy.
+
+        `now` is monotonic, `clock` the time of day.
+        """
+        there = {pod.rank for pod in pods}
+        wanted = range(stateful_set.replicas) if stateful_set is not None else range(0)
+        missing = [rank for rank in wanted if rank not in there]
+        marks = {(MISSING, str(rank)) for rank in missing}
+        memory.forget_but(marks, of_missing=True)
+        longest = max((memory.since(mark, now) for mark in marks), default=0.0)
+        if longest < OVERDUE_SECONDS or stateful_set is None:
+            return {}
+        since = (clock - timedelta(seconds=longest + EVENT_MARGIN_SECONDS)).strftime("%Y-%m-%dT%H:%M:%S")
+        refused = {}
+        for event in await self._read(namespace, f"involvedObject.uid={stateful_set.uid},reason=FailedCreate"):
+            match = _NOT_CREATED.search(event.get("message", ""))
+            if match and int(match["ordinal"]) in missing and objects.event_time(event) >= since:
+                refused[int(match["ordinal"])] = match["why"]
+        return refused
+
+    async def _read(self, namespace: str, fields: str) -> list[Object]:
+        """In the order in which they happened; none if they may not be read."""
+        try:
+            return sorted(await self._cluster.list(EVENT, namespace, fields=fields), key=objects.event_time)
+        except ClusterError as error:
+            log.debug("events of %s cannot be read: %s", fields, error)
+            return []
+
+
+def _waits_for_volumes(pod: Pod) -> bool:
+    """Whether the pod has a node and its container is not there yet, for no reason of its own."""
+    container = pod.container
+    return (
+        bool(pod.scheduled)
+        and not pod.terminating
+        and not pod.has_ended
+        and container.state in ("", "waiting")
+        and container.waiting_reason in ("", "ContainerCreating", "PodInitializing")
+    )
+
+
+def _pulls_for(pod: Pod, memory: Memory, now: float) -> float:
+    """Seconds for which the pod has been seen in phase Pulling."""
+    return max(
+        (now - seen for mark, seen in memory.first_seen.items() if mark[:2] == (pod.uid, Phase.PULLING)), default=0
+    )
