@@ -1,11 +1,17 @@
-"""The keys that clients may send as bearer tokens: from --api-key, and from --api-key-dir as its files change."""
+"""The keys that clients may send as bearer tokens: from --api-key, and from --api-key-dir as its files change.
+
+Once keys are demanded, no state of the directory opens the service: without a usable key every request is refused,
+and the frontend is unready until the directory has one again.
+"""
 
 import hashlib
 import hmac
 import logging
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import ServerConfig
@@ -14,19 +20,24 @@ log = logging.getLogger(__name__)
 
 CHECK_INTERVAL = 1.0
 """Seconds between two looks at the directory."""
+MAX_KEY_BYTES: Final = 64 * 1024
 
 _Stamp = tuple[tuple[str, int, int, int], ...]
 
 
 class ApiKeys:
-    """Kept as digests, so that a comparison takes the same time whatever the key's length."""
+    """Kept as digests, so that a comparison takes the same time whatever the key's length. Any thread may ask."""
 
     def __init__(self, config: ServerConfig) -> None:
+        """Raises ConfigError if the directory cannot be read."""
         self._given = _digests(config.api_key)
         self._directory = Path(config.api_key_dir) if config.api_key_dir else None
         self._mounted: list[bytes] = []
+        self._fault = ""
+        """Why no key of the directory can be used."""
         self._stamp: _Stamp | None = None
         self._checked = 0.0
+        self._lock = threading.Lock()
         if self._directory is None:
             return
         try:
@@ -38,6 +49,12 @@ class ApiKeys:
     def needed(self) -> bool:
         return bool(self._given) or self._directory is not None
 
+    @property
+    def problem(self) -> str | None:
+        """Return why keys are needed and none can be used."""
+        self._refresh()
+        return None if self._given or self._mounted else self._fault or None
+
     def accept(self, key: bytes) -> bool:
         """Compares with every key, always."""
         self._refresh()
@@ -48,14 +65,18 @@ class ApiKeys:
         return found
 
     def _refresh(self) -> None:
-        now = time.monotonic()
-        if self._directory is None or now - self._checked < CHECK_INTERVAL:
+        if self._directory is None:
             return
-        try:
-            self._read(self._directory)
-        except OSError as error:  # a mount in the middle of its update: the keys known stay
-            log.warning("--api-key-dir %s cannot be read (%s): its last keys stay", self._directory, error.strerror)
-            self._checked = now
+        with self._lock:
+            if time.monotonic() - self._checked < CHECK_INTERVAL:
+                return
+            try:
+                self._read(self._directory)
+            except OSError as error:
+                if self._directory.is_dir():  # a file vanished in the middle of an update: the next look finds it
+                    log.warning("%s cannot be read (%s): its last keys stay", self._directory, error.strerror)
+                else:
+                    self._take((), [], [f"--api-key-dir {self._directory} does not exist any more"])
 
     def _read(self, directory: Path) -> None:
         """Take the files' contents as keys if any changed; names with a dot are a mounted Secret's bookkeeping."""
@@ -67,13 +88,42 @@ class ApiKeys:
         )
         if stamp == self._stamp:
             return
-        keys = [path.read_text(encoding="utf-8", errors="replace").strip() for path in files]
-        self._mounted = _digests(key for key in keys if key)
-        self._stamp = stamp
-        if self._mounted:
-            log.info("%d API keys read from %s", len(self._mounted), directory)
-        else:
-            log.warning("no API key in %s: every request will be refused", directory)
+        keys, faults = [], []
+        for path in files:
+            try:
+                keys.append(_key_in(path))
+            except ValueError as error:
+                faults.append(f"{path} {error}")
+        self._take(stamp, keys, faults)
+
+    def _take(self, stamp: _Stamp, keys: list[str], faults: list[str]) -> None:
+        """From now on these are the keys of the directory."""
+        if not keys and not faults:
+            faults = [f"--api-key-dir {self._directory} holds no key file"]
+        fault = "" if keys else f"no API key can be used: {faults[0]}; write a key into a file there"
+        if keys:
+            log.info("%d API keys read from %s", len(keys), self._directory)
+        if fault != self._fault or keys:
+            for text in faults:
+                log.warning("%s", text)
+        self._stamp, self._mounted, self._fault = stamp, _digests(keys), fault
+
+
+def _key_in(path: Path) -> str:
+    """Return the key in a file. Raises ValueError if it does not hold one, OSError if it cannot be read."""
+    with path.open("rb") as file:
+        content = file.read(MAX_KEY_BYTES + 1)
+    if len(content) > MAX_KEY_BYTES:
+        raise ValueError(f"is larger than {MAX_KEY_BYTES} bytes")
+    try:
+        key = content.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise ValueError("is not UTF-8 text") from None
+    if not key:
+        raise ValueError("is empty")
+    if not key.isprintable():
+        raise ValueError("holds line breaks or control characters, so it is not one key")
+    return key
 
 
 def _digests(keys: Iterable[str]) -> list[bytes]:

@@ -51,6 +51,8 @@ class Service:
         """Why new requests should go elsewhere; None when they are welcome."""
         if self.stopping:
             return "the server is shutting down"
+        if (problem := self.keys.problem) is not None:
+            return problem
         # Engines that vanish later do not make a frontend unready: another one would have no engines either.
         if not self.llm.ever_ready:
             return "no engine has been ready yet"

@@ -9,6 +9,7 @@ from typing import Final
 
 from kvasir.frontend.service import Service
 from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
 from kvasir_contract.report import StatusReport
 
 STARTUP_LIMIT_SECONDS: Final = 900.0
@@ -53,7 +54,10 @@ class FrontendStatus:
             return StatusReport(Phase.STARTING, message)
         phase = Phase.STARTING if message else Phase.READY
         return StatusReport(
-            Phase.DRAINING if service.stopping else phase, message, live_requests=service.llm.live_requests
+            phase=Phase.DRAINING if service.stopping else phase,
+            message=message,
+            reason=None if service.keys.problem is None else Reason.INVALID_SPEC,
+            live_requests=service.llm.live_requests,
         )
 
     def metrics(self) -> bytes:

@@ -1,6 +1,7 @@
 """API keys, given as an option or mounted as files."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -10,6 +11,9 @@ from kvasir.config.options import ConfigError
 from kvasir.config.settings import ServerConfig
 from kvasir.frontend import auth
 from kvasir.frontend.auth import ApiKeys
+from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
+from kvasir_contract.report import StatusReport
 from runtime.frontend.harness import running_frontend
 
 OPEN = ("/health/live", "/health/ready", "/health", "/metrics", "/version")
@@ -76,20 +80,95 @@ def test_a_mounted_secret_is_swapped_by_its_symlink(tmp_path: Path, monkeypatch:
 def test_known_keys_stay_while_the_directory_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refuse(self: Path) -> Iterator[Path]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(auth, "CHECK_INTERVAL", 0.0)
+    (tmp_path / "key").write_text("one")
+    keys = ApiKeys(ServerConfig(api_key_dir=str(tmp_path)))
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert keys.accept(b"one")
+    assert keys.problem is None
+
+
+SPOILT = {
+    "empty": (b"", "is empty"),
+    "blank": (b" \n\t\n", "is empty"),
+    "binary": (b"\x89PNG\xff\xfe", "is not UTF-8 text"),
+    "nul": (b"one\0two", "holds line breaks or control characters"),
+    "lines": (b"one\ntwo\n", "holds line breaks or control characters"),
+    "large": (b"x" * (64 * 1024 + 1), "is larger than 65536 bytes"),
+}
+
+
+@pytest.mark.parametrize(("content", "says"), SPOILT.values(), ids=SPOILT)
+def test_file_that_is_not_a_key_accepts_nobody(
+    content: bytes, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "CHECK_INTERVAL", 0.0)
+    (tmp_path / "key").write_bytes(content)
+    keys = ApiKeys(ServerConfig(api_key_dir=str(tmp_path)))
+    assert keys.needed
+    for guess in (b"", content, content.strip(), content.splitlines()[0] if content else b"", b"one"):
+        assert not keys.accept(guess)
+    assert keys.problem is not None
+    assert f"{tmp_path}/key {says}" in keys.problem
+    (tmp_path / "other").write_text("good")
+    assert keys.accept(b"good"), "a spoilt file next to a good one does no harm"
+    assert keys.problem is None
+
+
+def test_directory_without_keys_is_a_problem_until_it_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(auth, "CHECK_INTERVAL", 0.0)
     folder = tmp_path / "keys"
     folder.mkdir()
-    (folder / "key").write_text("one")
     keys = ApiKeys(ServerConfig(api_key_dir=str(folder)))
-    folder.rename(tmp_path / "gone")
-    assert keys.accept(b"one")
+    for state in ("at the start", "emptied", "deleted"):
+        assert keys.needed, state
+        assert not keys.accept(b""), state
+        assert not keys.accept(b"one"), state
+        assert keys.problem is not None, state
+        assert f"--api-key-dir {folder}" in keys.problem, state
+        folder.mkdir(exist_ok=True)
+        (folder / "key").write_text("one")
+        assert keys.problem is None, state
+        assert keys.accept(b"one"), state
+        (folder / "key").unlink()
+        if state == "emptied":
+            folder.rmdir()
+    keys.accept(b"one")
+    caplog.clear()
+    keys.accept(b"one")
+    assert not caplog.messages, "said once, not with each request"
 
 
-def test_an_empty_directory_accepts_nobody_and_blank_files_are_no_keys(tmp_path: Path) -> None:
-    (tmp_path / "blank").write_text("\n")
-    keys = ApiKeys(ServerConfig(api_key_dir=str(tmp_path)))
-    assert keys.needed
-    assert not keys.accept(b"")
+def test_given_keys_serve_without_the_directorys(tmp_path: Path) -> None:
+    keys = ApiKeys(ServerConfig(api_key=("given",), api_key_dir=str(tmp_path)))
+    assert keys.problem is None
+    assert keys.accept(b"given")
+
+
+async def test_frontend_without_a_usable_key_is_unready_and_recovers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "CHECK_INTERVAL", 0.0)
+    (tmp_path / "key").write_bytes(b"")
+    async with running_frontend(api_key_dir=str(tmp_path)) as frontend, frontend.http() as client:
+        unready = await client.get("/health/ready")
+        assert unready.status_code == 503
+        assert f"{tmp_path}/key is empty" in unready.json()["reason"]
+        report = frontend.status.report()
+        assert (report.phase, report.reason) == (Phase.STARTING, Reason.INVALID_SPEC)
+        assert f"{tmp_path}/key is empty" in report.message
+        assert _error(await client.get("/v1/models"))[0] == 401
+        assert _error(await client.get("/v1/models", headers={"authorization": "Bearer x"}))[0] == 401
+        (tmp_path / "key").write_text("mended")
+        assert (await client.get("/health/ready")).status_code == 200
+        assert frontend.status.report() == StatusReport(Phase.READY)
+        accepted = await client.get("/v1/models", headers={"authorization": "Bearer mended"})
+        assert accepted.status_code == 200
 
 
 def test_a_missing_directory_is_told_at_the_start(tmp_path: Path) -> None:
