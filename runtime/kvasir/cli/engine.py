@@ -17,7 +17,7 @@ from kvasir.config.settings import (
     SchedulerConfig,
     TraceConfig,
 )
-from kvasir.config.variables import unknown_variables
+from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
 from kvasir.observability.logging import setup_logging
 
 
@@ -58,6 +58,7 @@ def config_of(args: argparse.Namespace) -> EngineConfig:
 
 
 def run(args: argparse.Namespace) -> int:
+    refuse_unmanaged_variables()
     config = config_of(args)
     if not config.link.link:
         raise ConfigError(

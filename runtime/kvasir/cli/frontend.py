@@ -6,7 +6,7 @@ import logging
 from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, OpsConfig, ProcessConfig, ServerConfig
-from kvasir.config.variables import unknown_variables
+from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
 from kvasir.observability.logging import setup_logging
 from kvasir_contract.endpoints import LINK_PORT
 
@@ -39,6 +39,7 @@ def config_of(args: argparse.Namespace) -> FrontendConfig:
 
 
 def run(args: argparse.Namespace) -> int:
+    refuse_unmanaged_variables()
     config = config_of(args)
     if len(config.link.link) != 1:
         raise ConfigError(

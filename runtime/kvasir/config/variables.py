@@ -1,4 +1,4 @@
-"""Variables of the environment that look like settings of Kvasir and are none: slips of the pen, told as a warning.
+"""Variables of the environment that look like settings of Kvasir: slips of the pen, and those a pod may not have.
 
 Called by the commands that read settings from the environment.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final, get_type_hints
 
 from kvasir.config.advice import closest
-from kvasir.config.options import names_of, variable_of
+from kvasir.config.options import ConfigError, names_of, variable_of
 from kvasir.config.settings import EngineConfig, FrontendConfig
 from kvasir_contract.environment import MANAGED_VARIABLES, PREFIX
 from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
@@ -29,6 +29,19 @@ _OF_A_SERVICE = re.compile(
 )
 """What Kubernetes tells pods of a Service whose name begins with kvasir; so does a name_PORT with a URL in it."""
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")
+
+
+def refuse_unmanaged_variables(environ: Mapping[str, str] = os.environ) -> None:
+    """Raises ConfigError for a setting that the operator's pod template did not make."""
+    managed = environ.get(MANAGED_VARIABLES)
+    if managed is None:
+        return
+    allowed = {MANAGED_VARIABLES, *managed.split(",")}
+    if others := sorted(name for name in environ if name.startswith(PREFIX) and name not in allowed):
+        raise ConfigError(
+            f"{', '.join(others)}: in a pod, options are set by fields of the InferenceService and by extraArgs; "
+            "take KVASIR_ variables out of the Secret or ConfigMap that envFrom names"
+        )
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:

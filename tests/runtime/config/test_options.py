@@ -19,7 +19,7 @@ from kvasir.config.options import (
     to_args,
 )
 from kvasir.config.settings import LinkConfig, SchedulerConfig, ServerConfig
-from kvasir.config.variables import KNOWN, unknown_variables
+from kvasir.config.variables import KNOWN, refuse_unmanaged_variables, unknown_variables
 from kvasir_contract.units import parse_duration
 
 
@@ -196,3 +196,26 @@ def test_a_misspelt_variable_is_told_and_what_kubernetes_sets_is_not() -> None:
         "KVASIR_OPS_PROT is no setting of Kvasir and has no effect (did you mean KVASIR_OPS_PORT?)",
         "KVASIR_XYZ is no setting of Kvasir and has no effect",
     ]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"KVASIR_MAX_NUM_SEQS": "3"},
+        {"KVASIR_MANAGED_VARIABLES": "", "HF_TOKEN": "t"},
+        {"KVASIR_MANAGED_VARIABLES": "KVASIR_HOST,KVASIR_LINK", "KVASIR_HOST": "*", "KVASIR_LINK": "tcp://*:1"},
+        {"KVASIR_MANAGED_VARIABLES": "KVASIR_HOST,KVASIR_MANAGED_VARIABLES"},
+    ],
+)
+def test_variables_of_the_template_are_accepted(environ: dict[str, str]) -> None:
+    refuse_unmanaged_variables(environ)
+
+
+@pytest.mark.parametrize(
+    ("managed", "names"), [("", "KVASIR_API_KEY, KVASIR_HOST"), ("KVASIR_HOST", "KVASIR_API_KEY")]
+)
+def test_variables_beside_the_templates_are_refused(managed: str, names: str) -> None:
+    environ = {"KVASIR_MANAGED_VARIABLES": managed, "KVASIR_HOST": "*", "KVASIR_API_KEY": "", "PATH": "/bin"}
+    with pytest.raises(ConfigError, match=f"^{names}: in a pod, options are set by"):
+        refuse_unmanaged_variables(environ)

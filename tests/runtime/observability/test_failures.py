@@ -93,6 +93,20 @@ def test_process_reports_its_failure_last(argv: list[str], reason: Reason, says:
     assert len(done.stderr.splitlines()) > 1, "people read a sentence, not JSON"
 
 
+@pytest.mark.parametrize("command", ["engine", "frontend"])
+def test_process_refuses_variables_beside_the_templates(command: str) -> None:
+    env = {
+        "KVASIR_MANAGED_VARIABLES": "KVASIR_LINK",
+        "KVASIR_LINK": "ipc:///tmp/kvasir-unused",
+        "KVASIR_DTYPE": "x",
+    }
+    done = run([command, "demo://"], env)
+    assert done.returncode == ExitCode.USER_ERROR
+    failure = find_failure(done.stderr)
+    assert failure is not None
+    assert (failure.reason, failure.message.partition(":")[0]) == (Reason.INVALID_SPEC, "KVASIR_DTYPE")
+
+
 def test_other_commands_report_no_failure() -> None:
     for argv in (["up", "/no/such.yaml"], ["serve", "/no/such"], ["bench", "startup", "/no/such"], ["chat", "--x"]):
         done = run(argv, {})
