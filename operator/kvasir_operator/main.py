@@ -18,6 +18,8 @@ from prometheus_client import CollectorRegistry
 
 from kvasir_contract.api import KIND
 from kvasir_contract.exits import ExitCode
+from kvasir_contract.failure import Failure, report_failure
+from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster import Cluster, ClusterError, NotFoundError
 from kvasir_operator.events import Events
 from kvasir_operator.kinds import INFERENCE_SERVICE
@@ -45,7 +47,26 @@ _STUCK: Final = 3.0
 def main(arguments: Sequence[str]) -> int:
     settings = parse_settings(arguments)
     setup_logging(settings.log_level, settings.log_format)
-    return asyncio.run(Operator(settings).run())
+    try:
+        asyncio.run(Operator(settings).run())
+    except OperatorError as error:
+        log.error("%s", error)
+        reason = Reason.INVALID_SPEC if error.code == ExitCode.USER_ERROR else Reason.CRASH_LOOPING
+        report_failure(Failure(reason, str(error)))
+        return error.code
+    except Exception as error:
+        log.exception("the operator failed")
+        report_failure(Failure(Reason.CRASH_LOOPING, f"{type(error).__name__}: {error}"))
+        return ExitCode.FAILED
+    return ExitCode.OK
+
+
+class OperatorError(Exception):
+    """Ends the process; the message says why, in words for people."""
+
+    def __init__(self, code: ExitCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Operator:
@@ -59,7 +80,8 @@ class Operator:
         self._leading = False
         self._resynced_at = time.monotonic()
 
-    async def run(self) -> int:
+    async def run(self) -> None:
+        """Raises OperatorError."""
         self._listen_for_signals()
         server = Server(self._metrics.registry, trouble=self._trouble, unready=self._unready)
         async with contextlib.AsyncExitStack() as stack:
@@ -70,15 +92,14 @@ class Operator:
                 stack.push_async_callback(cluster.close)
                 await self._check(cluster)
             except ClusterError as error:
-                log.error("%s", error)
-                return ExitCode.USER_ERROR
+                raise OperatorError(ExitCode.USER_ERROR, str(error)) from error
             except OSError as error:
                 address = f"{self._settings.host}:{self._settings.port}"
-                log.error(
-                    "cannot serve probes and metrics on %s: %s; choose another --port", address, error.strerror
-                )
-                return ExitCode.USER_ERROR
-            return await self._serve(cluster)
+                raise OperatorError(
+                    ExitCode.USER_ERROR,
+                    f"cannot serve probes and metrics on {address}: {error.strerror}; choose another --port",
+                ) from error
+            await self._serve(cluster)
 
     async def _check(self, cluster: Cluster) -> None:
         """Raises ClusterError, in words for people, where the operator could not work."""
@@ -94,7 +115,7 @@ class Operator:
                 await cluster.probe(kind, namespace)
         self._checked = True
 
-    async def _serve(self, cluster: Cluster) -> int:
+    async def _serve(self, cluster: Cluster) -> None:
         """Until stopped, in leadership as soon as there is one."""
         settings = self._settings
         lease = Lease(
@@ -110,16 +131,14 @@ class Operator:
                 self._metrics.leading.set(1)
                 await self._unless_stopped(self._lead(cluster, lease))
         except LeaseLostError as error:
-            log.error("%s: ending, so that two replicas never work at once", error)
-            return ExitCode.FAILED
+            message = f"{error}: ending, so that two replicas never work at once"
+            raise OperatorError(ExitCode.FAILED, message) from error
         except ClusterError as error:
-            log.error("%s", error)
-            return ExitCode.FAILED
+            raise OperatorError(ExitCode.FAILED, str(error)) from error
         finally:
             self._leading = False
             await lease.release()
         log.info("stopped")
-        return ExitCode.OK
 
     async def _lead(self, cluster: Cluster, lease: Lease) -> None:
         """Raises LeaseLostError, or whatever ends one of the parts."""
