@@ -3,15 +3,18 @@
 What `kvasir up` makes of the same schema is tested in tests/runtime/local.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from e2e.operator.refusals import REFUSALS, Refusal, Rule, cases, merged, rules
 from e2e.operator.world import World
 from kvasir_operator.cluster import ClusterError, InvalidError, Object
 from kvasir_operator.kinds import INFERENCE_SERVICE
 
+FULL = Path(__file__).parents[2] / "tests" / "operator" / "golden" / "full.yaml"
 CASES = dict(cases())
 
 
@@ -48,6 +51,18 @@ async def test_defaults_are_filled_in(world: World) -> None:
     assert spec["engine"]["resourceName"] == "nvidia.com/gpu"
     assert spec["engine"]["kvCache"] == {"blockSize": 16, "memoryUtilization": 0.9}
     assert spec["frontend"] == {"replicas": 1, "drainTimeout": "300s"}
+    assert spec["rollout"] == {"maxSurge": 1, "maxUnavailable": 1, "drainTimeout": "60s"}
+    assert spec["network"] == {"policy": True}
+    assert (spec["paused"], spec["operatorClass"]) == (False, "")
+
+
+async def test_full_example_is_accepted_and_kept_as_it_is(world: World) -> None:
+    """Also that the API server takes numbers such as 0.5 for quantities, and prunes no field."""
+    example = next(yaml.safe_load_all(FULL.read_text()))["spec"]
+    await world.request("POST", INFERENCE_SERVICE.path(world.namespace), body(world, "demo", example))
+    stored = (await world.service())["spec"]
+    assert example["frontend"]["pod"]["resources"]["requests"]["cpu"] == 0.5
+    assert merged(stored, example) == stored
 
 
 async def want(world: World, case: Refusal) -> None:
