@@ -25,15 +25,13 @@ Secrets = Mapping[str, Mapping[str, str]]
 NOT_HERE: Final = (
     environment.HOST,
     environment.PORT,
-    environment.OPS_HOST,
-    environment.OPS_PORT,
     environment.LINK_KEYS,
     environment.SHUTDOWN_DELAY,
     environment.MANAGED_VARIABLES,
     TERMINATION_MESSAGE_VARIABLE,
 )
 """Variables of a pod that are left out here: the socket is inherited, the link needs no keys, no Service sends
-connections after SIGTERM, and the log holds the termination message. The Place sets its own ops address."""
+connections after SIGTERM, and the log holds the termination message."""
 
 _NO_RELEASE = Release(frontend_image="", engine_image="", version="")
 
