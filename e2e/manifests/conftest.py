@@ -36,7 +36,7 @@ MINIMAL: Object = {
 SERVICES: dict[str, Object] = {
     "demo": yaml.safe_load((ROOT / "manifests/examples/demo.yaml").read_text()),
     "minimal": MINIMAL,
-    "full": yaml.safe_load((ROOT / "tests/operator/golden/full/service.yaml").read_text()),
+    "full": next(yaml.safe_load_all((ROOT / "tests/operator/golden/full.yaml").read_text())),
 }
 """The example, one with the least that a service has, and one with every field."""
 
