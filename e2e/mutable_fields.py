@@ -1,16 +1,20 @@
 """Every field of an InferenceService that can be changed in place, and a value to change it to.
 
-The fields come from the CRD: one that is added there and has no value here fails the test that changes them all.
+The fields come from the CRD. The values come from VALUES, else from the example that sets every field; a field with
+neither fails the test that changes them all.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from e2e.operator.refusals import CRD
 
+EXAMPLE: Final = Path(__file__).parents[1] / "tests" / "operator" / "golden" / "full.yaml"
+"""The service that sets every field."""
 KEY: Final = "sk-load"
 """The API key that the services accept after the change."""
 PRIORITY: Final = "kvasir-e2e"
@@ -63,7 +67,6 @@ VALUES: Final[Mapping[str, Any]] = {
     "engine.maxModelLen": 512,
     "engine.maxNumSeqs": 32,
     "engine.maxNumBatchedTokens": 1024,
-    "engine.longPrefillTokenThreshold": 256,
     "engine.kvCache.memoryUtilization": NotHere("is a GPU's"),
     "engine.kvCache.memory": "96Mi",
     "engine.extraArgs": ["--log-level=debug"],
@@ -97,18 +100,34 @@ def changes() -> list[dict[str, Any]]:
 
     AssertionError if a field has no value, or a value no field.
     """
-    fields = mutable_fields()
-    assert set(fields) == set(VALUES), f"without a field or without a value: {set(fields) ^ set(VALUES)}"
+    fields, values = mutable_fields(), all_values()
+    assert set(fields) == set(values), f"without a field or without a value: {set(fields) ^ set(values)}"
     alone = ("engine.maxModelLen", "frontend.drainTimeout")
     groups: dict[str, list[str]] = {field: [field] for field in alone}
     for field in fields:
-        value = VALUES[field]
+        value = values[field]
         if isinstance(value, NotHere):
             print(f"spec.{field} is not changed: it {value.reason}")
         elif field not in alone:
             first = field.split(".")[0]
             groups.setdefault(first if first in ("engine", "frontend", "network") else "others", []).append(field)
-    return [_patch(group) for group in groups.values()]
+    return [_patch({field: values[field] for field in group}) for group in groups.values()]
+
+
+def all_values() -> dict[str, Any]:
+    """Return VALUES, completed by the example's values of the other mutable fields."""
+    example = next(yaml.safe_load_all(EXAMPLE.read_text()))["spec"]
+    values = dict(VALUES)
+    for field in mutable_fields():
+        if field not in values and (value := _find(example, field)) is not None:
+            values[field] = value
+    return values
+
+
+def _find(spec: Any, field: str) -> Any:
+    for name in field.split("."):
+        spec = spec.get(name) if isinstance(spec, dict) else None
+    return spec
 
 
 def _leaves(node: Mapping[str, Any], path: str) -> Iterator[str]:
@@ -122,13 +141,13 @@ def _leaves(node: Mapping[str, Any], path: str) -> Iterator[str]:
             yield f"{path}{name}"
 
 
-def _patch(fields: list[str]) -> dict[str, Any]:
+def _patch(values: Mapping[str, Any]) -> dict[str, Any]:
     """The nested object that sets these fields."""
     spec: dict[str, Any] = {}
-    for field in fields:
+    for field, value in values.items():
         *outer, last = field.split(".")
         inner = spec
         for name in outer:
             inner = inner.setdefault(name, {})
-        inner[last] = VALUES[field]
+        inner[last] = value
     return {"spec": spec}
