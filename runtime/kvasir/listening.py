@@ -25,6 +25,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 def url(host: str, port: int) -> str:
+    host = host.removeprefix("[").removesuffix("]")
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -36,6 +37,7 @@ def has_ipv6() -> bool:
 def _on_every_address(port: int, backlog: int) -> socket.socket:
     if not has_ipv6():
         return _bound(socket.socket(socket.AF_INET, socket.SOCK_STREAM), ("0.0.0.0", port), backlog)
+    # The option's default is the machine's (net.ipv6.bindv6only).
     listener = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
     listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
     return _bound(listener, ("::", port), backlog)

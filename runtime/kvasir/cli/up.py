@@ -8,7 +8,7 @@ from kvasir.config.options import OptionParser, argument_type, parse_int
 from kvasir.local.manifest import read_manifest
 from kvasir.local.prepare import LAST_PORT, prepare_services
 from kvasir.local.run import run_services
-from kvasir_contract.endpoints import HTTP_PORT
+from kvasir_contract.endpoints import ANY_HOST, HTTP_PORT
 
 
 def parser() -> OptionParser:
@@ -22,7 +22,7 @@ def parser() -> OptionParser:
         "manifest", metavar="MANIFEST", type=Path, help="YAML file with InferenceServices and the Secrets they name"
     )
     result.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 for all [default: %(default)s]"
+        "--host", default="127.0.0.1", help=f"address to listen on; {ANY_HOST} for all [default: %(default)s]"
     )
     result.add_argument(
         "--port",

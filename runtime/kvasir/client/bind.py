@@ -9,6 +9,8 @@ import zmq
 
 from kvasir.config.options import ConfigError
 from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
+from kvasir.listening import has_ipv6
+from kvasir_contract.endpoints import ANY_HOST
 
 
 def frontend_address(link: tuple[str, ...], has_keys: bool) -> LinkAddress:
@@ -16,8 +18,10 @@ def frontend_address(link: tuple[str, ...], has_keys: bool) -> LinkAddress:
     if len(link) != 1:
         raise ConfigError(f"--link: a frontend binds one address, {len(link)} are given")
     address = parse_address(link[0])
-    if not address.is_ipc and address.host != "*" and address.ip is None:
-        raise ConfigError(f"--link {address.text}: a frontend binds an IP address of its own, or * for all of them")
+    if not address.is_ipc and address.host != ANY_HOST and address.ip is None:
+        raise ConfigError(
+            f"--link {address.text}: a frontend binds an IP address of its own, or {ANY_HOST} for all of them"
+        )
     require_keys(address, has_keys)
     return address
 
@@ -29,7 +33,7 @@ def bind(socket: zmq.Socket[bytes], address: LinkAddress) -> str:
         _clear_stale(address)
         endpoint = address.endpoint()
     else:
-        socket.ipv6 = ":" in address.host
+        socket.ipv6 = ":" in address.host or (address.host == ANY_HOST and has_ipv6())
         # ZMQ writes "any free port" as a star.
         endpoint = address.endpoint() if address.port else address.endpoint().removesuffix("0") + "*"
     try:

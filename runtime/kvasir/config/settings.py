@@ -13,7 +13,7 @@ from kvasir.config.options import (
     parse_fraction,
     parse_int,
 )
-from kvasir_contract.endpoints import HTTP_PORT, OPS_PORT
+from kvasir_contract.endpoints import ANY_HOST, HTTP_PORT, OPS_PORT
 from kvasir_contract.units import parse_bytes, parse_duration
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -142,7 +142,7 @@ class LinkConfig:
 class OpsConfig:
     """A small HTTP port of every process, for probes and metrics."""
 
-    ops_host: str = option("127.0.0.1", "address of the probes and metrics", metavar="HOST")
+    ops_host: str = option("127.0.0.1", f"address of the probes and metrics; {ANY_HOST} for all", metavar="HOST")
     ops_port: int | None = option(
         None,
         f"port of the probes and metrics; 0 takes any free one [default: {OPS_PORT} for an engine; none for a "
@@ -167,7 +167,7 @@ class TraceConfig:
 class ServerConfig:
     """A frontend's HTTP server."""
 
-    host: str = option("127.0.0.1", "address to listen on; 0.0.0.0 for all", metavar="HOST")
+    host: str = option("127.0.0.1", f"address to listen on; {ANY_HOST} for all, IPv4 and IPv6", metavar="HOST")
     port: int = option(HTTP_PORT, "port to listen on; 0 takes any free one", parse=parse_int(0, 65535))
     fd: int | None = option(
         None, "serve on this inherited, already bound socket instead of host and port", parse=parse_int(0)

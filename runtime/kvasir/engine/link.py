@@ -23,6 +23,7 @@ from kvasir.engine.resolver import LOOKUP_INTERVAL, Resolver, lookup
 from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
 from kvasir.link.keys import load_engine_keys
 from kvasir.protocol import Dead, EngineStats, Goodbye, Outputs, Progress, Ready, Result
+from kvasir_contract.endpoints import ANY_HOST
 from kvasir_contract.phases import Phase
 
 __all__ = ["EngineIdentity", "EngineLink", "FrontendLost", "Received", "new_incarnation"]
@@ -128,7 +129,7 @@ def _engine_address(text: str, has_keys: bool) -> LinkAddress:
     address = parse_address(text)
     if address.is_ipc:
         private_directory(address)
-    elif address.port == 0 or address.host == "*":
+    elif address.port == 0 or address.host == ANY_HOST:
         raise ConfigError(
             f"--link {text}: an engine connects to a host and a port, for example tcp://10.0.0.7:5557"
         )

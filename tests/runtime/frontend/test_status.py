@@ -11,6 +11,7 @@ import pytest
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import OpsConfig
 from kvasir.frontend.status import LOOP_LIMIT_SECONDS, STARTUP_LIMIT_SECONDS, FrontendStatus
+from kvasir.listening import has_ipv6
 from kvasir.observability.ops_server import OpsServer
 from kvasir_contract.phases import Phase
 from kvasir_contract.report import StatusReport
@@ -91,6 +92,18 @@ async def test_running_server_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running_frontend() as frontend, frontend.http() as client:
         await client.get("/health/live")
     assert beats
+
+
+@pytest.mark.parametrize("host", ["*", "::1", "[::1]"])
+def test_ops_port_answers_over_ipv6(host: str) -> None:
+    if not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    status = FrontendStatus()
+    with closing(OpsServer(OpsConfig(ops_host=host, ops_port=0), status, bytes)) as ops:
+        connection = http.client.HTTPConnection("::1", ops.port, timeout=10)
+        with closing(connection):
+            connection.request("GET", "/health/live")
+            assert connection.getresponse().status == 200
 
 
 def test_ops_port_in_use_is_told_with_its_option() -> None:

@@ -9,6 +9,7 @@ from kvasir.config.options import ConfigError
 from kvasir.config.settings import LinkConfig
 from kvasir.engine.link import EngineLink
 from kvasir.link.address import LinkAddress, parse_address
+from kvasir.listening import has_ipv6
 from runtime.link.peers import Listener, engine, frontend, identity
 
 
@@ -86,20 +87,32 @@ def test_an_engine_does_not_connect_beyond_this_machine_without_keys(host):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
 async def test_loopback_needs_no_keys(host):
-    if host == "[::1]" and not _has_ipv6():
+    if host == "[::1]" and not has_ipv6():
         pytest.skip("this machine has no IPv6")
     async with frontend(f"tcp://{host}:0") as f:
         with engine(f.link.addresses) as e:
             await f.ready(e.incarnation)
 
 
-def _has_ipv6():
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
+@pytest.mark.parametrize("host", ["*", "[::]"])
+async def test_frontend_on_every_address_takes_ipv4_and_ipv6(host, keys):
+    if not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    async with frontend(f"tcp://{host}:0", keys["frontend"]) as f:
+        port = f.link.addresses.rpartition(":")[2]
+        with (
+            engine(f"tcp://127.0.0.1:{port}", keys=keys["engine"]) as by_ipv4,
+            engine(f"tcp://[::1]:{port}", keys=keys["engine"]) as by_ipv6,
+        ):
+            await f.ready(*(e.incarnation for e in (by_ipv4, by_ipv6)))
+
+
+async def test_frontend_on_every_address_needs_no_ipv6(keys, monkeypatch):
+    monkeypatch.setattr("kvasir.client.bind.has_ipv6", lambda: False)
+    async with frontend("tcp://*:0", keys["frontend"]) as f:
+        port = f.link.addresses.rpartition(":")[2]
+        with engine(f"tcp://127.0.0.1:{port}", keys=keys["engine"]) as e:
+            await f.ready(e.incarnation)
 
 
 # --------------------------------------------------------------------------------------------- what is in the way

@@ -1,0 +1,54 @@
+import socket
+from contextlib import closing
+
+import pytest
+
+from kvasir import listening
+from kvasir.listening import has_ipv6, listening_socket, url_of
+from kvasir_contract.endpoints import ANY_HOST
+
+needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+
+
+def connects(host: str, listener: socket.socket) -> bool:
+    try:
+        socket.create_connection((host, listener.getsockname()[1]), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+@needs_ipv6
+def test_any_host_serves_ipv4_and_ipv6() -> None:
+    with closing(listening_socket(ANY_HOST, 0, 8)) as listener:
+        assert connects("127.0.0.1", listener)
+        assert connects("::1", listener)
+        assert url_of(listener) == f"http://[::]:{listener.getsockname()[1]}"
+
+
+def test_any_host_serves_ipv4_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "has_ipv6", lambda: False)
+    with closing(listening_socket(ANY_HOST, 0, 8)) as listener:
+        assert listener.family == socket.AF_INET
+        assert connects("127.0.0.1", listener)
+
+
+@needs_ipv6
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_ipv6_address_is_listened_on(host: str) -> None:
+    with closing(listening_socket(host, 0, 8)) as listener:
+        assert connects("::1", listener)
+        assert not connects("127.0.0.1", listener)
+        assert url_of(listener) == f"http://[::1]:{listener.getsockname()[1]}"
+
+
+def test_ipv4_address_is_listened_on() -> None:
+    with closing(listening_socket("127.0.0.1", 0, 8)) as listener:
+        assert connects("127.0.0.1", listener)
+        assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_address_of_another_machine_is_an_error(host: str) -> None:
+    with pytest.raises(OSError, match=r"."):
+        listening_socket(host, 0, 8)
