@@ -22,7 +22,14 @@ def test_reasons_are_ordered_by_urgency() -> None:
 
 def test_reasons_of_progress_are_not_failures() -> None:
     assert set(Reason) - set(FAILURES) == {
-        *(Reason.PAUSED, Reason.ROLLING_OUT, Reason.WARMING, Reason.LOADING, Reason.AS_DESIRED),
+        *(
+            Reason.PAUSED,
+            Reason.ROLLING_OUT,
+            Reason.WARMING,
+            Reason.LOADING,
+            Reason.UPGRADE_PENDING,
+            Reason.AS_DESIRED,
+        ),
     }
 
 
