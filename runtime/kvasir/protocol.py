@@ -147,7 +147,10 @@ class Outputs(_Message, frozen=True):
 
 
 class Draining(_Message, frozen=True):
-    """Send no more requests; what runs is finished, within the drain timeout."""
+    """Send no more requests; what runs is finished, within the drain timeout.
+
+    The frontend answers with Heartbeat.saw_draining. What it sent before is served, so the engine waits for that.
+    """
 
 
 class Dead(_Message, frozen=True):
@@ -228,6 +231,8 @@ class Heartbeat(_Message, frozen=True):
     """From an engine that is ready."""
     step_age: float = 0.0
     """Seconds since the engine's step counter last moved, while it has work; 0 when idle."""
+    saw_draining: bool = False
+    """From a frontend, once, in answer to Draining: no AddRequest follows this message."""
 
 
 class Goodbye(_Message, frozen=True):

@@ -123,7 +123,7 @@ def test_fields_that_a_newer_peer_appended_inside_an_output_are_ignored():
 
 
 def test_fields_that_an_older_peer_does_not_know_have_their_defaults():
-    """As from before `progress`, `features`, `preemptions`, `block_hashes` or `ignore_eos`."""
+    """As from before `progress`, `features`, `preemptions`, `saw_draining`, `block_hashes` or `ignore_eos`."""
 
     def without_last(message, count=1):
         return msgspec.msgpack.encode(msgspec.msgpack.decode(encode(message))[:-count])
@@ -131,7 +131,7 @@ def test_fields_that_an_older_peer_does_not_know_have_their_defaults():
     assert decode_from_engine(without_last(HELLO)) == msgspec.structs.replace(HELLO, progress=None)
     ready = FROM_ENGINE[1]
     assert decode_from_engine(without_last(ready)) == msgspec.structs.replace(ready, features=())
-    assert decode_from_engine(without_last(FROM_ENGINE[6], 2)) == Heartbeat()
+    assert decode_from_engine(without_last(FROM_ENGINE[6], 3)) == Heartbeat()
     add = msgspec.msgpack.decode(encode(FROM_FRONTEND[2]))
     add[5] = add[5][:2]
     decoded = decode_from_frontend(msgspec.msgpack.encode(add[:6]))

@@ -9,6 +9,7 @@ import argparse
 import difflib
 import importlib
 import os
+import signal
 import sys
 import traceback
 from typing import Final, Protocol
@@ -72,6 +73,8 @@ def _run(argv: list[str]) -> int:
 
 def _run_process(name: str, argv: list[str]) -> int:
     """Like `_run_command`; what went wrong before the process had a log is reported too."""
+    # The first process of a container ignores signals without a handler: it would go on until it is killed.
+    before = signal.signal(signal.SIGTERM, _end_early)
     try:
         return _command(name, argv)
     except UsageError as error:
@@ -81,6 +84,14 @@ def _run_process(name: str, argv: list[str]) -> int:
         return _end_by(name, error, failure)
     except Exception as error:
         return _end_by(name, error, failure_of(error))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end_early(*_: object) -> None:
+    """End a process that has not begun to serve and has no handler of its own yet."""
+    os.write(sys.stderr.fileno(), b"stopped before it was ready\n")
+    os._exit(ExitCode.OK)
 
 
 def _end_by(name: str, error: Exception, failure: Failure) -> int:

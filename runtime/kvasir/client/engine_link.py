@@ -53,6 +53,7 @@ FAREWELL: Final = 0.2
 """Seconds that the last messages get to leave when the link closes."""
 
 _HEARTBEAT = encode(Heartbeat())
+_SAW_DRAINING = encode(Heartbeat(saw_draining=True))
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +169,7 @@ class FrontendLink:
                 engine.draining = True
                 engine.phase = Phase.DRAINING
                 self._listener.engine_changed(engine)
+                self._send(engine.incarnation, _SAW_DRAINING)
             case Result():
                 self._listener.engine_answered(engine, message)
             case Dead(reason):

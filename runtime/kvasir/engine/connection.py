@@ -24,6 +24,7 @@ from kvasir.protocol import (
     FromEngine,
     FromFrontend,
     Goodbye,
+    Heartbeat,
     ProtocolError,
     Refused,
     Welcome,
@@ -81,6 +82,9 @@ class Conversation(Protocol):
     def lost(self, connection: "Connection", frontend: str) -> None: ...
 
     def received(self, connection: "Connection", frontend: str, message: AddRequest | Abort | Call) -> None: ...
+
+    def saw_draining(self, frontend: str) -> None:
+        """It sends no more requests."""
 
 
 class Connection:
@@ -214,6 +218,8 @@ class Connection:
         match message:
             case AddRequest() | Abort() | Call():
                 self._link.received(self, frontend, message)
+            case Heartbeat(saw_draining=True):
+                self._link.saw_draining(frontend)
             case Goodbye():
                 self.drop("it has shut down", logging.INFO)
 

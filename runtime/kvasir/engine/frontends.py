@@ -73,6 +73,11 @@ class FrontendLost:
 
 
 @dataclass(frozen=True)
+class DrainSettled:
+    """Every frontend has read that the engine drains: no request is on its way any more."""
+
+
+@dataclass(frozen=True)
 class _Load:
     stats: EngineStats
     busy_since: float | None
@@ -88,7 +93,7 @@ class Frontends:
         keys: LinkKeys | None,
         timeout: float,
         reactor: Reactor,
-        deliver: Callable[[Received | FrontendLost], None],
+        deliver: Callable[[Received | FrontendLost | DrainSettled], None],
     ) -> None:
         """`timeout`: seconds of silence that make a frontend lost; `deliver` takes what the busy loop must know."""
         self._identity = identity
@@ -109,6 +114,8 @@ class Frontends:
         self._progress_told: Progress | None = None
         self._ready: Ready | None = None
         self._draining = False
+        self._unaware: set[str] = set()
+        """Frontends that have not answered the Draining; they may still send requests."""
         self._load: _Load | None = None
         self._tick_due = time.monotonic() + self._interval
 
@@ -210,7 +217,9 @@ class Frontends:
     def drain(self) -> None:
         self._draining = True
         self._phase = Phase.DRAINING
+        self._unaware = set(self._by_frontend)
         self._broadcast(Draining())
+        self._check_settled()
 
     def close(self, last: Goodbye | Dead) -> None:
         """A last word to all, and the end of all connections."""
@@ -265,6 +274,12 @@ class Frontends:
         if self._by_frontend.get(frontend) is connection:
             del self._by_frontend[frontend]
         self._deliver(FrontendLost(frontend))
+        self.saw_draining(frontend)
+
+    def saw_draining(self, frontend: str) -> None:
+        if frontend in self._unaware:
+            self._unaware.remove(frontend)
+            self._check_settled()
 
     def received(self, connection: Connection, frontend: str, message: AddRequest | Abort | Call) -> None:
         """For the busy loop, which runs once the engine is ready. No frontend should send a request before; one
@@ -275,6 +290,10 @@ class Frontends:
             self._deliver(Received(frontend, message))
 
     # ------------------------------------------------------------------------------------------------- parts
+
+    def _check_settled(self) -> None:
+        if not self._unaware:
+            self._deliver(DrainSettled())
 
     def _broadcast(self, message: FromEngine) -> None:
         for connection in list(self._by_frontend.values()):

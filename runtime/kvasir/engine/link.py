@@ -17,7 +17,7 @@ from typing import Final
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import LinkConfig
 from kvasir.engine.connection import LinkProblem
-from kvasir.engine.frontends import EngineIdentity, FrontendLost, Frontends, Received
+from kvasir.engine.frontends import DrainSettled, EngineIdentity, FrontendLost, Frontends, Received
 from kvasir.engine.reactor import Reactor
 from kvasir.engine.resolver import LOOKUP_INTERVAL, Resolver, lookup
 from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
@@ -26,7 +26,7 @@ from kvasir.protocol import Dead, EngineStats, Goodbye, Outputs, Progress, Ready
 from kvasir_contract.endpoints import ANY_HOST
 from kvasir_contract.phases import Phase
 
-__all__ = ["EngineIdentity", "EngineLink", "FrontendLost", "Received", "new_incarnation"]
+__all__ = ["DrainSettled", "EngineIdentity", "EngineLink", "FrontendLost", "Received", "new_incarnation"]
 
 CLOSE_TIMEOUT: Final = 2.0
 """Seconds that `close` waits for the thread; its last messages leave within a fraction of that."""
@@ -53,7 +53,7 @@ class EngineLink:
         """Raises ConfigError for addresses or keys that cannot be used."""
         keys = load_engine_keys(config.link_keys) if config.link_keys else None
         addresses = [_engine_address(text, keys is not None) for text in config.link]
-        self.inbox: queue.SimpleQueue[Received | FrontendLost | None] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[Received | FrontendLost | DrainSettled | None] = queue.SimpleQueue()
         """What frontends ask and which of them are gone, in order; None is a wake-up that others may put."""
         self._reactor = Reactor()
         self._frontends = Frontends(identity, keys, config.heartbeat_timeout, self._reactor, self.inbox.put)
@@ -93,7 +93,8 @@ class EngineLink:
         self._reactor.post(partial(self._frontends.send, frontend, message))
 
     def drain(self) -> None:
-        """Tell all frontends to send no more requests. What they sent before still comes into the inbox."""
+        """Tell all frontends to send no more requests. What they sent before still comes into the inbox, then
+        DrainSettled."""
         self._reactor.post(self._frontends.drain)
 
     def close(self, last: Goodbye | Dead) -> None:

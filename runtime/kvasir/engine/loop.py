@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from kvasir.engine.core import EngineCore
-from kvasir.engine.link import FrontendLost, Received
+from kvasir.engine.link import DrainSettled, FrontendLost, Received
 from kvasir.engine.status import EngineStatus
 from kvasir.engine.step_trace import StepPhase
 from kvasir.protocol import Abort, AddRequest, Call, EngineStats, Outputs, RequestOutput, Result
@@ -19,8 +19,9 @@ from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)
 
-DRAIN_SETTLE: Final = 0.5
-"""Seconds that a draining engine stays at least: requests sent before its word arrived are still served."""
+DRAIN_SETTLE_SECONDS: Final = 5.0
+"""How long a draining engine waits for frontends that do not answer: they may have sent requests before they read
+that it drains. Those of a release without Heartbeat.saw_draining never answer."""
 
 
 MESSAGE_SCORES: Final = 1_000_000
@@ -31,7 +32,7 @@ class Link(Protocol):
     """What the loop needs of the EngineLink."""
 
     @property
-    def inbox(self) -> "queue.SimpleQueue[Received | FrontendLost | None]": ...
+    def inbox(self) -> "queue.SimpleQueue[Received | FrontendLost | DrainSettled | None]": ...
     def send(self, frontend: str, message: Outputs | Result) -> None: ...
     def set_load(self, stats: EngineStats, busy: bool) -> None: ...
     def drain(self) -> None: ...
@@ -63,15 +64,16 @@ class EngineLoop:
         link: Link,
         status: EngineStatus,
         drain_timeout: float,
-        drain_settle: float = DRAIN_SETTLE,
+        drain_settle: float = DRAIN_SETTLE_SECONDS,
     ) -> None:
         self._core = core
         self._link = link
         self._status = status
         self._drain_timeout = drain_timeout
-        self._drain_settle = min(drain_settle, drain_timeout)
+        self._settle_limit = min(drain_settle, drain_timeout)
         self._drain_asked = False
         self._drain_began: float | None = None
+        self._drain_settled = False
 
     def run(self) -> None:
         """Returns when the engine is drained. Whatever a step raises ends the engine and is raised here."""
@@ -117,14 +119,16 @@ class EngineLoop:
 
     def _wait_for_message(self) -> None:
         timeout = None
+        if self._drain_settled:
+            return
         if self._drain_began is not None:
-            timeout = max(0.0, self._drain_began + self._drain_settle - time.monotonic())
+            timeout = max(0.0, self._drain_began + self._settle_limit - time.monotonic())
         try:
             self._obey(self._link.inbox.get(timeout=timeout))
         except queue.Empty:
             return
 
-    def _obey(self, item: Received | FrontendLost | None) -> None:
+    def _obey(self, item: Received | FrontendLost | DrainSettled | None) -> None:
         match item:
             case Received(frontend, AddRequest() as message):
                 self._core.add(frontend, message)
@@ -135,6 +139,8 @@ class EngineLoop:
             case FrontendLost(frontend):
                 if aborted := self._core.abort_frontend(frontend):
                     log.info("frontend %s is gone: its %d requests are aborted", frontend, aborted)
+            case DrainSettled():
+                self._drain_settled = True
             case None:
                 pass  # only a wake-up: drain() has set its flag
 
@@ -174,4 +180,4 @@ class EngineLoop:
             if failed := self._core.fail_all(reason):  # 0: a row is left to free, or a last step to wait for
                 log.warning("drain timeout: %d requests end with an error", failed)
             self._send(self._core.step())
-        return not self._core.has_work and elapsed >= self._drain_settle
+        return not self._core.has_work and (self._drain_settled or elapsed >= self._settle_limit)

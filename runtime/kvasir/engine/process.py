@@ -8,6 +8,7 @@ imported; then weights, KV memory, a first step, Ready.
 import gc
 import logging
 import math
+import os
 import signal
 import socket
 import time
@@ -37,6 +38,7 @@ from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.logging import setup_logging
 from kvasir.observability.ops_server import OpsServer
 from kvasir.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, Dead, Goodbye, Progress, Ready
+from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure
 from kvasir_contract.phases import Phase
 
@@ -44,6 +46,8 @@ log = logging.getLogger(__name__)
 
 LAUNCHING = "Launching"
 """The first of the start-up's times: from the process's spawn to the first line of this file that runs."""
+STOP_SECONDS = 1.0
+"""Time for an engine that is told to stop before it is ready."""
 PROGRESS_INTERVAL = 10.0
 """Seconds between log lines of a long download or load."""
 
@@ -59,8 +63,8 @@ def run_engine(config: EngineConfig) -> int:
     return end(EngineProcess(config).run())
 
 
-class _Stopped(Exception):
-    """Told to end before there was anything to drain."""
+class _Stopped(BaseException):
+    """Told to end before there was anything to drain. Not an Exception: libraries that catch those go on."""
 
 
 class EngineProcess:
@@ -83,6 +87,8 @@ class EngineProcess:
         self._loop: EngineLoop | None = None
         self._watchdog: StepWatchdog | None = None
         self._stop_asked = False
+        self._starting = False
+        """A signal may raise in the main thread."""
         age = self._status.startup_seconds[LAUNCHING] = process_age()
         self._spawned = time.monotonic() - age
         self._progress_logged = time.monotonic()
@@ -92,7 +98,11 @@ class EngineProcess:
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         try:
-            self._serve()
+            self._starting = True
+            try:
+                self._serve()
+            finally:
+                self._starting = False
         except _Stopped:
             log.info("stopped before it was ready")
         except Exception as error:
@@ -209,11 +219,17 @@ class EngineProcess:
     # ------------------------------------------------------------------------------------------------------- end
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """The first one drains, or ends the start-up at its next step; the same signal again ends at once."""
+        """The first one drains, or ends the start-up wherever it is; the same signal again ends at once."""
         signal.signal(number, signal.SIG_DFL)
         self._stop_asked = True
         if self._loop is not None:
             self._loop.drain()
+        elif self._starting:
+            self._starting = False
+            # A library that waits for its own threads, of a download say, would hold up the end.
+            signal.signal(signal.SIGALRM, lambda *_: os._exit(ExitCode.OK))
+            signal.setitimer(signal.ITIMER_REAL, STOP_SECONDS)
+            raise _Stopped
 
     def _check_stop(self) -> None:
         if self._stop_asked:

@@ -136,6 +136,11 @@ class Connection(HttpToolsProtocol):
         self.transport.write(head + b"\r\n" + body)
         self.transport.close()
 
+    def shutdown(self) -> None:
+        """The server stops: close the connection once nothing is owed to the client."""
+        if not self._in_head:  # else the answer ends the connection, see Entrance
+            super().shutdown()
+
     # ------------------------------------------------------------------------------------------ answers
 
     def on_response_complete(self) -> None:

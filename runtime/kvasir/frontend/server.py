@@ -39,6 +39,8 @@ from kvasir.observability.ops_server import OpsServer
 log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SETTLE_SECONDS = 0.3
+"""How long idle connections stay open after the listener: a request that is on its way is still answered."""
 FAREWELL_TIMEOUT = 1.0
 """Seconds for the errors of interrupted requests to reach their clients."""
 KEEP_ALIVE = 75
@@ -142,6 +144,10 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the listener, wait for the running requests, interrupt those that take too long."""
+        for server in self.servers:
+            server.close()
+        if self.server_state.connections:  # what clients have already sent on them may not be read yet
+            await self._until_set(self._stop_now, SETTLE_SECONDS)
         interrupting = asyncio.create_task(self._interrupt())
         await super().shutdown(sockets)
         interrupting.cancel()

@@ -62,7 +62,7 @@ class _Meter:
         self._lock = threading.Lock()
         self._bars: list[tqdm] = []
         self._reported = (0, 0)
-        self.raised: Exception | None = None
+        self.raised: BaseException | None = None
         """What `progress` raised: it ends the download, in each of the library's threads."""
 
     def bar_class(self) -> type[tqdm]:
@@ -105,7 +105,7 @@ class _Meter:
             self._reported = done, total
             try:
                 self._progress(done, total)
-            except Exception as error:
+            except BaseException as error:
                 self.raised = error
                 raise
 

@@ -1,6 +1,6 @@
 """A script: the engine process as it is, but with the fake executor, so that it starts without torch.
 
-python engine_with_fake_executor.py serve|slow|fail|hang|load  MODEL [option …]
+python engine_with_fake_executor.py serve|slow|fail|hang|load|warm  MODEL [option …]
 """
 
 import sys
@@ -35,6 +35,11 @@ class ProcessExecutor(FakeExecutor):
         while MODE == "load":  # until told to stop
             time.sleep(0.02)
             progress(2, 3)
+
+    def warm_up(self) -> None:
+        if MODE == "warm":
+            threading.Event().wait()
+        super().warm_up()
 
     def allocate_kv_cache(self) -> int:
         return self._num_blocks

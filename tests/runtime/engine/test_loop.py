@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from kvasir.engine import loop
-from kvasir.engine.link import FrontendLost, Received
+from kvasir.engine.link import DrainSettled, FrontendLost, Received
 from kvasir.engine.loop import EngineLoop
 from kvasir.engine.status import EngineStatus
 from kvasir.protocol import (
@@ -198,6 +198,17 @@ def test_an_idle_engine_drains_by_itself(pool):
     engine = Engine(pool)
     assert engine.link.idle.wait(WAIT)
     engine.loop.drain()
+    engine.ended.result(WAIT)
+
+
+def test_an_engine_drains_until_its_frontends_have_noticed(pool):
+    engine = Engine(pool, drain_settle=3600, drain_timeout=3600)
+    assert engine.link.idle.wait(WAIT)
+    engine.loop.drain()
+    assert engine.link.draining.wait(WAIT)
+    engine.tell(add_request("late", PROMPT, 5))  # sent before the frontend noticed
+    engine.link.inbox.put(DrainSettled())
+    assert engine.answer("late")[0] == expected_output(PROMPT, 5)
     engine.ended.result(WAIT)
 
 

@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 from kvasir.client.engine import Engine
 from kvasir.client.engine_link import FrontendLink
 from kvasir.config.settings import LinkConfig
+from kvasir.engine.loop import DRAIN_SETTLE_SECONDS
 from kvasir.hub.model import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.params import SamplingParams
@@ -26,6 +28,7 @@ from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, find_failure
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
+from runtime.hub.silent_hub import silent_hub
 
 WAIT = 60.0
 PROMPT = [5, 6, 7, 8]
@@ -262,6 +265,33 @@ async def test_a_signal_during_the_start_up_ends_it_with_a_goodbye(frontend, add
         assert code == 0
         assert "stopped before it was ready" in log
         await frontend.until(lambda: bool(frontend.lost))
+
+
+async def test_sigterm_during_the_first_step_ends_it(frontend, address):
+    async with run_engine(*FAKE, "warm", "demo://", "--link", address) as process:
+        await frontend.until(lambda: Phase.WARMING in frontend.phases)
+        process.send_signal(signal.SIGTERM)
+        code, log = await ended(process)
+        assert (code, find_failure(log)) == (0, None)
+        await frontend.until(lambda: bool(frontend.lost))
+
+
+async def test_sigterm_while_the_hub_does_not_answer_ends_it(address, monkeypatch):
+    async with silent_hub(monkeypatch) as asked, run_engine(*REAL, "hf://org/name", "--link", address) as process:
+        await asked.wait()
+        process.send_signal(signal.SIGTERM)
+        code, log = await ended(process)
+        assert (code, find_failure(log)) == (0, None)
+
+
+async def test_idle_engine_ends_as_soon_as_frontends_have_noticed(frontend, address):
+    async with run_engine(*FAKE, "serve", "demo://", "--link", address) as process:
+        await frontend.ready()
+        process.send_signal(signal.SIGTERM)
+        sent = time.monotonic()
+        code, _ = await ended(process)
+        assert code == 0
+        assert time.monotonic() - sent < DRAIN_SETTLE_SECONDS, "it did not read the frontend's answer"
 
 
 async def test_a_setting_that_does_not_fit_is_a_line_without_a_traceback(address):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
+import pytest
 
 from kvasir.config.settings import LinkConfig
 from kvasir_contract.exits import ExitCode
@@ -20,6 +21,7 @@ from kvasir_contract.failure import find_failure
 from kvasir_contract.reasons import Reason
 from runtime.frontend.harness import ANSWER, demo_model, eventually, script_for, short_folder
 from runtime.frontend.scripted import TIMEOUT, ScriptedEngine
+from runtime.hub.silent_hub import silent_hub
 
 # Runs a frontend and, when it has stopped, prints which of the heavy packages it had imported.
 PROGRAM = """
@@ -216,6 +218,51 @@ async def test_a_client_that_does_not_read_cannot_hold_up_the_stop() -> None:
     assert code == 0, err
     assert "1 requests are interrupted" in err
     assert "Traceback" not in err
+
+
+async def test_idle_connections_do_not_hold_up_the_stop() -> None:
+    async with running_process() as process:
+        url = process.client.base_url
+        silent, _ = await asyncio.open_connection(url.host, url.port)
+        used, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await used.readline()).startswith(b"HTTP/1.1 200")
+        process.signal(signal.SIGTERM)
+        code, _, err = await process.wait()  # long before --drain-timeout
+        assert code == 0, err
+        assert await silent.read() == b""
+        assert b'"version"' in await used.read()
+
+
+async def test_request_that_has_begun_to_arrive_is_answered_after_the_listener_closed() -> None:
+    async with running_process() as process:
+        url = process.client.base_url
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(b"GET /version HTTP/1.1\r\nHost:")
+        await writer.drain()
+        await process.client.get("/health/live")  # the server has read the half
+        process.signal(signal.SIGTERM)
+        await process.until_refused()
+        writer.write(b" x\r\n\r\n")
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        assert b"connection: close" in head.lower()
+        assert b'"version"' in body
+        assert (await process.wait())[0] == 0
+
+
+async def test_sigterm_before_it_serves_ends_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with silent_hub(monkeypatch) as asked:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "kvasir.cli.main", "frontend", "hf://org/name", "--port", "0"),
+            *("--link", "ipc:///tmp/kvasir-unused-link"),
+            stderr=subprocess.PIPE,
+        )
+        await asked.wait()
+        process.send_signal(signal.SIGTERM)
+        _, err = await asyncio.wait_for(process.communicate(), TIMEOUT)
+    assert process.returncode == 0
+    assert err.decode().endswith("stopped before it was ready\n")
 
 
 def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:

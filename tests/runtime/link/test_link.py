@@ -9,10 +9,12 @@ from functools import partial
 
 import pytest
 
+from kvasir.engine.link import DrainSettled
 from kvasir.link.address import parse_address
 from kvasir.protocol import Abort, Dead, Goodbye, Progress
 from kvasir_contract.phases import Phase
 from runtime.link.peers import (
+    PATIENCE,
     READY,
     STATS,
     engine,
@@ -21,6 +23,7 @@ from runtime.link.peers import (
     frontend_lost,
     outputs,
     received,
+    request,
     serve_one,
 )
 
@@ -83,6 +86,29 @@ async def test_a_draining_engine_is_not_used_but_gets_what_was_already_sent(sock
             assert not f.link.engines[e.incarnation].usable
             assert (await asyncio.to_thread(received, e)).message.request_ids
             assert not f.listener.lost
+
+
+async def test_draining_engine_learns_that_every_frontend_has_noticed(sockets):
+    def until_settled(e):
+        items = []
+        while not items or not isinstance(items[-1], DrainSettled):
+            items.append(e.inbox.get(timeout=PATIENCE))
+        return items
+
+    async with frontend(f"ipc://{sockets}/a") as a, frontend(f"ipc://{sockets}/b") as b:
+        with engine(a.link.addresses, b.link.addresses) as e:
+            await a.ready(e.incarnation)
+            await b.ready(e.incarnation)
+            assert b.link.send(e.incarnation, request("before"))
+            e.drain()
+            items = await asyncio.to_thread(until_settled, e)
+            assert [item.message.request_id for item in items[:-1]] == ["before"]
+
+
+async def test_draining_engine_without_frontends_is_settled_at_once(sockets):
+    with engine(f"ipc://{sockets}/nobody") as e:
+        e.drain()
+        assert isinstance(await asyncio.to_thread(e.inbox.get, timeout=PATIENCE), DrainSettled)
 
 
 async def test_a_frontend_that_comes_while_the_engine_drains_does_not_use_it(sockets):
