@@ -1,10 +1,12 @@
 """Makes the services of a manifest ready to run here: model checked, addresses taken, processes made. For `up`."""
 
+import itertools
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final
 
 from kvasir.config.options import ConfigError
-from kvasir.local.gpus import take_gpus
+from kvasir.local.gpus import take_gpus, visible_gpus
 from kvasir.local.manifest import Manifest
 from kvasir.local.model import check_model
 from kvasir.local.place import open_place
@@ -21,10 +23,23 @@ def prepare_services(stack: ExitStack, manifest: Manifest, host: str, port: int)
     What they hold is given back when the stack closes. Raises ConfigError.
     """
     _check_ports(port, len(manifest.services))
+    gpus = gpus_of(manifest.services, visible_gpus())
     return [
-        _prepare(stack, manifest, service, host, port + number if port else 0)
+        _prepare(stack, manifest, service, host, port + number if port else 0, gpus[service.name])
         for number, service in enumerate(manifest.services)
     ]
+
+
+def gpus_of(services: Sequence[InferenceService], gpus: Sequence[str]) -> dict[str, list[str]]:
+    """Give each service GPUs of its own, one for each engine; none to services on CPU. Raises ConfigError."""
+    needs = {service.name: _gpus_needed(service) for service in services}
+    remedy = 'set spec.engine.resourceName to "" for CPU, or spec.engine.dataParallelSize lower'
+    try:
+        taken = iter(take_gpus(sum(needs.values()), remedy, list(gpus)))
+    except ConfigError as error:
+        each = ", ".join(f"{name} {count}" for name, count in needs.items() if count)
+        raise ConfigError(f"InferenceServices on GPUs ({each}): {error}") from error
+    return {name: list(itertools.islice(taken, count)) for name, count in needs.items()}
 
 
 def _check_ports(first: int, services: int) -> None:
@@ -37,7 +52,9 @@ def _check_ports(first: int, services: int) -> None:
         )
 
 
-def _prepare(stack: ExitStack, manifest: Manifest, service: InferenceService, host: str, port: int) -> LocalService:
+def _prepare(
+    stack: ExitStack, manifest: Manifest, service: InferenceService, host: str, port: int, gpus: Sequence[str]
+) -> LocalService:
     if ignored := without_effect(service):
         print(f"InferenceService {service.name}: without a cluster these have no effect: {', '.join(ignored)}")
     # A hub's token from a Secret is for the processes alone; they then find a wrong model themselves.
@@ -48,7 +65,7 @@ def _prepare(stack: ExitStack, manifest: Manifest, service: InferenceService, ho
         port=port,
         frontends=service.frontend.replicas,
         engines=service.engine.data_parallel_size,
-        gpus=_gpus(service),
+        gpus=gpus,
     )
     stack.callback(place.close)
     try:
@@ -64,16 +81,13 @@ def _prepare(stack: ExitStack, manifest: Manifest, service: InferenceService, ho
     )
 
 
-def _gpus(service: InferenceService) -> list[str]:
-    resource, count = service.engine.resource_name, service.engine.data_parallel_size
+def _gpus_needed(service: InferenceService) -> int:
+    resource = service.engine.resource_name
     if not resource:
-        return []
+        return 0
     if not resource.startswith("nvidia.com/"):
         raise ConfigError(
             f"InferenceService {service.name}: spec.engine.resourceName {resource}: without a cluster only "
             "nvidia.com/gpu can be found"
         )
-    try:
-        return take_gpus(count, 'set spec.engine.resourceName to "" for CPU, or spec.engine.dataParallelSize lower')
-    except ConfigError as error:
-        raise ConfigError(f"InferenceService {service.name}: {error}") from error
+    return service.engine.data_parallel_size

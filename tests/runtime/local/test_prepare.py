@@ -1,0 +1,41 @@
+"""How the services of a manifest share this machine's GPUs."""
+
+from typing import Any
+
+import pytest
+
+from kvasir.config.options import ConfigError
+from kvasir.local.prepare import gpus_of
+from kvasir.local.schema import Schema
+from kvasir_operator.spec import InferenceService, parse_service
+
+SCHEMA = Schema.of_crd()
+
+
+def service(name: str, **engine: Any) -> InferenceService:
+    spec = {"model": {"source": "demo://"}, "engine": engine}
+    completed, problems = SCHEMA.complete({"metadata": {"name": name}, "spec": spec})
+    assert not problems
+    return parse_service(completed)
+
+
+def test_each_service_has_gpus_of_its_own() -> None:
+    services = [service("a", dataParallelSize=2), service("cpu", resourceName=""), service("b")]
+    assert gpus_of(services, ["0", "GPU-1", "5", "7"]) == {"a": ["0", "GPU-1"], "cpu": [], "b": ["5"]}
+
+
+def test_services_on_cpu_need_no_gpu() -> None:
+    assert gpus_of([service("a", resourceName=""), service("b", resourceName="")], []) == {"a": [], "b": []}
+
+
+@pytest.mark.parametrize(("gpus", "have"), [([], "there is no GPU here"), (["0", "1"], "there are 2 GPUs here")])
+def test_too_few_gpus_for_all_services_are_refused(gpus: list[str], have: str) -> None:
+    services = [service("a", dataParallelSize=2), service("cpu", resourceName=""), service("b")]
+    message = rf"^InferenceServices on GPUs \(a 2, b 1\): {have}, and 3 engines need one each: set spec\.engine"
+    with pytest.raises(ConfigError, match=message):
+        gpus_of(services, gpus)
+
+
+def test_other_devices_than_nvidias_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^InferenceService a: spec\.engine\.resourceName amd\.com/gpu: without"):
+        gpus_of([service("a", resourceName="amd.com/gpu")], ["0"])
