@@ -1,6 +1,5 @@
 """Facts of a service for tests of the operator's pure functions: written as words, like "old ready" for a rank."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -35,11 +34,7 @@ LATER: Final = datetime(2026, 11, 21, 12, 5, 0, tzinfo=UTC)
 RELEASE: Final = Release(frontend_image="frontend:1", engine_image="engine:1", version="1.0")
 NEWER: Final = Release(frontend_image="frontend:2", engine_image="engine:2", version="2.0")
 SECRET_NAME: Final = "demo-link-abc"
-
-
-@functools.cache
-def _schema() -> Schema:
-    return Schema.of_crd()
+SCHEMA: Final = Schema.of_crd()
 
 
 def service(ranks: int = 2, frontends: int = 1, **spec: Any) -> InferenceService:
@@ -50,7 +45,7 @@ def service(ranks: int = 2, frontends: int = 1, **spec: Any) -> InferenceService
     document["spec"]["frontend"] = {"replicas": frontends, **spec.pop("frontend", {})}
     document["spec"]["engine"] |= spec.pop("engine", {})
     document["spec"] |= spec
-    completed, problems = _schema().complete(document)
+    completed, problems = SCHEMA.complete(document)
     assert not problems, problems
     return parse_service(completed)
 

@@ -1,0 +1,52 @@
+"""The operator's reconciler in front of a mock cluster, with a clock that a test moves."""
+
+from dataclasses import dataclass, field
+
+from kvasir_operator.events import Events
+from kvasir_operator.observe.memory import Key
+from kvasir_operator.observe.status_reports import StatusReports
+from kvasir_operator.reconcile import STATUS_INTERVAL_SECONDS, Reconciler
+from kvasir_operator.resources.release import Release
+from kvasir_operator.upgrades import Upgrades
+from mock_cluster import Clock, MockCluster
+from operator_facts import RELEASE
+
+
+@dataclass
+class Operator:
+    """A process of the operator; `restart` makes another one for the same cluster."""
+
+    cluster: MockCluster
+    clock: Clock
+    reconciler: Reconciler = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self, release: Release = RELEASE, upgrades: int = 0, operator_class: str = "") -> None:
+        self.reconciler = Reconciler(
+            self.cluster,
+            release,
+            Events(self.cluster, clock=self.clock.monotonic),
+            StatusReports(),
+            operator_class=operator_class,
+            upgrades=Upgrades(upgrades),
+            monotonic=self.clock.monotonic,
+            now=self.clock.now,
+        )
+
+    async def once(self, name: str = "demo") -> float | None:
+        return await self.reconciler.reconcile(Key("default", name))
+
+    async def settle(self, name: str = "demo") -> None:
+        """Until nothing is left to do: controllers act after each pass."""
+        for _ in range(6):
+            await self.once(name)
+            self.cluster.run_controllers()
+            self.clock.seconds += STATUS_INTERVAL_SECONDS
+        assert await self.once(name) is None
+        assert self.cluster.condition("Progressing", name) == ("False", "AsDesired")
+
+    async def later(self, seconds: float = STATUS_INTERVAL_SECONDS) -> float | None:
+        self.clock.seconds += seconds
+        return await self.once()

@@ -1,0 +1,96 @@
+"""Roll-outs and upgrades over several reconciles: decisions that outlast the pass that makes them."""
+
+from kvasir_operator.kinds import (
+    INFERENCE_SERVICE,
+    STATEFUL_SET,
+)
+from kvasir_operator.reconcile import STATUS_INTERVAL_SECONDS
+from mock_cluster import MockCluster
+from mock_operator import Operator
+from operator_facts import NEWER, RELEASE
+
+
+async def fleet(operator: Operator, size: int) -> list[str]:
+    names = [f"demo-{number}" for number in range(size)]
+    for name in names:
+        operator.cluster.add_service(name, uid=f"uid-{name}")
+        await operator.settle(name)
+    return names
+
+
+def image(cluster: MockCluster, name: str) -> str:
+    template = cluster.of(STATEFUL_SET, f"{name}-engine")["spec"]["template"]
+    return str(template["spec"]["containers"][0]["image"])
+
+
+def upgraded(cluster: MockCluster, names: list[str]) -> list[str]:
+    return [name for name in names if image(cluster, name) == NEWER.engine_image]
+
+
+async def test_a_new_release_changes_no_pods_unasked(settled: Operator) -> None:
+    settled.restart(NEWER)
+    await settled.later()
+    assert settled.cluster.condition("UpgradeAvailable") == ("True", "UpgradePending")
+    assert image(settled.cluster, "demo") == RELEASE.engine_image
+
+
+async def test_an_upgrade_that_is_asked_for_is_made(settled: Operator) -> None:
+    settled.restart(NEWER)
+    metadata = settled.cluster.of(INFERENCE_SERVICE, "demo")["metadata"]
+    metadata["annotations"] = {"serving.kvasir.dev/release": NEWER.id}
+    await settled.settle()
+    assert image(settled.cluster, "demo") == NEWER.engine_image
+    assert settled.cluster.condition("UpgradeAvailable") == ("False", "AsDesired")
+
+
+async def test_upgrades_are_limited_and_go_on_as_they_settle(operator: Operator) -> None:
+    names = await fleet(operator, 3)
+    operator.restart(NEWER, upgrades=1)
+    for number in range(1, 4):
+        for name in names:
+            operator.clock.seconds += STATUS_INTERVAL_SECONDS
+            await operator.once(name)
+        assert len(upgraded(operator.cluster, names)) == number
+        for _ in range(3):  # it stays so, as long as no pod is ready with the new template
+            operator.clock.seconds += STATUS_INTERVAL_SECONDS
+            for name in names:
+                await operator.once(name)
+            assert len(upgraded(operator.cluster, names)) == number
+        for name in upgraded(operator.cluster, names):
+            for _ in range(6):
+                operator.cluster.run_controllers()
+                operator.clock.seconds += STATUS_INTERVAL_SECONDS
+                await operator.once(name)
+
+
+async def roll_out(operator: Operator, passes: int) -> list[int]:
+    """Replicas of the StatefulSet after each pass; a pod that is deleted comes back at once."""
+    replicas = []
+    for _ in range(passes):
+        operator.cluster.run_controllers()
+        await operator.later()
+        replicas.append(operator.cluster.of(STATEFUL_SET, "demo-engine")["spec"]["replicas"])
+    return replicas
+
+
+async def test_a_rollout_with_room_has_one_more_rank_meanwhile(settled: Operator) -> None:
+    settled.cluster.change_service(engine={"maxNumSeqs": 8})
+    await settled.later()
+    replicas = await roll_out(settled, 8)
+    assert max(replicas) == 2
+    assert replicas[-1] == 1
+    await settled.settle()
+
+
+async def test_a_rollout_without_room_gives_up_its_surge_once(settled: Operator) -> None:
+    """The decision outlasts the pass that makes it: the refused rank is not asked for again and again."""
+    settled.cluster.forbidden.add("demo-engine-2")
+    settled.cluster.change_service(engine={"dataParallelSize": 2})
+    await settled.settle()
+    settled.cluster.change_service(engine={"dataParallelSize": 2, "maxNumSeqs": 8})
+    await settled.later()
+    replicas = await roll_out(settled, 12)
+    first = replicas.index(2, replicas.index(3))
+    assert set(replicas[:first]) == {3}
+    assert set(replicas[first:]) == {2}
+    await settled.settle()
