@@ -1,5 +1,6 @@
 """Each kernel computes what the plain torch beside its caller computes, for every size and number of threads."""
 
+import ctypes
 import math
 import os
 from collections.abc import Iterator
@@ -220,6 +221,27 @@ def test_shapes_that_do_not_fit_are_refused(dtype: torch.dtype) -> None:
         kernel.attend(step, numbers(3, 96, dtype=dtype), cache, None, 1.0, None)
     with pytest.raises(ValueError, match="cache of shape"):
         kernel.attend(step, numbers(4, 96, dtype=dtype), cache[:, :, :, :8], None, 1.0, None)
+
+
+@pytest.mark.parametrize("name", cpu._LIMITS)
+def test_library_of_other_limits_is_refused(name: str, level: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "_LIMITS", {**cpu._LIMITS, name: cpu._LIMITS[name] + 1})
+    for level_name in cpu.supported_levels():
+        with pytest.raises(OSError, match=f"{name} {cpu._LIMITS[name] - 1} instead of {cpu._LIMITS[name]}"):
+            cpu.load(level_name)
+
+
+def test_library_without_limits_is_refused() -> None:
+    with pytest.raises(OSError, match="does not export its limits"):
+        cpu._check_limits(ctypes.CDLL(None), Path("old.so"))
+
+
+def test_heads_that_do_not_fit_the_kernels_arrays_are_refused(dtype: torch.dtype) -> None:
+    size = cpu.MOST_NUMBERS + cpu.LANES
+    step = PagedStep(num_tokens=1, num_tiles=1, heads=1, kv_heads=1, head_dim=size, block_size=1)
+    qkv, cache = torch.zeros(1, 3 * size, dtype=dtype), torch.zeros(1, 2, 1, 1, size, dtype=dtype)
+    with pytest.raises(ValueError, match="does not take cache"):
+        kernels(dtype).attend(step, qkv, cache, None, 1.0, None)
 
 
 def test_a_library_older_than_its_sources_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import logging
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from ctypes import c_float, c_int, c_int64, c_void_p
+from ctypes import c_float, c_int, c_int32, c_int64, c_void_p
 from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -62,6 +62,11 @@ class PagedStep(ctypes.Structure):
         ),
     )  # fmt: skip
 
+
+_LIMITS: Final = MappingProxyType(
+    {"lanes": LANES, "rows": MOST_ROWS, "numbers": MOST_NUMBERS, "bytes of a step": ctypes.sizeof(PagedStep)}
+)
+"""In the order of `kvasir_limits` in kernels.c: beyond them the kernels would write past their arrays."""
 
 _FARTHEST: Final = 2**31 - 1
 """The largest window that the kernel can count."""
@@ -139,6 +144,7 @@ class Kernels:
         _require(qkv.shape == (step.num_tokens, width) and qkv.stride(1) == 1, "qkv", qkv)
         per_block = (2, step.kv_heads, step.block_size, step.head_dim)
         _require(cache.shape[1:] == per_block and cache.is_contiguous(), "cache", cache)
+        _require(step.head_dim % LANES == 0 and step.head_dim <= MOST_NUMBERS, "cache", cache)
         out = qkv.new_empty(qkv.shape[0], step.heads * step.head_dim)
         pointers = ctypes.addressof(step), qkv.data_ptr(), cache.data_ptr(), out.data_ptr()
         self._attend(
@@ -176,7 +182,7 @@ def _load() -> Mapping[torch.dtype, Kernels]:
 
 
 def load(level: str) -> Mapping[torch.dtype, Kernels]:
-    """Raises OSError where the library is missing, older than its sources or cannot be loaded."""
+    """Raises OSError if the library is missing, older than its sources, of other limits or cannot be loaded."""
     file = Path(__file__).with_name(f"kernels-{level}.so")
     if not file.exists():
         raise OSError(f"{file} is missing: install Kvasir again (in a clone: make, or pip install -e .)")
@@ -184,11 +190,27 @@ def load(level: str) -> Mapping[torch.dtype, Kernels]:
     if any(source.stat().st_mtime_ns > file.stat().st_mtime_ns for source in sources):
         raise OSError(f"{file} is older than its sources: make, or pip install -e ., compiles it")
     library = ctypes.CDLL(str(file))
+    _check_limits(library, file)
     library.use_team(_team())
     return {
         torch.bfloat16: Kernels(library, torch.bfloat16, "bf16"),
         torch.float32: Kernels(library, torch.float32, "f32"),
     }
+
+
+def _check_limits(library: ctypes.CDLL, file: Path) -> None:
+    """Raises OSError if the library was built for other sizes than this module gives it."""
+    try:
+        built = (c_int32 * len(_LIMITS)).in_dll(library, "kvasir_limits")
+    except ValueError:
+        raise OSError(f"{file} does not export its limits: install Kvasir again") from None
+    different = [
+        f"{name} {there} instead of {here}"
+        for (name, here), there in zip(_LIMITS.items(), built, strict=True)
+        if here != there
+    ]
+    if different:
+        raise OSError(f"{file} was built with other limits ({', '.join(different)}): install Kvasir again")
 
 
 def supported_levels() -> list[str]:

@@ -24,6 +24,10 @@ struct paged_step {
     int64_t heads, kv_heads, head_dim, block_size;
 };
 
+// What callers must agree on: the sizes of fixed arrays, of vectors and of the structure above. `_LIMITS` in
+// __init__.py is compared with it when the library is loaded.
+const int32_t kvasir_limits[] = {LANES, MOST_ROWS, MOST_NUMBERS, sizeof(struct paged_step)};
+
 void use_team(start_team parallel) { start = parallel; }
 
 #define PASTE(name, type) name##_##type
