@@ -11,6 +11,9 @@ import httpx
 import openai
 import pytest
 
+from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH, STATUS_PATH
+from kvasir_contract.phases import Phase
+from kvasir_contract.report import StatusReport
 from service.running import Service
 
 QUESTION = [{"role": "user", "content": "What is Kvasir?"}]
@@ -126,6 +129,17 @@ async def test_a_thousand_requests_with_disconnects_leave_nothing(service: Servi
     assert finished + hung_up == 1000
     assert hung_up > 50
     _wait_until_idle(service)
+
+
+def test_every_process_has_a_port_for_probes(service: Service) -> None:
+    parts = service.parts()
+    assert [part.name for part in parts] == ["engine-0", "engine-1", "frontend"]
+    for part in parts:
+        assert httpx.get(part.ops + LIVE_PATH).status_code == 200
+        assert httpx.get(part.ops + READY_PATH).status_code == 200
+        report = StatusReport.from_json(httpx.get(part.ops + STATUS_PATH).content)
+        assert (report.phase, report.reason, report.message) == (Phase.READY, None, "")
+        assert "python_info" in httpx.get(part.ops + METRICS_PATH).text or part.name != "frontend"
 
 
 def _wait_until_idle(service: Service) -> None:

@@ -114,11 +114,13 @@ class Keeper:
 
     async def _follow_phases(self, child: Child, began: float) -> None:
         while True:
-            if (seen := await self._prober.look()) is not None:
+            seen = await self._prober.look()
+            if seen is not None and seen.phase is not Phase.FAILED:  # what a process failed of, its end shows
                 if seen.phase == Phase.READY and self.state.ready_after is None:
                     self.state.ready_after = time.monotonic() - began
                     self.state.warnings = warnings_of(child.lines())
-                self._enter(seen.phase, seen.message, seen.progress)
+                message = seen.message if seen.reason is None else f"{seen.reason}: {seen.message}"
+                self._enter(seen.phase, message, seen.progress)
             await asyncio.sleep(self._spec.readiness.period if self.state.ready else self._timing.look)
 
     async def _pause_after(self, reason: str, ran: float) -> None:

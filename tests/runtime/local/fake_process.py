@@ -1,8 +1,8 @@
 """A stand-in for an engine or a frontend, run as a script: `fake_process.py PORT BEHAVIOUR …`.
 
-Behaviours: serve, loading (Loading, then Warming, then Ready, one per look), exit CODE, fail CODE
-(with a failure as its last line), sick (liveness says 503),
-deaf (ignores SIGTERM), breeds (has a child of its own).
+Behaviours: serve, loading (Loading, then Warming, then Ready, one per look), exit CODE, fail CODE (with a failure as
+its last line), failed (reports Failed once, then Ready), refused (reports LinkRefused once, then nothing is wrong),
+sick (liveness says 503), deaf (ignores SIGTERM), breeds (has a child of its own).
 """
 
 import json
@@ -15,6 +15,8 @@ LOADING = [
     {"phase": "Loading", "progress": {"done": 5, "total": 10}, "message": ""},
     {"phase": "Warming", "progress": None, "message": ""},
 ]
+FAILED = {"phase": "Failed", "progress": None, "message": "out of memory"}
+REFUSED = {"phase": "Ready", "message": "another model", "reason": "LinkRefused"}
 READY = {"phase": "Ready", "progress": None, "message": ""}
 
 
@@ -53,7 +55,7 @@ def main() -> None:
     if behaviour == "breeds":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
     Handler.behaviour = behaviour
-    Handler.phases = list(LOADING) if behaviour == "loading" else []
+    Handler.phases = {"loading": list(LOADING), "failed": [FAILED], "refused": [REFUSED]}.get(behaviour, [])
     HTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
 
 

@@ -134,6 +134,18 @@ async def test_phases_pass_until_all_serve_and_the_end_leaves_nothing(tmp_path: 
     assert (tmp_path / "engine-0.log").read_text() == "this is loading\ntold to end\n"
 
 
+async def test_process_that_reports_its_failure_does_not_end_the_others(tmp_path: Path) -> None:
+    async with running(tmp_path, spec("engine-0", "failed"), spec("frontend-0", "serve")) as run:
+        await run.screen.until(lambda: run.screen.served == 1)
+        assert run.screen.count("Failed") == 0
+        assert run.screen.count("Stopping") == 0
+
+
+async def test_reason_of_a_process_that_does_no_work_is_shown(tmp_path: Path) -> None:
+    async with running(tmp_path, spec("engine-0", "refused")) as run:
+        await run.screen.until(lambda: run.screen.count("engine-0 Ready LinkRefused: another model") == 1)
+
+
 async def test_a_killed_process_is_told_at_once_and_started_again(tmp_path: Path) -> None:
     async with running(tmp_path, spec("engine-0", "serve"), spec("engine-1", "serve")) as run:
         await run.screen.until(lambda: run.screen.served == 1)
