@@ -27,7 +27,6 @@ NOT_HERE: Final = (
     environment.PORT,
     environment.LINK_KEYS,
     environment.SHUTDOWN_DELAY,
-    environment.MANAGED_VARIABLES,
     TERMINATION_MESSAGE_VARIABLE,
 )
 """Variables of a pod that are left out here: the socket is inherited, the link needs no keys, no Service sends
@@ -121,7 +120,9 @@ def _probe(probe: Mapping[str, Any]) -> ProbeTiming:
 
 
 def _environment(container: Mapping[str, Any], secrets: Secrets, replaced: Mapping[str, str]) -> dict[str, str]:
-    """The container's variables, those of its place replaced or left out."""
+    """The container's variables, those of its place replaced or left out. The process refuses other settings, which
+    envFrom may bring, as it does in a pod."""
+    replaced = {**replaced, environment.MANAGED_VARIABLES: ",".join(sorted(replaced))}
     env: dict[str, str] = {}
     for source in container.get("envFrom", ()):
         env |= _all_of(source, secrets)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kvasir.config.options import ConfigError
+from kvasir.config.variables import refuse_unmanaged_variables
 from kvasir.local.place import Place, open_place
 from kvasir.local.pods import NOT_HERE, Secrets, probes_of, service_processes, without_effect
 from kvasir.local.process import ProcessSpec
@@ -143,6 +144,15 @@ def test_values_from_secrets_of_the_manifest_are_filled_in(place: Place) -> None
         "P_b": "B!",
         "HF_TOKEN": "T",
     }
+
+
+def test_settings_from_secrets_are_refused_as_in_a_pod(place: Place) -> None:
+    for spec in processes(place).values():
+        refuse_unmanaged_variables(spec.env)
+    pod = {"envFrom": [{"secretRef": {"name": "s"}}]}
+    spec = processes(place, {"s": {"KVASIR_DTYPE": "float16"}}, engine={"pod": pod})["engine-0"]
+    with pytest.raises(ConfigError, match=r"^KVASIR_DTYPE: in a pod"):
+        refuse_unmanaged_variables(spec.env)
 
 
 @pytest.mark.parametrize(
