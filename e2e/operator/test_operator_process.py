@@ -4,18 +4,20 @@ No node runs: a pod is ready when the test writes so, as a kubelet would.
 """
 
 import contextlib
+import functools
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
 import pytest
-import yaml
 
 from e2e.kind.apiserver import ApiServer, apiserver
-from e2e.operator.world import CHILDREN, OperatorProcess, World, ready
+from e2e.operator.operator_process import OperatorProcess
+from e2e.operator.pod_status import ready
+from e2e.operator.rights import rights_of_the_manifests
+from e2e.operator.world import CHILDREN, World
 from kvasir_operator.cluster import Object
-from kvasir_operator.kinds import LEASE, SERVICE, SERVICE_ACCOUNT, Kind
+from kvasir_operator.kinds import INFERENCE_SERVICE, LEASE, SERVICE, SERVICE_ACCOUNT, Kind
 from kvasir_operator.lease import LEASE_NAME
 
 MANIFESTS = Path(__file__).parents[2] / "manifests" / "operator"
@@ -25,7 +27,7 @@ async def test_a_service_is_made_and_a_deleted_child_comes_back(world: World) ->
     async with world.operator() as operator:
         await operator.says("leading")
         await world.create()
-        await world.eventually(lambda: all_children(world))
+        await world.eventually(world.all_children)
         service = await world.must_get(SERVICE, "demo")
         await world.cluster.delete(SERVICE, service)
         await world.eventually(lambda: replaced(world, SERVICE, service))
@@ -35,13 +37,13 @@ async def test_a_service_is_made_and_a_deleted_child_comes_back(world: World) ->
 async def test_it_starts_when_services_are_there_already(world: World) -> None:
     await world.create()
     async with world.operator():
-        await world.eventually(lambda: all_children(world))
+        await world.eventually(world.all_children)
 
 
 async def test_what_was_deleted_while_nobody_watched_comes_back(world: World) -> None:
     await world.create()
     async with world.operator("--lease-duration", "3s") as operator:
-        await world.eventually(lambda: all_children(world))
+        await world.eventually(world.all_children)
         await operator.kill()
     service = await world.must_get(SERVICE, "demo-engine")
     await world.cluster.delete(SERVICE, service)
@@ -49,11 +51,11 @@ async def test_what_was_deleted_while_nobody_watched_comes_back(world: World) ->
         await world.eventually(lambda: replaced(world, SERVICE, service))
 
 
-async def test_a_deletion_that_the_watch_has_missed_is_noticed_by_the_resync(world: World) -> None:
+async def test_the_resync_notices_a_deletion_that_the_watch_missed(world: World) -> None:
     """A Service without our labels is none that we watch, so its deletion is not told."""
     await world.create()
     async with world.operator("--resync", "1s"):
-        await world.eventually(lambda: all_children(world))
+        await world.eventually(world.all_children)
         service = await world.must_get(SERVICE, "demo")
         service["metadata"]["labels"] = {}
         path = SERVICE.path(world.namespace, "demo")
@@ -83,7 +85,7 @@ async def test_of_two_operators_one_leads_and_the_other_takes_over(world: World)
         await leader.stop()
         await other.says("leading", patience=3)  # given back, not waited for
         await world.create()
-        await world.eventually(lambda: all_children(world))
+        await world.eventually(world.all_children)
 
 
 async def test_a_leader_that_is_killed_is_followed_within_seconds(world: World) -> None:
@@ -114,7 +116,7 @@ async def test_a_leader_whose_lease_was_taken_ends(world: World) -> None:
 
 
 async def test_ranks_roll_one_at_a_time_and_a_killed_operator_goes_on(world: World) -> None:
-    await world.create(engine={"dataParallelSize": 3})
+    await world.create(engine={"dataParallelSize": 3}, rollout={"maxSurge": 0, "maxUnavailable": 1})
     async with world.operator("--lease-duration", "3s") as operator:
         await operator.says("leading")
         await world.settled(ranks=3)
@@ -153,7 +155,24 @@ async def test_pods_that_never_got_ready_are_replaced_at_once(world: World) -> N
         await world.eventually(all_new)
 
 
-async def test_a_leader_and_a_replica_that_stands_by_are_live_and_ready(world: World) -> None:
+async def test_a_service_made_again_at_once_gets_children(world: World) -> None:
+    """Those of the first one have its UID, and go when the garbage collector comes."""
+    async with world.operator() as operator:
+        await operator.says("leading")
+        for _ in range(2):
+            service = await world.create()
+            await world.eventually(functools.partial(all_owned, world, service["metadata"]["uid"]))
+            await world.cluster.delete(INFERENCE_SERVICE, service)
+        service = await world.create()
+        await world.eventually(functools.partial(all_owned, world, service["metadata"]["uid"]))
+
+        async def told() -> bool:
+            return (await world.condition("Ready")).get("reason") == "Loading"
+
+        await world.eventually(told)
+
+
+async def test_a_leader_and_a_standby_are_live_and_ready(world: World) -> None:
     async with (
         world.operator("--identity", "a") as first,
         world.operator("--identity", "b") as second,
@@ -178,15 +197,15 @@ async def test_without_the_custom_resource_it_ends_with_one_line(world: World) -
 
 
 async def test_the_rights_of_the_manifests_suffice(world: World, server: ApiServer) -> None:
-    """As the ServiceAccount of manifests/base/rbac.yaml, in all namespaces: it makes, repairs, rolls, reports."""
-    async with bound_account(world) as account:
+    """As the account of manifests/operator/rbac.yaml, in all namespaces: it makes, repairs, rolls, reports."""
+    async with rights_of_the_manifests(world) as account:
         kubeconfig = server.kubeconfig_of(world.namespace, account)
         for seldom in ("get nodes", "list events"):  # asked when something is wrong; a refusal is quiet
             server.kubectl(f"--kubeconfig={kubeconfig}", "auth", "can-i", *seldom.split())
         options = ("--namespaces", "", "--lease-namespace", world.namespace)
         await world.create()
         async with world.operator(*options, kubeconfig=kubeconfig) as operator:
-            await world.eventually(lambda: all_children(world))
+            await world.eventually(world.all_children)
             await world.settled()
             service = await world.must_get(SERVICE, "demo")
             service["spec"]["ports"][0]["port"] = 81
@@ -239,8 +258,10 @@ async def who_leads(world: World, *operators: OperatorProcess) -> list[OperatorP
     return [first, other]
 
 
-async def all_children(world: World) -> bool:
-    return len(await world.children()) == len(CHILDREN)
+async def all_owned(world: World, uid: str) -> bool:
+    children = await world.children()
+    owners = [owner["uid"] for child in children.values() for owner in child["metadata"]["ownerReferences"]]
+    return owners == [uid] * len(CHILDREN)
 
 
 async def replaced(world: World, kind: Kind, old: Object) -> bool:
@@ -263,32 +284,3 @@ async def newcomer(world: World, old: set[str]) -> Object | None:
     unready = [pod for pod in pods if not pod["status"].get("conditions")]
     assert len(unready) <= 1
     return unready[0] if unready else None
-
-
-@contextlib.asynccontextmanager
-async def bound_account(world: World) -> AsyncIterator[str]:
-    """The operator's ServiceAccount, with what manifests/base/rbac.yaml binds to it, in the test's own names."""
-    documents = list(yaml.safe_load_all((MANIFESTS / "rbac.yaml").read_text()))
-    rbac = {
-        "ClusterRole": Kind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles"),
-        "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings"),
-        "Role": Kind("rbac.authorization.k8s.io/v1", "Role", "roles"),
-        "RoleBinding": Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
-        "ServiceAccount": SERVICE_ACCOUNT,
-    }
-    cluster_wide = []
-    for document in documents:
-        namespace = "" if document["kind"].startswith("Cluster") else world.namespace
-        document["metadata"]["namespace"] = namespace
-        for subject in document.get("subjects", ()):
-            subject["namespace"] = world.namespace
-        kind = rbac[document["kind"]]
-        made = await world.cluster.create(kind, namespace, document)
-        if not namespace:
-            made["metadata"]["namespace"] = ""
-            cluster_wide.append((kind, made))
-    try:
-        yield "kvasir-operator"
-    finally:
-        for kind, made in cluster_wide:
-            await world.cluster.delete(kind, made)

@@ -3,13 +3,24 @@
 No node runs: where a test needs pods that start, fail or serve, it writes their status itself.
 """
 
+import functools
 from typing import Any
 
 import pytest
 
 from e2e.operator.world import CHILDREN, World
 from kvasir_operator.cluster import ConflictError, Object
-from kvasir_operator.kinds import DEPLOYMENT, EVENT, INFERENCE_SERVICE, SECRET, SERVICE, STATEFUL_SET, Kind
+from kvasir_operator.kinds import (
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    EVENT,
+    INFERENCE_SERVICE,
+    NETWORK_POLICY,
+    SECRET,
+    SERVICE,
+    STATEFUL_SET,
+    Kind,
+)
 
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
 
@@ -55,12 +66,13 @@ async def test_a_second_reconcile_changes_nothing(world: World) -> None:
 async def test_a_deleted_child_comes_back(world: World, kind: Kind, end: str) -> None:
     await world.create()
     await world.reconcile()
-    child = await world.must_get(kind, "demo" + end)
+    child = await world.child(kind, end)
+    assert child is not None
     await world.cluster.delete(kind, child)
 
     async def replaced() -> bool:
         await world.reconcile()
-        new = await world.get(kind, "demo" + end)
+        new = await world.child(kind, end)
         return new is not None and new["metadata"]["uid"] != child["metadata"]["uid"]
 
     await world.eventually(replaced)
@@ -72,7 +84,7 @@ async def test_new_link_keys_roll_both_workloads(world: World) -> None:
     before = await templates(world)
     await world.reconcile()
     assert await templates(world) == before
-    await world.cluster.delete(SECRET, await world.must_get(SECRET, "demo-link"))
+    await world.cluster.delete(SECRET, await world.must_get(SECRET, await world.link_secret()))
     await world.reconcile()
     after = await templates(world)
     assert all(new != old for new, old in zip(after, before, strict=True))
@@ -87,7 +99,7 @@ async def test_drift_is_repaired_and_what_others_add_stays(world: World) -> None
         service["metadata"]["labels"]["app.kubernetes.io/component"] = "somebody"
         service["metadata"]["labels"]["team"] = "blue"
 
-    await change(world, SERVICE, "demo", drift)
+    await world.edit(SERVICE, "demo", drift)
     await world.reconcile()
     service = await world.must_get(SERVICE, "demo")
     assert [port["port"] for port in service["spec"]["ports"]] == [80]
@@ -98,7 +110,7 @@ async def test_drift_is_repaired_and_what_others_add_stays(world: World) -> None
 async def test_scale_of_a_child_is_drift(world: World) -> None:
     await world.create(engine={"dataParallelSize": 2})
     await world.reconcile()
-    await change(world, STATEFUL_SET, "demo-engine", lambda found: found["spec"].update(replicas=5))
+    await world.edit(STATEFUL_SET, "demo-engine", lambda found: found["spec"].update(replicas=5))
     await world.reconcile()
     assert (await world.must_get(STATEFUL_SET, "demo-engine"))["spec"]["replicas"] == 2
 
@@ -107,7 +119,7 @@ async def test_a_child_that_lost_its_labels_gets_them_back(world: World) -> None
     """It is no longer listed by label then, but it is still ours."""
     await world.create()
     await world.reconcile()
-    await change(world, SERVICE, "demo-engine", lambda found: found["metadata"].pop("labels"))
+    await world.edit(SERVICE, "demo-engine", lambda found: found["metadata"].pop("labels"))
     await world.reconcile()
     service = await world.must_get(SERVICE, "demo-engine")
     assert service["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "kvasir-operator"
@@ -115,23 +127,32 @@ async def test_a_child_that_lost_its_labels_gets_them_back(world: World) -> None
 
 
 @pytest.mark.parametrize("labelled", [False, True], ids=["unlabelled", "with our labels"])
-@pytest.mark.parametrize(("kind", "name"), [(SERVICE, "demo"), (SECRET, "demo-link")], ids=["Service", "Secret"])
+@pytest.mark.parametrize(
+    ("kind", "name", "spec"),
+    [
+        (SERVICE, "demo", {"ports": [{"port": 1234}]}),
+        (NETWORK_POLICY, "demo-engine", {"podSelector": {}}),
+        (DISRUPTION_BUDGET, "demo-frontend", {"minAvailable": 3}),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
 async def test_somebody_elses_object_is_left_alone_and_reported(
-    world: World, kind: Kind, name: str, labelled: bool
+    world: World, kind: Kind, name: str, spec: Object, labelled: bool
 ) -> None:
     labels = {"app.kubernetes.io/instance": "demo", "app.kubernetes.io/managed-by": "kvasir-operator"}
     metadata = {"name": name, "namespace": world.namespace, "labels": labels if labelled else {}}
-    spec = {"spec": {"ports": [{"port": 1234}]}} if kind == SERVICE else {"stringData": {"mine": "x"}}
     foreign = await world.cluster.create(
-        kind, world.namespace, {"apiVersion": "v1", "kind": kind.kind, "metadata": metadata, **spec}
+        kind,
+        world.namespace,
+        {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec},
     )
     await world.create()
     await world.reconcile()
     await world.reconcile()
-    assert await world.must_get(kind, name) == foreign
+    assert essence(await world.must_get(kind, name)) == essence(foreign)
     ready = await world.condition("Ready")
     assert (ready["status"], ready["reason"]) == ("False", "NameTaken")
-    assert f"{kind.kind} {name} exists" in ready["message"]
+    assert f"{kind.kind} {name} already exists" in ready["message"]
     children = await world.children()
     assert len(children) == len(CHILDREN)  # the rest goes on
     generation = children["StatefulSet", "demo-engine"]["metadata"]["generation"]
@@ -144,7 +165,7 @@ async def test_somebody_elses_object_is_left_alone_and_reported(
     assert (await world.condition("Ready"))["reason"] != "NameTaken"
 
 
-async def test_children_of_an_older_service_of_the_name_are_not_taken_over(world: World) -> None:
+async def test_children_of_an_older_service_are_not_taken_over(world: World) -> None:
     await world.create()
     await world.reconcile()
     stateful_set = await world.must_get(STATEFUL_SET, "demo-engine")
@@ -195,7 +216,7 @@ async def test_scale_subresource_sets_the_ranks(world: World) -> None:
         found = await world.request("GET", path)
         found["spec"]["replicas"] = ranks
         await world.request("PUT", path, found)
-        await world.reconcile()
+        await world.eventually(functools.partial(scaled, world, ranks))
         await world.settled(ranks=ranks)
         await world.reconcile()
         found = await world.request("GET", path)
@@ -272,6 +293,18 @@ async def test_two_reconciles_at_once_do_not_overwrite_a_newer_object(world: Wor
     assert await world.must_get(SERVICE, "demo") == service
 
 
+async def scaled(world: World, ranks: int) -> bool:
+    """Reconcile; whether the StatefulSet has so many ranks by now. It waits for the StatefulSet's controller."""
+    await world.reconcile()
+    return bool((await world.stateful_set())["spec"]["replicas"] == ranks)
+
+
+def essence(resource: Object) -> Object:
+    """What an operator would change; a controller writes the status meanwhile."""
+    metadata = {field: resource["metadata"].get(field) for field in ("uid", "labels", "ownerReferences")}
+    return {"metadata": metadata, "spec": resource["spec"]}
+
+
 def versions(children: dict[tuple[str, str], Object]) -> dict[tuple[str, str], str]:
     return {key: child["metadata"]["resourceVersion"] for key, child in children.items()}
 
@@ -282,23 +315,3 @@ async def templates(world: World) -> list[dict[str, Any]]:
         await world.must_get(DEPLOYMENT, "demo-frontend"),
     ]
     return [workload["spec"]["template"]["metadata"] for workload in workloads]
-
-
-async def change(world: World, kind: Kind, name: str, edit: Any) -> None:
-    """As somebody else, who knows nothing of the operator; tried again while controllers write too."""
-
-    async def done() -> bool:
-        found = await world.must_get(kind, name)
-        edit(found)
-        try:
-            await replace_as_other(world, kind, found)
-        except ConflictError:
-            return False
-        return True
-
-    await world.eventually(done)
-
-
-async def replace_as_other(world: World, kind: Kind, resource: Object) -> None:
-    metadata = resource["metadata"]
-    await world.request("PUT", kind.path(metadata["namespace"], metadata["name"]), resource)

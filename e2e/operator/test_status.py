@@ -9,9 +9,13 @@ from pathlib import Path
 import yaml
 
 from e2e.kind.apiserver import apiserver
-from e2e.operator.world import CRD, World, install, ready, scheduled
+from e2e.operator.cluster_faults import QUOTA, node, set_node, set_quota
+from e2e.operator.pod_status import ready, scheduled
+from e2e.operator.world import CRD, STATUS_PAUSE, World, install
+from kvasir_contract.failure import Failure
+from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster import Cluster
-from kvasir_operator.kinds import DEPLOYMENT, NODE, POD, Kind
+from kvasir_operator.kinds import DEPLOYMENT, POD
 
 
 async def test_a_service_gets_ready(world: World) -> None:
@@ -29,7 +33,7 @@ async def test_a_service_gets_ready(world: World) -> None:
     status = (await world.service())["status"]
     assert status["engines"]["summary"] == "2/2"
     assert [rank["phase"] for rank in status["engines"]["ranks"]] == ["Ready", "Ready"]
-    assert status["frontends"] == {"desired": 1, "ready": 1}
+    assert status["frontends"] == {"desired": 1, "ready": 1, "restarts": 0}
     assert status["url"] == f"http://demo.{world.namespace}.svc/v1"
     assert status["model"] == "demo"
     found = {entry["type"]: (entry["status"], entry["reason"]) for entry in status["conditions"]}
@@ -39,6 +43,7 @@ async def test_a_service_gets_ready(world: World) -> None:
         "FrontendsReady": ("True", "AsDesired"),
         "Progressing": ("False", "AsDesired"),
         "Degraded": ("False", "AsDesired"),
+        "UpgradeAvailable": ("False", "AsDesired"),
     }
     assert {entry["observedGeneration"] for entry in status["conditions"]} == {status["observedGeneration"]}
 
@@ -65,10 +70,8 @@ async def test_a_model_that_is_not_found_is_named(world: World) -> None:
     await world.reconcile()
     await world.settled()
     (pod,) = await world.pods("engine")
-    log = (
-        "2026-11-21T07:00:00.000Z ERROR   engine-0 model not found: hf://no/such was not found without a token\n"
-        "2026-11-21T07:00:00.000Z INFO    engine-0 ended after 0.4 s with exit code 2\n"
-    )
+    failure = Failure(Reason.MODEL_NOT_FOUND, "hf://no/such was not found without a token")
+    log = f"2026-11-21T07:00:00.000Z INFO    engine-0 ended after 0.4 s\n{failure.to_json()}\n"
     ended = {"terminated": {"exitCode": 2, "reason": "Error", "message": log}}
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
     await world.set_pod(pod, scheduled("engine", waiting, lastState=ended, restartCount=2))
@@ -95,33 +98,28 @@ async def test_too_few_gpus_are_named(world: World) -> None:
     assert message in found["message"]
 
 
-async def test_ranks_that_a_quota_forbids_are_named_until_it_lets_them_be(world: World) -> None:
-    quota = Kind("v1", "ResourceQuota", "resourcequotas")
-    metadata = {"name": "none", "namespace": world.namespace}
-    facts = {"spec": {"hard": {"pods": "0"}}, "status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}}
-    body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, **facts}
-    await world.cluster.apply(quota, body, force=True)
-    made = await world.cluster.apply(quota, body, force=True, subresource="status")  # as its controller does
+async def test_ranks_that_a_quota_forbids_are_named_until_it_ends(world: World) -> None:
+    quota = await set_quota(world, pods=0)
+    async with world.in_process() as operator:
+        await world.create()
 
-    async def forbidden() -> bool:
-        await world.reconcile()
-        return bool((await world.condition("EnginesReady"))["reason"] == "Unschedulable")
+        async def forbidden() -> bool:
+            return bool((await world.condition("EnginesReady"))["reason"] == "Unschedulable")
 
-    await world.create()
-    await world.eventually(forbidden)
-    message = (await world.condition("EnginesReady"))["message"]
-    assert "pod demo-engine-0: it cannot be made" in message
-    assert "is forbidden: " in message
-    assert (await world.service())["status"]["replicas"] == 0
-    assert await world.reconcile() is not None  # no watch tells of Events: it looks again
+        await operator.until(forbidden, after=STATUS_PAUSE)
+        message = (await world.condition("EnginesReady"))["message"]
+        assert "demo-engine-0: the pod cannot be created" in message
+        assert "is forbidden: " in message
+        assert (await world.status())["replicas"] == 0
+        assert await operator.reconcile() is not None  # Events are not watched: it looks again
 
-    await world.cluster.delete(quota, made)
-    await world.settled()
-    await world.reconcile()
-    assert (await world.condition("EnginesReady"))["reason"] == "Loading"
+        await world.cluster.delete(QUOTA, quota)
+        await world.settled()
+        await operator.reconcile()
+        assert (await world.condition("EnginesReady"))["reason"] == "Loading"
 
 
-async def test_a_spec_that_an_older_schema_let_through_is_told_to_be_invalid(tmp_path: Path) -> None:
+async def test_a_spec_past_an_older_schema_is_invalid(tmp_path: Path) -> None:
     crd = yaml.safe_load(CRD.read_text())
     (version,) = crd["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
@@ -151,53 +149,44 @@ async def test_an_unchanged_status_is_not_written(world: World) -> None:
 
 
 async def test_the_engines_of_a_lost_node_are_named_and_released(world: World) -> None:
-    """A pod that is bound is never gone before its kubelet says so, or somebody forces it."""
-    node = f"node-{world.namespace}"
-    metadata = {"name": node, "namespace": ""}
-    await world.cluster.create(NODE, "", {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
-    unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped"}
-    body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": {"conditions": [unknown]}}
-    await world.cluster.apply(NODE, body, force=True, subresource="status")
+    """A pod that is bound is never gone before its kubelet reports so, or somebody forces it."""
+    async with node(world) as name, world.in_process() as operator:
+        await world.create()
+        await operator.reconcile()
+        await world.settled()
+        (pod,) = await world.pods("engine")
+        await world.bind(pod, name)
+        await world.set_pod(pod, scheduled("engine", {"running": {}}))
+        await set_node(world, name, "Unknown")
+        await operator.reconcile()
+        found = await world.condition("Ready")
+        assert found["reason"] == "NodeLost"
+        assert f"node {name} is not ready" in found["message"]
 
-    await world.create()
-    await world.reconcile()
-    await world.settled()
-    (pod,) = await world.pods("engine")
-    await world.bind(pod, node)
-    await world.set_pod(pod, scheduled("engine", {"running": {}}))
-    await world.reconcile()
-    found = await world.condition("Ready")
-    assert found["reason"] == "NodeLost"
-    assert f"node {node} is not ready" in found["message"]
+        await world.cluster.delete(POD, pod)  # as the taint manager does, after the toleration
+        (leaving,) = await world.pods("engine")
+        assert leaving["metadata"]["deletionTimestamp"]
 
-    await world.cluster.delete(POD, pod)  # as the taint manager does, after the toleration
-    (leaving,) = await world.pods("engine")
-    assert leaving["metadata"]["deletionTimestamp"]
-    await world.reconcile()
+        async def successor() -> bool:
+            pods = await world.pods("engine")
+            return [new["metadata"]["uid"] for new in pods] not in ([], [pod["metadata"]["uid"]])
 
-    async def successor() -> bool:
-        pods = await world.pods("engine")
-        return [new["metadata"]["uid"] for new in pods] not in ([], [pod["metadata"]["uid"]])
-
-    await world.eventually(successor)
+        await operator.until(successor, after=STATUS_PAUSE)
 
 
 async def test_a_pod_that_drains_on_a_node_that_lives_is_left_alone(world: World) -> None:
-    node = f"node-{world.namespace}"
-    await world.cluster.create(
-        NODE, "", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "namespace": ""}}
-    )
-    await world.create()
-    await world.reconcile()
-    await world.settled()
-    (pod,) = await world.pods("engine")
-    await world.bind(pod, node)
-    await world.cluster.delete(POD, pod)
-    await world.reconcile()
-    (leaving,) = await world.pods("engine")
-    assert leaving["metadata"]["uid"] == pod["metadata"]["uid"]
-    assert (await world.service())["status"]["engines"]["ranks"][0]["phase"] == "Draining"
-    await world.cluster.delete(POD, pod, grace=0)
+    async with node(world) as name:
+        await world.create()
+        await world.reconcile()
+        await world.settled()
+        (pod,) = await world.pods("engine")
+        await world.bind(pod, name)
+        await world.cluster.delete(POD, pod)
+        await world.reconcile()
+        (leaving,) = await world.pods("engine")
+        assert leaving["metadata"]["uid"] == pod["metadata"]["uid"]
+        assert (await world.status())["engines"]["ranks"][0]["phase"] == "Draining"
+        await world.cluster.delete(POD, pod, grace=0)
 
 
 async def deployment_is_ready(world: World) -> bool:

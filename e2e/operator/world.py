@@ -1,23 +1,30 @@
-"""A namespace of a test's own on the API server, and what a test does there.
+"""One namespace of the API server, and what a test does there.
 
-No node runs there, so no kubelet: a pod is what the test says it is (`set_pod`), by writing the pod's status.
+There are no nodes and so no kubelets: a pod's status is what the test writes (`set_pod`, or `kubelet.py`).
 """
 
 import asyncio
 import contextlib
+import os
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from e2e.kind.apiserver import ApiServer
-from kvasir_operator.cluster import Cluster, ClusterError, NotFoundError, Object
-from kvasir_operator.engine_reports import EngineReports
+from e2e.operator.operator_process import PATIENCE, OperatorProcess
+from e2e.operator.pod_status import ready
+from kvasir_contract.endpoints import OPS_PORT
+from kvasir_operator.cluster import Cluster, ClusterError, ConflictError, NotFoundError, Object
 from kvasir_operator.events import Events
 from kvasir_operator.kinds import (
     DEPLOYMENT,
+    DISRUPTION_BUDGET,
     INFERENCE_SERVICE,
+    NETWORK_POLICY,
     POD,
     SECRET,
     SERVICE,
@@ -25,34 +32,44 @@ from kvasir_operator.kinds import (
     STATEFUL_SET,
     Kind,
 )
-from kvasir_operator.reconcile import Key, Reconciler
-from kvasir_operator.resources.pod import Images
+from kvasir_operator.observe.cordons import Cordons
+from kvasir_operator.observe.memory import Key
+from kvasir_operator.observe.status_reports import StatusReports
+from kvasir_operator.reconcile import Reconciler
+from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION
+from kvasir_operator.resources.release import Release
 
 NAMESPACE: Final = Kind("v1", "Namespace", "namespaces")
-IMAGES: Final = Images(frontend="kvasir-frontend:test", engine="kvasir-engine:test")
+RELEASE: Final = Release(frontend_image="kvasir-frontend:test", engine_image="kvasir-engine:test", version="1.0.0")
 CHILDREN: Final = (
     (SERVICE_ACCOUNT, ""),
     (SECRET, "-link"),
     (SERVICE, ""),
     (SERVICE, "-frontend"),
     (SERVICE, "-engine"),
+    (DISRUPTION_BUDGET, "-frontend"),
+    (DISRUPTION_BUDGET, "-engine"),
+    (NETWORK_POLICY, "-frontend"),
+    (NETWORK_POLICY, "-engine"),
     (DEPLOYMENT, "-frontend"),
     (STATEFUL_SET, "-engine"),
 )
-"""Kind, and what follows the service's name in the child's."""
+"""Kind, and what follows the service's name in the child's; the Secret's name goes on with a random suffix."""
 CRD: Final = Path(__file__).parents[2] / "crds" / "inferenceservices.serving.kvasir.dev.yaml"
 CONTROLLERS: Final = (
     "statefulset-controller",
     "deployment-controller",
     "replicaset-controller",
     "garbage-collector-controller",
+    "disruption-controller",
 )
-"""That make pods of workloads, and collect what has no owner."""
-PATIENCE: Final = 60.0
+"""They make the pods of workloads, delete what has lost its owner, and count what an eviction may take."""
+STATUS_PAUSE: Final = 3.0
+"""Seconds after which an operator writes a service's status again."""
 
 
 async def install(server: ApiServer, crd: Path = CRD) -> None:
-    """The CRD, until the API server serves it."""
+    """Install the CRD, and wait until the API server serves it."""
     server.kubectl("apply", "--server-side", "-f", str(crd))
     cluster = await Cluster.connect(str(server.kubeconfig))
     async with asyncio.timeout(PATIENCE):
@@ -64,6 +81,55 @@ async def install(server: ApiServer, crd: Path = CRD) -> None:
     await cluster.close()
 
 
+class Clock:
+    """The clocks of an operator, which a test can set forward."""
+
+    def __init__(self, ahead: float = 0.0) -> None:
+        self._ahead = ahead
+
+    def advance(self, seconds: float) -> None:
+        self._ahead += seconds
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._ahead
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=self._ahead)
+
+
+@dataclass
+class InProcess:
+    """An operator in this process that keeps what a Reconciler remembers, and waits for nothing."""
+
+    world: "World"
+    reconciler: Reconciler
+    clock: Clock
+    cordons: Cordons[Key]
+    """Fed by a watch in an operator process, and by the test here."""
+
+    async def reconcile(self, name: str = "demo", *, after: float = STATUS_PAUSE) -> float | None:
+        """`after` so many seconds by the operator's clocks; by default it writes the status, too."""
+        self.clock.advance(after)
+        return await self.reconciler.reconcile(Key(self.world.namespace, name))
+
+    async def until(self, check: Callable[[], Awaitable[object]], name: str = "demo", *, after: float = 0.0) -> Any:
+        """Reconcile again and again, until the check returns something true."""
+
+        async def done() -> object:
+            with contextlib.suppress(ConflictError):  # a controller wrote in between: a work queue tries again
+                await self.reconcile(name, after=after)
+            return await check()
+
+        return await self.world.eventually(done)
+
+    async def rounds(self, count: int = 4, name: str = "demo") -> None:
+        """Reconcile often enough for whatever the operator does wrong to happen."""
+        for _ in range(count):
+            with contextlib.suppress(ConflictError):
+                await self.reconcile(name)
+            await asyncio.sleep(0.1)  # for the controllers: nothing to wait for, if nothing is to happen
+
+
 @dataclass
 class World:
     cluster: Cluster
@@ -73,7 +139,7 @@ class World:
     async def request(
         self, method: str, path: str, body: Object | None = None, query: Mapping[str, str] | None = None
     ) -> Object:
-        """As somebody else than the operator."""
+        """Send a request as a user, not as the operator."""
         return await self.cluster._request(method, path, {"fieldManager": "somebody", **(query or {})}, body)
 
     # ------------------------------------------------------------------------------------------------- services
@@ -91,23 +157,31 @@ class World:
     async def service(self, name: str = "demo") -> Object:
         return await self.cluster.get(INFERENCE_SERVICE, self.namespace, name)
 
+    async def status(self, name: str = "demo") -> Object:
+        status: Object = (await self.service(name)).get("status", {})
+        return status
+
     async def update(self, change: Callable[[Object], None], name: str = "demo") -> None:
-        resource = await self.service(name)
-        change(resource["spec"])
-        await self.cluster.replace(INFERENCE_SERVICE, resource)
+        """Change the spec."""
+        await self.edit(INFERENCE_SERVICE, name, lambda resource: change(resource["spec"]))
+
+    async def edit(self, kind: Kind, name: str, change: Callable[[Object], Any]) -> Object:
+        """Change an object as a user does, again if a controller has written in between."""
+
+        async def done() -> Object | None:
+            found = await self.must_get(kind, name)
+            change(found)
+            try:
+                return await self.request("PUT", kind.path(self.namespace, name), found)
+            except ConflictError:
+                return None
+
+        result: Object = await self.eventually(done)
+        return result
 
     async def condition(self, kind: str, name: str = "demo") -> Object:
-        conditions = (await self.service(name)).get("status", {}).get("conditions", ())
+        conditions = (await self.status(name)).get("conditions", ())
         return next((condition for condition in conditions if condition["type"] == kind), {})
-
-    async def reconcile(self, name: str = "demo") -> float | None:
-        """Once, by an operator that has just started."""
-        reports = EngineReports()
-        reconciler = Reconciler(self.cluster, IMAGES, Events(self.cluster), reports)
-        try:
-            return await reconciler.reconcile(Key(self.namespace, name))
-        finally:
-            await reports.close()
 
     # ------------------------------------------------------------------------------------------------- children
 
@@ -120,12 +194,37 @@ class World:
     async def must_get(self, kind: Kind, name: str) -> Object:
         return await self.cluster.get(kind, self.namespace, name)
 
+    async def stateful_set(self, name: str = "demo") -> Object:
+        return await self.must_get(STATEFUL_SET, f"{name}-engine")
+
+    async def deployment(self, name: str = "demo") -> Object:
+        return await self.must_get(DEPLOYMENT, f"{name}-frontend")
+
+    async def link_secret(self, name: str = "demo") -> str:
+        """Return the name of the Secret that the workloads mount; "" before there are any."""
+        for kind, end in ((STATEFUL_SET, "-engine"), (DEPLOYMENT, "-frontend")):
+            workload = await self.get(kind, name + end)
+            if workload is not None:
+                annotations: Object = workload["spec"]["template"]["metadata"].get("annotations", {})
+                return str(annotations.get(LINK_KEYS_ANNOTATION, ""))
+        return ""
+
+    async def child(self, kind: Kind, end: str, name: str = "demo") -> Object | None:
+        """Return the child, by an entry of CHILDREN."""
+        return await self.get(kind, await self.child_name(kind, end, name))
+
+    async def child_name(self, kind: Kind, end: str, name: str = "demo") -> str:
+        return (await self.link_secret(name)) or f"{name}{end}" if kind == SECRET else name + end
+
     async def children(self, name: str = "demo") -> dict[tuple[str, str], Object]:
-        found = {(kind.kind, name + end): await self.get(kind, name + end) for kind, end in CHILDREN}
+        found = {(kind.kind, name + end): await self.child(kind, end, name) for kind, end in CHILDREN}
         return {key: child for key, child in found.items() if child is not None}
 
+    async def all_children(self, name: str = "demo") -> bool:
+        return len(await self.children(name)) == len(CHILDREN)
+
     async def settled(self, name: str = "demo", ranks: int = 1) -> None:
-        """Until the controllers have made the pods, and write no more."""
+        """Wait until the controllers have made the pods, and write no more."""
 
         async def done() -> bool:
             engines = await self.get(STATEFUL_SET, f"{name}-engine")
@@ -149,8 +248,11 @@ class World:
         found = await self.cluster.list(POD, self.namespace, selector)
         return sorted(found, key=lambda pod: pod["metadata"]["name"])
 
+    async def pod(self, name: str) -> Object:
+        return await self.must_get(POD, name)
+
     async def set_pod(self, pod: Object, status: Object) -> None:
-        """Give it a status, as a kubelet would."""
+        """Write the pod's status, as a kubelet does."""
         metadata = {"name": pod["metadata"]["name"], "namespace": self.namespace, "uid": pod["metadata"]["uid"]}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status}
         await self.cluster.apply(POD, body, force=True, subresource="status")
@@ -160,7 +262,7 @@ class World:
             await self.set_pod(pod, ready(component))
 
     async def bind(self, pod: Object, node: str) -> None:
-        """As a scheduler would."""
+        """Bind the pod to the node, as a scheduler does."""
         name = pod["metadata"]["name"]
         body = {
             "apiVersion": "v1",
@@ -173,18 +275,48 @@ class World:
 
     # ------------------------------------------------------------------------------------------------ operators
 
+    async def reconcile(self, name: str = "demo", **options: Any) -> float | None:
+        """Reconcile once, as an operator that has just started."""
+        async with self.in_process(**options) as operator:
+            return await operator.reconcile(name)
+
     @contextlib.asynccontextmanager
-    async def operator(self, *options: str, kubeconfig: Path | None = None) -> AsyncIterator["OperatorProcess"]:
-        """A real one, that watches this namespace and has its Lease here."""
+    async def in_process(
+        self, *, release: Release = RELEASE, ahead: float = 0.0, port: int = OPS_PORT, **options: Any
+    ) -> AsyncIterator[InProcess]:
+        """`ahead`: seconds that its clocks are; `port`: of /status of the pods; the rest goes to the Reconciler."""
+        reports, clock, cordons = StatusReports(port=port), Clock(ahead), Cordons[Key](lambda _: None)
+        reconciler = Reconciler(
+            self.cluster,
+            release,
+            Events(self.cluster),
+            reports,
+            cordons=cordons,
+            monotonic=clock.monotonic,
+            now=clock.now,
+            **options,
+        )
+        try:
+            yield InProcess(self, reconciler, clock, cordons)
+        finally:
+            await reports.close()
+
+    @contextlib.asynccontextmanager
+    async def operator(self, *options: str, kubeconfig: Path | None = None) -> AsyncIterator[OperatorProcess]:
+        """Start a process that watches this namespace and has its Lease here."""
         arguments = [
-            *("--frontend-image", IMAGES.frontend, "--engine-image", IMAGES.engine),
+            *("--frontend-image", RELEASE.frontend_image, "--engine-image", RELEASE.engine_image),
             *("--namespaces", self.namespace, "--lease-namespace", self.namespace),
             *("--host", "127.0.0.1", "--port", "0", *options),
         ]
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kvasir_operator", *arguments),
             stderr=asyncio.subprocess.PIPE,
-            env={"KUBECONFIG": str(kubeconfig or self.kubeconfig), "PATH": ""},
+            env={
+                "KUBECONFIG": str(kubeconfig or self.kubeconfig),
+                "PATH": "",
+                "PYTHONPATH": os.pathsep.join(sys.path),  # the code under test, even if another is installed
+            },
         )
         running = OperatorProcess(process)
         try:
@@ -193,72 +325,10 @@ class World:
             await running.kill()
 
     async def eventually(self, check: Callable[[], Awaitable[object]], patience: float = PATIENCE) -> Any:
-        """What the check returns when it is true; it is asked until then."""
+        """Return what the check returns, as soon as it is true."""
         async with asyncio.timeout(patience):
             while True:
                 answer = await check()
                 if answer:
                     return answer
                 await asyncio.sleep(0.05)
-
-
-class OperatorProcess:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self.process = process
-        self.log: list[str] = []
-        self._grown = asyncio.Condition()
-        self._reader = asyncio.create_task(self._read())
-
-    async def says(self, text: str, patience: float = PATIENCE) -> str:
-        """Waits for a line of the log that contains the text."""
-        async with asyncio.timeout(patience), self._grown:
-            while not (lines := [line for line in self.log if text in line]):
-                assert not self._reader.done(), f"it ended without saying {text!r}: {self.log}"
-                await self._grown.wait()
-        return lines[0]
-
-    async def stop(self) -> int:
-        self.process.terminate()
-        return await self.ended()
-
-    async def kill(self) -> int:
-        if self.process.returncode is None:
-            self.process.kill()
-        return await self.ended()
-
-    async def ended(self) -> int:
-        async with asyncio.timeout(PATIENCE):
-            await self._reader
-            return await self.process.wait()
-
-    async def _read(self) -> None:
-        assert self.process.stderr is not None
-        async for line in self.process.stderr:
-            self.log.append(line.decode().rstrip())
-            async with self._grown:
-                self._grown.notify_all()
-        async with self._grown:
-            self._grown.notify_all()
-
-
-def ready(component: str) -> Object:
-    """The status of a pod that serves."""
-    return {
-        "phase": "Running",
-        "conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}],
-        "containerStatuses": [container(component, {"running": {}}, ready=True)],
-    }
-
-
-def scheduled(component: str, state: Object, **more: Any) -> Object:
-    """The status of a pod that has a node and is not ready."""
-    return {
-        "phase": "Pending",
-        "conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "False"}],
-        "containerStatuses": [container(component, state, **more)],
-    }
-
-
-def container(name: str, state: Object, *, ready: bool = False, **more: Any) -> Object:
-    status = {"name": name, "image": "i", "imageID": "i", "ready": ready, "restartCount": 0, "state": state}
-    return {**status, **more}
