@@ -99,6 +99,8 @@ def _requests(server: ApiServer) -> dict[str, float]:
 
 _OURS = {"inferenceservices", "leases", "events", "nodes", "pods", "secrets", "serviceaccounts", "services"} | {
     "deployments",
+    "networkpolicies",
+    "poddisruptionbudgets",
     "statefulsets",
 }
 
