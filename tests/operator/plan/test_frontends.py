@@ -1,0 +1,120 @@
+"""The move of frontends off a node that is being drained, and what a status says about the Deployment."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kvasir_operator.plan.engines import SURGE_PATIENCE_SECONDS
+from kvasir_operator.plan.frontends import FrontendRollout, roll_frontends
+from operator_facts import frontends, observed, service, workload
+
+DRAINED = frozenset({"a"})
+
+
+def rolled(pods: Sequence[str], desired: int = 1, waited: float = 1.0, **facts: Any) -> FrontendRollout:
+    of = service(frontends=desired)
+    deployment = facts.pop("deployment", workload(len(pods)))
+    front = frontends(*pods, waited=waited)
+    return roll_frontends(of, observed(of, (), front, deployment=deployment, **facts))
+
+
+def drained(pods: Sequence[str], desired: int = 1, **facts: Any) -> tuple[int, list[str]]:
+    """Replicas, and the letters of the pods to delete, while node a is drained."""
+    found = rolled(pods, desired, cordoned=DRAINED, **facts)
+    return found.replicas, [deletion.pod.name.rpartition("-")[2] for deletion in found.deletions]
+
+
+@pytest.mark.parametrize(
+    ("pods", "desired", "expected"),
+    [
+        (["ready @a"], 1, (2, [])),  # first one more
+        (["ready @a", "starting @b"], 1, (2, [])),
+        (["ready @a", "ready @b"], 1, (2, ["a"])),  # it serves
+        (["ready @b"], 1, (1, [])),  # done
+        (["ready @a", "ready @a", "ready @b"], 2, (3, ["a"])),  # one at a time
+        (["ready @a", "unready @b"], 2, (3, [])),
+        (["ready @a", "ready @b", "ready @b"], 2, (3, ["a"])),
+        (["unready @a", "ready @b"], 2, (3, ["a"])),  # nothing is lost by it
+        (["ready @a", "unready @a", "ready @b"], 2, (3, ["b"])),
+        (["ready @a", "crashing @b"], 1, (2, [])),
+    ],
+)
+def test_frontends_leave_a_drained_node_as_others_serve(
+    pods: list[str], desired: int, expected: tuple[int, list[str]]
+) -> None:
+    assert drained(pods, desired) == expected
+
+
+@pytest.mark.parametrize(
+    ("pods", "desired", "deleted"),
+    [
+        (["ready @a", "pending"], 1, ["a"]),
+        (["ready @a", "ready @b", "pending"], 2, ["a"]),
+        (["ready @a", "unready @b", "pending"], 2, []),  # one is missing already
+        (["ready @a", "loading @b"], 1, []),  # it has room
+    ],
+)
+def test_without_room_one_frontend_goes_at_a_time(pods: list[str], desired: int, deleted: list[str]) -> None:
+    assert drained(pods, desired, waited=SURGE_PATIENCE_SECONDS) == (desired + 1, deleted)
+    assert drained(pods, desired, waited=SURGE_PATIENCE_SECONDS - 1) == (desired + 1, [])
+
+
+def test_no_frontend_goes_before_the_controller_has_seen_the_spec() -> None:
+    unseen = workload(2, is_observed=False)
+    assert drained(["ready @a", "ready @b"], deployment=unseen) == (2, [])
+
+
+def test_a_deletion_names_the_pod_and_the_node() -> None:
+    found = rolled(["ready @a", "ready @b"], cordoned=DRAINED)
+    (deletion,) = found.deletions
+    assert deletion.why == "pod demo-frontend-a is on node a, which is being drained"
+    assert (deletion.event, deletion.grace) == ("Replacing", None)
+
+
+@pytest.mark.parametrize("ready", [1, 2, 3])
+def test_a_drain_ends_and_frontends_never_lack(ready: int) -> None:
+    """Played through: a pod is ready two rounds after it was created."""
+    pods = ["ready @a"] * ready
+    replicas = ready
+    for _ in range(30):
+        replicas, deleted = drained(pods, ready, deployment=workload(replicas))
+        pods = [pod for index, pod in enumerate(pods) if "abcdefgh"[index] not in deleted]
+        pods += ["pulling @b"] * (replicas - len(pods))
+        while len(pods) > replicas:  # the controller ends the youngest
+            pods.pop()
+        assert sum(pod.startswith("ready") for pod in pods) >= ready
+        pods = [pod.replace("loading", "ready").replace("pulling", "loading") for pod in pods]
+        if pods == ["ready @b"] * ready:
+            return
+    raise AssertionError(f"the drain did not end: {pods}")
+
+
+@pytest.mark.parametrize(
+    ("deployment", "words"),
+    [
+        (workload(1), ""),
+        (workload(1, pods=0), ""),
+        (workload(1, is_observed=False), "the Deployment of the frontends has a new spec"),
+        (workload(1, pods=2, updated=1), "1 frontend pod runs an old template"),
+        (workload(1, pods=3, updated=1), "2 frontend pods run an old template"),
+        (workload(1, pods=2, updated=2), "1 frontend pod is leaving"),
+        (workload(1, pods=3, updated=3), "2 frontend pods are leaving"),
+    ],
+)
+def test_the_deployments_roll_out_is_under_way(deployment: Any, words: str) -> None:
+    found = rolled(["ready"], deployment=deployment)
+    assert found.under_way.startswith(words)
+    assert bool(found.under_way) == bool(words)
+    assert (found.replicas, found.deletions) == (1, ())
+
+
+def test_a_drain_is_under_way() -> None:
+    assert rolled(["ready @a"], cordoned=DRAINED).under_way == "1 frontend pod is on a node that is being drained"
+    two = rolled(["ready @a", "ready @a"], 2, cordoned=DRAINED, deployment=workload(2, is_observed=False)).under_way
+    assert two.startswith("the Deployment of the frontends has a new spec")
+    assert two.endswith("; 2 frontend pods are on a node that is being drained")
+
+
+def test_a_missing_deployment_gets_the_desired_frontends() -> None:
+    assert rolled(["ready @a"], 3, deployment=None, cordoned=DRAINED) == FrontendRollout(3)
