@@ -39,12 +39,12 @@ class Service:
         """The processes that the supervisor runs now."""
         found = []
         for pid in _children(self.process.pid):
-            args = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-            env = dict(
-                entry.split("=", 1)
-                for entry in Path(f"/proc/{pid}/environ").read_text().split("\0")
-                if "=" in entry
-            )
+            try:
+                args = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+                variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+            except (FileNotFoundError, ProcessLookupError):  # it has just ended
+                continue
+            env = dict(entry.split("=", 1) for entry in variables if "=" in entry)
             ops = f"http://127.0.0.1:{env.get('KVASIR_OPS_PORT')}"
             if "engine" in args:
                 found.append(Part(pid, f"engine-{env['KVASIR_DATA_PARALLEL_RANK']}", ops))
