@@ -103,7 +103,8 @@ def member(name: str, words: str, component: str = "engine", waited: float = 1.0
         ready=is_ready,
         node="" if phase is Phase.SCHEDULING else node,
     )
-    return Member(facts, PodState(name, phase, reason, message, ready=is_ready), waited)
+    linked = None if component == "frontend" else "unlinked" not in parts
+    return Member(facts, PodState(name, phase, reason, message, ready=is_ready), waited, linked)
 
 
 def engines(*ranks: str, waited: float = 1.0) -> tuple[Member, ...]:

@@ -5,18 +5,18 @@ Server-side apply with our field manager owns every field that is sent; what oth
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kvasir_contract.api import MANAGER
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster import Cluster, ClusterError, ConflictError, InvalidError
 from kvasir_operator.events import NORMAL, WARNING, Events
-from kvasir_operator.kinds import INFERENCE_SERVICE, POD, SECRET, Kind
+from kvasir_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, SECRET, STATEFUL_SET, Kind
 from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
-from kvasir_operator.observe.objects import child_of
+from kvasir_operator.observe.objects import child_of, workload_of
 from kvasir_operator.observe.observed import Child, ChildKey, Object, Observed, Refusal
-from kvasir_operator.plan.applies import Apply, digest, name_taken
+from kvasir_operator.plan.applies import Apply, digest, digest_of, name_taken
 from kvasir_operator.plan.engines import PodDeletion
 from kvasir_operator.plan.plan import Plan
 from kvasir_operator.plan.status import Status
@@ -26,8 +26,10 @@ from kvasir_operator.spec import InferenceService
 log = logging.getLogger(__name__)
 
 _NAMESPACE_TERMINATING: Final = "NamespaceTerminating"
-_BAD_BODY: Final = (400, 422, 500)
-"""Server-side apply answers 500 for a field that the object's schema does not have."""
+_BAD_BODY: Final = (400, 422)
+_OVERLOADED: Final = (429, 503, 504)
+_BAD_FIELD: Final = ("typed patch object", "merged object", "field not declared in schema")
+"""Server-side apply answers 500 for a field that the object's schema does not have; other errors are 500 too."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,15 @@ class Outcome:
     """By UID of an applied child, its digest."""
 
     def onto(self, observed: Observed) -> Observed:
-        """What is observed after it: enough for the status."""
+        """What is observed after it: enough for the status. What its controller has not seen yet is not done."""
+        workloads = {
+            kind: workload_of(child.object)
+            for (kind, _), child in self.children.items()
+            if kind in (STATEFUL_SET, DEPLOYMENT)
+        }
         return observed.with_changes(
+            stateful_set=workloads.get(STATEFUL_SET, observed.stateful_set),
+            deployment=workloads.get(DEPLOYMENT, observed.deployment),
             children={**observed.children, **self.children},
             refusals=self.refusals,
             unchanged={**observed.unchanged, **self.unchanged},
@@ -64,7 +73,7 @@ class Actor:
         await self._events.say(owner, "Created", f"Secret {name}")
         return name
 
-    async def execute(self, owner: Object, plan: Plan) -> Outcome:
+    async def execute(self, owner: Object, service: InferenceService, plan: Plan) -> Outcome:
         """Raises ClusterError if the API server does not answer at all."""
         children: dict[ChildKey, Child] = {}
         refusals: dict[ChildKey, Refusal] = {}
@@ -73,11 +82,12 @@ class Actor:
             try:
                 applied = await self._apply(owner, apply)
             except ClusterError as error:
-                refusals[apply.key] = _refusal(apply.key, error, existing=apply.existing is not None)
+                refusal = _refusal(apply.key, error, existing=apply.existing is not None)
+                refusals[apply.key] = replace(refusal, body=digest_of(apply.body))
                 if refusals[apply.key].namespace_terminating:
                     return Outcome(children, refusals, unchanged)
                 continue
-            child = children[apply.key] = child_of(applied, owner["metadata"]["uid"])
+            child = children[apply.key] = child_of(applied, service)
             unchanged[child.uid] = digest(apply.body, applied)
         for (kind, name), child in plan.prunes:
             if await self._delete(refusals, kind, child.object, None):
@@ -94,7 +104,15 @@ class Actor:
             "metadata": {name: metadata[name] for name in ("name", "namespace", "uid")},
             "status": status,
         }
-        await self._cluster.apply(INFERENCE_SERVICE, body, force=True, subresource="status")
+        try:
+            await self._cluster.apply(INFERENCE_SERVICE, body, force=True, subresource="status")
+        except ClusterError as error:
+            if error.status not in (*_BAD_BODY, 500):
+                raise
+            # A CustomResourceDefinition older than the operator lacks fields of the status: the rest must be heard.
+            log.warning("the status of %s is cut to what its definition has: %s", metadata["name"], error)
+            body["status"] = {name: status[name] for name in ("observedGeneration", "conditions") if name in status}
+            await self._cluster.apply(INFERENCE_SERVICE, body, force=True, subresource="status")
 
     # -------------------------------------------------------------------------------------------------- details
 
@@ -150,11 +168,13 @@ def _refusal(key: ChildKey, error: ClusterError, *, existing: bool = True) -> Re
         if not existing:
             return Refusal(Reason.NAME_TAKEN, name_taken(key).message)
         return Refusal(Reason.ROLLING_OUT, f"{kind.kind} {name} changed while it was being updated")
-    if error.status in _BAD_BODY:
+    if error.status in _BAD_BODY or (error.status == 500 and any(words in str(error) for words in _BAD_FIELD)):
         return Refusal(
             Reason.INVALID_SPEC,
             f"the API server rejects {kind.kind} {name}: {error}; correct the field of spec that it names",
         )
+    if error.status in _OVERLOADED:
+        return Refusal(Reason.REFUSED, f"the API server could not store {kind.kind} {name} for the moment: {error}")
     return Refusal(
         Reason.REFUSED,
         f"the API server refuses {kind.kind} {name}: {error}; change what forbids it (a quota, a policy, the "

@@ -160,7 +160,7 @@ class Operator:
             async with asyncio.TaskGroup() as group:
                 group.create_task(lease.hold())
                 group.create_task(queue.run())
-                group.create_task(self._resync(cluster, queue))
+                group.create_task(self._resync(cluster, queue, reconciler))
                 group.create_task(self._watch(cluster, queue, cordons))
         except* (LeaseLostError, ClusterError) as errors:
             raise _first(errors) from None
@@ -186,23 +186,24 @@ class Operator:
             waiting.cancel()
         self._stop.set()  # it ends in peace by a signal only
 
-    async def _resync(self, cluster: Cluster, queue: WorkQueue[Key]) -> None:
+    async def _resync(self, cluster: Cluster, queue: WorkQueue[Key], reconciler: Reconciler) -> None:
         """Every service now and then, whatever the watches say; spread out, so that they don't come all at once."""
         spread = 0.0
         while True:
             try:
-                count = 0
+                keys: set[Key] = set()
                 for namespace in self._namespaces():
                     for service in await cluster.list(INFERENCE_SERVICE, namespace):
                         metadata = service["metadata"]
                         key = Key(metadata["namespace"], metadata["name"])
                         queue.add_after(key, random.uniform(0.0, spread))
-                        count += 1
+                        keys.add(key)
             except ClusterError as error:
                 log.warning("the services could not be listed: %s", error)
                 await asyncio.sleep(_RETRY)
                 continue
-            self._metrics.services.set(count)
+            self._metrics.services.set(len(keys))
+            reconciler.forget_all_but(keys)
             self._resynced_at = time.monotonic()
             spread = self._settings.resync / 2
             await asyncio.sleep(self._settings.resync * random.uniform(0.9, 1.1))

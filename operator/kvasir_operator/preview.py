@@ -49,7 +49,7 @@ def read_manifest(file: Path) -> list[Object]:
         documents = list(yaml.safe_load_all(file.read_text()))
     except OSError as error:
         raise ManifestError(f"{file} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ManifestError(f"{file} is not YAML: {error}") from error
     services = [entry for entry in documents if isinstance(entry, dict) and entry.get("kind") == KIND]
     if not services:

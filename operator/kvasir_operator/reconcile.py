@@ -6,7 +6,8 @@ should exist, and may be killed anywhere. What it keeps between calls only saves
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -21,7 +22,7 @@ from kvasir_operator.observe.observed import Object, Observed, Refusal
 from kvasir_operator.observe.observer import Observer
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.plan.plan import TIME_FORMAT, Plan, make_plan
-from kvasir_operator.plan.status import Status, invalid_status, ready_condition
+from kvasir_operator.plan.status import Status, condition, invalid_status
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService, InvalidSpec, parse_service
 from kvasir_operator.upgrades import Upgrades
@@ -53,7 +54,9 @@ class Reconciler:
         self._operator_class = operator_class
         self._upgrades = upgrades or Upgrades[Key](0)
         self._cordons: Cordons[Key] = cordons or Cordons(lambda _: None)
-        self._observer = Observer(cluster, reports, self._cordons, monotonic=monotonic, now=now)
+        self._observer = Observer(
+            cluster, reports, self._cordons, reads_nodes=release.reads_nodes, monotonic=monotonic, now=now
+        )
         self._actor = Actor(cluster, events)
         self._monotonic = monotonic
         self._now = now
@@ -75,9 +78,12 @@ class Reconciler:
         except InvalidSpec as error:
             stamp = self._now().strftime(TIME_FORMAT)
             status = invalid_status(str(error), resource["metadata"]["generation"], previous, stamp)
+            self._upgrades.forget(key)
             return await self._publish(resource, previous, status, memory)
         observed = await self._observer.observe(resource, service, memory)
-        plan = await self._carry_out(key, resource, service, observed, previous, memory)
+        decided = previous if memory.rollout is None else {**previous, "rollout": memory.rollout}
+        plan = await self._carry_out(key, resource, service, observed, decided, memory)
+        memory.rollout = plan.status.get("rollout", {})
         written = await self._publish(resource, previous, plan.status, memory)
         return min((wait for wait in (written, plan.again) if wait is not None), default=None)
 
@@ -105,18 +111,29 @@ class Reconciler:
                 memory.link_secret, memory.link_secret_exists = made, True
                 observed = observed.with_changes(link_secret=made, link_secret_exists=True)
                 plan = planned()
-        if plan.upgrade_available and self._upgrades.take(key):
+        if plan.upgrade_available and self._upgrades.take(key, previous):
             observed = observed.with_changes(may_upgrade=True)
             plan = planned()
-        outcome = await self._actor.execute(resource, plan)
-        memory.refusals = {**outcome.refusals, **refusals}
+        outcome = await self._actor.execute(resource, service, plan)
+        attempted = {apply.key for apply in plan.applies}
+        kept = {key: refusal for key, refusal in observed.refusals.items() if key in plan.held_back - attempted}
+        at = self._monotonic()
+        new = {key: replace(refusal, at=at) for key, refusal in {**outcome.refusals, **refusals}.items()}
+        memory.refusals = {**kept, **new}
         uids = {child.uid for child in (*observed.children.values(), *outcome.children.values())}
         known = {**memory.unchanged, **outcome.unchanged}
         memory.unchanged = {uid: digest for uid, digest in known.items() if uid in uids}
         observed = outcome.onto(observed).with_changes(refusals=memory.refusals)
+        # The decision about surge ranks was made before the StatefulSet changed.
+        previous = {**previous, "rollout": plan.status.get("rollout", {})}
         plan = planned()
         self._upgrades.settle(key, plan.status)
         return plan
+
+    def forget_all_but(self, keys: Collection[Key]) -> None:
+        """Drop what is kept for services that no longer exist, should their deletion have gone unseen."""
+        for key in [key for key in self._memories if key not in keys]:
+            self._forget(key)
 
     # -------------------------------------------------------------------------------------------------- details
 
@@ -152,7 +169,7 @@ class Reconciler:
         return None
 
     async def _announce(self, resource: Object, previous: Status, status: Status) -> None:
-        before, after = ready_condition(previous), ready_condition(status)
+        before, after = condition(previous, "Ready"), condition(status, "Ready")
         if (before.get("status"), before.get("reason")) == (after["status"], after["reason"]):
             return
         name = f"{resource['metadata']['namespace']}/{resource['metadata']['name']}"

@@ -140,7 +140,16 @@ class InferenceService:
 
 def parse_service(resource: Json) -> InferenceService:
     """Return the typed form of a defaulted InferenceService. Raises InvalidSpec."""
-    metadata, spec = resource["metadata"], resource["spec"]
+    try:
+        return _parse(resource["metadata"], resource["spec"])
+    except KeyError as error:
+        raise InvalidSpec(
+            f"spec lacks {error}, which the schema fills in: the CustomResourceDefinition in the cluster is older "
+            "than the operator; apply crds/"
+        ) from error
+
+
+def _parse(metadata: Json, spec: Json) -> InferenceService:
     return InferenceService(
         name=metadata["name"],
         namespace=metadata.get("namespace", "default"),

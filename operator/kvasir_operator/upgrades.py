@@ -4,6 +4,9 @@ time."""
 from collections.abc import Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
+from kvasir_contract.reasons import Reason
+from kvasir_operator.plan.status import condition
+
 KeyT = TypeVar("KeyT", bound=Hashable)
 
 
@@ -16,19 +19,23 @@ class Upgrades(Generic[KeyT]):
         self._most = most
         self._under_way: set[KeyT] = set()
 
-    def take(self, key: KeyT) -> bool:
-        """Return whether this service may be upgraded now."""
-        if key not in self._under_way and len(self._under_way) >= self._most:
+    def take(self, key: KeyT, status: Mapping[str, Any]) -> bool:
+        """Return whether this service may be upgraded now. By its `status`, only a healthy one takes a place."""
+        if key not in self._under_way and (len(self._under_way) >= self._most or not _is_settled(status)):
             return False
         self._under_way.add(key)
         return True
 
     def settle(self, key: KeyT, status: Mapping[str, Any]) -> None:
         """Give the place back if everything is as desired."""
-        conditions = {entry["type"]: entry for entry in status.get("conditions", ())}
-        settled = conditions.get("Progressing", {}).get("reason") == "AsDesired"
-        if settled and conditions.get("UpgradeAvailable", {}).get("status") != "True":
+        upgrade = condition(status, "UpgradeAvailable").get("status") == "True"
+        paused = condition(status, "Progressing").get("reason") == Reason.PAUSED
+        if paused or (_is_settled(status) and not upgrade):
             self._under_way.discard(key)
 
     def forget(self, key: KeyT) -> None:
         self._under_way.discard(key)
+
+
+def _is_settled(status: Mapping[str, Any]) -> bool:
+    return bool(condition(status, "Progressing").get("reason") == Reason.AS_DESIRED)

@@ -56,6 +56,8 @@ class StatusReport:
     """Engines: rank and a fresh id."""
     rank: int | None = None
     """Engines: the data-parallel rank."""
+    links: int | None = None
+    """Engines: the frontends that have accepted this engine, and so send it requests."""
     startup_seconds: Mapping[str, float] = field(default_factory=dict)
     """By phase, the time that each finished phase of the start took."""
     step: RunningStep | None = None
@@ -69,6 +71,7 @@ class StatusReport:
             "live_requests": self.live_requests,
             "incarnation": self.incarnation,
             "rank": self.rank,
+            "links": self.links,
             "startup_seconds": {phase: round(seconds, 3) for phase, seconds in self.startup_seconds.items()},
             "step": None if self.step is None else vars(self.step),
         }
@@ -81,7 +84,8 @@ class StatusReport:
             raise ReportError(f"{len(body)} bytes; at most {MAX_REPORT_BYTES} are read")
         try:
             fields = json.loads(body, parse_constant=_refuse)
-            reason, progress, rank, step = (fields.get(name) for name in ("reason", "progress", "rank", "step"))
+            names = ("reason", "progress", "rank", "links", "step")
+            reason, progress, rank, links, step = (fields.get(name) for name in names)
             return cls(
                 phase=Phase(fields["phase"]),
                 message=cut(str(fields["message"]), MAX_MESSAGE_BYTES),
@@ -92,6 +96,7 @@ class StatusReport:
                 live_requests=_count(fields.get("live_requests", 0)),
                 incarnation=cut(str(fields.get("incarnation", "")), 128),
                 rank=None if rank is None else _count(rank),
+                links=None if links is None else _count(links),
                 startup_seconds={
                     cut(str(k), 32): _seconds(v) for k, v in fields.get("startup_seconds", {}).items()
                 },

@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from kvasir_contract.report import StatusReport
 from kvasir_operator.observe.observed import ChildKey, Refusal
 
 Mark = tuple[str, ...]
@@ -28,6 +29,10 @@ class Memory:
     unchanged: dict[str, str] = field(default_factory=dict)
     first_seen: dict[tuple[str, ...], float] = field(default_factory=dict)
     """When a pod was first seen in its present state, and a rank first seen missing (monotonic)."""
+    reports: Mapping[str, StatusReport] = field(default_factory=dict)
+    """The last report of each pod, by UID."""
+    rollout: Mapping[str, Any] | None = None
+    """The status's field of this name as last decided, written or not."""
     link_secret: str = ""
     secrets_checked: float = float("-inf")
     link_secret_exists: bool | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kvasir_contract.api import COMPONENT_LABEL, MANAGED_BY_LABEL, MANAGER
+from kvasir_contract.api import COMPONENT_LABEL, INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
 from kvasir_operator.observe.observed import (
     Child,
     Container,
@@ -13,12 +13,13 @@ from kvasir_operator.observe.observed import (
     Pod,
     Workload,
 )
+from kvasir_operator.spec import InferenceService
 
 REVISION_LABEL: Final = "controller-revision-hash"
 
 
-def child_of(resource: Object, service_uid: str) -> Child:
-    return Child(resource, _ownership(resource, service_uid), is_terminating(resource))
+def child_of(resource: Object, service: InferenceService) -> Child:
+    return Child(resource, _ownership(resource, service), is_terminating(resource))
 
 
 def is_terminating(resource: Object) -> bool:
@@ -72,11 +73,14 @@ _SCHEDULED: Final = {"True": True, "False": False}
 
 
 def node_problem(node: Object) -> str:
-    """Return what is wrong with a node that does not answer; "" if it is ready."""
+    """Return what is wrong with a node whose kubelet is silent; "" if it reports.
+
+    Ready=False is the kubelet's own word: it lives, and ends its pods itself.
+    """
     ready = _condition(node.get("status", {}), "Ready")
-    if ready.get("status") not in ("False", "Unknown"):
+    if ready.get("status") != "Unknown":
         return ""
-    return f"node {node['metadata']['name']} is not ready ({ready.get('message') or ready.get('reason')})"
+    return f"node {node['metadata']['name']} does not answer ({ready.get('message') or ready.get('reason')})"
 
 
 def is_cordoned(node: Object) -> bool:
@@ -89,11 +93,12 @@ def event_time(event: Object) -> str:
     return str(event.get("lastTimestamp") or series.get("lastObservedTime") or event.get("eventTime") or "")
 
 
-def _ownership(resource: Object, service_uid: str) -> Ownership:
+def _ownership(resource: Object, service: InferenceService) -> Ownership:
     controller = controller_of(resource)
     if controller:
-        return Ownership.OURS if controller["uid"] == service_uid else Ownership.FOREIGN
-    labelled = resource["metadata"].get("labels", {}).get(MANAGED_BY_LABEL) == MANAGER
+        return Ownership.OURS if controller["uid"] == service.uid else Ownership.FOREIGN
+    labels = resource["metadata"].get("labels", {})
+    labelled = (labels.get(MANAGED_BY_LABEL), labels.get(INSTANCE_LABEL)) == (MANAGER, service.name)
     applied = any(
         (entry.get("manager"), entry.get("operation")) == (MANAGER, "Apply")
         for entry in resource["metadata"].get("managedFields", ())

@@ -6,7 +6,7 @@ Everything here is immutable and comes from one pass of reads, plus the API serv
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
@@ -127,6 +127,10 @@ class PodState:
     restarts: int = 0
 
 
+UNREPORTED_SECONDS: Final = 10.0
+"""How long an engine that reports nothing must be ready before the frontends are taken to know it."""
+
+
 @dataclass(frozen=True)
 class Member:
     """A pod of the service and its state."""
@@ -135,10 +139,17 @@ class Member:
     state: PodState
     waited: float
     """Seconds for which this operator has seen it in this state. Never compared with another machine's clock."""
+    linked: bool | None = None
+    """Engines: whether every ready frontend has accepted it. None: it does not report that."""
 
     @property
     def serves(self) -> bool:
         return self.state.ready and not self.pod.terminating
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it serves and the frontends know it, so that another engine may go."""
+        return self.serves and (self.waited >= UNREPORTED_SECONDS if self.linked is None else self.linked)
 
 
 @dataclass(frozen=True)
@@ -148,6 +159,10 @@ class Refusal:
     reason: Reason
     message: str
     namespace_terminating: bool = False
+    body: str = ""
+    """Digest of what was applied."""
+    at: float = 0.0
+    """When it was refused (monotonic)."""
 
 
 @dataclass(frozen=True)
@@ -174,6 +189,8 @@ class Observed:
     refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
     unchanged: Mapping[str, str] = field(default_factory=dict)
     """By UID of a child, the digest of the last apply (see plan.applies)."""
+    now: float = 0.0
+    """This process's clock (monotonic): for the age of refusals."""
     may_upgrade: bool = False
     """Whether this service has one of the fleet's places for upgrades."""
 

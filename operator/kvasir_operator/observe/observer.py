@@ -6,6 +6,7 @@ may not be read (nodes in a namespaced installation) is left out, and the plan d
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -57,10 +58,12 @@ class Observer:
         reports: StatusReports,
         cordons: Cordons[Key],
         *,
+        reads_nodes: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cluster = cluster
+        self._reads_nodes = reads_nodes
         self._reports = reports
         self._events = PodEvents(cluster)
         self._cordons = cordons
@@ -77,7 +80,8 @@ class Observer:
         deployment = _workload(children, (DEPLOYMENT, workload_name(service, "frontend")))
         engines, frontends = _engine_pods(pods, stateful_set), _frontend_pods(pods, service)
         reports = await self._reports.of([*engines, *frontends])
-        members = await self._members([*engines, *frontends], service, reports, memory)
+        self._remember_reports(memory, reports, [*engines, *frontends])
+        members = await self._members([*engines, *frontends], service, memory)
         # The newest first: the ServiceAccount that records it may not have been written yet.
         link_secret = memory.link_secret or _link_secret(children, service)
         await self._check_secrets(service, link_secret, members, memory)
@@ -97,6 +101,7 @@ class Observer:
             api_keys_exist=memory.api_keys_exist,
             cordoned=await self._cordoned(Key(service.namespace, service.name), members),
             refusals=memory.refusals,
+            now=self._monotonic(),
             unchanged=dict(memory.unchanged),
         )
 
@@ -116,7 +121,7 @@ class Observer:
         missing = [key for key in child_keys(service) if key not in found]
         unlabelled = await asyncio.gather(*(self._find(service, key) for key in missing))
         found |= {key: child for key, child in zip(missing, unlabelled, strict=True) if child is not None}
-        return {key: objects.child_of(resource, service.uid) for key, resource in found.items()}, pods
+        return {key: objects.child_of(resource, service) for key, resource in found.items()}, pods
 
     async def _find(self, service: InferenceService, key: ChildKey) -> Object | None:
         kind, name = key
@@ -131,9 +136,10 @@ class Observer:
         self,
         pods: Sequence[Pod],
         service: InferenceService,
-        reports: Mapping[str, StatusReport],
         memory: Memory,
     ) -> list[Member]:
+        reports = memory.reports
+        ready_frontends = sum(pod.ready for pod in pods if pod.component == "frontend")
         lost = await self._lost_nodes([pod for pod in pods if not pod.ready and pod.uid not in reports])
         failures = await self._events.mount_failures(pods, memory, self._monotonic())
         marks: set[Mark] = set()
@@ -148,13 +154,22 @@ class Observer:
             )
             mark: Mark = (pod.uid, state.phase, "leaving" if pod.terminating else "")
             marks.add(mark)
-            members.append(Member(pod, state, memory.since(mark, self._monotonic())))
+            links = reports[pod.uid].links if pod.uid in reports else None
+            linked = None if links is None else links >= max(1, ready_frontends)
+            members.append(Member(pod, state, memory.since(mark, self._monotonic()), linked))
         memory.forget_but(marks, of_missing=False)
         return members
 
+    def _remember_reports(self, memory: Memory, reports: Mapping[str, StatusReport], pods: Sequence[Pod]) -> None:
+        """The last report of a ready pod counts until a newer one: one answer that is late changes nothing."""
+        kept = {pod.uid: memory.reports[pod.uid] for pod in pods if pod.ready and pod.uid in memory.reports}
+        memory.reports = {**kept, **reports}
+
     async def _lost_nodes(self, suspects: Sequence[Pod]) -> Mapping[str, str]:
         """By name, what is wrong with the nodes of pods that do not answer."""
-        lost = {}
+        lost: dict[str, str] = {}
+        if not self._reads_nodes:
+            return lost
         for name in sorted({pod.node for pod in suspects if pod.node}):
             try:
                 problem = objects.node_problem(await self._cluster.get(NODE, None, name))
@@ -212,6 +227,10 @@ class Observer:
         return False
 
 
+_ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,5})$", re.ASCII)
+"""An owner reference can be forged; a name without an ordinal is no rank's."""
+
+
 def _workload(children: Mapping[ChildKey, Child], key: ChildKey) -> Workload | None:
     child = children.get(key)
     if child is None or child.ownership is not Ownership.OURS or child.terminating:
@@ -220,17 +239,28 @@ def _workload(children: Mapping[ChildKey, Child], key: ChildKey) -> Workload | N
 
 
 def _link_secret(children: Mapping[ChildKey, Child], service: InferenceService) -> str:
-    account = children.get((SERVICE_ACCOUNT, service.name))
-    if account is None or account.ownership is Ownership.FOREIGN:
-        return ""
-    return str(account.object["metadata"].get("annotations", {}).get(LINK_KEYS_ANNOTATION, ""))
+    """The name as the ServiceAccount records it; should that be lost, as the pod templates name it."""
+    recorded = [
+        children[key].object["metadata"]
+        if key[0] is SERVICE_ACCOUNT
+        else children[key].object["spec"]["template"]["metadata"]
+        for key in (
+            (SERVICE_ACCOUNT, service.name),
+            (STATEFUL_SET, workload_name(service, "engine")),
+            (DEPLOYMENT, workload_name(service, "frontend")),
+        )
+        if key in children and children[key].ownership is not Ownership.FOREIGN
+    ]
+    names = (metadata.get("annotations", {}).get(LINK_KEYS_ANNOTATION, "") for metadata in recorded)
+    return next(filter(None, names), "")
 
 
 def _engine_pods(pods: Sequence[Object], stateful_set: Workload | None) -> list[Pod]:
     """The pods that the StatefulSet created."""
     if stateful_set is None:
         return []
-    return [objects.pod_of(pod) for pod in pods if objects.controller_of(pod).get("uid") == stateful_set.uid]
+    owned = (pod for pod in pods if objects.controller_of(pod).get("uid") == stateful_set.uid)
+    return [objects.pod_of(pod) for pod in owned if _ORDINAL.search(pod["metadata"]["name"])]
 
 
 def _frontend_pods(pods: Sequence[Object], service: InferenceService) -> list[Pod]:

@@ -26,7 +26,6 @@ class StatusReports:
     def __init__(self, port: int = OPS_PORT) -> None:
         self._port = port
         self._session: aiohttp.ClientSession | None = None
-        self._slots = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -35,9 +34,11 @@ class StatusReports:
     async def of(self, pods: Sequence[Pod]) -> Mapping[str, StatusReport]:
         """Return the reports by the UID of the pod, without those that do not answer."""
         reports: dict[str, StatusReport] = {}
+        slots = asyncio.Semaphore(MAX_CONCURRENT)  # the service's own: silent pods of one do not hold up another
 
         async def ask(pod: Pod) -> None:
-            report = await self._ask(pod.ip)
+            async with slots:
+                report = await self._ask(pod.ip)
             if report is not None:
                 reports[pod.uid] = report
 
@@ -50,10 +51,8 @@ class StatusReports:
     async def _ask(self, address: str) -> StatusReport | None:
         host = f"[{address}]" if ":" in address else address
         try:
-            async with (
-                self._slots,
-                self._connect().get(f"http://{host}:{self._port}{STATUS_PATH}", allow_redirects=False) as response,
-            ):
+            url = f"http://{host}:{self._port}{STATUS_PATH}"
+            async with self._connect().get(url, allow_redirects=False) as response:
                 body = await response.content.read(MAX_REPORT_BYTES + 1)
                 while len(body) <= MAX_REPORT_BYTES and (more := await response.content.read(MAX_REPORT_BYTES)):
                     body += more
@@ -65,7 +64,7 @@ class StatusReports:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=POD_TIMEOUT_SECONDS),
-                connector=aiohttp.TCPConnector(force_close=True),
+                connector=aiohttp.TCPConnector(force_close=True, limit=0),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept-Encoding": "identity"},
                 auto_decompress=False,

@@ -25,21 +25,25 @@ class Applies:
     applies: tuple[Apply, ...]
     taken: tuple[Problem, ...]
     """Names that foreign objects have."""
+    held_back: frozenset[ChildKey]
+    """Refused a moment ago: the same body would be refused again."""
 
 
-def plan_applies(desired: Sequence[Object], observed: Observed) -> Applies:
-    """In the order of `desired`."""
-    applies, taken = [], []
+def plan_applies(desired: Sequence[Object], observed: Observed, retry_seconds: float) -> Applies:
+    """In the order of `desired`. A body that was refused is tried again after `retry_seconds`."""
+    applies, taken, held_back = [], [], set()
     for body in desired:
         key = kind_of(body), body["metadata"]["name"]
-        existing = observed.children.get(key)
-        if existing is None:
-            applies.append(Apply(key, body, None))
-        elif existing.ownership is Ownership.FOREIGN:
+        existing, refusal = observed.children.get(key), observed.refusals.get(key)
+        if existing is not None and existing.ownership is Ownership.FOREIGN:
             taken.append(name_taken(key))
+        elif refusal is not None and refusal.body == digest_of(body) and observed.now < refusal.at + retry_seconds:
+            held_back.add(key)
+        elif existing is None:
+            applies.append(Apply(key, body, None))
         elif not existing.terminating and observed.unchanged.get(existing.uid) != digest(body, existing.object):
             applies.append(Apply(key, body, existing))
-    return Applies(tuple(applies), tuple(taken))
+    return Applies(tuple(applies), tuple(taken), frozenset(held_back))
 
 
 def plan_prunes(wanted: Sequence[ChildKey], observed: Observed) -> tuple[tuple[ChildKey, Child], ...]:
@@ -58,6 +62,10 @@ def name_taken(key: ChildKey) -> Problem:
         f"{kind.kind} {name} already exists and is not owned by this InferenceService: delete or rename it, or "
         "give the InferenceService another name",
     )
+
+
+def digest_of(body: Object) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def digest(body: Object, child: Object) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
 from kvasir_operator.observe.observed import Member, Observed, Pod, Workload
 from kvasir_operator.plan.words import count
 from kvasir_operator.spec import InferenceService
@@ -58,7 +59,7 @@ def roll_engines(service: InferenceService, observed: Observed, surge_refused: s
     outdated = [member for member in ranks if _is_outdated(member, stateful_set, observed.cordoned)]
     broken = [member for member in outdated if _is_broken(member)]
     running = [member for member in outdated if member not in broken]
-    current = [member for member in ranks if member.serves and member not in outdated]
+    current = [member for member in ranks if member.is_settled and member not in outdated]
     replaced = desired - len(current) - len(outdated)
     under_way = _words(outdated, observed.cordoned)
     if not running and (replaced == 0 or stateful_set.replicas <= desired):
@@ -69,14 +70,20 @@ def roll_engines(service: InferenceService, observed: Observed, surge_refused: s
     stale = [member for member in surge if _is_outdated(member, stateful_set, observed.cordoned)]
     usable = [member for member in surge if member not in stale and not member.pod.terminating]
     revision = stateful_set.revision or "unknown"
-    refused = surge_size > 0 and (
+    # Only a roll-out goes on without surge ranks. The place that a pod on a cordoned node leaves takes no pod, so
+    # nothing would be won by its deletion: the surge rank waits until some node has room.
+    old = [member for member in running if member.pod.node not in observed.cordoned]
+    refused = (surge_size > 0 and len(old) > 0) and (
         surge_refused == revision
         or _has_no_room(usable, observed.not_created, desired, service.rollout.max_unavailable)
     )
     if refused or surge_size == 0:
-        replicas, budget = desired, service.rollout.max_unavailable
+        # A rank that lacks capacity is not one that the roll-out took.
+        lacking = sum(member.state.phase is Phase.SCHEDULING for member in ranks if member not in outdated)
+        replicas, budget = desired, service.rollout.max_unavailable + lacking
+        running = old
     else:
-        replicas, budget = desired + surge_size, sum(member.serves for member in usable)
+        replicas, budget = desired + surge_size, sum(member.is_settled for member in usable)
     # Ranks that do not serve at the moment go first; of the others the highest.
     in_order = sorted(running, key=lambda member: (member.serves, -member.pod.rank))
     # A surge rank of an older template is renewed when it is not needed: it would vouch for the wrong template.
@@ -127,10 +134,15 @@ def _has_no_room(surge: Sequence[Member], not_created: Collection[int], desired:
     """Whether the roll-out must go on without surge ranks. With maxUnavailable 0 it waits for them for ever."""
     if max_unavailable == 0:
         return False
-    waits = any(
-        member.state.phase is Phase.SCHEDULING and member.waited >= SURGE_PATIENCE_SECONDS for member in surge
-    )
+    waits = any(_cannot_be_placed(member) and member.waited >= SURGE_PATIENCE_SECONDS for member in surge)
     return waits or any(rank >= desired for rank in not_created)
+
+
+def _cannot_be_placed(member: Member) -> bool:
+    """Whether no node takes the pod, or its volume is attached to another pod and to nothing else at a time."""
+    if member.state.phase is Phase.SCHEDULING:
+        return True
+    return member.state.reason is Reason.VOLUME_FAILED and "Multi-Attach" in member.state.message
 
 
 def _replace(members: Sequence[Member], cordoned: Collection[str]) -> tuple[PodDeletion, ...]:

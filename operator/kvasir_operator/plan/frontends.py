@@ -3,9 +3,8 @@ drained."""
 
 from dataclasses import dataclass
 
-from kvasir_contract.phases import Phase
 from kvasir_operator.observe.observed import Observed
-from kvasir_operator.plan.engines import SURGE_PATIENCE_SECONDS, PodDeletion
+from kvasir_operator.plan.engines import PodDeletion
 from kvasir_operator.plan.words import count
 from kvasir_operator.spec import InferenceService
 
@@ -28,13 +27,9 @@ def roll_frontends(service: InferenceService, observed: Observed) -> FrontendRol
     if not leaving:
         return FrontendRollout(desired, (), _under_way(observed, desired))
     serving = sum(member.serves for member in observed.frontends)
-    no_room = any(
-        member.state.phase is Phase.SCHEDULING and member.waited >= SURGE_PATIENCE_SECONDS
-        for member in observed.frontends
-    )
     in_order = sorted(leaving, key=lambda member: (member.serves, member.pod.name))
     first = in_order[0]
-    may_go = not first.serves or serving > desired or (no_room and serving >= desired)
+    may_go = not first.serves or serving > desired
     why = f"pod {first.pod.name} is on node {first.pod.node}, which is being drained"
     verb = "is" if len(leaving) == 1 else "are"
     words = f"{count(len(leaving), 'frontend pod')} {verb} on a node that is being drained"

@@ -45,6 +45,8 @@ class Plan:
     deletions: tuple[PodDeletion, ...] = ()
     again: float | None = None
     """Seconds after which things may have changed without an event; None: never."""
+    held_back: frozenset[ChildKey] = frozenset()
+    """Children whose refusal stands: they are not tried again in this pass."""
     upgrade_available: bool = False
     """The release would change the pods of this service, and has not been asked for."""
 
@@ -56,7 +58,7 @@ def make_plan(
     engines = roll_engines(service, observed, previous.get("rollout", {}).get("surgeRefused", ""))
     frontends = roll_frontends(service, observed)
     desired = _desired(service, observed, release, engines, frontends)
-    found = plan_applies(desired.bodies, observed)
+    found = plan_applies(desired.bodies, observed, BLOCKED_INTERVAL_SECONDS)
     problems = (*found.taken, *_problems(service, observed))
     held = service.paused or observed.namespace_terminating
     if service.paused:
@@ -73,11 +75,13 @@ def make_plan(
     )
     status = service_status(service, observed, decisions, previous, now.strftime(TIME_FORMAT))
     if held:
-        return Plan(status, again=BLOCKED_INTERVAL_SECONDS if service.paused and _is_moving(observed) else None)
+        again = BLOCKED_INTERVAL_SECONDS if service.paused and _is_moving(observed) else None
+        return Plan(status, again=again, held_back=frozenset(observed.refusals))
     return Plan(
         status=status,
-        new_link_keys=_needs_link_keys(observed),
+        new_link_keys=_needs_link_keys(observed) and not _has_foreign_account(service, observed),
         applies=found.applies,
+        held_back=found.held_back,
         prunes=plan_prunes(child_keys(service), observed),
         deletions=(
             *release_lost(observed),
@@ -112,11 +116,10 @@ def _desired(
     """The children to have, as far as they can be had now."""
     may_upgrade = observed.asked_release == release.id or observed.may_upgrade
     replicas = {STATEFUL_SET: engines.replicas, DEPLOYMENT: frontends.replicas}
-    account = observed.children.get((SERVICE_ACCOUNT, service.name))
     # Pods must not run as an account that somebody else made, nor can they run without keys.
-    held = (account is not None and account.ownership is Ownership.FOREIGN) or not observed.link_secret
+    held = _has_foreign_account(service, observed) or not observed.link_secret
     bodies, pinned = [], []
-    for body in children(service, release, observed.link_secret or "none"):
+    for body in children(service, release, observed.link_secret):
         kind = _WORKLOAD_KINDS.get(body["kind"])
         if kind is None:
             bodies.append(body)
@@ -162,6 +165,11 @@ def _changes_template(kind: Kind, applies: Sequence[Apply]) -> bool:
 _WORKLOAD_KINDS: Final = {kind.kind: kind for kind in WORKLOADS}
 
 
+def _has_foreign_account(service: InferenceService, observed: Observed) -> bool:
+    account = observed.children.get((SERVICE_ACCOUNT, service.name))
+    return account is not None and account.ownership is Ownership.FOREIGN
+
+
 def _needs_link_keys(observed: Observed) -> bool:
     return not observed.link_secret or observed.link_secret_exists is False
 
@@ -200,7 +208,9 @@ def _again(observed: Observed, status: Status, problems: tuple[Problem, ...], no
     moving = [
         member.waited
         for member in members
-        if member.state.phase in _MOVING or member.state.reason in (Reason.LINK_REFUSED, Reason.NODE_LOST)
+        if member.state.phase in _MOVING
+        or member.state.reason in (Reason.LINK_REFUSED, Reason.NODE_LOST)
+        or (member.pod.component == "engine" and member.serves and not member.is_settled)
     ]
     moving += [
         (now - datetime.fromisoformat(rank["since"])).total_seconds()
@@ -212,7 +222,10 @@ def _again(observed: Observed, status: Status, problems: tuple[Problem, ...], no
         waits.append(min(max(min(moving) / 10, least), most))
     unobserved = any(workload is not None and not workload.is_observed for workload in _workloads(observed))
     blocked = any(member.state.phase in (Phase.DRAINING, Phase.SCHEDULING) for member in members)
-    if problems or blocked or unobserved or observed.cordoned:
+    stateful_set = observed.stateful_set
+    # Surge ranks too: that a quota forbids their pods is found by looking.
+    missing = stateful_set is not None and len(observed.engines) < stateful_set.replicas
+    if problems or blocked or unobserved or missing or observed.cordoned:
         waits.append(BLOCKED_INTERVAL_SECONDS)
     return min(waits, default=None)
 

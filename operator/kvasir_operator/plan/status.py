@@ -13,6 +13,7 @@ from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator.kinds import SERVICE
 from kvasir_operator.observe.observed import Observed, Ownership, PodState
+from kvasir_operator.plan.engines import SURGE_PATIENCE_SECONDS
 from kvasir_operator.plan.problem import Problem, most_urgent
 from kvasir_operator.plan.words import count
 from kvasir_operator.resources.names import RELEASE_ANNOTATION, selector_labels, workload_name
@@ -82,14 +83,23 @@ def service_status(
 def invalid_status(error: str, generation: int, previous: Mapping[str, Any], now: str) -> Status:
     """The status of a service whose spec cannot be used: nothing else is known about it."""
     message = f"{error}; nothing of the service is changed until it is corrected"
-    conditions = [_Condition(kind, False, Reason.INVALID_SPEC, message) for kind in CONDITIONS]
+    # What runs goes on running: Ready and its kin stay what they were.
+    conditions = [
+        _Condition(
+            kind,
+            kind != "Progressing" and condition(previous, kind).get("status") == "True",
+            Reason.INVALID_SPEC,
+            message,
+        )
+        for kind in CONDITIONS
+    ]
     stamped = _stamped(conditions, previous.get("conditions", ()), generation, now)
     return {**previous, "observedGeneration": generation, "conditions": stamped}
 
 
-def ready_condition(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the condition Ready; {} if there is none yet."""
-    return next((entry for entry in status.get("conditions", ()) if entry["type"] == "Ready"), {})
+def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return the condition of this type; {} if there is none yet."""
+    return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
 
 
 # ----------------------------------------------------------------------------------------------------------- ranks
@@ -136,8 +146,8 @@ def _ranks(
 
 
 def _rank_message_bytes(ranks: int) -> int:
-    """All messages together take 256 KiB at most."""
-    return min(1024, max(64, 256 * 1024 // max(1, ranks)))
+    """All messages together take 128 KiB at most, and in JSON up to six times that: etcd accepts 1.5 MiB."""
+    return min(1024, max(64, 128 * 1024 // max(1, ranks)))
 
 
 def _serving(states: Sequence[PodState]) -> int:
@@ -232,7 +242,12 @@ def _worst(
     if leaving:
         under_way.append(f"{count(leaving, 'engine pod')} {'is' if leaving == 1 else 'are'} leaving")
     # A surge rank that fails holds the roll-out up, although every engine that is desired may be ready.
-    surge = [member.state for member in observed.engines if member.pod.rank in decisions.surge]
+    surge = [
+        member.state
+        for member in observed.engines
+        if member.pod.rank in decisions.surge
+        and (member.state.phase is not Phase.SCHEDULING or member.waited >= SURGE_PATIENCE_SECONDS)
+    ]
     failed = _worst_of([state for state in surge if state.reason.is_failure])
     return most_urgent(
         [

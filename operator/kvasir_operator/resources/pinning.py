@@ -69,7 +69,7 @@ def pin(desired: Object, existing: Object) -> Object:
         template = json.loads(old[TEMPLATE_ANNOTATION])
     except (KeyError, ValueError):
         return desired
-    if not isinstance(template, dict):
+    if not isinstance(template, dict) or old[TEMPLATE_ANNOTATION] == new.get(TEMPLATE_ANNOTATION):
         return desired
     kept = {name: old[name] for name in (RELEASE_ANNOTATION, TEMPLATE_ANNOTATION)}
     return {

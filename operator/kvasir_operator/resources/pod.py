@@ -170,9 +170,14 @@ def _tolerations(pod: Pod) -> list[Object]:
     ours = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
         for key in _LOST_NODE_TAINTS
-        if all(toleration.get("key", key) != key for toleration in theirs)
+        if not any(_is_about(toleration, key) for toleration in theirs)
     ]
     return [*ours, *theirs]
+
+
+def _is_about(toleration: Object, key: str) -> bool:
+    """Whether it bears the NoExecute taint of this key; without a key or an effect it is about every one."""
+    return toleration.get("key") in (None, "", key) and toleration.get("effect") in (None, "", "NoExecute")
 
 
 def _spread(service: InferenceService, component: Component, pod: Pod) -> list[Object]:

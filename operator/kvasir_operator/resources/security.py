@@ -17,7 +17,7 @@ def service_account(service: InferenceService, link_secret: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
-        "metadata": {**fields, "annotations": {LINK_KEYS_ANNOTATION: link_secret}},
+        "metadata": {**fields, "annotations": {LINK_KEYS_ANNOTATION: link_secret}} if link_secret else fields,
         "automountServiceAccountToken": False,
     }
 

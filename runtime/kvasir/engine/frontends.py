@@ -151,6 +151,12 @@ class Frontends:
     # --------------------------------------------------------------------------------------- from other threads
 
     @property
+    def accepted(self) -> int:
+        """How many frontends that are still looked up have accepted this engine."""
+        connections = list(self._connections.values())
+        return sum(connection.wanted and connection.state is State.WELCOMED for connection in connections)
+
+    @property
     def problem(self) -> LinkProblem | None:
         """Why no frontend is on the link; a refusal rather than a frontend that does not answer."""
         connections = list(self._connections.values())

@@ -70,6 +70,11 @@ class EngineLink:
         """Why this engine is on no frontend's link; None if it is on one, or has not tried yet."""
         return self._frontends.problem
 
+    @property
+    def accepted(self) -> int:
+        """How many frontends have accepted this engine."""
+        return self._frontends.accepted
+
     def start(self) -> None:
         """Say Hello to every frontend, and go on until each has answered."""
         self._thread.start()

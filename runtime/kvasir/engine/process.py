@@ -121,6 +121,7 @@ class EngineProcess:
             model = self._read_model()
             link = self._link = EngineLink(self._config.link, self._identity(model))
             self._status.link_problem = lambda: link.problem
+            self._status.links = lambda: link.accepted
             link.start()
             settings = resolve_settings(self._config, model)
         with self._phase(Phase.LOADING):

@@ -45,6 +45,8 @@ class EngineStatus:
         """Running and waiting, as of the last step."""
         self.link_problem: Callable[[], LinkProblem | None] = lambda: None
         """Returns why no frontend knows this engine; None if one does."""
+        self.links: Callable[[], int] = lambda: 0
+        """Returns how many frontends have accepted this engine."""
         self.startup_seconds: dict[str, float] = {}
         """Time that each finished phase of the start-up took, in their order."""
         self.trace = StepTrace(slow_step, clock)
@@ -111,6 +113,7 @@ class EngineStatus:
             live_requests=self.live_requests,
             incarnation=self.incarnation,
             rank=self.rank,
+            links=self.links(),
             startup_seconds=dict(self.startup_seconds),
             step=self._step(),
         )

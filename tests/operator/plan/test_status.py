@@ -19,8 +19,8 @@ from kvasir_operator.plan.status import (
     MAX_MESSAGE_BYTES,
     Decisions,
     Status,
+    condition,
     invalid_status,
-    ready_condition,
     service_status,
 )
 from operator_facts import LATER, NOON, engines, frontends, member, observed, owned_by, service, workload
@@ -337,8 +337,8 @@ def test_a_spec_that_cannot_be_used_keeps_what_was_known() -> None:
 
 
 def test_the_ready_condition_is_found() -> None:
-    assert ready_condition({}) == {}
-    assert ready_condition(status_of(engines("ready", "ready")))["status"] == "True"
+    assert condition({}, "Ready") == {}
+    assert condition(status_of(engines("ready", "ready", "Ready")))["status"] == "True"
 
 
 def test_every_field_of_the_status_is_in_the_schema() -> None:
