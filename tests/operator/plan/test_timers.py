@@ -96,7 +96,7 @@ def test_a_drained_node_is_looked_at_after_the_blocked_interval() -> None:
 @pytest.mark.parametrize("kind", ["stateful_set", "deployment"])
 def test_a_controller_that_lags_is_looked_at_after_the_interval(kind: str) -> None:
     replicas = {"stateful_set": 2, "deployment": 1}[kind]
-    plan = planned(engines("ready", "ready"), **{kind: workload(replicas, is_observed=False)})
+    plan = plan_for(service(), engines("ready", "ready"), READY, **{kind: workload(replicas, is_observed=False)})
     assert plan.again == BLOCKED_INTERVAL_SECONDS
 
 
