@@ -1,8 +1,10 @@
 """The operator's options and their environment variables."""
 
+from pathlib import Path
+
 import pytest
 
-from kvasir_operator.settings import parse_settings
+from kvasir_operator.settings import parse_preview, parse_settings
 
 IMAGES = {"KVASIR_FRONTEND_IMAGE": "f:1", "KVASIR_ENGINE_IMAGE": "e:1"}
 
@@ -44,3 +46,63 @@ def test_a_variable_is_checked_like_its_option(capsys: pytest.CaptureFixture[str
     with pytest.raises(SystemExit):
         parse_settings([], {**IMAGES, "KVASIR_PORT": "many"})
     assert "--port: 'many' is not a port" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "a", "team-2", "a" * 63])
+def test_the_class_is_an_option_and_a_variable(name: str) -> None:
+    assert parse_settings(["--operator-class", name], IMAGES).operator_class == name
+    assert parse_settings([], {**IMAGES, "KVASIR_OPERATOR_CLASS": name}).operator_class == name
+
+
+@pytest.mark.parametrize("name", ["GPU", "a b", "-a", "a-", "a_b", "ä", "a\n", "a" * 64])
+def test_a_class_that_is_not_a_name_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parse_settings([f"--operator-class={name}"], IMAGES)
+    assert end.value.code == 2
+    assert "is not a class: use lower-case letters, digits and '-'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "most"),
+    [
+        ([], 0),
+        (["--max-upgrades", "5"], 0),  # manual: services are asked one by one
+        (["--upgrade", "automatic"], 1),
+        (["--upgrade", "automatic", "--max-upgrades", "5"], 5),
+    ],
+)
+def test_upgrades_are_manual_unless_set_to_automatic(arguments: list[str], most: int) -> None:
+    assert parse_settings(arguments, IMAGES).max_upgrades == most
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--upgrade", "sometimes"], ["--max-upgrades", "0"], ["--max-upgrades", "-1"]]
+)
+def test_an_upgrade_setting_that_cannot_be_used_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parse_settings(arguments, IMAGES)
+    assert end.value.code == 2
+
+
+def test_upgrade_settings_have_variables() -> None:
+    environment = {**IMAGES, "KVASIR_UPGRADE": "automatic", "KVASIR_MAX_UPGRADES": "3"}
+    assert parse_settings([], environment).max_upgrades == 3
+
+
+@pytest.mark.parametrize(("namespaces", "reads_nodes"), [("", True), ("a,b", False)])
+def test_a_namespaced_operator_does_not_read_nodes(namespaces: str, reads_nodes: bool) -> None:
+    settings = parse_settings(["--namespaces", namespaces], {**IMAGES, "POD_NAMESPACE": "kvasir"})
+    assert settings.release.reads_nodes is reads_nodes
+    assert settings.release.operator_namespace == "kvasir"
+
+
+def test_the_preview_takes_a_file_and_the_operators_options() -> None:
+    file, settings = parse_preview(["demo.yaml", "--operator-class", "gpu"], IMAGES)
+    assert (file, settings.operator_class) == (Path("demo.yaml"), "gpu")
+
+
+def test_the_preview_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        parse_preview([], IMAGES)
+    assert end.value.code == 2
+    assert "kvasir-operator plan: error" in capsys.readouterr().err

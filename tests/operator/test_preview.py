@@ -1,0 +1,208 @@
+"""`kvasir-operator plan FILE`: what would be done, as text, and that nothing is written."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from kvasir_contract.exits import ExitCode
+from kvasir_operator.cluster import Cluster
+from kvasir_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, NETWORK_POLICY, STATEFUL_SET
+from kvasir_operator.preview import ManifestError, preview, read_manifest
+from kvasir_operator.resources.names import RELEASE_ANNOTATION
+from kvasir_operator.settings import parse_settings
+from mock_cluster import Clock, MockCluster, refusal
+from mock_operator import Operator
+
+IMAGES: Final = ["--frontend-image", "frontend:1", "--engine-image", "engine:1"]
+
+
+def document(name: str = "demo", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": INFERENCE_SERVICE.api_version,
+        "kind": "InferenceService",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"model": {"source": "demo://"}, **spec},
+    }
+
+
+def manifest(folder: Path, *documents: Any) -> Path:
+    file = folder / "service.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+    return file
+
+
+# ---------------------------------------------------------------------------------------------------- the manifest
+
+
+def test_read_manifest_returns_the_services_among_other_objects(tmp_path: Path) -> None:
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
+    file = manifest(tmp_path, document("a"), other, None, [1], document("b"))
+    assert [service["metadata"]["name"] for service in read_manifest(file)] == ["a", "b"]
+
+
+def test_read_manifest_fills_in_the_namespace(tmp_path: Path) -> None:
+    without = document()
+    del without["metadata"]["namespace"]
+    elsewhere = {**document(), "metadata": {"name": "x", "namespace": "prod"}}
+    found = read_manifest(manifest(tmp_path, without, elsewhere))
+    assert [service["metadata"]["namespace"] for service in found] == ["default", "prod"]
+
+
+BAD: Final[dict[str, tuple[bytes, str]]] = {
+    "not YAML": (b"a: [", "is not YAML"),
+    "a tab": (b"a:\n\t- b", "is not YAML"),
+    "not text": (b"\xff\xfe\x00", "is not YAML"),
+    "a date that is not one": (b"a: 2026-99-99", "is not YAML"),
+    "nothing": (b"", "has no InferenceService"),
+    "other kinds only": (b"kind: Service\nmetadata: {name: x}", "has no InferenceService"),
+    "a list": (b"[1, 2]", "has no InferenceService"),
+    "no metadata": (b"kind: InferenceService", "has no metadata.name"),
+    "metadata without a name": (b"kind: InferenceService\nmetadata: {}", "has no metadata.name"),
+    "a name that is a number": (b"kind: InferenceService\nmetadata: {name: 1}", "has no metadata.name"),
+    "metadata that is a text": (b"kind: InferenceService\nmetadata: demo", "has no metadata.name"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_read_manifest_refuses_what_it_cannot_use(case: str, tmp_path: Path) -> None:
+    content, words = BAD[case]
+    file = tmp_path / "service.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ManifestError, match=words) as error:
+        read_manifest(file)
+    assert str(file) in str(error.value)
+
+
+def test_read_manifest_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=r"absent\.yaml cannot be read: No such file or directory"):
+        read_manifest(tmp_path / "absent.yaml")
+    with pytest.raises(ManifestError, match="cannot be read: Is a directory"):
+        read_manifest(tmp_path)
+
+
+def test_preview_of_a_bad_manifest_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert preview([str(tmp_path / "absent.yaml"), *IMAGES]) == ExitCode.USER_ERROR
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("kvasir-operator plan: ")
+    assert shown.err.count("\n") == 1
+
+
+# --------------------------------------------------------------------------------------------------------- the plan
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> MockCluster:
+    mock = MockCluster()
+
+    async def connect() -> MockCluster:
+        return mock
+
+    monkeypatch.setattr(Cluster, "connect", connect)
+    return mock
+
+
+def writes(cluster: MockCluster) -> set[str]:
+    return {verb for verb, _ in cluster.calls if verb not in ("get", "list", "apply-dry", "create-dry")}
+
+
+def test_preview_of_a_new_service(cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert preview([str(manifest(tmp_path, document())), *IMAGES]) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["# default/demo", "create Secret with new link keys"]
+    assert "create StatefulSet/demo-engine" in lines
+    assert "create Deployment/demo-frontend" in lines
+    assert writes(cluster) == set()
+    assert cluster.objects == {}
+
+
+def running(cluster: MockCluster) -> None:
+    """The service exists, and the operator has nothing left to do."""
+
+    async def settle() -> None:
+        cluster.add_service()
+        operator = Operator(cluster, Clock())
+        operator.restart(parse_settings(IMAGES).release)
+        await operator.settle()
+
+    asyncio.run(settle())
+    cluster.calls.clear()
+
+
+def test_preview_of_an_unchanged_service(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running(cluster)
+    assert preview([str(manifest(tmp_path, document())), *IMAGES]) == ExitCode.OK
+    lines = capsys.readouterr().out.splitlines()
+    assert not [line for line in lines if line.startswith(("create", "update", "delete", "adopt", "refused"))]
+    assert writes(cluster) == set()
+
+
+def test_preview_of_a_change_names_the_fields(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running(cluster)
+    changed = document(frontend={"replicas": 3}, network={"policy": False})
+    assert preview([str(manifest(tmp_path, changed)), *IMAGES]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert "update Deployment/demo-frontend\n    spec.replicas: 1 → 3\n" in out
+    assert "delete NetworkPolicy/demo-engine: no longer needed" in out
+    assert "StatefulSet" not in out
+    assert writes(cluster) == set()
+    assert cluster.names(NETWORK_POLICY) == ["demo-engine", "demo-frontend"]
+
+
+def test_preview_shows_what_is_refused_and_the_rest(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.refused["apply-dry", DEPLOYMENT] = refusal(500, 'unknown field "nmae"')
+    preview([str(manifest(tmp_path, document())), *IMAGES])
+    out = capsys.readouterr().out
+    assert 'refused Deployment/demo-frontend: unknown field "nmae"' in out
+    assert "create StatefulSet/demo-engine" in out
+    assert "create Deployment/demo-frontend" not in out
+
+
+def test_preview_goes_on_after_a_service_that_is_refused(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = document("bad", engine={"dataParallelSize": "many"})
+    file = manifest(tmp_path, bad, document("good"))
+    assert preview([str(file), *IMAGES]) == ExitCode.USER_ERROR
+    out = capsys.readouterr().out
+    assert out.startswith("# default/bad\nrefused: ")
+    assert "# default/good\ncreate Secret" in out
+
+
+def test_preview_leaves_services_of_another_class_alone(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert preview([str(manifest(tmp_path, document(operatorClass="gpu"))), *IMAGES]) == ExitCode.OK
+    assert "left alone" in capsys.readouterr().out
+
+
+def test_preview_of_a_newer_release_changes_no_pods(
+    cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running(cluster)
+    file = manifest(tmp_path, document())
+    newer = ["--frontend-image", "frontend:9", "--engine-image", "engine:9"]
+    preview([str(file), *newer])
+    out = capsys.readouterr().out
+    assert "update StatefulSet" not in out
+    assert "UpgradeAvailable=True UpgradePending: the operator's release " in out
+    assert RELEASE_ANNOTATION in out
+    assert cluster.names(STATEFUL_SET) == ["demo-engine"]
+
+
+def test_preview_without_a_cluster_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert preview([str(manifest(tmp_path, document())), *IMAGES]) == ExitCode.USER_ERROR
+    assert capsys.readouterr().err.startswith("kvasir-operator plan: no cluster")

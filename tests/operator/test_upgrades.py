@@ -1,0 +1,59 @@
+"""The fleet-wide limit of upgrades: places are taken, kept while an upgrade fails, and given back."""
+
+from typing import Any
+
+from kvasir_operator.upgrades import Upgrades
+
+
+def status(progressing: str, upgrade: str = "False") -> dict[str, Any]:
+    return {
+        "conditions": [
+            {"type": "Progressing", "status": "False", "reason": progressing},
+            {"type": "UpgradeAvailable", "status": upgrade, "reason": "x"},
+        ]
+    }
+
+
+DONE = status("AsDesired")
+
+
+def test_upgrades_are_limited() -> None:
+    upgrades = Upgrades[str](2)
+    assert [upgrades.take(key) for key in ("a", "b", "c")] == [True, True, False]
+    assert upgrades.take("a")  # it has its place
+    upgrades.settle("a", DONE)
+    assert upgrades.take("c")
+    assert not upgrades.take("a")
+
+
+def test_without_places_nothing_is_upgraded() -> None:
+    assert not Upgrades[str](0).take("a")
+
+
+def test_an_upgrade_that_does_not_settle_keeps_its_place() -> None:
+    for unsettled in (
+        status("RollingOut"),
+        status("CrashLooping"),
+        status("Paused"),
+        status("AsDesired", "True"),
+        {},
+    ):
+        upgrades = Upgrades[str](1)
+        assert upgrades.take("a")
+        upgrades.settle("a", unsettled)
+        assert not upgrades.take("b"), unsettled
+
+
+def test_a_deleted_service_gives_its_place_back() -> None:
+    upgrades = Upgrades[str](1)
+    upgrades.take("a")
+    upgrades.forget("a")
+    assert upgrades.take("b")
+
+
+def test_a_service_without_a_place_gives_none_back() -> None:
+    upgrades = Upgrades[str](1)
+    upgrades.take("a")
+    upgrades.settle("b", DONE)
+    upgrades.forget("b")
+    assert not upgrades.take("b")
