@@ -34,7 +34,7 @@ def manifest(folder: Path, *documents: Any) -> Path:
     return file
 
 
-# ---------------------------------------------------------------------------------------------------- the manifest
+# --------------------------------------------------------------------------------------------------- the manifest
 
 
 def test_read_manifest_returns_the_services_among_other_objects(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_preview_of_a_bad_manifest_is_one_line(tmp_path: Path, capsys: pytest.Ca
     assert shown.err.count("\n") == 1
 
 
-# --------------------------------------------------------------------------------------------------------- the plan
+# -------------------------------------------------------------------------------------------------------- the plan
 
 
 @pytest.fixture
