@@ -60,7 +60,7 @@ def test_without_room_one_frontend_goes_at_a_time(pods: list[str], desired: int,
     assert drained(pods, desired, waited=SURGE_PATIENCE_SECONDS - 1) == (desired + 1, [])
 
 
-def test_no_frontend_goes_before_the_controller_has_seen_the_spec() -> None:
+def test_no_frontend_goes_before_the_spec_is_observed() -> None:
     unseen = workload(2, is_observed=False)
     assert drained(["ready @a", "ready @b"], deployment=unseen) == (2, [])
 

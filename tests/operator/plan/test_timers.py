@@ -84,7 +84,7 @@ def test_a_refusal_is_tried_again_after_the_blocked_interval() -> None:
     assert planned(engines("ready", "ready"), refusals=refusals).again == BLOCKED_INTERVAL_SECONDS
 
 
-def test_a_missing_secret_is_looked_for_after_the_blocked_interval() -> None:
+def test_a_missing_secret_is_looked_for_after_the_interval() -> None:
     plan = planned(engines("ready", "ready"), spec={"frontend": {"apiKeys": {"name": "k"}}}, api_keys_exist=False)
     assert plan.again == BLOCKED_INTERVAL_SECONDS
 
@@ -144,7 +144,7 @@ def test_a_pod_of_a_lost_node_is_released_after_the_margin() -> None:
     assert released(LOST_POD_MARGIN_SECONDS) == [("demo-engine-1", 0)]
 
 
-def test_a_wait_for_the_margin_is_shorter_than_the_blocked_interval() -> None:
+def test_a_lost_pod_that_leaves_is_looked_at_soon() -> None:
     assert planned(engines("ready", "lost leaving")).again == LEAST
 
 
