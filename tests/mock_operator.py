@@ -1,15 +1,26 @@
 """The operator's reconciler in front of a mock cluster, with a clock that a test moves."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kvasir_contract.phases import Phase
+from kvasir_contract.report import StatusReport
 from kvasir_operator.events import Events
 from kvasir_operator.observe.memory import Key
+from kvasir_operator.observe.observed import Pod
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.reconcile import STATUS_INTERVAL_SECONDS, Reconciler
 from kvasir_operator.resources.release import Release
 from kvasir_operator.upgrades import Upgrades
 from mock_cluster import Clock, MockCluster
 from operator_facts import RELEASE
+
+
+class MockReports(StatusReports):
+    """Every ready pod answers, and every engine is known to all frontends."""
+
+    async def of(self, pods: Sequence[Pod]) -> Mapping[str, StatusReport]:
+        return {pod.uid: StatusReport(Phase.READY, links=100) for pod in pods if pod.ready}
 
 
 @dataclass
@@ -28,7 +39,7 @@ class Operator:
             self.cluster,
             release,
             Events(self.cluster, clock=self.clock.monotonic),
-            StatusReports(),
+            MockReports(),
             operator_class=operator_class,
             upgrades=Upgrades(upgrades),
             monotonic=self.clock.monotonic,

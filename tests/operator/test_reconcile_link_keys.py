@@ -58,6 +58,7 @@ async def test_no_secret_is_left_per_retry_of_another_child(settled: Operator) -
         await settled.later(SECRET_INTERVAL_SECONDS)
     assert len(settled.cluster.names(SECRET)) == 1
     settled.cluster.refused.clear()
+    await settled.later(BLOCKED_INTERVAL_SECONDS)
     await settled.settle()
     assert settled.cluster.names(SECRET) == [settled.cluster.link_secret()]
 

@@ -10,19 +10,28 @@ from mock_operator import Operator
 
 
 @pytest.mark.parametrize(
-    ("status", "reason"), [(400, "InvalidSpec"), (403, "Refused"), (422, "InvalidSpec"), (500, "InvalidSpec")]
+    ("status", "words", "reason"),
+    [
+        (400, "exceeded quota: gpus", "InvalidSpec"),
+        (403, "exceeded quota: gpus", "Refused"),
+        (422, "exceeded quota: gpus", "InvalidSpec"),
+        (429, "too many requests", "Refused"),
+        (500, "failed to create typed patch object: .spec.x: field not declared in schema", "InvalidSpec"),
+        (500, "failed calling webhook: connection refused", "Refused"),
+        (503, "etcd has no leader", "Refused"),
+    ],
 )
 @pytest.mark.parametrize("kind", [SERVICE_ACCOUNT, DISRUPTION_BUDGET, DEPLOYMENT], ids=lambda kind: kind.kind)
 async def test_a_refused_child_stops_neither_others_nor_the_status(
-    operator: Operator, kind: Kind, status: int, reason: str
+    operator: Operator, kind: Kind, status: int, words: str, reason: str
 ) -> None:
     operator.cluster.add_service()
-    operator.cluster.refused["apply", kind] = refusal(status, "exceeded quota: gpus")
+    operator.cluster.refused["apply", kind] = refusal(status, words)
     assert await operator.once() == pytest.approx(2)
     assert operator.cluster.names(kind) == []
     assert operator.cluster.names(STATEFUL_SET) == ["demo-engine"]
     assert operator.cluster.condition("Ready") == ("False", reason)
-    assert "exceeded quota: gpus" in operator.cluster.ready_message()
+    assert words in operator.cluster.ready_message()
 
 
 async def test_a_refusal_vanishes_with_its_cause(settled: Operator) -> None:
@@ -43,6 +52,19 @@ async def test_a_refused_update_is_tried_again_each_time(settled: Operator) -> N
         await settled.later(BLOCKED_INTERVAL_SECONDS)
         assert settled.cluster.condition("Ready") == ("True", "Refused")
     assert settled.cluster.calls["apply", "Deployment"] == 3
+
+
+async def test_a_refusal_is_not_repeated_at_each_event(settled: Operator) -> None:
+    settled.cluster.change_service(frontend={"replicas": 2})
+    settled.cluster.refused["apply", DEPLOYMENT] = refusal(403, "a webhook denies it")
+    for _ in range(5):
+        await settled.later()
+        assert settled.cluster.condition("Ready") == ("True", "Refused")
+    assert settled.cluster.calls["apply", "Deployment"] == 1
+    settled.cluster.refused.clear()
+    settled.cluster.change_service(frontend={"replicas": 3})
+    await settled.later()
+    assert settled.cluster.calls["apply", "Deployment"] == 2, "another body is tried at once"
 
 
 async def test_an_api_server_that_does_not_answer_is_an_error(settled: Operator) -> None:

@@ -1,10 +1,10 @@
 """From the API server's dictionaries to typed facts: whose an object is, and what its status is about."""
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from kvasir_contract.api import COMPONENT_LABEL, MANAGED_BY_LABEL, MANAGER
+from kvasir_contract.api import COMPONENT_LABEL, INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
 from kvasir_operator.observe.objects import (
     child_of,
     event_time,
@@ -14,9 +14,10 @@ from kvasir_operator.observe.objects import (
     workload_of,
 )
 from kvasir_operator.observe.observed import Object, Ownership
+from operator_facts import service
 
 OURS = {"kind": "InferenceService", "name": "demo", "uid": "uid-1", "controller": True}
-LABELS = {MANAGED_BY_LABEL: MANAGER}
+LABELS = {MANAGED_BY_LABEL: MANAGER, INSTANCE_LABEL: "demo"}
 APPLIED = [{"manager": MANAGER, "operation": "Apply"}]
 
 
@@ -35,6 +36,10 @@ OWNERSHIPS: dict[str, tuple[Object, Ownership]] = {
     "orphan, with an owner that is not its controller": (
         child(labels=LABELS, managedFields=APPLIED, ownerReferences=[{**OURS, "controller": False}]),
         Ownership.ORPHAN,
+    ),
+    "orphan of a service whose child has the same name": (
+        child(labels={**LABELS, INSTANCE_LABEL: "other"}, managedFields=APPLIED),
+        Ownership.FOREIGN,
     ),
     "labelled by hand": (child(labels=LABELS), Ownership.FOREIGN),
     "labelled, and updated by our manager": (
@@ -58,15 +63,18 @@ OWNERSHIPS: dict[str, tuple[Object, Ownership]] = {
 }
 
 
+OF: Final = service()
+
+
 @pytest.mark.parametrize("case", OWNERSHIPS)
 def test_child_of_says_whose_it_is(case: str) -> None:
     resource, ownership = OWNERSHIPS[case]
-    found = child_of(resource, "uid-1")
+    found = child_of(resource, OF)
     assert (found.ownership, found.uid, found.terminating) == (ownership, "uid-2", False)
 
 
 def test_child_of_an_object_that_is_being_deleted() -> None:
-    assert child_of(child(deletionTimestamp="2026-11-21T12:00:00Z"), "uid-1").terminating
+    assert child_of(child(deletionTimestamp="2026-11-21T12:00:00Z"), OF).terminating
 
 
 # -------------------------------------------------------------------------------------------------------- workloads
@@ -178,8 +186,8 @@ def test_pod_of_a_pod_that_is_over(phase: str, ended: bool) -> None:
     ("status", "problem"),
     [
         ("True", ""),
-        ("False", "node n1 is not ready (kubelet stopped)"),
-        ("Unknown", "node n1 is not ready (kubelet stopped)"),
+        ("False", ""),  # the kubelet itself says so: it lives
+        ("Unknown", "node n1 does not answer (kubelet stopped)"),
         (None, ""),
     ],
 )

@@ -123,18 +123,6 @@ def test_a_surge_rank_is_given_up_after_its_patience() -> None:
     assert deleted(SURGE_PATIENCE_SECONDS) == ["demo-engine-0"]
 
 
-def test_a_frontend_without_room_is_given_up_after_its_patience() -> None:
-    of = service(1)
-
-    def deleted(waited: float) -> list[str]:
-        front = frontends("ready @a", "pending", waited=waited)
-        facts = {"cordoned": frozenset({"a"}), "deployment": workload(2)}
-        return [deletion.pod.name for deletion in plan_for(of, engines("ready"), front, **facts).deletions]
-
-    assert deleted(SURGE_PATIENCE_SECONDS - 0.1) == []
-    assert deleted(SURGE_PATIENCE_SECONDS) == ["demo-frontend-a"]
-
-
 def test_a_pod_of_a_lost_node_is_released_after_the_margin() -> None:
     def released(waited: float) -> list[tuple[str, int | None]]:
         plan = planned(engines("ready", "lost leaving", waited=waited))
