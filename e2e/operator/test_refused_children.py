@@ -117,6 +117,18 @@ async def test_a_second_mount_past_an_older_schema_is_told(tmp_path: Path) -> No
         assert await recovered(world)
 
 
+async def test_a_status_past_an_older_schema_is_written(tmp_path: Path) -> None:
+    """The CRD of a namespaced install is the administrator's, and may be older than the operator."""
+    async with world_of(tmp_path, without_new_status_fields) as world:
+        await world.create()
+        for _ in range(2):
+            await world.reconcile()
+        status = await world.status()
+        assert status["conditions"]
+        assert status["observedGeneration"] == (await world.service())["metadata"]["generation"]
+        assert "release" not in status
+
+
 async def test_two_refusals_are_both_told(world: World) -> None:
     await world.create(engine={"pod": TYPO}, frontend={"pod": MISSPELT_AFFINITY})
     await world.reconcile()
@@ -205,6 +217,14 @@ def without_rules(schema: Any) -> None:
     elif isinstance(schema, list):
         for inner in schema:
             without_rules(inner)
+
+
+def without_new_status_fields(versions: Any) -> None:
+    """Take the fields that the operator of an earlier release did not write out of the schema."""
+    status = versions[0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    del status["release"]
+    del status["engines"]["properties"]["restarts"]
+    del status["frontends"]["properties"]["restarts"]
 
 
 @contextlib.asynccontextmanager
