@@ -112,6 +112,30 @@ async def test_a_cordoned_rank_moves_by_a_surge_first(world: World) -> None:
         assert (await world.stateful_set())["spec"]["replicas"] == 1
 
 
+async def test_only_ranks_of_the_drained_node_move(world: World) -> None:
+    async with node(world, "old") as old, node(world, "new") as new, world.in_process() as operator:
+        await world.create(engine={"dataParallelSize": 3})
+        await operator.reconcile()
+        await world.settled(ranks=3)
+        for pod, name in zip(await world.pods("engine"), (new, old, new), strict=True):
+            await run_on(world, pod, name, "engine")
+        (frontend,) = await world.pods("frontend")
+        await run_on(world, frontend, new, "frontend")
+        await operator.reconcile()
+        before = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await world.pods("engine")}
+        await drain(world, operator, old)
+        async with kubelet(world, new):
+
+            async def done() -> bool:
+                pods = await world.pods("engine")
+                assert sum(is_ready(pod) and "deletionTimestamp" not in pod["metadata"] for pod in pods) >= 3
+                return await moved(world, new, {"demo-engine-0", "demo-engine-1", "demo-engine-2"})
+
+            await operator.until(done, after=0.1)
+        after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await world.pods("engine")}
+        assert {name for name in before if before[name] != after[name]} == {"demo-engine-1"}
+
+
 async def test_a_cordoned_frontend_moves_without_a_gap(world: World) -> None:
     async with node(world, "old") as old, node(world, "new") as new, world.in_process() as operator:
         await world.create()
