@@ -3,21 +3,25 @@
 No node runs: a pod is ready when the test writes so, as a kubelet would.
 """
 
+import asyncio
 import contextlib
 import functools
 import json
+import time
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from e2e.kind.apiserver import ApiServer, apiserver
+from e2e.operator.api_proxy import ApiProxy, Request, api_proxy
+from e2e.operator.kubelet import kubelet
 from e2e.operator.operator_process import OperatorProcess
-from e2e.operator.pod_status import ready
+from e2e.operator.pod_status import ready, starting
 from e2e.operator.rights import rights_of_the_manifests
 from e2e.operator.world import CHILDREN, World
 from kvasir_operator.cluster import Object
-from kvasir_operator.kinds import INFERENCE_SERVICE, LEASE, SERVICE, SERVICE_ACCOUNT, Kind
+from kvasir_operator.kinds import INFERENCE_SERVICE, LEASE, SECRET, SERVICE, SERVICE_ACCOUNT, Kind
 from kvasir_operator.lease import LEASE_NAME
 
 MANIFESTS = Path(__file__).parents[2] / "manifests" / "operator"
@@ -172,6 +176,57 @@ async def test_a_service_made_again_at_once_gets_children(world: World) -> None:
         await world.eventually(told)
 
 
+async def test_flapping_pods_cause_few_status_writes(world: World, tmp_path: Path) -> None:
+    """At most one in two seconds: etcd keeps every version of a status."""
+    async with (
+        api_proxy(world.kubeconfig, tmp_path) as proxy,
+        world.operator(kubeconfig=proxy.kubeconfig) as operator,
+    ):
+        await operator.says("leading")
+        await world.create()
+        await world.eventually(world.all_children)
+        await world.settled()
+        (pod,) = await world.pods("engine")
+        before, began = len(status_writes(proxy)), time.monotonic()
+        for number in range(40):
+            await world.set_pod(pod, ready("engine") if number % 2 else starting("engine"))
+            await asyncio.sleep(0.1)  # a stretch of time is what is measured
+        seconds = time.monotonic() - began
+        assert 1 <= len(status_writes(proxy)) - before <= seconds / 2 + 1
+
+
+async def test_an_idle_operator_asks_for_nothing(world: World, tmp_path: Path) -> None:
+    """But for its Lease and its resyncs."""
+    async with (
+        api_proxy(world.kubeconfig, tmp_path) as proxy,
+        world.operator(kubeconfig=proxy.kubeconfig) as operator,
+    ):
+        await operator.says("leading")
+        async with kubelet(world):
+            await world.create(frontend={"apiKeys": {"name": "my-keys"}})
+            body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "my-keys"}, "stringData": {"a": "b"}}
+            await world.request("POST", SECRET.path(world.namespace), body)
+
+            async def is_ready() -> bool:
+                return (await world.condition("Progressing")).get("reason") == "AsDesired"
+
+            await world.eventually(is_ready)
+        await proxy.settled(8.0)
+        assert "WARNING" not in "\n".join(operator.log)
+
+
+async def test_the_longest_name_has_all_children(world: World) -> None:
+    name = "a" * 45
+    async with world.operator(), kubelet(world):
+        await world.create(name)
+        await world.eventually(lambda: world.all_children(name))
+
+        async def answers() -> bool:
+            return (await world.condition("Ready", name)).get("status") == "True"
+
+        await world.eventually(answers)
+
+
 async def test_a_leader_and_a_standby_are_live_and_ready(world: World) -> None:
     async with (
         world.operator("--identity", "a") as first,
@@ -256,6 +311,10 @@ async def who_leads(world: World, *operators: OperatorProcess) -> list[OperatorP
     (other,) = [operator for operator in operators if operator is not first]
     await other.says("standing by")
     return [first, other]
+
+
+def status_writes(proxy: ApiProxy) -> list[Request]:
+    return [each for each in proxy.requests if each.path.endswith("/status") and each.method == "PATCH"]
 
 
 async def all_owned(world: World, uid: str) -> bool:
