@@ -13,7 +13,7 @@ from e2e.operator.rights import rights_of_the_manifests
 from e2e.operator.world import World
 from kvasir_contract.environment import KEY_FILES
 from kvasir_operator.cluster import Object
-from kvasir_operator.kinds import EVENT, SECRET
+from kvasir_operator.kinds import EVENT, SECRET, SERVICE_ACCOUNT
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION
 
 A_WHILE: Final = 300.0
@@ -75,6 +75,30 @@ async def test_deleted_link_keys_are_made_anew_and_both_roll(world: World) -> No
 
         await operator.until(rolled, after=1)
         assert await link_secrets(world) == [await world.link_secret()]
+
+
+async def test_a_deleted_account_does_not_change_the_keys(world: World) -> None:
+    """An operator that has just started finds their name in the workloads; other keys would roll every pod."""
+    await world.create()
+    await world.reconcile()
+    before = [await world.stateful_set(), await world.deployment()]
+    await world.cluster.delete(SERVICE_ACCOUNT, await world.must_get(SERVICE_ACCOUNT, "demo"))
+    for _ in range(2):
+        await world.reconcile()
+    assert await world.all_children()
+    after = [await world.stateful_set(), await world.deployment()]
+    assert [each["spec"]["template"] for each in after] == [each["spec"]["template"] for each in before]
+    assert len(await link_secrets(world)) == 1
+
+
+async def test_a_foreign_account_makes_no_heap_of_keys(world: World) -> None:
+    metadata = {"name": "demo", "namespace": world.namespace}
+    body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+    await world.request("POST", SERVICE_ACCOUNT.path(world.namespace), body)
+    await world.create()
+    for _ in range(4):  # four operators, one after the other
+        await world.reconcile()
+    assert len(await link_secrets(world)) <= 1
 
 
 async def test_a_secret_that_cannot_be_asked_for_rolls_nothing(world: World, server: ApiServer) -> None:
