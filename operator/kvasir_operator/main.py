@@ -19,12 +19,12 @@ from prometheus_client import CollectorRegistry
 from kvasir_contract.api import KIND
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, report_failure
+from kvasir_contract.logs import setup_logging
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster import Cluster, ClusterError, NotFoundError
 from kvasir_operator.events import Events
 from kvasir_operator.kinds import INFERENCE_SERVICE
 from kvasir_operator.lease import LEASE_NAME, Lease, LeaseLostError
-from kvasir_operator.logs import setup_logging
 from kvasir_operator.metrics import Metrics
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.memory import Key
@@ -46,7 +46,7 @@ _STUCK: Final = 3.0
 
 def main(arguments: Sequence[str]) -> int:
     settings = parse_settings(arguments)
-    setup_logging(settings.log_level, settings.log_format)
+    setup_logging("operator", settings.log_level, settings.log_format)
     try:
         asyncio.run(Operator(settings).run())
     except OperatorError as error:

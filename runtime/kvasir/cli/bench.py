@@ -15,8 +15,8 @@ from kvasir.config.options import OptionParser, add_options, argument_type, from
 from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.local.model import check_model
-from kvasir.observability.logging import setup_logging
 from kvasir.observability.progress import progress_bar
+from kvasir_contract.logs import setup_logging
 from kvasir_contract.units import parse_duration
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from kvasir.config.settings import (
     TraceConfig,
 )
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
-from kvasir.observability.logging import setup_logging
+from kvasir_contract.logs import setup_logging
 
 
 def parser() -> OptionParser:

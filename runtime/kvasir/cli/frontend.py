@@ -7,8 +7,8 @@ from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, OpsConfig, ProcessConfig, ServerConfig
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
-from kvasir.observability.logging import setup_logging
 from kvasir_contract.endpoints import LINK_PORT
+from kvasir_contract.logs import setup_logging
 
 
 def parser() -> OptionParser:

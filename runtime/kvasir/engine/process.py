@@ -35,11 +35,11 @@ from kvasir.hub.model import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.sockets import step_age_limit
 from kvasir.observability.failures import end, failure_of, log_failure
-from kvasir.observability.logging import setup_logging
 from kvasir.observability.ops_server import OpsServer
 from kvasir.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, Dead, Goodbye, Progress, Ready
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure
+from kvasir_contract.logs import setup_logging
 from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)

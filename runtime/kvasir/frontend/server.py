@@ -33,8 +33,8 @@ from kvasir.hub.model import load_model_info
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.listening import url_of
 from kvasir.observability.failures import end, failure_of, log_failure
-from kvasir.observability.logging import setup_logging
 from kvasir.observability.ops_server import OpsServer
+from kvasir_contract.logs import setup_logging
 
 log = logging.getLogger(__name__)
 

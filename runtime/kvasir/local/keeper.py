@@ -17,9 +17,9 @@ import httpx
 from kvasir.local.child import Child
 from kvasir.local.prober import Prober
 from kvasir.local.process import LocalPhase, ProcessSpec, ProcessState
-from kvasir.observability.logging import read_line
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, find_failure
+from kvasir_contract.logs import read_line
 from kvasir_contract.phases import Phase
 from kvasir_contract.report import Progress
 

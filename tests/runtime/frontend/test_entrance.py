@@ -11,7 +11,7 @@ import pytest
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import ServerConfig
 from kvasir.frontend import request_log
-from kvasir.observability.logging import _JsonFormatter
+from kvasir_contract.logs import JsonFormatter
 from runtime.frontend.harness import MODEL, Frontend, running_frontend
 
 GET_PATHS = (
@@ -250,5 +250,5 @@ async def test_in_a_json_log_the_fields_are_fields(frontend: Frontend, caplog: p
     async with frontend.http(**{"x-request-id": "mine-1"}) as client:
         await client.get("/v1/models")
     (record,) = (record for record in caplog.records if record.name == request_log.__name__)
-    line = json.loads(_JsonFormatter("frontend").format(record))
+    line = json.loads(JsonFormatter("frontend").format(record))
     assert (line["request_id"], line["status"], line["level"]) == ("mine-1", 200, "info")

@@ -11,9 +11,9 @@ import torch
 from kvasir.config.options import ConfigError
 from kvasir.hub.errors import DownloadFailed, HubError, ModelNotFound
 from kvasir.observability.failures import end, failure_of, log_failure
-from kvasir.observability.logging import read_line, setup_logging
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE, Failure, find_failure
+from kvasir_contract.logs import read_line, setup_logging
 from kvasir_contract.reasons import Reason
 
 

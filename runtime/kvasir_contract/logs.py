@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 
-class _TextFormatter(logging.Formatter):
+class TextFormatter(logging.Formatter):
     converter = staticmethod(time.gmtime)
 
     def __init__(self, process: str) -> None:
@@ -17,7 +17,7 @@ class _TextFormatter(logging.Formatter):
         )
 
 
-class _JsonFormatter(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     converter = staticmethod(time.gmtime)
 
     def __init__(self, process: str) -> None:
@@ -38,6 +38,8 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+_QUIET: Final = ("httpx", "httpcore", "asyncio", "aiohttp", "huggingface_hub", "urllib3", "kopf", "kubernetes")
+"""Libraries of which only warnings are logged, also at level debug: the rest is noise, and may hold a Secret."""
 _TEXT_LINE: Final = re.compile(r"\S+Z (?P<level>[A-Z]+) +\S+ (?P<message>.+)")
 
 
@@ -57,9 +59,9 @@ def read_line(line: str) -> tuple[str, str] | None:
 def setup_logging(process: str, level: str = "info", format: str = "text") -> None:
     """Send every logger of this process to standard error; `process` (engine-0, frontend) stands in each line."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonFormatter(process) if format == "json" else _TextFormatter(process))
+    handler.setFormatter(JsonFormatter(process) if format == "json" else TextFormatter(process))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("httpx", "httpcore", "asyncio", "huggingface_hub", "urllib3"):
-        logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
