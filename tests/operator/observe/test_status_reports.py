@@ -12,6 +12,7 @@ import pytest
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.report import MAX_REPORT_BYTES, Progress, StatusReport
+from kvasir_operator.observe import status_reports
 from kvasir_operator.observe.observed import Pod
 from kvasir_operator.observe.status_reports import MAX_CONCURRENT, SERVICE_TIMEOUT_SECONDS, StatusReports
 from operator_facts import pod as ready_pod
@@ -225,7 +226,9 @@ async def test_endless_interim_answers_end_with_the_time() -> None:
 
 
 @pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n{"])
-async def test_a_pod_that_stops_answering_costs_a_second(beginning: bytes) -> None:
+async def test_a_pod_that_stops_answering_costs_a_second(beginning: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_reports, "SERVICE_TIMEOUT_SECONDS", 1000.0)
+
     async def answer(_: bytes, reader: asyncio.StreamReader, send: Send) -> None:
         await send(beginning)
         await reader.read()  # until the operator leaves
