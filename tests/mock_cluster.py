@@ -187,7 +187,17 @@ class MockCluster(Cluster):
         name = resource["metadata"]["name"]
         if (kind, namespace, name) in self.objects:
             raise ConflictError(f"{kind.kind} {name} already exists", status=409)
-        return copy.deepcopy(resource if dry_run else self.put(kind, resource))
+        body = _completed(resource) if kind is INFERENCE_SERVICE else resource
+        if dry_run:
+            return {**body, "metadata": {"uid": "uid-dry-run", "generation": 1, **body["metadata"]}}
+        return copy.deepcopy(self.put(kind, body))
+
+    async def replace(self, kind: Kind, resource: Object, *, dry_run: bool = False) -> Object:
+        assert dry_run, "the operator's reconcile replaces nothing"
+        self._count("replace-dry", kind)
+        found = self._found(kind, resource["metadata"]["namespace"], resource["metadata"]["name"])
+        body = _completed(resource) if kind is INFERENCE_SERVICE else resource
+        return copy.deepcopy({**found, "spec": body["spec"]})
 
     async def delete(self, kind: Kind, resource: Object, *, grace: int | None = None) -> None:
         self._count("delete", kind)

@@ -149,11 +149,11 @@ class Cluster:
         query = {"fieldManager": MANAGER} | _dry(dry_run)
         return await self._request("POST", kind.path(namespace), query, resource)
 
-    async def replace(self, kind: Kind, resource: Object) -> Object:
-        """Raises ConflictError where it has changed since its resourceVersion."""
+    async def replace(self, kind: Kind, resource: Object, *, dry_run: bool = False) -> Object:
+        """Raises ConflictError if it has changed since its resourceVersion."""
         metadata = resource["metadata"]
         path = kind.path(metadata["namespace"], metadata["name"])
-        return await self._request("PUT", path, {"fieldManager": MANAGER}, resource)
+        return await self._request("PUT", path, {"fieldManager": MANAGER} | _dry(dry_run), resource)
 
     async def delete(self, kind: Kind, resource: Object, *, grace: int | None = None) -> None:
         """Exactly this object, not a later one of its name; one that is gone already is no error."""

@@ -14,7 +14,7 @@ import yaml
 
 from kvasir_contract.api import KIND
 from kvasir_contract.exits import ExitCode
-from kvasir_operator.cluster import Cluster, ClusterError
+from kvasir_operator.cluster import Cluster, ClusterError, NotFoundError
 from kvasir_operator.kinds import INFERENCE_SERVICE
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.memory import Key, Memory
@@ -81,7 +81,7 @@ async def _preview(services: Sequence[Object], settings: Settings) -> int:
 
 
 async def _plan(cluster: Cluster, reports: StatusReports, manifest: Object, settings: Settings) -> str:
-    resource = await cluster.apply(INFERENCE_SERVICE, manifest, force=True, dry_run=True)
+    resource = await _stored(cluster, manifest)
     if resource["spec"].get("operatorClass", "") != settings.operator_class:
         return "left alone: its spec.operatorClass is another\n"
     service = parse_service(resource)
@@ -102,6 +102,16 @@ async def _plan(cluster: Cluster, reports: StatusReports, manifest: Object, sett
         except ClusterError as error:
             refused.append(f"refused {apply.key[0].kind}/{apply.key[1]}: {error}\n")
     return render(Plan(**{**vars(plan), "applies": tuple(changed)})) + "".join(refused)
+
+
+async def _stored(cluster: Cluster, manifest: Object) -> Object:
+    """The service as the API server would store it: with defaults, and without fields that the manifest dropped."""
+    metadata = manifest["metadata"]
+    try:
+        found = await cluster.get(INFERENCE_SERVICE, metadata["namespace"], metadata["name"])
+    except NotFoundError:
+        return await cluster.create(INFERENCE_SERVICE, metadata["namespace"], manifest, dry_run=True)
+    return await cluster.replace(INFERENCE_SERVICE, {**found, "spec": manifest.get("spec", {})}, dry_run=True)
 
 
 async def _changes(cluster: Cluster, apply: Apply) -> bool:

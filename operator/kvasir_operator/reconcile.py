@@ -21,7 +21,7 @@ from kvasir_operator.observe.objects import is_terminating
 from kvasir_operator.observe.observed import Object, Observed, Refusal
 from kvasir_operator.observe.observer import Observer
 from kvasir_operator.observe.status_reports import StatusReports
-from kvasir_operator.plan.plan import TIME_FORMAT, Plan, make_plan
+from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, TIME_FORMAT, Plan, make_plan
 from kvasir_operator.plan.status import Status, condition, invalid_status
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService, InvalidSpec, parse_service
@@ -85,7 +85,9 @@ class Reconciler:
         plan = await self._carry_out(key, resource, service, observed, decided, memory)
         memory.rollout = plan.status.get("rollout", {})
         written = await self._publish(resource, previous, plan.status, memory)
-        return min((wait for wait in (written, plan.again) if wait is not None), default=None)
+        # A place for an upgrade becomes free without an event about this service.
+        place = BLOCKED_INTERVAL_SECONDS if plan.upgrade_available and self._upgrades.are_automatic else None
+        return min((wait for wait in (written, plan.again, place) if wait is not None), default=None)
 
     async def _carry_out(
         self,

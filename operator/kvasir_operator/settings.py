@@ -76,7 +76,7 @@ def _settings(
             frontend_image=options.frontend_image,
             engine_image=options.engine_image,
             version=_version(),
-            operator_namespace=_own_namespace(environment),
+            operator_namespace=options.operator_namespace,
             reads_nodes=not namespaces,
         ),
         operator_class=options.operator_class,
@@ -122,6 +122,11 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         choices=["manual", "automatic"],
     )
     option("--max-upgrades", "1", "services that take a new release by themselves at a time", type=_count)
+    option(
+        "--operator-namespace",
+        _own_namespace(environment),
+        "where the operator runs: NetworkPolicies let it reach the pods' ops ports from there",
+    )
     option("--lease-namespace", _own_namespace(environment), "where the Lease of the leading replica is")
     option("--lease-duration", "15s", "how long others wait for a leader that fell silent", type=_at_least_a_second)
     option("--identity", _identity(environment), "of this replica, in the Lease")

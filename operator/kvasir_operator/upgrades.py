@@ -19,6 +19,10 @@ class Upgrades(Generic[KeyT]):
         self._most = most
         self._under_way: set[KeyT] = set()
 
+    @property
+    def are_automatic(self) -> bool:
+        return self._most > 0
+
     def take(self, key: KeyT, status: Mapping[str, Any]) -> bool:
         """Return whether this service may be upgraded now. By its `status`, only a healthy one takes a place."""
         if key not in self._under_way and (len(self._under_way) >= self._most or not _is_settled(status)):

@@ -106,7 +106,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MockCluster:
 
 
 def writes(cluster: MockCluster) -> set[str]:
-    return {verb for verb, _ in cluster.calls if verb not in ("get", "list", "apply-dry", "create-dry")}
+    return {
+        verb for verb, _ in cluster.calls if verb not in ("get", "list", "apply-dry", "create-dry", "replace-dry")
+    }
 
 
 def test_preview_of_a_new_service(cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

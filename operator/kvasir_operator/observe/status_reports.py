@@ -7,6 +7,7 @@ any image of a tenant, so the size of an answer, the time for it and every field
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Final
 
 import aiohttp
@@ -53,6 +54,8 @@ class StatusReports:
         try:
             url = f"http://{host}:{self._port}{STATUS_PATH}"
             async with self._connect().get(url, allow_redirects=False) as response:
+                if response.status != HTTPStatus.OK:
+                    return None
                 body = await response.content.read(MAX_REPORT_BYTES + 1)
                 while len(body) <= MAX_REPORT_BYTES and (more := await response.content.read(MAX_REPORT_BYTES)):
                     body += more
