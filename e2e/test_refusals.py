@@ -51,7 +51,7 @@ def test_a_quota_on_services_is_named_until_it_is_raised(restricted: Namespace) 
 def test_a_volume_of_what_is_missing_is_named_until_it_is_there(
     demo: Namespace, source: dict[str, Any], missing: str
 ) -> None:
-    change(demo, {"pod": {"volumes": [{"name": missing, **source}]}})
+    change(demo, with_volume(source))
     wait_for_reason(demo, "VolumeFailed", "absent")
     kind = ("secret", "generic") if missing == "secret" else ("configmap",)
     demo.kubectl("create", *kind, "absent", "--from-literal=key=value")
@@ -70,17 +70,22 @@ def test_a_webhook_that_denies_is_named_until_it_allows(demo: Namespace) -> None
 
 def test_a_typo_in_a_volume_is_named_until_it_is_mended(demo: Namespace) -> None:
     """The CRD does not have the schema of volumes, and server-side apply answers 500."""
-    change(demo, {"pod": {"volumes": [{"name": "extra", "emtyDir": {}}]}})
+    change(demo, with_volume({"emtyDir": {}}))
     wait_for_reason(demo, "InvalidSpec", "emtyDir")
     assert demo.get("kvs/demo")["status"]["engines"]["summary"] == "2/2"
-    change(demo, {"pod": {"volumes": [{"name": "extra", "emptyDir": {}}]}})
+    change(demo, with_volume({"emptyDir": {}}))
     wait_until_forgotten(demo, "InvalidSpec")
     demo.wait_for_ranks("demo", 2)
 
 
-def test_a_namespace_of_an_idle_service_is_gone_in_half_a_minute(demo: Namespace) -> None:
-    """The last of this file: it takes the service of the others."""
-    demo.kubectl("delete", "namespace", demo.name, "--timeout=30s")
+def test_pods_of_an_idle_service_leave_its_namespace_at_once(demo: Namespace) -> None:
+    """They could take minutes, and have nothing to do. The last of this file: it takes the service of the others.
+
+    The namespace itself is gone later: Kubernetes looks again after half of the longest grace period that it has
+    seen among the pods, whenever they have ended.
+    """
+    demo.kubectl("delete", "namespace", demo.name, "--wait=false")
+    demo.kubectl("wait", "pods", "--all", "--for=delete", "--timeout=30s")
 
 
 @contextlib.contextmanager
@@ -154,6 +159,12 @@ def _wait_until_it_denies(namespace: Namespace, message: str) -> None:
 def change(namespace: Namespace, engine: Object) -> None:
     """Fields of the engines of the demo service."""
     namespace.kubectl("patch", "kvs/demo", "--type=merge", "--patch", json.dumps({"spec": {"engine": engine}}))
+
+
+def with_volume(source: dict[str, Any]) -> Object:
+    """A volume that the engines mount: a kubelet asks for no other."""
+    mount = {"name": "extra", "mountPath": "/extra"}
+    return {"pod": {"volumes": [{"name": "extra", **source}], "volumeMounts": [mount]}}
 
 
 def wait_for_reason(namespace: Namespace, reason: str, words: str) -> None:
