@@ -80,21 +80,21 @@ def test_what_drifts_is_repaired(demo: Namespace) -> None:
     demo.wait_for_ranks("demo", 2)
 
 
-def test_a_deleted_secret_comes_back_with_new_keys_and_every_pod_takes_them(demo: Namespace, expected: str) -> None:
-    """Also where another pod on the node still uses the old one, which a kubelet may have cached."""
-    old = {key_of(pod) for pod in pods(demo)}
+def test_a_deleted_link_secret_is_replaced_and_every_pod_takes_its_keys(demo: Namespace, expected: str) -> None:
+    """Also if another pod on the node still uses the old one, which a kubelet may have cached."""
+    (old,) = {link_secret_of(pod) for pod in pods(demo)}
     for node in schedulable(demo.cluster):
         user = idle_pod(node, image_of_frontends(demo.cluster))
         user["spec"] |= {"nodeName": node}
-        user["spec"]["volumes"].append({"name": "link", "secret": {"secretName": "demo-link"}})
+        user["spec"]["volumes"].append({"name": "link", "secret": {"secretName": old}})
         demo.apply(user)
         demo.wait(f"pod/{node}", "condition=Ready")
-    delete_and_see_it_back(demo, "secret/demo-link")
+    demo.kubectl("delete", "secret", old)
 
     def renewed(seen: Mapping[str, Object]) -> bool:
         ours = [pod for pod in seen.values() if pod["metadata"].get("labels", {}).get(INSTANCE) == "demo"]
-        keys = {key_of(pod) for pod in ours}
-        return len(ours) == 3 and len(keys) == 1 and not keys & old and all(map(is_ready, ours))
+        secrets = {link_secret_of(pod) for pod in ours}
+        return len(ours) == 3 and len(secrets) == 1 and old not in secrets and all(map(is_ready, ours))
 
     demo.until("pods", renewed, 120)
     demo.wait_for_ranks("demo", 2)
@@ -111,7 +111,8 @@ def test_kubectl_scale_changes_the_number_of_ranks(demo: Namespace) -> None:
 
 def test_a_deleted_service_leaves_nothing(demo: Namespace) -> None:
     made = contents(demo)
-    assert {"pod/demo-engine-0", "pod/demo-engine-1", "secret/demo-link"} <= made
+    link = f"secret/{link_secret_of(pods(demo)[0])}"
+    assert {"pod/demo-engine-0", "pod/demo-engine-1", link} <= made
     demo.kubectl("delete", "kvs/demo")
     for name in sorted(made):
         demo.wait(name, "delete")
@@ -159,6 +160,6 @@ def pods(namespace: Namespace) -> list[Object]:
     return items
 
 
-def key_of(pod: Object) -> str:
-    """Which link keys it was made for."""
+def link_secret_of(pod: Object) -> str:
+    """The name of the Secret whose keys it links with."""
     return str(pod["metadata"]["annotations"]["serving.kvasir.dev/link-keys"])

@@ -171,7 +171,7 @@ def test_an_object_of_a_childs_name_that_is_somebody_elses_is_left_alone(restric
     restricted.wait("kvs/wrong", 'jsonpath={.status.conditions[?(@.type=="Ready")].reason}=NameTaken')
     ready = ready_condition(restricted.get("kvs/wrong"))
     assert ready["status"] == "False"
-    assert "Service wrong exists and is somebody else's" in ready["message"]
+    assert "Service wrong already exists and is not owned by this InferenceService" in ready["message"]
     assert "StatefulSet/wrong-engine" in restricted.children("wrong")  # the rest goes on
     assert restricted.get("service/wrong") == before
 
