@@ -129,6 +129,8 @@ class Actor:
         return child
 
     async def _repair(self, kind: Kind, body: Object, existing: Object) -> Object:
+        if any(map(_is_update, existing["metadata"].get("managedFields", ()))):
+            existing = await self._own_by_apply(kind, existing)
         # With its UID: should another object have its name by now, this is a conflict and not a takeover.
         ours = {**body, "metadata": {**body["metadata"], "uid": existing["metadata"]["uid"]}}
         try:
@@ -137,8 +139,22 @@ class Actor:
             # Apply merges our list entries with those of others (the ports of a Service), and the mixture may be
             # what is refused: replace whole fields instead. What is wrong by itself is refused here, too.
             replaced = await self._cluster.merge(kind, existing, {"spec": body.get("spec", {})})
-            await self._cluster.merge(kind, replaced, {"metadata": {"managedFields": _without_updates(replaced)}})
+            await self._own_by_apply(kind, replaced)
             return await self._cluster.apply(kind, ours, force=True)
+
+    async def _own_by_apply(self, kind: Kind, resource: Object) -> Object:
+        """Make the fields that a merge patch of ours wrote part of what we applied.
+
+        Else the patch would own them for ever, and a field would outlive its removal from the desired object.
+        """
+        entries = resource["metadata"]["managedFields"]
+        patched = [entry for entry in entries if _is_update(entry)]
+        fields: Object = {}
+        for entry in [*patched, *filter(_is_apply, entries)]:
+            fields = _union(fields, entry.get("fieldsV1", {}))
+        applied = {**patched[0], "operation": "Apply", "fieldsV1": fields}
+        others = [entry for entry in entries if not _is_update(entry) and not _is_apply(entry)]
+        return await self._cluster.merge(kind, resource, {"metadata": {"managedFields": [*others, applied]}})
 
     async def _delete_pod(self, owner: Object, deletion: PodDeletion, refusals: dict[ChildKey, Refusal]) -> None:
         if await self._delete(refusals, POD, deletion.pod.reference, deletion.grace):
@@ -182,10 +198,18 @@ def _refusal(key: ChildKey, error: ClusterError, *, existing: bool = True) -> Re
     )
 
 
-def _without_updates(resource: Object) -> list[Object]:
-    """The owners of its fields without the merge patch's own entry: with it a field would outlive its removal."""
-    return [
-        entry
-        for entry in resource["metadata"].get("managedFields", ())
-        if (entry["manager"], entry["operation"]) != (MANAGER, "Update") or entry.get("subresource")
-    ]
+def _is_apply(entry: Object) -> bool:
+    return (entry["manager"], entry["operation"], entry.get("subresource", "")) == (MANAGER, "Apply", "")
+
+
+def _is_update(entry: Object) -> bool:
+    """Whether it is about fields that a merge patch of ours wrote."""
+    return (entry["manager"], entry["operation"], entry.get("subresource", "")) == (MANAGER, "Update", "")
+
+
+def _union(one: Object, other: Object) -> Object:
+    """Return the fields of both sets; a set is a tree of dictionaries."""
+    return {
+        name: _union(one[name], other[name]) if name in one and name in other else (one | other)[name]
+        for name in one | other
+    }

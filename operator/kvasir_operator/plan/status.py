@@ -251,12 +251,20 @@ def _worst(
     failed = _worst_of([state for state in surge if state.reason.is_failure])
     return most_urgent(
         [
-            *decisions.problems,
+            *([_together(decisions.problems)] if decisions.problems else []),
             *([failed] if failed else []),
             *([Problem(Reason.ROLLING_OUT, "; ".join(under_way))] if under_way else []),
             *(group.problem for group in groups if group.problem is not None),
         ]
     )
+
+
+def _together(problems: Sequence[Problem]) -> Problem:
+    """All of them in one message, because each has to be mended; the most urgent first."""
+    in_order = sorted(problems, key=lambda problem: problem.reason.urgency)
+    messages = [problem.message for problem in in_order[:MAX_NAMED]]
+    more = [f"and {len(in_order) - MAX_NAMED} more"] if len(in_order) > MAX_NAMED else []
+    return Problem(in_order[0].reason, "; also: ".join([*messages, *more]))
 
 
 def _degraded(answers: bool, engines: _Group, reason: Reason) -> _Condition:
