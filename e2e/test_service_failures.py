@@ -63,7 +63,7 @@ class Outage:
     def _until_named(self, began: float) -> float:
         def named(seen: Mapping[str, Object]) -> bool:
             status = seen["demo"]["status"]
-            lost = f"node {self.node} is not ready" in status["engines"]["ranks"][self.rank].get("message", "")
+            lost = f"node {self.node} does not answer" in status["engines"]["ranks"][self.rank].get("message", "")
             return lost and ready_condition(seen["demo"])["reason"] == "NodeLost"
 
         self._service.until("kvs/demo", named, 2 * int(MINUTE))
