@@ -12,6 +12,7 @@ from kvasir.cli import engine as engine_command
 from kvasir.cli import frontend as frontend_command
 from kvasir.local.schema import Schema
 from kvasir_contract.environment import RESERVED_DIRECTORIES
+from kvasir_contract.failure import TERMINATION_MESSAGE_PATH
 
 ROOT = Path(__file__).parents[3]
 CRD = yaml.safe_load((ROOT / "crds" / "inferenceservices.serving.kvasir.dev.yaml").read_text())
@@ -192,7 +193,7 @@ def test_what_is_right_passes(fields: dict[str, Any]) -> None:
     assert problems(**fields) == []
 
 
-@pytest.mark.parametrize("directory", RESERVED_DIRECTORIES)
+@pytest.mark.parametrize("directory", [*RESERVED_DIRECTORIES, TERMINATION_MESSAGE_PATH])
 def test_mounts_at_below_and_above_reserved_directories_are_refused(directory: str) -> None:
     below, above = f"{directory}/inner", [str(parent) for parent in PurePosixPath(directory).parents]
     for path in (directory, directory + "/", below, *above, *(f"{parent}/" for parent in above)):
