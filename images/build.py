@@ -96,6 +96,7 @@ def build_with_buildah(targets: list[str], tag: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         install_tools()
         buildah = Buildah()
+        buildah.drop_leftovers()
         arguments = build_arguments(os.environ.get("BASE_IMAGE") or buildah.debian())
         for target in (TOOLS, *targets):
             buildah.build(target, f"kvasir-{target}:{tag}", arguments)
@@ -159,6 +160,10 @@ class Buildah:
             if other.startswith(_full("kvasir-base:")) and other != _full(name):
                 self._ask("rmi", other)
         return _full(name)
+
+    def drop_leftovers(self) -> None:
+        """Remove the working containers of a build that failed or was killed: they keep images from being loaded."""
+        self._ask("rm", "--all")
 
     def prune(self) -> None:
         """Drop what no image uses any more: layers of older code, stages that only brought files."""
