@@ -162,7 +162,7 @@ class Buildah:
         return _full(name)
 
     def drop_leftovers(self) -> None:
-        """Remove the working containers of a build that failed or was killed: they keep images from being loaded."""
+        """Remove the working containers of a build that failed or was killed: images cannot be loaded past them."""
         self._ask("rm", "--all")
 
     def prune(self) -> None:
