@@ -5,6 +5,7 @@ from typing import Final
 
 from e2e.operator.cluster_faults import QUOTA, node, set_quota
 from e2e.operator.kubelet import kubelet
+from e2e.operator.operator_process import PATIENCE
 from e2e.operator.pod_status import crash_looping, is_ready, ready, starting, unschedulable
 from e2e.operator.world import InProcess, World
 from kvasir_operator.cluster import Object
@@ -31,11 +32,11 @@ async def test_ranks_are_bounded_by_a_larger_max_unavailable(world: World) -> No
     async with world.in_process() as operator:
         old = await serving(world, operator, ranks=4, rollout={"maxSurge": 0, "maxUnavailable": 2})
         await new_template(world, operator)
-        await operator.until(lambda: only(world, old, 2))
+        await operator.until(lambda: only(world, old, 2), after=1)
         await operator.rounds()
         assert len(await of(world, old)) == 2  # two wait for the two new ones
         async with kubelet(world):
-            await operator.until(lambda: rolled(world, old, 4))
+            await operator.until(lambda: rolled(world, old, 4), after=2)
 
 
 async def test_the_only_rank_is_deleted_when_its_surge_serves(world: World) -> None:
@@ -53,13 +54,13 @@ async def test_the_only_rank_is_deleted_when_its_surge_serves(world: World) -> N
         await operator.rounds()
         assert len(await of(world, old)) == 1
         await world.set_pod(surge, ready("engine"))
-        await operator.until(lambda: only(world, old, 0))
+        await operator.until(lambda: only(world, old, 0), after=2)
         assert is_ready(await world.pod("demo-engine-1"))
         await operator.rounds()
         assert is_ready(await world.pod("demo-engine-1"))  # it serves until the new rank 0 does
         await world.eventually(lambda: there(world, "demo-engine-0"))
         await world.set_pod(await world.pod("demo-engine-0"), ready("engine"))
-        await operator.until(lambda: rolled(world, old, 1))
+        await operator.until(lambda: rolled(world, old, 1), after=2)
         await operator.reconcile()
         assert (await world.status())["engines"]["summary"] == "1/1"
 
@@ -79,7 +80,7 @@ async def test_a_surge_ends_with_the_ranks_that_are_wanted(world: World) -> None
             assert len(pods) <= 4
             return await rolled(world, old, 3)
 
-        await operator.until(done, after=0.1)
+        await operator.until(done, after=2)
         assert most == 4
         await operator.reconcile()
         assert (await world.status())["engines"]["summary"] == "3/3"
@@ -95,11 +96,11 @@ async def test_a_surge_without_room_gives_way_after_a_while(world: World) -> Non
             await operator.reconcile(after=SURGE_PATIENCE / 6)
         assert len(await of(world, old)) == 3
         operator.clock.advance(SURGE_PATIENCE)
-        await operator.until(lambda: only(world, old, 2))
+        await operator.until(lambda: only(world, old, 2), after=1)
         await operator.rounds()
         assert len(await of(world, old)) == 2  # maxUnavailable is 1
         async with kubelet(world):
-            await operator.until(lambda: rolled(world, old, 3))
+            await operator.until(lambda: rolled(world, old, 3), after=2)
 
 
 async def test_a_quota_on_pods_does_not_stop_a_roll_out(world: World) -> None:
@@ -135,7 +136,7 @@ async def test_a_surge_given_up_stays_so_in_a_new_operator(world: World) -> None
         assert await replicas(world) == 2
         assert len(await of(world, old)) == 1
         async with kubelet(world):
-            await operator.until(lambda: rolled(world, old, 2))
+            await operator.until(lambda: rolled(world, old, 2), after=2)
         await operator.reconcile()
         assert "rollout" not in await world.status()
 
@@ -152,7 +153,7 @@ async def test_max_unavailable_zero_waits_for_room(world: World) -> None:
         assert NO_ROOM in (await world.condition("Ready"))["message"]
         async with kubelet(world):
             await world.set_pod(await world.pod("demo-engine-2"), ready("engine"))
-            await operator.until(lambda: rolled(world, old, 2))
+            await operator.until(lambda: rolled(world, old, 2), after=2)
 
 
 async def test_a_larger_surge_is_not_exceeded(world: World) -> None:
@@ -168,7 +169,7 @@ async def test_a_larger_surge_is_not_exceeded(world: World) -> None:
             assert sum(map(is_ready, pods)) >= 3
             return await rolled(world, old, 3)
 
-        await operator.until(done, after=0.1)
+        await operator.until(done, after=2)
         assert most == 5
 
 
@@ -184,13 +185,13 @@ async def test_a_rank_that_drains_counts_as_missing(world: World) -> None:
         await operator.reconcile()
         old = uids(await world.pods("engine"))
         await new_template(world, operator)
-        await operator.until(lambda: only(world, old, 2))
+        await operator.until(lambda: only(world, old, 2), after=1)
         for _ in range(4):
             await operator.reconcile(after=AN_HOUR)
         assert len(await of(world, old)) == 2
         assert len(await world.pods("engine")) == 3
         async with kubelet(world, name):
-            await operator.until(lambda: rolled(world, old, 3))
+            await operator.until(lambda: rolled(world, old, 3), after=2)
 
 
 async def test_every_unready_rank_is_replaced_in_the_end(world: World) -> None:
@@ -250,7 +251,7 @@ async def test_a_second_change_in_the_middle_rolls_on(world: World) -> None:
             assert sum(map(is_ready, await world.pods("engine"))) >= 2
             return await rolled(world, old, 2)
 
-        await operator.until(done, after=0.1)
+        await operator.until(done, after=2)
         for pod in await world.pods("engine"):
             arguments = pod["spec"]["containers"][0]["args"]
             assert arguments[arguments.index("--max-model-len") + 1] == "256"
@@ -267,18 +268,19 @@ async def test_a_scale_during_a_roll_out_keeps_ranks_serving(world: World) -> No
             assert sum(map(is_ready, await world.pods("engine"))) >= 2
             return await rolled(world, old, 3)
 
-        await operator.until(done, after=0.1)
+        await operator.until(done, after=2)
 
 
 async def test_a_killed_operator_goes_on_in_the_middle(world: World) -> None:
-    """Another Reconciler at each step: what a roll-out needs to know is in the cluster."""
+    """Another one after some looks each: what a roll-out needs to know is in the cluster."""
     async with world.in_process() as operator:
         old = await serving(world, operator, ranks=2)
         await new_template(world, operator)
     async with kubelet(world):
 
         async def done() -> bool:
-            await world.reconcile()
+            async with world.in_process() as operator:
+                await operator.rounds(5)
             pods = await world.pods("engine")
             assert sum(map(is_ready, pods)) >= 2
             assert len(pods) <= 3
@@ -304,7 +306,7 @@ async def test_an_operator_process_rolls_without_missing_a_rank(world: World) ->
             assert await ready_ranks(world) >= 2
             return await rolled(world, old, 2)
 
-        await world.eventually(done)
+        await world.eventually(done, 3 * PATIENCE)
 
 
 async def serving(world: World, operator: InProcess, *, ranks: int, rollout: Object | None = None) -> set[str]:

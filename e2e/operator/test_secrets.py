@@ -8,6 +8,7 @@ import pytest
 from e2e.kind.apiserver import ApiServer
 from e2e.operator.api_proxy import api_proxy
 from e2e.operator.kubelet import kubelet
+from e2e.operator.operator_process import PATIENCE
 from e2e.operator.pod_status import is_ready
 from e2e.operator.rights import rights_of_the_manifests
 from e2e.operator.world import World
@@ -29,10 +30,11 @@ async def test_the_rights_of_the_manifests_read_no_secret(world: World, server: 
         await make_secret(world, "my-keys", key="sk-1")
         async with api_proxy(kubeconfig, tmp_path) as proxy, kubelet(world):
             async with world.operator(*options, kubeconfig=proxy.kubeconfig) as operator:
-                await world.eventually(world.all_children)
-                await world.eventually(lambda: is_desired(world))
+                await operator.says("leading")
+                await world.eventually(world.all_children, 2 * PATIENCE)
+                await world.eventually(lambda: is_desired(world), 2 * PATIENCE)
                 await world.update(lambda spec: spec["engine"].update(maxModelLen=64))
-                await world.eventually(lambda: is_desired(world))
+                await world.eventually(lambda: is_desired(world), 2 * PATIENCE)
                 assert await operator.stop() == 0
             assert not [line for line in operator.log if "WARNING" in line or "ERROR" in line]
             assert not [line for line in operator.log if "Traceback" in line]

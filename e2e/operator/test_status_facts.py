@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from e2e.operator.kubelet import kubelet
+from e2e.operator.operator_process import PATIENCE
 from e2e.operator.pod_status import is_ready
 from e2e.operator.status_checker import StatusChecker, status_checker
 from e2e.operator.world import STATUS_PAUSE, World
@@ -112,7 +113,7 @@ async def done(world: World, checker: StatusChecker, before: int) -> None:
     async def said() -> bool:
         return checker.said_done() > before
 
-    await world.eventually(said)
+    await world.eventually(said, 3 * PATIENCE)
 
 
 async def replaced(world: World, component: str, old: Object) -> bool:
