@@ -312,6 +312,7 @@ class World:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kvasir_operator", *arguments),
             stderr=asyncio.subprocess.PIPE,
+            limit=2**24,  # bytes of a line of its log
             env={
                 "KUBECONFIG": str(kubeconfig or self.kubeconfig),
                 "PATH": "",
