@@ -86,7 +86,7 @@ async def test_a_rollout_without_room_gives_up_its_surge_once(settled: Operator)
     await settled.settle()
     settled.cluster.change_service(engine={"dataParallelSize": 2, "maxNumSeqs": 8})
     await settled.later()
-    replicas = await roll_out(settled, 12)
+    replicas = await roll_out(settled, 40)
     first = replicas.index(2, replicas.index(3))
     assert set(replicas[:first]) == {3}
     assert set(replicas[first:]) == {2}

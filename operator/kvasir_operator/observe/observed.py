@@ -179,6 +179,8 @@ class Observed:
     frontends: tuple[Member, ...] = ()
     not_created: Mapping[int, str] = field(default_factory=dict)
     """By rank, why its pod cannot be created."""
+    missing: Mapping[int, float] = field(default_factory=dict)
+    """By rank without a pod, for how many seconds this operator has seen it missing."""
     link_secret: str = ""
     """Name of the Secret with the link's keys; "" before there is one."""
     link_secret_exists: bool | None = None

@@ -38,7 +38,7 @@ from kvasir_operator.observe.observed import (
     Pod,
     Workload,
 )
-from kvasir_operator.observe.pod_events import PodEvents
+from kvasir_operator.observe.pod_events import PodEvents, missing_ranks
 from kvasir_operator.observe.pod_state import pod_state
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.resources.children import child_keys, children_selector
@@ -85,6 +85,7 @@ class Observer:
         # The newest first: the ServiceAccount that records it may not have been written yet.
         link_secret = memory.link_secret or _link_secret(children, service)
         await self._check_secrets(service, link_secret, members, memory)
+        missing = missing_ranks(stateful_set, engines, memory, self._monotonic())
         return Observed(
             generation=resource["metadata"]["generation"],
             asked_release=resource["metadata"].get("annotations", {}).get(RELEASE_ANNOTATION, ""),
@@ -93,9 +94,8 @@ class Observer:
             deployment=deployment,
             engines=tuple(member for member in members if member.pod.component == "engine"),
             frontends=tuple(member for member in members if member.pod.component == "frontend"),
-            not_created=await self._events.not_created(
-                service.namespace, stateful_set, engines, memory, self._monotonic(), self._now()
-            ),
+            not_created=await self._events.not_created(service.namespace, stateful_set, missing, self._now()),
+            missing=missing,
             link_secret=link_secret,
             link_secret_exists=memory.link_secret_exists,
             api_keys_exist=memory.api_keys_exist,

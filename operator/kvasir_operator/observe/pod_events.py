@@ -50,21 +50,14 @@ class PodEvents:
         self,
         namespace: str,
         stateful_set: Workload | None,
-        pods: Sequence[Pod],
-        memory: Memory,
-        now: float,
+        missing: Mapping[int, float],
         clock: datetime,
     ) -> Mapping[int, str]:
         """Return by rank why the StatefulSet's controller cannot create its pod: a quota or a policy.
 
-        `now` is monotonic, `clock` the time of day.
+        `missing`: the ranks without a pod, and the seconds for which they have been. `clock`: the time of day.
         """
-        there = {pod.rank for pod in pods}
-        wanted = range(stateful_set.replicas) if stateful_set is not None else range(0)
-        missing = [rank for rank in wanted if rank not in there]
-        marks = {(MISSING, str(rank)) for rank in missing}
-        memory.forget_but(marks, of_missing=True)
-        longest = max((memory.since(mark, now) for mark in marks), default=0.0)
+        longest = max(missing.values(), default=0.0)
         if longest < OVERDUE_SECONDS or stateful_set is None:
             return {}
         since = (clock - timedelta(seconds=longest + EVENT_MARGIN_SECONDS)).strftime("%Y-%m-%dT%H:%M:%S")
@@ -82,6 +75,17 @@ class PodEvents:
         except ClusterError as error:
             log.debug("events of %s cannot be read: %s", fields, error)
             return []
+
+
+def missing_ranks(
+    stateful_set: Workload | None, pods: Sequence[Pod], memory: Memory, now: float
+) -> Mapping[int, float]:
+    """Return the ranks without a pod, and for how many seconds this process has seen them so. `now`: monotonic."""
+    there = {pod.rank for pod in pods}
+    wanted = range(stateful_set.replicas) if stateful_set is not None else range(0)
+    marks = {rank: (MISSING, str(rank)) for rank in wanted if rank not in there}
+    memory.forget_but(set(marks.values()), of_missing=True)
+    return {rank: memory.since(mark, now) for rank, mark in marks.items()}
 
 
 def _waits_for_volumes(pod: Pod) -> bool:

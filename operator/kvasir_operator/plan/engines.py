@@ -6,9 +6,9 @@ desired size on) are started first, and outdated ranks that can serve are delete
 their place. Where no node takes a surge rank, at most `maxUnavailable` ranks are replaced at a time.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
@@ -44,15 +44,24 @@ class Rollout:
     surge: frozenset[int] = frozenset()
     """Ranks that are there for the time of the roll-out only."""
 
+    @property
+    def memo(self) -> dict[str, Any]:
+        """What the next decision has to know of this one; the status keeps it."""
+        surge = {"surgeFrom": min(self.surge)} if self.surge else {}
+        return surge | ({"surgeRefused": self.surge_refused} if self.surge_refused else {})
 
-def roll_engines(service: InferenceService, observed: Observed, surge_refused: str) -> Rollout:
-    """`surge_refused`: of the decision before, as the status keeps it."""
+
+def roll_engines(service: InferenceService, observed: Observed, memo: Mapping[str, Any]) -> Rollout:
+    """`memo`: of the decision before; {} if there is none."""
+    surge_refused = memo.get("surgeRefused", "")
     desired, stateful_set = service.engine.data_parallel_size, observed.stateful_set
     if stateful_set is None:
         return Rollout(desired)
     most = desired + service.rollout.max_surge
+    # Ranks beyond the desired ones are surge ranks only if a roll-out made them: else they leave.
+    surges = desired < stateful_set.replicas <= most and memo.get("surgeFrom") == desired
     if not stateful_set.is_observed:
-        replicas = stateful_set.replicas if desired <= stateful_set.replicas <= most else desired
+        replicas = stateful_set.replicas if surges else desired
         return Rollout(replicas, (), _UNOBSERVED, surge_refused, frozenset(range(desired, replicas)))
 
     ranks = [member for member in observed.engines if member.pod.rank < desired]
@@ -62,7 +71,7 @@ def roll_engines(service: InferenceService, observed: Observed, surge_refused: s
     current = [member for member in ranks if member.is_settled and member not in outdated]
     replaced = desired - len(current) - len(outdated)
     under_way = _words(outdated, observed.cordoned)
-    if not running and (replaced == 0 or stateful_set.replicas <= desired):
+    if not running and (replaced == 0 or not surges):
         return Rollout(desired, _replace(broken, observed.cordoned), under_way)
 
     surge_size = min(service.rollout.max_surge, len(running) + replaced)
@@ -74,13 +83,10 @@ def roll_engines(service: InferenceService, observed: Observed, surge_refused: s
     # nothing would be won by its deletion: the surge rank waits until some node has room.
     old = [member for member in running if member.pod.node not in observed.cordoned]
     refused = (surge_size > 0 and len(old) > 0) and (
-        surge_refused == revision
-        or _has_no_room(usable, observed.not_created, desired, service.rollout.max_unavailable)
+        surge_refused == revision or _has_no_room(usable, observed, desired, service.rollout.max_unavailable)
     )
     if refused or surge_size == 0:
-        # A rank that lacks capacity is not one that the roll-out took.
-        lacking = sum(member.state.phase is Phase.SCHEDULING for member in ranks if member not in outdated)
-        replicas, budget = desired, service.rollout.max_unavailable + lacking
+        replicas, budget = desired, service.rollout.max_unavailable
         running = old
     else:
         replicas, budget = desired + surge_size, sum(member.is_settled for member in usable)
@@ -130,12 +136,15 @@ def _is_broken(member: Member) -> bool:
     return member.state.reason.is_failure or member.state.phase in (Phase.SCHEDULING, Phase.PULLING, Phase.FAILED)
 
 
-def _has_no_room(surge: Sequence[Member], not_created: Collection[int], desired: int, max_unavailable: int) -> bool:
+def _has_no_room(surge: Sequence[Member], observed: Observed, desired: int, max_unavailable: int) -> bool:
     """Whether the roll-out must go on without surge ranks. With maxUnavailable 0 it waits for them for ever."""
     if max_unavailable == 0:
         return False
     waits = any(_cannot_be_placed(member) and member.waited >= SURGE_PATIENCE_SECONDS for member in surge)
-    return waits or any(rank >= desired for rank in not_created)
+    return waits or any(
+        rank >= desired and observed.missing.get(rank, 0.0) >= SURGE_PATIENCE_SECONDS
+        for rank in observed.not_created
+    )
 
 
 def _cannot_be_placed(member: Member) -> bool:

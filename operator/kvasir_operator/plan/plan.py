@@ -55,7 +55,7 @@ def make_plan(
     service: InferenceService, observed: Observed, previous: Mapping[str, Any], release: Release, now: datetime
 ) -> Plan:
     """`previous`: the status before, perhaps {}."""
-    engines = roll_engines(service, observed, previous.get("rollout", {}).get("surgeRefused", ""))
+    engines = roll_engines(service, observed, previous.get("rollout", {}))
     frontends = roll_frontends(service, observed)
     desired = _desired(service, observed, release, engines, frontends)
     found = plan_applies(desired.bodies, observed, BLOCKED_INTERVAL_SECONDS)
@@ -69,7 +69,7 @@ def make_plan(
             filter(None, (_being_written(observed, found.applies), engines.under_way, frontends.under_way))
         ),
         surge=engines.surge,
-        surge_refused=engines.surge_refused,
+        rollout=engines.memo,
         release=desired.release,
         upgrade=desired.upgrade,
     )

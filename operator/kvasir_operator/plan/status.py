@@ -5,7 +5,7 @@ only when something happened. It never runs ahead of the facts: what a controlle
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kvasir_contract.failure import cut
@@ -35,7 +35,8 @@ class Decisions:
     problems: tuple[Problem, ...] = ()
     under_way: tuple[str, ...] = ()
     surge: frozenset[int] = frozenset()
-    surge_refused: str = ""
+    rollout: Mapping[str, Any] = field(default_factory=dict)
+    """What the next decision about the roll-out has to know of this one."""
     release: str = ""
     """The release whose templates run."""
     upgrade: str = ""
@@ -69,7 +70,7 @@ def service_status(
             "ready": min(_serving(frontends), service.frontend.replicas),
             "restarts": sum(state.restarts for state in frontends),
         },
-        "rollout": {"surgeRefused": decisions.surge_refused} if decisions.surge_refused else None,
+        "rollout": dict(decisions.rollout) or None,
         "conditions": _stamped(
             _conditions(service, observed, decisions, group),
             previous.get("conditions", ()),

@@ -22,7 +22,11 @@ def rolled(
     """Replicas, ranks to delete, and the revision without surge."""
     of = service(desired or len(ranks), rollout=rollout or {})
     sts = facts.pop("stateful_set", workload(replicas if replicas is not None else len(ranks)))
-    found = roll_engines(of, observed(of, engines(*ranks, waited=waited), stateful_set=sts, **facts), refused)
+    size = desired or len(ranks)
+    memo: dict[str, Any] = {"surgeRefused": refused} if refused else {}
+    if facts.pop("surging", sts is not None and sts.replicas > size):
+        memo["surgeFrom"] = size
+    found = roll_engines(of, observed(of, engines(*ranks, waited=waited), stateful_set=sts, **facts), memo)
     return found.replicas, sorted(deletion.pod.rank for deletion in found.deletions), found.surge_refused
 
 
@@ -88,7 +92,21 @@ def test_without_room_for_a_surge_rank_max_unavailable_rules() -> None:
         (SURGE_PATIENCE_SECONDS, (1, [0], "new")),
     ):
         assert rolled("old ready", "pending", desired=1, replicas=2, waited=waited) == expected
-    assert rolled("old ready", desired=1, replicas=2, not_created={1: "exceeded quota"}) == (1, [0], "new")
+        found = rolled("old ready", desired=1, replicas=2, not_created={1: "exceeded quota"}, missing={1: waited})
+        assert found == expected
+
+
+def test_without_surge_no_more_ranks_go_while_one_is_not_placed() -> None:
+    """A template that no node takes would else end one rank after the other."""
+    for waited in (1, 10_000):
+        words = ["old ready", "old ready", "pending"]
+        assert rolled(*words, rollout=NO_SURGE, waited=waited) == (3, [], "")
+        assert rolled(*words, refused="new", waited=waited) == (3, [], "new")
+
+
+def test_scaled_down_ranks_leave_although_the_rest_does_not_serve() -> None:
+    """They may hold the GPU that the rest waits for."""
+    assert rolled("pending", "ready", desired=1, replicas=2, surging=False) == (1, [], "")
 
 
 def test_a_refused_surge_is_not_tried_again_for_the_revision() -> None:
@@ -139,7 +157,7 @@ def test_nothing_is_decided_before_the_controller_has_seen_the_spec() -> None:
     too_many = workload(7, is_observed=False)
     assert rolled("old ready", "old ready", stateful_set=too_many) == (2, [], "")
     of = service(1)
-    words = roll_engines(of, observed(of, engines("ready"), stateful_set=unseen), "").under_way
+    words = roll_engines(of, observed(of, engines("ready"), stateful_set=unseen), {}).under_way
     assert "has not seen yet" in words
 
 

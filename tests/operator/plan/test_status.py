@@ -280,8 +280,12 @@ def restarted(name: str, restarts: int, component: str = "engine") -> Member:
 
 
 def test_the_release_and_the_refused_surge_are_kept() -> None:
-    status = status_of(engines("ready", "ready"), READY, Decisions(release="1.0-a", surge_refused="rev-2"))
-    assert (status["release"], status["rollout"]) == ("1.0-a", {"surgeRefused": "rev-2"})
+    status = status_of(
+        engines("ready", "ready"),
+        READY,
+        Decisions(release="1.0-a", rollout={"surgeRefused": "rev-2", "surgeFrom": 2}),
+    )
+    assert (status["release"], status["rollout"]) == ("1.0-a", {"surgeRefused": "rev-2", "surgeFrom": 2})
     assert "rollout" not in status_of(engines("ready", "ready"))
 
 
@@ -347,7 +351,7 @@ def test_every_field_of_the_status_is_in_the_schema() -> None:
     """The API server refuses a field that it does not know."""
     (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]
-    decisions = Decisions(release="1.0-a", surge_refused="rev-2")
+    decisions = Decisions(release="1.0-a", rollout={"surgeRefused": "rev-2", "surgeFrom": 2})
     status = status_of([restarted("demo-engine-0", 1), *engines("-", "loading")], READY, decisions)
 
     def check(value: Any, node: dict[str, Any], path: str) -> None:
