@@ -59,20 +59,20 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def two_ranks(installed: Cluster) -> Iterator[Served]:
+def two_ranks(installed: Cluster, classes: None) -> Iterator[Served]:
     with served(installed, 2) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def one_rank(installed: Cluster) -> Iterator[Served]:
+def one_rank(installed: Cluster, classes: None) -> Iterator[Served]:
     with served(installed, 1) as found:
         yield found
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def classes(installed: Cluster) -> Iterator[None]:
-    """The objects of the whole cluster that changed fields name."""
+    """The objects of the whole cluster that changed fields name, as long as a service of these tests has pods."""
     installed.kubectl("apply", "--filename", "-", stdin=CLASSES)
     yield
     installed.kubectl("delete", "--filename", "-", stdin=CLASSES)
@@ -97,7 +97,7 @@ def test_roll_out_of_the_only_frontend_fails_no_request(one_rank: Served) -> Non
     assert not old.keys() & ready(pods(one_rank, "frontend")).keys()
 
 
-def test_change_of_each_field_fails_no_request_of_one_rank(one_rank: Served, classes: None) -> None:
+def test_change_of_each_field_fails_no_request_of_one_rank(one_rank: Served) -> None:
     change_each_field(one_rank)
 
 
@@ -105,7 +105,7 @@ def test_drain_of_a_node_fails_no_request_of_two_ranks(two_ranks: Served) -> Non
     drain(two_ranks)
 
 
-def test_change_of_each_field_fails_no_request_of_two_ranks(two_ranks: Served, classes: None) -> None:
+def test_change_of_each_field_fails_no_request_of_two_ranks(two_ranks: Served) -> None:
     change_each_field(two_ranks)
 
 

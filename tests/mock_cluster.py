@@ -13,8 +13,24 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from kvasir_contract.api import COMPONENT_LABEL, INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
-from kvasir_operator.cluster import PAGE, Cluster, ClusterError, ConflictError, InvalidError, NotFoundError, Object
-from kvasir_operator.kinds import DEPLOYMENT, EVENT, INFERENCE_SERVICE, POD, SERVICE_ACCOUNT, STATEFUL_SET, Kind
+from kvasir_operator.cluster.client import (
+    PAGE,
+    Cluster,
+    ClusterError,
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    Object,
+)
+from kvasir_operator.cluster.kinds import (
+    DEPLOYMENT,
+    EVENT,
+    INFERENCE_SERVICE,
+    POD,
+    SERVICE_ACCOUNT,
+    STATEFUL_SET,
+    Kind,
+)
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION
 from operator_facts import NOON, SCHEMA
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.report import StatusReport
-from kvasir_operator.events import Events
+from kvasir_operator.cluster.events import Events
 from kvasir_operator.observe.memory import Key
 from kvasir_operator.observe.observed import Pod
 from kvasir_operator.observe.status_reports import StatusReports

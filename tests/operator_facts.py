@@ -11,7 +11,7 @@ import yaml
 from kvasir.local.schema import Schema
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_operator.kinds import Kind, kind_of
+from kvasir_operator.cluster.kinds import Kind, kind_of
 from kvasir_operator.observe.observed import (
     Child,
     Container,

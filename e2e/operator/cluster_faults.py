@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from e2e.operator.world import World
-from kvasir_operator.cluster import ClusterError, Object
-from kvasir_operator.kinds import EVENT, NODE, Kind
+from kvasir_operator.cluster.client import ClusterError, Object
+from kvasir_operator.cluster.kinds import EVENT, NODE, Kind
 
 QUOTA: Final = Kind("v1", "ResourceQuota", "resourcequotas")
 POLICY: Final = Kind("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies")

@@ -8,7 +8,7 @@ import pytest
 
 from e2e.kind.apiserver import ApiServer, apiserver
 from e2e.operator.world import CONTROLLERS, NAMESPACE, World, install
-from kvasir_operator.cluster import Cluster
+from kvasir_operator.cluster.client import Cluster
 
 
 @pytest.fixture(scope="session")

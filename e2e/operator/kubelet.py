@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 
 from e2e.operator.pod_status import ready, starting
 from e2e.operator.world import World
-from kvasir_operator.cluster import ClusterError, Object
-from kvasir_operator.kinds import POD
+from kvasir_operator.cluster.client import ClusterError, Object
+from kvasir_operator.cluster.kinds import POD
 
 _PERIOD = 0.1
 _COMPONENT = "app.kubernetes.io/component"

@@ -8,8 +8,8 @@ from typing import Final
 import yaml
 
 from e2e.operator.world import World
-from kvasir_operator.cluster import Object
-from kvasir_operator.kinds import SERVICE_ACCOUNT, Kind
+from kvasir_operator.cluster.client import Object
+from kvasir_operator.cluster.kinds import SERVICE_ACCOUNT, Kind
 
 _MANIFEST: Final = Path(__file__).parents[2] / "manifests" / "operator" / "rbac.yaml"
 _GROUP: Final = "rbac.authorization.k8s.io/v1"

@@ -21,8 +21,8 @@ from typing import Any, Final
 import aiohttp
 
 from e2e.operator.world import RELEASE, World
-from kvasir_operator.cluster import Object
-from kvasir_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, STATEFUL_SET, Kind
+from kvasir_operator.cluster.client import Object
+from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, STATEFUL_SET, Kind
 
 _KINDS: Final = (INFERENCE_SERVICE, STATEFUL_SET, DEPLOYMENT, POD)
 _LINE: Final = 4 * 1024 * 1024

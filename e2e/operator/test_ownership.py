@@ -8,8 +8,8 @@ import pytest
 from e2e.operator.world import World
 from kvasir_contract.api import MANAGER
 from kvasir_contract.endpoints import HTTP_PORT
-from kvasir_operator.cluster import Object
-from kvasir_operator.kinds import (
+from kvasir_operator.cluster.client import Object
+from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     INFERENCE_SERVICE,
     SERVICE,

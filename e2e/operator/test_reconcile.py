@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from e2e.operator.world import CHILDREN, World
-from kvasir_operator.cluster import ConflictError, Object
-from kvasir_operator.kinds import (
+from kvasir_operator.cluster.client import ConflictError, Object
+from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     EVENT,

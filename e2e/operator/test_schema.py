@@ -11,8 +11,8 @@ import yaml
 
 from e2e.operator.refusals import REFUSALS, Refusal, Rule, cases, merged, rules
 from e2e.operator.world import World
-from kvasir_operator.cluster import ClusterError, InvalidError, Object
-from kvasir_operator.kinds import INFERENCE_SERVICE
+from kvasir_operator.cluster.client import ClusterError, InvalidError, Object
+from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
 
 FULL = Path(__file__).parents[2] / "tests" / "operator" / "golden" / "full.yaml"
 CASES = dict(cases())

@@ -3,7 +3,7 @@
 from typing import Any
 
 from e2e.operator.world import World
-from kvasir_operator.kinds import NETWORK_POLICY
+from kvasir_operator.cluster.kinds import NETWORK_POLICY
 
 
 async def test_all_pods_leave_a_lost_node_within_half_a_minute(world: World) -> None:

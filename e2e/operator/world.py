@@ -18,9 +18,9 @@ from e2e.kind.apiserver import ApiServer
 from e2e.operator.operator_process import PATIENCE, OperatorProcess
 from e2e.operator.pod_status import ready
 from kvasir_contract.endpoints import OPS_PORT
-from kvasir_operator.cluster import Cluster, ClusterError, ConflictError, NotFoundError, Object
-from kvasir_operator.events import Events
-from kvasir_operator.kinds import (
+from kvasir_operator.cluster.client import Cluster, ClusterError, ConflictError, NotFoundError, Object
+from kvasir_operator.cluster.events import Events
+from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     INFERENCE_SERVICE,

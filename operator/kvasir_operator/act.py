@@ -10,9 +10,9 @@ from typing import Final
 
 from kvasir_contract.api import MANAGER
 from kvasir_contract.reasons import Reason
-from kvasir_operator.cluster import Cluster, ClusterError, ConflictError, InvalidError
-from kvasir_operator.events import NORMAL, WARNING, Events
-from kvasir_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, SECRET, STATEFUL_SET, Kind
+from kvasir_operator.cluster.client import Cluster, ClusterError, ConflictError, InvalidError
+from kvasir_operator.cluster.events import NORMAL, WARNING, Events
+from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, SECRET, STATEFUL_SET, Kind
 from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
 from kvasir_operator.observe.objects import child_of, workload_of
 from kvasir_operator.observe.observed import Child, ChildKey, Object, Observed, Refusal

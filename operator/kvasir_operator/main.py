@@ -21,10 +21,12 @@ from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, report_failure
 from kvasir_contract.logs import setup_logging
 from kvasir_contract.reasons import Reason
-from kvasir_operator.cluster import Cluster, ClusterError, NotFoundError
-from kvasir_operator.events import Events
-from kvasir_operator.kinds import INFERENCE_SERVICE
-from kvasir_operator.lease import LEASE_NAME, Lease, LeaseLostError
+from kvasir_operator.cluster.client import Cluster, ClusterError, NotFoundError
+from kvasir_operator.cluster.events import Events
+from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
+from kvasir_operator.cluster.lease import LEASE_NAME, Lease, LeaseLostError
+from kvasir_operator.cluster.watch import WATCHED, operator_settings, registry
+from kvasir_operator.cluster.workqueue import WorkQueue
 from kvasir_operator.metrics import Metrics
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.memory import Key
@@ -33,8 +35,6 @@ from kvasir_operator.reconcile import Reconciler
 from kvasir_operator.server import Server
 from kvasir_operator.settings import Settings, parse_settings
 from kvasir_operator.upgrades import Upgrades
-from kvasir_operator.watch import WATCHED, operator_settings, registry
-from kvasir_operator.workqueue import WorkQueue
 
 log = logging.getLogger(__name__)
 

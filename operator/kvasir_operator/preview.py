@@ -14,8 +14,8 @@ import yaml
 
 from kvasir_contract.api import KIND
 from kvasir_contract.exits import ExitCode
-from kvasir_operator.cluster import Cluster, ClusterError, NotFoundError
-from kvasir_operator.kinds import INFERENCE_SERVICE
+from kvasir_operator.cluster.client import Cluster, ClusterError, NotFoundError
+from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.memory import Key, Memory
 from kvasir_operator.observe.observed import Object

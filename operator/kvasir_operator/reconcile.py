@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from kvasir_operator.act import Actor
-from kvasir_operator.cluster import Cluster, NotFoundError
-from kvasir_operator.events import NORMAL, WARNING, Events
-from kvasir_operator.kinds import INFERENCE_SERVICE, SECRET
+from kvasir_operator.cluster.client import Cluster, NotFoundError
+from kvasir_operator.cluster.events import NORMAL, WARNING, Events
+from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, SECRET
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.memory import Key, Memory
 from kvasir_operator.observe.objects import is_terminating

@@ -12,7 +12,7 @@ import yaml
 
 from kvasir.link import keys as runtime_keys
 from kvasir.local.schema import Schema
-from kvasir_operator.kinds import CHILDREN, kind_of
+from kvasir_operator.cluster.kinds import CHILDREN, kind_of
 from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
 from kvasir_operator.resources.children import children, children_selector
 from kvasir_operator.resources.release import Release

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from kvasir_operator.cluster import ClusterError, Object
-from kvasir_operator.events import QUIET, Events
+from kvasir_operator.cluster.client import ClusterError, Object
+from kvasir_operator.cluster.events import QUIET, Events
 
 SERVICE = {"metadata": {"name": "demo", "namespace": "default", "uid": "1"}}
 

@@ -7,7 +7,7 @@ import pytest
 
 PURE = (
     *("spec", "resources.children", "plan.plan", "plan.text", "observe.objects", "observe.pod_state"),
-    *("settings", "workqueue", "upgrades"),
+    *("settings", "cluster.workqueue", "upgrades"),
 )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvasir_operator.cluster import ClusterError, ConflictError, NotFoundError, Object
-from kvasir_operator.lease import Lease, LeaseLostError
+from kvasir_operator.cluster.client import ClusterError, ConflictError, NotFoundError, Object
+from kvasir_operator.cluster.lease import Lease, LeaseLostError
 
 
 class FakeCluster:

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from kvasir_contract.exits import ExitCode
-from kvasir_operator.cluster import Cluster
-from kvasir_operator.kinds import DEPLOYMENT, INFERENCE_SERVICE, NETWORK_POLICY, STATEFUL_SET
+from kvasir_operator.cluster.client import Cluster
+from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE, NETWORK_POLICY, STATEFUL_SET
 from kvasir_operator.preview import ManifestError, preview, read_manifest
 from kvasir_operator.resources.names import RELEASE_ANNOTATION
 from kvasir_operator.settings import parse_settings

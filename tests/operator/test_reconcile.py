@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvasir_operator.kinds import (
+from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     INFERENCE_SERVICE,

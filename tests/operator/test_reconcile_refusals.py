@@ -2,8 +2,15 @@
 
 import pytest
 
-from kvasir_operator.cluster import ClusterError
-from kvasir_operator.kinds import DEPLOYMENT, DISRUPTION_BUDGET, SERVICE, SERVICE_ACCOUNT, STATEFUL_SET, Kind
+from kvasir_operator.cluster.client import ClusterError
+from kvasir_operator.cluster.kinds import (
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    STATEFUL_SET,
+    Kind,
+)
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS
 from mock_cluster import refusal
 from mock_operator import Operator

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kvasir_operator.workqueue import Backoff, WorkQueue
+from kvasir_operator.cluster.workqueue import Backoff, WorkQueue
 
 SOON = Backoff(first=0.001, most=0.002)
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_operator.kinds import Kind
+from kvasir_operator.cluster.kinds import Kind
 
 Object = dict[str, Any]
 ChildKey = tuple[Kind, str]

@@ -14,8 +14,8 @@ from typing import Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.report import StatusReport
-from kvasir_operator.cluster import Cluster, ClusterError, ConflictError, NotFoundError
-from kvasir_operator.kinds import (
+from kvasir_operator.cluster.client import Cluster, ClusterError, ConflictError, NotFoundError
+from kvasir_operator.cluster.kinds import (
     CHILDREN,
     DEPLOYMENT,
     NODE,

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from kvasir_contract.phases import Phase
-from kvasir_operator.cluster import Cluster, ClusterError
-from kvasir_operator.kinds import EVENT
+from kvasir_operator.cluster.client import Cluster, ClusterError
+from kvasir_operator.cluster.kinds import EVENT
 from kvasir_operator.observe import objects
 from kvasir_operator.observe.memory import MISSING, Memory
 from kvasir_operator.observe.observed import Object, Pod, Workload

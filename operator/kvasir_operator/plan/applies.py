@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kvasir_contract.api import MANAGER
 from kvasir_contract.reasons import Reason
-from kvasir_operator.kinds import kind_of
+from kvasir_operator.cluster.kinds import kind_of
 from kvasir_operator.observe.observed import Child, ChildKey, Object, Observed, Ownership
 from kvasir_operator.plan.problem import Problem
 

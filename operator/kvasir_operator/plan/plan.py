@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_operator.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind
+from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind
 from kvasir_operator.observe.observed import Child, ChildKey, Object, Observed, Ownership
 from kvasir_operator.plan.applies import Apply, plan_applies, plan_prunes
 from kvasir_operator.plan.engines import PodDeletion, Rollout, release_lost, roll_engines
@@ -63,11 +63,19 @@ def make_plan(
     held = service.paused or observed.namespace_terminating
     if service.paused:
         problems = (*problems, Problem(Reason.PAUSED, "spec.paused holds back every change"))
+    under_way = [
+        _being_written(observed, found.applies),
+        engines.under_way,
+        *(
+            f"the pod of the additional rank {rank} cannot be created ({why})"
+            for rank, why in observed.not_created.items()
+            if rank in engines.surge
+        ),
+        frontends.under_way,
+    ]
     decisions = Decisions(
         problems=problems,
-        under_way=tuple(
-            filter(None, (_being_written(observed, found.applies), engines.under_way, frontends.under_way))
-        ),
+        under_way=tuple(filter(None, under_way)),
         surge=engines.surge,
         rollout=engines.memo,
         release=desired.release,

@@ -11,7 +11,7 @@ from typing import Any, Final
 from kvasir_contract.failure import cut
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_operator.kinds import SERVICE
+from kvasir_operator.cluster.kinds import SERVICE
 from kvasir_operator.observe.observed import Observed, Ownership, PodState
 from kvasir_operator.plan.engines import SURGE_PATIENCE_SECONDS
 from kvasir_operator.plan.problem import Problem, most_urgent

@@ -3,7 +3,7 @@
 from typing import Final
 
 from kvasir_contract.api import INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
-from kvasir_operator.kinds import Kind, kind_of
+from kvasir_operator.cluster.kinds import Kind, kind_of
 from kvasir_operator.resources.disruption import disruption_budgets
 from kvasir_operator.resources.engine import engine_stateful_set
 from kvasir_operator.resources.frontend import frontend_deployment

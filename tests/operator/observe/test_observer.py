@@ -5,7 +5,16 @@ from typing import Any
 import pytest
 
 from kvasir_contract.reasons import Reason
-from kvasir_operator.kinds import DEPLOYMENT, EVENT, INFERENCE_SERVICE, NODE, POD, SECRET, SERVICE, STATEFUL_SET
+from kvasir_operator.cluster.kinds import (
+    DEPLOYMENT,
+    EVENT,
+    INFERENCE_SERVICE,
+    NODE,
+    POD,
+    SECRET,
+    SERVICE,
+    STATEFUL_SET,
+)
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.memory import Key, Memory
 from kvasir_operator.observe.observed import Observed, Ownership

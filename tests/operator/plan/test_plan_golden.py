@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from kvasir_contract.reasons import Reason
-from kvasir_operator.kinds import (
+from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     NETWORK_POLICY,

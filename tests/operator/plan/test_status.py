@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from kvasir_contract.reasons import Reason
-from kvasir_operator.kinds import SERVICE
+from kvasir_operator.cluster.kinds import SERVICE
 from kvasir_operator.observe.observed import Member, Observed, Ownership
 from kvasir_operator.observe.pod_state import MAX_MESSAGE_BYTES as MAX_POD_MESSAGE_BYTES
 from kvasir_operator.plan.plan import TIME_FORMAT

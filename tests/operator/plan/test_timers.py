@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kvasir_contract.reasons import Reason
-from kvasir_operator.kinds import DISRUPTION_BUDGET
+from kvasir_operator.cluster.kinds import DISRUPTION_BUDGET
 from kvasir_operator.observe.observed import Member, Refusal
 from kvasir_operator.plan.engines import LOST_POD_MARGIN_SECONDS, SURGE_PATIENCE_SECONDS
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, PROGRESS_INTERVAL_SECONDS, Plan, make_plan

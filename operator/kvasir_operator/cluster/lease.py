@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Final
 
-from kvasir_operator.cluster import Cluster, ClusterError, ConflictError, NotFoundError, Object
-from kvasir_operator.kinds import LEASE
+from kvasir_operator.cluster.client import Cluster, ClusterError, ConflictError, NotFoundError, Object
+from kvasir_operator.cluster.kinds import LEASE
 
 log = logging.getLogger(__name__)
 

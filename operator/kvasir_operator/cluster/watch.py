@@ -10,8 +10,8 @@ from typing import Any, Final
 import kopf
 
 from kvasir_contract.api import INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
-from kvasir_operator.cluster import Cluster
-from kvasir_operator.kinds import CHILDREN, INFERENCE_SERVICE, NODE, POD, Kind
+from kvasir_operator.cluster.client import Cluster
+from kvasir_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, NODE, POD, Kind
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.memory import Key
 from kvasir_operator.observe.objects import is_cordoned

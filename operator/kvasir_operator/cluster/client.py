@@ -17,7 +17,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
 from kvasir_contract.api import MANAGER
-from kvasir_operator.kinds import Kind
+from kvasir_operator.cluster.kinds import Kind
 
 Object = dict[str, Any]
 
