@@ -134,7 +134,7 @@ def says_as_desired(service: Object) -> bool:
 
 
 def under_way(service: str, objects: Mapping[tuple[str, str], Object]) -> list[str]:
-    """What is not of the newest template among the workloads and pods of a service, in words."""
+    """Name the workloads and pods of a service that do not have the newest template."""
     facts = []
     for kind, name in (("StatefulSet", f"{service}-engine"), ("Deployment", f"{service}-frontend")):
         workload = objects.get((kind, name))

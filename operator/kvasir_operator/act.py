@@ -1,4 +1,4 @@
-"""Carries a plan out: applies, prunes, deletes, and writes the status. What is refused is an answer, not an end.
+"""Carries a plan out: applies, prunes, deletes, and writes the status. A refusal is an answer, not an end.
 
 Server-side apply with our field manager owns every field that is sent; what others add stays.
 """
@@ -34,7 +34,7 @@ _BAD_FIELD: Final = ("typed patch object", "merged object", "field not declared 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a plan."""
+    """The result of a plan."""
 
     children: Mapping[ChildKey, Child]
     """Those that were applied, as the API server has them now."""
@@ -43,7 +43,7 @@ class Outcome:
     """By UID of an applied child, its digest."""
 
     def onto(self, observed: Observed) -> Observed:
-        """What is observed after it: enough for the status. What its controller has not seen yet is not done."""
+        """Return the facts after the plan, as far as the status needs them."""
         workloads = {
             kind: workload_of(child.object)
             for (kind, _), child in self.children.items()
@@ -137,7 +137,7 @@ class Actor:
             return await self._cluster.apply(kind, ours, force=True)
         except InvalidError:
             # Apply merges our list entries with those of others (the ports of a Service), and the mixture may be
-            # what is refused: replace whole fields instead. What is wrong by itself is refused here, too.
+            # invalid: replace whole fields instead. A body that is invalid by itself is refused here, too.
             replaced = await self._cluster.merge(kind, existing, {"spec": body.get("spec", {})})
             await self._own_by_apply(kind, replaced)
             return await self._cluster.apply(kind, ours, force=True)

@@ -98,7 +98,7 @@ class Reconciler:
         previous: Status,
         memory: Memory,
     ) -> Plan:
-        """Do what is planned; return the plan that its outcome leads to, with the status to write."""
+        """Carry the plan out; return the plan after its outcome, with the status to write."""
 
         def planned() -> Plan:
             return make_plan(service, observed, previous, self._release, self._now())
@@ -133,7 +133,7 @@ class Reconciler:
         return plan
 
     def forget_all_but(self, keys: Collection[Key]) -> None:
-        """Drop what is kept for services that no longer exist, should their deletion have gone unseen."""
+        """Drop the state of services that do not exist any more: a watch may have missed their deletion."""
         for key in [key for key in self._memories if key not in keys]:
             self._forget(key)
 

@@ -103,7 +103,7 @@ class Rollout:
     max_surge: int
     """Engines beyond the desired ones, while they replace others."""
     max_unavailable: int
-    """Engines that may be missing if there is no room for more than the desired ones."""
+    """Engines that may be missing if the cluster has no room for additional ones."""
     drain_timeout: float
     """Seconds that an engine has to finish its requests."""
 

@@ -1,4 +1,4 @@
-"""What is kept between the reconciles of one service. Without it a reconcile is right, and costs more requests."""
+"""State kept between the reconciles of one service. A reconcile without it is correct and costs more requests."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -44,6 +44,6 @@ class Memory:
         return now - self.first_seen.setdefault(mark, now)
 
     def forget_but(self, marks: Collection[Mark], *, of_missing: bool) -> None:
-        """Drop the marks of what is no longer so: of missing ranks, or of pods."""
+        """Drop outdated marks: those of missing ranks, or those of pods."""
         for mark in [mark for mark in self.first_seen if (mark[0] == MISSING) is of_missing and mark not in marks]:
             del self.first_seen[mark]

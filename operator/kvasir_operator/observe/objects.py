@@ -73,7 +73,7 @@ _SCHEDULED: Final = {"True": True, "False": False}
 
 
 def node_problem(node: Object) -> str:
-    """Return what is wrong with a node whose kubelet is silent; "" if it reports.
+    """Return the problem of a node whose kubelet is silent; "" if it reports.
 
     Ready=False is the kubelet's own word: it lives, and ends its pods itself.
     """

@@ -70,7 +70,7 @@ class Ended:
 class Container:
     image: str
     state: str
-    """running, waiting, terminated; "" if there is no status yet."""
+    """running, waiting, terminated; "" before the first status."""
     waiting_reason: str
     waiting_message: str
     ended: Ended | None
@@ -160,7 +160,7 @@ class Refusal:
     message: str
     namespace_terminating: bool = False
     body: str = ""
-    """Digest of what was applied."""
+    """Digest of the refused body."""
     at: float = 0.0
     """When it was refused (monotonic)."""
 

@@ -166,7 +166,7 @@ class Observer:
         memory.reports = {**kept, **reports}
 
     async def _lost_nodes(self, suspects: Sequence[Pod]) -> Mapping[str, str]:
-        """By name, what is wrong with the nodes of pods that do not answer."""
+        """Return by name the problems of the nodes of pods that do not answer."""
         lost: dict[str, str] = {}
         if not self._reads_nodes:
             return lost
@@ -183,7 +183,7 @@ class Observer:
         return lost
 
     async def _cordoned(self, key: Key, members: Collection[Member]) -> frozenset[str]:
-        """The watch says which nodes may be cordoned; what is true is read."""
+        """The watch names candidates; the node itself is read."""
         cordoned = set()
         for name in sorted(self._cordons.among(key, (member.pod.node for member in members if member.pod.node))):
             try:
@@ -228,7 +228,7 @@ class Observer:
 
 
 _ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,5})$", re.ASCII)
-"""An owner reference can be forged; a name without an ordinal is no rank's."""
+"""An owner reference can be forged; a name without an ordinal is not a rank's."""
 
 
 def _workload(children: Mapping[ChildKey, Child], key: ChildKey) -> Workload | None:

@@ -43,7 +43,7 @@ def pod_state(
 ) -> PodState:
     """Return the state of a pod.
 
-    `resource_name`: the extended resource that it requests, "" for none. `lost_node`: what is wrong with its node.
+    `resource_name`: the extended resource that it requests, "" for none. `lost_node`: the problem of its node.
     `mount_failure`: why its volumes cannot be mounted.
     """
 
@@ -79,7 +79,7 @@ def pod_state(
         return state(
             Phase.PULLING,
             Reason.VOLUME_FAILED,
-            f"a volume cannot be mounted ({mount_failure}): create what it names, or correct the field of spec",
+            f"a volume cannot be mounted ({mount_failure}): create the missing object, or correct spec",
         )
     return state(Phase.PULLING, Reason.LOADING)
 

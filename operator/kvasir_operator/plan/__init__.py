@@ -1,4 +1,4 @@
-"""From what is observed to what is done: pure functions, without a clock, a socket or a file.
+"""From the observed facts to a plan: pure functions, without a clock, a socket or a file.
 
 Read in this order: `plan` (the whole decision), `applies` (which children to write), `engines` and `frontends`
 (their roll-outs), `status` (what users see), `text` (a plan as text).

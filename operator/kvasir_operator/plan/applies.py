@@ -1,4 +1,4 @@
-"""Which children are written: those that differ from what is wanted, and no object of somebody else's."""
+"""Which children are written: those that differ from the desired ones, and never a foreign object."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ class Apply:
     key: ChildKey
     body: Object
     existing: Child | None
-    """None: it is created, and a conflict means that somebody else was first."""
+    """None: it is created, and a conflict means that another client was first."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def plan_applies(desired: Sequence[Object], observed: Observed, retry_seconds: f
 
 
 def plan_prunes(wanted: Sequence[ChildKey], observed: Observed) -> tuple[tuple[ChildKey, Child], ...]:
-    """Children of the service's own that are no longer wanted."""
+    """Return the children of the service's own that are not wanted any more."""
     return tuple(
         (key, child)
         for key, child in observed.children.items()
@@ -69,7 +69,7 @@ def digest_of(body: Object) -> str:
 
 
 def digest(body: Object, child: Object) -> str:
-    """The same as long as we want the same and nobody has changed a field of ours.
+    """Return a digest that stays the same until the desired body or a field of ours changes.
 
     A change of a field by somebody else takes it out of the set of our fields that the API server keeps, so a set
     that is still complete means values that are still ours. This saves the apply requests of an idle service.

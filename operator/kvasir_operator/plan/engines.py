@@ -38,7 +38,7 @@ class Rollout:
     """Of the StatefulSet, surge ranks included."""
     deletions: tuple[PodDeletion, ...] = ()
     under_way: str = ""
-    """What is being rolled out, for the status; "" if nothing is."""
+    """The roll-out in words, for the status; "" without one."""
     surge_refused: str = ""
     """The revision whose roll-out goes on without surge ranks; "" if none does."""
     surge: frozenset[int] = frozenset()

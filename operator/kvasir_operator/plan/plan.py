@@ -124,7 +124,7 @@ def _desired(
     """The children to have, as far as they can be had now."""
     may_upgrade = observed.asked_release == release.id or observed.may_upgrade
     replicas = {STATEFUL_SET: engines.replicas, DEPLOYMENT: frontends.replicas}
-    # Pods must not run as an account that somebody else made, nor can they run without keys.
+    # Pods must not run as a foreign account, nor can they run without keys.
     held = _has_foreign_account(service, observed) or not observed.link_secret
     bodies, pinned = [], []
     for body in children(service, release, observed.link_secret):

@@ -1,4 +1,4 @@
-"""The status of an InferenceService, from what is observed and decided.
+"""The status of an InferenceService, from the observed facts and the decisions.
 
 The same facts give the same status (times are kept from the previous one while nothing changes), so it is written
 only when something happened. It never runs ahead of the facts: what a controller has not seen yet is under way.
@@ -84,7 +84,7 @@ def service_status(
 def invalid_status(error: str, generation: int, previous: Mapping[str, Any], now: str) -> Status:
     """The status of a service whose spec cannot be used: nothing else is known about it."""
     message = f"{error}; nothing of the service is changed until it is corrected"
-    # What runs goes on running: Ready and its kin stay what they were.
+    # Running pods go on: Ready and the like keep their last value.
     conditions = [
         _Condition(
             kind,

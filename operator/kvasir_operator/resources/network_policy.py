@@ -50,7 +50,7 @@ def _policy(service: InferenceService, component: Component, rules: Sequence[Obj
 
 
 def _rule(port: int, peers: Sequence[Json]) -> list[Object]:
-    """No rule if there are no peers: an empty `from` would mean everyone."""
+    """Return rules only for given peers: an empty `from` would mean everyone."""
     return [{**_open(port), "from": [dict(peer) for peer in peers]}] if peers else []
 
 

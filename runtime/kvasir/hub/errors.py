@@ -9,7 +9,7 @@ class HubError(ConfigError):
 
 
 class ModelNotFound(HubError):
-    """There is no such model, or it may not be read from here."""
+    """The model does not exist, or may not be read from here."""
 
     reason = Reason.MODEL_NOT_FOUND
 
