@@ -70,7 +70,9 @@ async def _preview(services: Sequence[Object], settings: Settings) -> int:
             metadata = service["metadata"]
             print(f"# {metadata['namespace']}/{metadata['name']}")
             try:
-                print(await _plan(cluster, reports, service, settings))
+                text, refused = await _plan(cluster, reports, service, settings)
+                print(text + "".join(refused))
+                code = ExitCode.USER_ERROR if refused else code
             except (ClusterError, InvalidSpec) as error:
                 print(f"refused: {error}\n")
                 code = ExitCode.USER_ERROR
@@ -80,10 +82,13 @@ async def _preview(services: Sequence[Object], settings: Settings) -> int:
     return code
 
 
-async def _plan(cluster: Cluster, reports: StatusReports, manifest: Object, settings: Settings) -> str:
+async def _plan(
+    cluster: Cluster, reports: StatusReports, manifest: Object, settings: Settings
+) -> tuple[str, list[str]]:
+    """Return the plan as text, and a line for each child that the API server would refuse."""
     resource = await _stored(cluster, manifest)
     if resource["spec"].get("operatorClass", "") != settings.operator_class:
-        return "left alone: its spec.operatorClass is another\n"
+        return "left alone: its spec.operatorClass is another\n", []
     service = parse_service(resource)
     previous: Mapping[str, Any] = resource.get("status") or {}
     cordons: Cordons[Key] = Cordons(lambda _: None)
@@ -101,7 +106,7 @@ async def _plan(cluster: Cluster, reports: StatusReports, manifest: Object, sett
                 changed.append(apply)
         except ClusterError as error:
             refused.append(f"refused {apply.key[0].kind}/{apply.key[1]}: {error}\n")
-    return render(Plan(**{**vars(plan), "applies": tuple(changed)})) + "".join(refused)
+    return render(Plan(**{**vars(plan), "applies": tuple(changed)})), refused
 
 
 async def _stored(cluster: Cluster, manifest: Object) -> Object:

@@ -162,7 +162,7 @@ def test_preview_shows_what_is_refused_and_the_rest(
     cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.refused["apply-dry", DEPLOYMENT] = refusal(500, 'unknown field "nmae"')
-    preview([str(manifest(tmp_path, document())), *IMAGES])
+    assert preview([str(manifest(tmp_path, document())), *IMAGES]) == ExitCode.USER_ERROR
     out = capsys.readouterr().out
     assert 'refused Deployment/demo-frontend: unknown field "nmae"' in out
     assert "create StatefulSet/demo-engine" in out
