@@ -9,6 +9,7 @@ import pytest
 from e2e.kind.apiserver import ApiServer, apiserver
 from e2e.operator.world import CONTROLLERS, NAMESPACE, World, install
 from kvasir_operator.cluster.client import Cluster
+from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
 
 
 @pytest.fixture(scope="session")
@@ -28,4 +29,8 @@ async def world(server: ApiServer) -> AsyncIterator[World]:
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
     await cluster.create(NAMESPACE, "", body)
     yield World(cluster, name, server.kubeconfig)
+    # An operator of a later test may watch all namespaces: it must not find the services of this one.
+    for service in await cluster.list(INFERENCE_SERVICE, name):
+        await cluster.merge(INFERENCE_SERVICE, service, {"metadata": {"finalizers": None}})
+        await cluster.delete(INFERENCE_SERVICE, service)
     await cluster.close()
