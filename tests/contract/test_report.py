@@ -23,6 +23,7 @@ FULL = StatusReport(
     live_requests=2,
     incarnation="engine-3-abc",
     rank=3,
+    links=2,
     startup_seconds={"Starting": 1.5},
     step=RunningStep(7, "execute", 2.5, "1 row"),
 )

@@ -81,6 +81,12 @@ def test_one_rank_is_replaced_once_its_surge_rank_serves(
     assert rolled(*ranks, desired=1, replicas=replicas) == expected
 
 
+def test_a_rank_counts_once_every_frontend_has_accepted_it() -> None:
+    """Its probe passes as soon as it is loaded: requests would find no engine if the other one left then."""
+    assert rolled("old ready", "ready unlinked", desired=1, replicas=2) == (2, [], "")
+    assert rolled("ready unlinked", "ready", desired=1, replicas=2) == (2, [], "")
+
+
 def test_a_broken_template_never_takes_the_old_rank() -> None:
     for failure in ("crashing", "no-image", "unready", "starting"):
         assert rolled("old ready", failure, desired=1, replicas=2, waited=10_000) == (2, [], "")

@@ -109,10 +109,12 @@ def test_the_status_tells_phase_and_progress(ops, status):
     status.enter(Phase.LOADING)
     status.advance(Progress(3, 10))
     status.live_requests = 2
+    status.links = lambda: 4
     assert report(ops) == StatusReport(
         phase=Phase.LOADING,
         progress=contract.Progress(3, 10),
         live_requests=2,
+        links=4,
         incarnation="engine-3-abc",
         rank=3,
     )

@@ -90,6 +90,7 @@ async def test_an_engine_with_a_foreign_key_is_refused_and_both_sides_say_why(f,
         await logged(caplog, "LinkRefused", "the frontend does not admit the engine's key")
         assert stranger.problem.refused
         assert e.problem is None
+        assert (stranger.accepted, e.accepted) == (0, 1)
         assert list(f.link.engines) == [e.incarnation]
         await asyncio.gather(f.ask(e.incarnation), serve_one(e))
 

@@ -37,6 +37,7 @@ async def test_every_frontend_has_every_engine_and_gets_its_own_answers(transpor
             for f in (f1, f2):
                 await f.ready(e1.incarnation, e2.incarnation)
                 assert f.link.engines[e1.incarnation].ready == READY
+            assert (e1.accepted, e2.accepted) == (2, 2)
             for f in (f1, f2):
                 for e in (e1, e2):
                     name = f"{f.link.incarnation} to {e.incarnation}"
