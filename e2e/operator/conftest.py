@@ -1,6 +1,8 @@
 """One API server for all of these tests, with the controllers that make pods; and a namespace for each test."""
 
 import asyncio
+import concurrent.futures
+import contextlib
 import uuid
 from collections.abc import AsyncIterator, Iterator
 
@@ -14,23 +16,45 @@ from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ApiServer]:
+    with server_with_controllers() as server:
+        yield server
+
+
+@pytest.fixture
+async def world(server: ApiServer) -> AsyncIterator[World]:
+    async with new_world(server) as world:
+        yield world
+        # An operator of a later test may watch all namespaces: it must not find the services of this one.
+        for service in await world.cluster.list(INFERENCE_SERVICE, world.namespace):
+            await world.cluster.merge(INFERENCE_SERVICE, service, {"metadata": {"finalizers": None}})
+            await world.cluster.delete(INFERENCE_SERVICE, service)
+
+
+@pytest.fixture
+async def lone_world() -> AsyncIterator[tuple[World, ApiServer]]:
+    """A namespace on an API server of the test's own: for an operator that watches all namespaces."""
+    with server_with_controllers() as server:
+        async with new_world(server) as world:
+            yield world, server
+
+
+@contextlib.contextmanager
+def server_with_controllers() -> Iterator[ApiServer]:
     with apiserver() as server:
-        asyncio.run(install(server))
+        # In a thread: the caller may have a running event loop.
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, install(server)).result()
         # After the CRD: the garbage collector would find it half a minute later.
         with server.controller_manager(*CONTROLLERS):
             yield server
 
 
-@pytest.fixture
-async def world(server: ApiServer) -> AsyncIterator[World]:
+@contextlib.asynccontextmanager
+async def new_world(server: ApiServer) -> AsyncIterator[World]:
     cluster = await Cluster.connect(str(server.kubeconfig))
     name = f"test-{uuid.uuid4().hex[:8]}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
     await cluster.create(NAMESPACE, "", body)
     yield World(cluster, name, server.kubeconfig)
-    # An operator of a later test may watch all namespaces: it must not find the services of this one.
-    for service in await cluster.list(INFERENCE_SERVICE, name):
-        await cluster.merge(INFERENCE_SERVICE, service, {"metadata": {"finalizers": None}})
-        await cluster.delete(INFERENCE_SERVICE, service)
     await cluster.close()

@@ -21,8 +21,11 @@ A_WHILE: Final = 300.0
 """Seconds after which an operator has asked again whether a Secret exists."""
 
 
-async def test_the_rights_of_the_manifests_read_no_secret(world: World, server: ApiServer, tmp_path: Path) -> None:
+async def test_the_rights_of_the_manifests_read_no_secret(
+    lone_world: tuple[World, ApiServer], tmp_path: Path
+) -> None:
     """Made, rolled and ready, with the operator's own account, which never asks for the content of a Secret."""
+    world, server = lone_world
     async with rights_of_the_manifests(world) as account:
         kubeconfig = server.kubeconfig_of(world.namespace, account)
         options = ("--namespaces", "", "--lease-namespace", world.namespace)

@@ -4,6 +4,7 @@ The line is written twice: to the termination message, a file that Kubernetes co
 the last line of the log. So the operator and `kvasir up` read a value, and never search prose for a cause.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -66,8 +67,10 @@ def report_failure(failure: Failure, environment: Mapping[str, str] = os.environ
         try:
             Path(path).write_text(line + "\n", encoding="utf-8")
         except OSError as error:
-            print(f"the termination message {path} cannot be written: {error.strerror}", file=sys.stderr)
-    print(line, file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):
+                print(f"the termination message {path} cannot be written: {error.strerror}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # a full disk must not change how the process ends
+        print(line, file=sys.stderr, flush=True)
 
 
 def find_failure(text: str) -> Failure | None:

@@ -6,6 +6,7 @@ frontends, which are run by a cluster, report every error by a failure as well (
 """
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import os
@@ -90,15 +91,17 @@ def _run_process(name: str, argv: list[str]) -> int:
 
 def _end_early(*_: object) -> None:
     """End a process that has not begun to serve and has no handler of its own yet."""
-    os.write(sys.stderr.fileno(), b"stopped before it was ready\n")
+    with contextlib.suppress(OSError):
+        os.write(sys.stderr.fileno(), b"stopped before it was ready\n")
     os._exit(ExitCode.OK)
 
 
 def _end_by(name: str, error: Exception, failure: Failure) -> int:
-    if failure.reason is Reason.CRASH_LOOPING:
-        traceback.print_exception(error)
-    else:
-        print(f"kvasir {name}: {failure.message}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        if failure.reason is Reason.CRASH_LOOPING:
+            traceback.print_exception(error)
+        else:
+            print(f"kvasir {name}: {failure.message}", file=sys.stderr)
     return end(failure)
 
 

@@ -40,7 +40,7 @@ def refuse_unmanaged_variables(environ: Mapping[str, str] = os.environ) -> None:
     if others := sorted(name for name in environ if name.startswith(PREFIX) and name not in allowed):
         raise ConfigError(
             f"{', '.join(others)}: in a pod, options are set by fields of the InferenceService and by extraArgs; "
-            "take KVASIR_ variables out of the Secret or ConfigMap that envFrom names"
+            "take KVASIR_ variables out of the image, or of the Secret or ConfigMap that envFrom names"
         )
 
 

@@ -108,7 +108,10 @@ class EngineProcess:
         except Exception as error:
             log_failure(log, error, f"the engine failed in phase {self._status.phase}")
             failure = failure_of(error)
-            self._end(Dead(failure.message))
+            try:
+                self._end(Dead(failure.message))
+            except Exception:
+                log.exception("the engine could not end in order")  # the first failure is the cause
             return failure
         self._end(Goodbye())
         return None

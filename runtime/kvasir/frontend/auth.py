@@ -92,6 +92,10 @@ class ApiKeys:
         for path in files:
             try:
                 keys.append(_key_in(path))
+            except FileNotFoundError:
+                raise  # an update is going on: the next look finds it complete
+            except OSError as error:
+                faults.append(f"{path} cannot be read: {error.strerror}")
             except ValueError as error:
                 faults.append(f"{path} {error}")
         self._take(stamp, keys, faults)

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import logging
 import math
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ SETTLE_SECONDS = 0.3
 """How long idle connections stay open after the listener: a request that is on its way is still answered."""
 FAREWELL_TIMEOUT = 1.0
 """Seconds for the errors of interrupted requests to reach their clients."""
+MAX_OPEN_FILES = 65536
 KEEP_ALIVE = 75
 """Seconds an idle connection stays open: more than the usual 60 of load balancers, who must close first."""
 
@@ -50,12 +52,21 @@ KEEP_ALIVE = 75
 def run_frontend(config: FrontendConfig) -> int:
     """Serve until SIGTERM or SIGINT; report the failure if there was one, and return the exit code."""
     setup_logging("frontend", config.process.log_level, config.process.log_format)
+    _allow_connections()
     try:
         _run(config)
     except Exception as error:
         log_failure(log, error, "the frontend failed")
         return end(failure_of(error))
     return end(None)
+
+
+def _allow_connections() -> None:
+    """Raise the soft limit of open files, often 1,024, to the hard one: every client holds one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _run(config: FrontendConfig) -> None:

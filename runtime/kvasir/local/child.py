@@ -87,7 +87,7 @@ class Child:
             start = min(max(self._log_start, end - size), end)
             log.seek(start)
             text = log.read(end - start).decode(errors="replace")
-        return [line.rstrip() for line in text.splitlines() if line.strip()]
+        return [line.rstrip() for line in text.split("\n") if line.strip()]
 
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):  # gone already

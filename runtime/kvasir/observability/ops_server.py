@@ -12,6 +12,7 @@ and each request gets a short-lived thread.
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
@@ -29,6 +30,8 @@ from kvasir_contract.report import StatusReport
 log = logging.getLogger(__name__)
 
 BACKLOG: Final = 16
+RETRY_SECONDS: Final = 0.05
+"""Pause after a connection that could not be accepted."""
 
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
@@ -70,8 +73,8 @@ class OpsServer:
 
     def close(self) -> None:
         self._closing = True
-        try:  # a connection wakes the thread: it sleeps in accept(), without a polling interval
-            socket.create_connection(self._server.socket.getsockname()[:2], timeout=1).close()
+        try:  # wakes the thread: it sleeps until a connection comes, without a polling interval
+            self._server.socket.shutdown(socket.SHUT_RDWR)
         except OSError as error:
             log.debug("could not wake the ops thread: %s", error)
         self._thread.join(timeout=1)
@@ -113,6 +116,13 @@ class _Server(ThreadingHTTPServer):
         super().__init__(listener.getsockname()[:2], partial(_Handler, pages), bind_and_activate=False)
         self.socket.close()
         self.socket = listener
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(RETRY_SECONDS)  # without a free file descriptor the listener stays readable: do not spin
+            raise
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("ops request from %s failed", client_address, exc_info=True)

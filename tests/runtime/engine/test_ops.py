@@ -1,5 +1,6 @@
 import http.client
 import socket
+import socketserver
 import threading
 import time
 from functools import partial
@@ -13,6 +14,7 @@ from kvasir.engine.connection import LinkProblem
 from kvasir.engine.metrics import EngineCollector
 from kvasir.engine.status import LINK_PATIENCE, STARTUP_LIMIT, EngineStatus
 from kvasir.engine.step_trace import StepPhase
+from kvasir.observability import ops_server
 from kvasir.observability.ops_server import OpsServer
 from kvasir.protocol import Progress
 from kvasir.worker.step import ScheduledRow, StepInput
@@ -97,6 +99,21 @@ def test_a_stuck_step_fails_both_probes_and_an_idle_engine_neither(ops, status, 
 def test_a_dead_engine_is_not_alive(ops, status):
     status.enter(Phase.FAILED, "device lost")
     assert get(ops, "/health/live") == (503, "the engine failed: device lost\n")
+
+
+def test_a_port_without_free_descriptors_does_not_spin(ops, monkeypatch):
+    pauses = []
+    failures = iter([OSError(24, "Too many open files")] * 3)
+
+    def accept(server):
+        for failure in failures:
+            raise failure
+        return socketserver.TCPServer.get_request(server)
+
+    monkeypatch.setattr(ops_server.ThreadingHTTPServer, "get_request", accept)
+    monkeypatch.setattr(ops_server.time, "sleep", pauses.append)
+    assert get(ops, "/health/live")[0] in (200, 503)
+    assert pauses == [ops_server.RETRY_SECONDS] * 3
 
 
 def report(ops: OpsServer) -> StatusReport:

@@ -91,6 +91,25 @@ def test_known_keys_stay_while_the_directory_cannot_be_read(
     assert keys.problem is None
 
 
+def test_a_revoked_key_is_refused_although_another_file_is_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: Path) -> str:
+        if path.name == "locked":
+            raise PermissionError(13, "Permission denied")
+        return path.read_text()
+
+    monkeypatch.setattr(auth, "CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(auth, "_key_in", read)
+    (tmp_path / "kept").write_text("one")
+    (tmp_path / "revoked").write_text("two")
+    keys = ApiKeys(ServerConfig(api_key_dir=str(tmp_path)))
+    (tmp_path / "revoked").unlink()
+    (tmp_path / "locked").write_text("three")
+    assert not keys.accept(b"two")
+    assert keys.accept(b"one")
+
+
 SPOILT = {
     "empty": (b"", "is empty"),
     "blank": (b" \n\t\n", "is empty"),
