@@ -8,7 +8,7 @@ CPU    := runtime/kvasir/kernels/cpu
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test e2e images lint format cluster cluster-down kind-node clean
+.PHONY: help up test e2e e2e-operator e2e-load images lint format cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -19,8 +19,17 @@ up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, unt
 test: lint  ## lint, types, layering and all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-e2e: $(VENV)/.dev  ## the end-to-end tests, in a Kubernetes that is made for them (or in that of KUBECONFIG, if KVASIR_E2E_INSTALL=yes)
-	@$(BIN)/python -m pytest e2e $(PYTEST_ARGS)
+# Three targets, so that each is done while one waits for it. All but the second need a Kubernetes, which is made for
+# them (or is that of KUBECONFIG, if KVASIR_E2E_INSTALL=yes).
+LOAD := e2e/test_changes_under_load.py
+e2e: $(VENV)/.dev  ## the end-to-end tests on a Kubernetes of three nodes
+	@$(BIN)/python -m pytest e2e --ignore=e2e/operator --ignore=$(LOAD) $(PYTEST_ARGS)
+
+e2e-operator: $(VENV)/.dev  ## the operator against a real API server, without nodes
+	@$(BIN)/python -m pytest e2e/operator $(PYTEST_ARGS)
+
+e2e-load: $(VENV)/.dev  ## every change, scale and drain on that Kubernetes while requests come in
+	@$(BIN)/python -m pytest $(LOAD) $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
