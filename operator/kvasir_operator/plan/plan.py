@@ -97,7 +97,7 @@ def make_plan(
             *(() if _changes_template(STATEFUL_SET, found.applies) else engines.deletions),
             *(() if _changes_template(DEPLOYMENT, found.applies) else frontends.deletions),
         ),
-        again=_again(observed, status, problems, now),
+        again=_again(observed, status, problems, now, rolling=engines.under_way != ""),
         upgrade_available=desired.upgrade != "",
     )
 
@@ -207,8 +207,10 @@ def _is_moving(observed: Observed) -> bool:
     return any(member.state.phase in _MOVING for member in (*observed.engines, *observed.frontends))
 
 
-def _again(observed: Observed, status: Status, problems: tuple[Problem, ...], now: datetime) -> float | None:
-    """Seconds until things may have changed without an event."""
+def _again(
+    observed: Observed, status: Status, problems: tuple[Problem, ...], now: datetime, *, rolling: bool
+) -> float | None:
+    """Seconds until things may have changed without an event. `rolling`: engines are being replaced."""
     if observed.namespace_terminating:
         return None
     members = (*observed.engines, *observed.frontends)
@@ -218,7 +220,7 @@ def _again(observed: Observed, status: Status, problems: tuple[Problem, ...], no
         for member in members
         if member.state.phase in _MOVING
         or member.state.reason in (Reason.LINK_REFUSED, Reason.NODE_LOST)
-        or (member.pod.component == "engine" and member.serves and not member.is_settled)
+        or (rolling and member.pod.component == "engine" and member.serves and not member.is_settled)
     ]
     moving += [
         (now - datetime.fromisoformat(rank["since"])).total_seconds()
