@@ -132,7 +132,7 @@ async def test_ranks_roll_one_at_a_time_and_a_killed_operator_goes_on(world: Wor
         await operator.kill()
     async with world.operator("--lease-duration", "3s") as operator:
         await operator.says("leading")
-        await operator.says("RollingOut")
+        await world.eventually(lambda: is_rolling(world))  # perhaps as the first operator wrote it
         assert len(await old_ones(world, old)) == 2
         await world.set_pod(first, ready("engine"))
         for left in (1, 0):
@@ -141,6 +141,10 @@ async def test_ranks_roll_one_at_a_time_and_a_killed_operator_goes_on(world: Wor
             await world.set_pod(pod, ready("engine"))
     arguments = (await world.pods("engine"))[0]["spec"]["containers"][0]["args"]
     assert arguments[arguments.index("--max-model-len") + 1] == "128"
+
+
+async def is_rolling(world: World) -> bool:
+    return bool((await world.condition("Progressing")).get("reason") == "RollingOut")
 
 
 async def test_pods_that_never_got_ready_are_replaced_at_once(world: World) -> None:
