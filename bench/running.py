@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from kvasir.benchmark.memory import memory_of_tree
+from kvasir.benchmark.process_memory import memory_of_tree
 
 START_LIMIT = 300.0
 """Seconds until a server answers, at most."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from kvasir.local.schema import Schema
+from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import Kind, kind_of
@@ -34,7 +34,7 @@ LATER: Final = datetime(2026, 11, 21, 12, 5, 0, tzinfo=UTC)
 RELEASE: Final = Release(frontend_image="frontend:1", engine_image="engine:1", version="1.0")
 NEWER: Final = Release(frontend_image="frontend:2", engine_image="engine:2", version="2.0")
 SECRET_NAME: Final = "demo-link-abc"
-SCHEMA: Final = Schema.of_crd()
+SCHEMA: Final = CRDSchema.of_crd()
 
 
 def service(ranks: int = 2, frontends: int = 1, **spec: Any) -> InferenceService:

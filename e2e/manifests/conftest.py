@@ -13,7 +13,7 @@ import yaml
 from e2e.installed import wait_for_definition
 from e2e.kind import binaries
 from e2e.kind.apiserver import ApiServer, apiserver
-from kvasir.local.schema import Schema
+from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
 from kvasir_operator.resources.children import children
 from kvasir_operator.resources.release import Release
@@ -89,7 +89,7 @@ def in_namespace(directory: Path, overlay: str, namespace: str) -> Path:
 def made_of(service: Object) -> list[Object]:
     """What the operator makes of it."""
     metadata = {"namespace": "default", "uid": "0f0e0d0c-0000-4000-8000-000000000001", **service["metadata"]}
-    completed, problems = Schema.of_crd().complete({**service, "metadata": metadata})
+    completed, problems = CRDSchema.of_crd().complete({**service, "metadata": metadata})
     assert not problems
     parsed = parse_service(completed)
     release = Release("kvasir-frontend:1.0", "kvasir-engine:1.0", version="1.0", operator_namespace="kvasir-system")

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kvasir.link import keys as runtime_keys
-from kvasir.local.schema import Schema
+from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir_operator.cluster.kinds import CHILDREN, kind_of
 from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
 from kvasir_operator.resources.children import children, children_selector
@@ -28,7 +28,7 @@ RELEASE = Release(
     operator_namespace="kvasir-system",
 )
 LINK_SECRET = "demo-link-b2c4d6f789"
-SCHEMA = Schema.of_crd()
+SCHEMA = CRDSchema.of_crd()
 UID = "5e7f4e2c-0000-0000-0000-000000000000"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvasir.local.schema import Schema
+from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir_operator.resources.engine import engine_stateful_set
 from kvasir_operator.resources.frontend import frontend_deployment
 from kvasir_operator.resources.names import INPUTS_ANNOTATION, RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
@@ -14,7 +14,7 @@ from kvasir_operator.resources.pinning import inputs, pin
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService, parse_service
 
-SCHEMA = Schema.of_crd()
+SCHEMA = CRDSchema.of_crd()
 OLD = Release(frontend_image="frontend:1", engine_image="engine:1", version="1.0.0")
 NEW = Release(frontend_image="frontend:2", engine_image="engine:2", version="2.0.0")
 SECRET = "demo-link-x"

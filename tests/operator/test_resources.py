@@ -14,7 +14,7 @@ import yaml
 
 from kvasir.cli import engine as engine_command
 from kvasir.cli import frontend as frontend_command
-from kvasir.local.schema import Schema
+from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir_operator.resources.engine import engine_stateful_set
 from kvasir_operator.resources.frontend import frontend_deployment
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, TEMPLATE_ANNOTATION
@@ -34,7 +34,7 @@ RENDER: dict[str, Render] = {"engine": engine_stateful_set, "frontend": frontend
 
 def load(path: Path, **changes: Any) -> InferenceService:
     manifest = next(yaml.safe_load_all(path.read_text()))
-    completed, problems = Schema.of_crd().complete({**manifest, **changes})
+    completed, problems = CRDSchema.of_crd().complete({**manifest, **changes})
     assert not problems
     return parse_service(completed)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kvasir.local.schema import Schema
+from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir_operator.spec import InvalidSpec, parse_service
 
 DEMO = Path(__file__).parents[2] / "manifests" / "examples" / "demo.yaml"
@@ -28,7 +28,7 @@ DEMO = Path(__file__).parents[2] / "manifests" / "examples" / "demo.yaml"
     ],
 )
 def test_a_value_that_means_nothing_is_an_invalid_spec(field: str, value: Any, words: str) -> None:
-    completed, problems = Schema.of_crd().complete(yaml.safe_load(DEMO.read_text()))
+    completed, problems = CRDSchema.of_crd().complete(yaml.safe_load(DEMO.read_text()))
     assert not problems
     parse_service(completed)
     broken = copy.deepcopy(completed)
@@ -57,7 +57,7 @@ def test_a_value_that_means_nothing_is_an_invalid_spec(field: str, value: Any, w
 def test_quantities_are_rendered_as_strings(given: Any, rendered: str) -> None:
     manifest = yaml.safe_load(DEMO.read_text())
     manifest["spec"]["frontend"] = {"pod": {"resources": {"limits": {"cpu": given}}}}
-    completed, problems = Schema.of_crd().complete(manifest)
+    completed, problems = CRDSchema.of_crd().complete(manifest)
     assert not problems
     assert parse_service(completed).frontend.pod.resources == {"limits": {"cpu": rendered}}
 
@@ -66,7 +66,7 @@ def test_quantities_are_rendered_as_strings(given: Any, rendered: str) -> None:
 def test_the_resource_that_engines_take_is_not_set_twice(kind: str) -> None:
     engine = {"pod": {"resources": {kind: {"nvidia.com/gpu": 2}}}}
     given = {"metadata": {"name": "demo"}, "spec": {"model": {"source": "demo://"}, "engine": engine}}
-    completed, problems = Schema.of_crd().complete(given)
+    completed, problems = CRDSchema.of_crd().complete(given)
     assert not problems
     with pytest.raises(InvalidSpec, match=rf"spec.engine.pod.resources.{kind}: remove nvidia.com/gpu"):
         parse_service(completed)

@@ -11,13 +11,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.engine.core import EngineCore
-from kvasir.engine.request_blocks import RequestBlocks
-from kvasir.engine.scheduler import Scheduler
+from kvasir.engine.kv.request_blocks import RequestBlocks
+from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.executor.in_process import InProcessExecutor
-from kvasir.hub.model import ModelInfo, load_model_info
+from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch
+from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
-from kvasir.protocol import AddRequest
 from runtime.models.tiny import gpt2, llama, save
 from runtime.worker.driver import engine_settings
 

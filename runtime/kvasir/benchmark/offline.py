@@ -5,14 +5,14 @@ import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kvasir.benchmark.engine import LocalEngine, Run, start_engine
-from kvasir.benchmark.report import Figures, percentiles, time_lines
+from kvasir.benchmark.figures import Figures, percentiles, time_lines
+from kvasir.benchmark.local_engine import LocalEngine, Run, start_engine
 from kvasir.benchmark.workload import OfflineWorkload, lengths
 from kvasir.config.options import CommandFailed, ConfigError
 from kvasir.config.settings import EngineConfig
+from kvasir.link.protocol import AddRequest
 from kvasir.observability.progress import progress_bar
 from kvasir.params import SamplingParams
-from kvasir.protocol import AddRequest
 
 
 @dataclass(frozen=True)

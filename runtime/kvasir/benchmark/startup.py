@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import httpx
 
-from kvasir.benchmark.memory import memory_of_tree
-from kvasir.benchmark.report import Figures
+from kvasir.benchmark.figures import Figures
+from kvasir.benchmark.process_memory import memory_of_tree
 from kvasir.config.options import CommandFailed
 from kvasir.observability.progress import progress_bar
 from kvasir_contract.endpoints import LIVE_PATH, STATUS_PATH

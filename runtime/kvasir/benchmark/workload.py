@@ -116,7 +116,7 @@ class OfflineWorkload:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RequestPlan:
     """One request to send."""
 
     path: str
@@ -125,7 +125,7 @@ class Plan:
     """Chunks after which the client closes the connection."""
 
 
-def plans(workload: Workload, model: str) -> list[Plan]:
+def plans(workload: Workload, model: str) -> list[RequestPlan]:
     """Raises ConfigError for a file of prompts that cannot be used."""
     rng = random.Random(workload.seed)
     prompts = _from_file(workload) if workload.prompts else _random(workload, rng)
@@ -138,7 +138,7 @@ def plans(workload: Workload, model: str) -> list[Plan]:
             body["ignore_eos"] = True
         hang_up = rng.random() < workload.disconnect
         path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
-        result.append(Plan(path, body, rng.randint(1, 8) if hang_up else None))
+        result.append(RequestPlan(path, body, rng.randint(1, 8) if hang_up else None))
     return result
 
 

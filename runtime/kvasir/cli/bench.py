@@ -6,15 +6,15 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING
 
-from kvasir.benchmark.report import Figures, check_json, load_figures, load_lines, write_json
+from kvasir.benchmark.figures import Figures, check_json, load_figures, load_lines, write_json
 from kvasir.benchmark.workload import OfflineWorkload, Pace, Workload
 from kvasir.cli import serve as serve_command
-from kvasir.cli.client import URL_HELP, add_api_key, base_url, check_text, default_url
+from kvasir.cli.api_client import URL_HELP, add_api_key, base_url, check_text, default_url
 from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.options import OptionParser, add_options, argument_type, from_args, parse_int
 from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
 from kvasir.config.variables import unknown_variables
-from kvasir.local.model import check_model
+from kvasir.local.check_model import check_model
 from kvasir.observability.progress import progress_bar
 from kvasir_contract.logs import setup_logging
 from kvasir_contract.units import parse_duration
@@ -72,7 +72,7 @@ def _add_serve(commands: "Commands") -> None:
 def _serve(args: argparse.Namespace) -> int:
     import uvloop
 
-    from kvasir.benchmark.load import measure
+    from kvasir.benchmark.load_generator import measure
 
     check_text(args)
     workload, pace = from_args(Workload, args, environ={}), from_args(Pace, args, environ={})

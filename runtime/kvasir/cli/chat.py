@@ -4,9 +4,9 @@ import argparse
 import sys
 from typing import Any
 
-from kvasir.cli.client import (
+from kvasir.cli.api_client import (
     URL_HELP,
-    Server,
+    ApiServer,
     add_request_options,
     add_server_options,
     base_url,
@@ -38,7 +38,7 @@ def parser() -> OptionParser:
 
 def run(args: argparse.Namespace) -> int:
     check_text(args)
-    with Server(base_url(args.url), args.api_key) as server:
+    with ApiServer(base_url(args.url), args.api_key) as server:
         chat = Chat(server, args.model or server.first_model(), args.system, request_fields(args))
         if args.message is not None or not sys.stdin.isatty():
             chat.ask(args.message if args.message is not None else read_input())
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 class Chat:
     """One conversation: its messages so far, and how to ask for the next one."""
 
-    def __init__(self, server: Server, model: str, system: str | None, fields: dict[str, Any]) -> None:
+    def __init__(self, server: ApiServer, model: str, system: str | None, fields: dict[str, Any]) -> None:
         self._server = server
         self._fields = fields
         self._system: list[Message] = [{"role": "system", "content": system}] if system else []

@@ -5,9 +5,9 @@ import json
 import sys
 from typing import Any
 
-from kvasir.cli.client import (
+from kvasir.cli.api_client import (
     DEFAULT_URL,
-    Server,
+    ApiServer,
     add_request_options,
     add_server_options,
     base_url,
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     is_url = looks_like_url(args.target)
     if not is_url and args.model:
         raise ConfigError(f"{args.target} and --model {args.model}: give one model, or a URL and --model")
-    with Server(base_url(args.target if is_url else default_url()), args.api_key) as server:
+    with ApiServer(base_url(args.target if is_url else default_url()), args.api_key) as server:
         model = (args.model or server.first_model()) if is_url else args.target
         body: dict[str, Any] = {"model": model, "prompt": prompt, **request_fields(args)}
         if args.n > 1:
@@ -75,7 +75,7 @@ def _prompt(given: str | None) -> str:
     return prompt
 
 
-def _print_stream(server: Server, body: dict[str, Any], count: int) -> None:
+def _print_stream(server: ApiServer, body: dict[str, Any], count: int) -> None:
     """The first continuation as it comes, further ones after it, each below a line of dashes."""
     texts = [""] * count
     try:

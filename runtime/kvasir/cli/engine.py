@@ -69,6 +69,6 @@ def run(args: argparse.Namespace) -> int:
     setup_logging(f"engine-{config.parallel.data_parallel_rank}", process.log_level, process.log_format)
     for text in unknown_variables():
         logging.getLogger(__name__).warning(text)
-    from kvasir.engine.process import run_engine
+    from kvasir.engine.engine_process import run_engine
 
     return run_engine(config)

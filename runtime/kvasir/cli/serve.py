@@ -19,12 +19,12 @@ from kvasir.config.settings import (
     TraceConfig,
 )
 from kvasir.config.variables import unknown_variables
+from kvasir.local.check_model import check_model
 from kvasir.local.gpus import take_gpus, visible_gpus
-from kvasir.local.model import check_model
 from kvasir.local.place import Place, open_place
-from kvasir.local.process import ProcessSpec
+from kvasir.local.process_specs import engine_spec, frontend_spec, grace_of, inherited_environment
 from kvasir.local.run import LocalService, run_services
-from kvasir.local.specs import engine_spec, frontend_spec, grace_of, inherited_environment
+from kvasir.local.supervision.process_spec import ProcessSpec
 
 _LINK_SET_HERE = ("link", "link_keys", "service_uid")
 _SERVER_SET_HERE = ("fd",)
@@ -40,7 +40,7 @@ class ServeConfig:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServeSettings:
     """Everything `kvasir serve` was given."""
 
     serve: ServeConfig
@@ -108,9 +108,9 @@ def run(args: argparse.Namespace) -> int:
         place.close()
 
 
-def settings_of(args: argparse.Namespace) -> Settings:
+def settings_of(args: argparse.Namespace) -> ServeSettings:
     """Raises ConfigError for a contradiction."""
-    return Settings(
+    return ServeSettings(
         serve=from_args(ServeConfig, args),
         model=from_args(ModelConfig, args, source=args.model),
         server=from_args(ServerConfig, args, fd=None),
@@ -123,7 +123,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
     )
 
 
-def argv_of(settings: Settings) -> list[str]:
+def argv_of(settings: ServeSettings) -> list[str]:
     """The arguments of `kvasir` that give these settings; API keys are left to the environment."""
     server = replace(settings.server, api_key=())
     configs = (
@@ -133,12 +133,12 @@ def argv_of(settings: Settings) -> list[str]:
     return ["serve", settings.model.source, *_options(configs)]
 
 
-def environment_of(settings: Settings) -> dict[str, str]:
+def environment_of(settings: ServeSettings) -> dict[str, str]:
     """The environment to `argv_of`: without options of Kvasir but its keys."""
     return inherited_environment() | _key_environment(settings.server.api_key)
 
 
-def processes_of(settings: Settings, place: Place) -> list[ProcessSpec]:
+def processes_of(settings: ServeSettings, place: Place) -> list[ProcessSpec]:
     shared = [settings.model, settings.link, settings.process]
     server = replace(settings.server, api_key=())
     frontend_args = ["frontend", settings.model.source, *_options([*shared, server])]
@@ -165,7 +165,7 @@ def _key_environment(keys: Sequence[str]) -> dict[str, str]:
     return {"KVASIR_API_KEY": ",".join(keys)} if keys else {}
 
 
-def _gpus(settings: Settings) -> list[str]:
+def _gpus(settings: ServeSettings) -> list[str]:
     """A GPU for each engine; a single engine finds one itself."""
     engines, device = settings.serve.data_parallel_size, settings.device.device
     if device == "cpu" or (device == "auto" and not visible_gpus()):

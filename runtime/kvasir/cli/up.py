@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from kvasir.config.options import OptionParser, argument_type, parse_int
-from kvasir.local.manifest import read_manifest
+from kvasir.local.manifests.manifest import read_manifest
 from kvasir.local.prepare import LAST_PORT, prepare_services
 from kvasir.local.run import run_services
 from kvasir_contract.endpoints import ANY_HOST, HTTP_PORT

@@ -1,1 +1,7 @@
-"""Between HTTP and the engines: AsyncLLM (async_llm.py), its parts, and the frontend's end of the link."""
+"""AsyncLLM and its parts: from a request's text to tokens on an engine, and back. Runs on the event loop; no
+torch.
+
+Reading order: async_llm.py, journal.py (live requests), router.py (which engine), output_processor.py,
+collector.py, calls.py, request_errors.py, request_observer.py; then input/ (text to tokens) and text/ (tokens
+to text).
+"""

@@ -10,21 +10,21 @@ from collections.abc import AsyncGenerator, Mapping
 
 from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
 from kvasir.client.collector import Delta
-from kvasir.client.detokenizer import Detokenizer
-from kvasir.client.engine import Engine
-from kvasir.client.engine_link import FrontendLink
-from kvasir.client.errors import EngineUnavailable
-from kvasir.client.input_processor import InputProcessor, Prompted
+from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import Journal, LiveRequest
-from kvasir.client.observer import RequestObserver, Trace
 from kvasir.client.output_processor import OutputProcessor
+from kvasir.client.request_errors import EngineUnavailable
+from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.router import Router
-from kvasir.client.stop_strings import StopSearch
+from kvasir.client.text.detokenizer import Detokenizer
+from kvasir.client.text.stop_strings import StopSearch
 from kvasir.config.settings import FrontendConfig
 from kvasir.hub.chat_template import ChatTemplate
-from kvasir.hub.model import ModelInfo
+from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
-from kvasir.protocol import Abort, FinishReason, Outputs, Result
+from kvasir.link.frontend_end.frontend_link import FrontendLink
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.protocol import Abort, FinishReason, Outputs, Result
 
 __all__ = ["AsyncLLM", "Delta"]
 
@@ -119,7 +119,7 @@ class AsyncLLM:
         return len(self._journal)
 
     @property
-    def engines(self) -> Mapping[str, Engine]:
+    def engines(self) -> Mapping[str, RemoteEngine]:
         """Every engine on the link, by incarnation."""
         return self._link.engines
 
@@ -222,20 +222,20 @@ class AsyncLLM:
 
     # ------------------------------------------------------------------------------------------ LinkListener
 
-    def engine_changed(self, engine: Engine) -> None:
+    def engine_changed(self, engine: RemoteEngine) -> None:
         self._router.reported(engine)
         if engine.usable:
             self.ever_ready = True
 
-    def engine_outputs(self, engine: Engine, outputs: Outputs) -> None:
+    def engine_outputs(self, engine: RemoteEngine, outputs: Outputs) -> None:
         self._outputs.receive(engine.incarnation, outputs.outputs)
         if not engine.lost:  # by these very outputs: the router has forgotten it
             self._router.reported(engine)
 
-    def engine_answered(self, engine: Engine, result: Result) -> None:
+    def engine_answered(self, engine: RemoteEngine, result: Result) -> None:
         self._calls.answered(engine.incarnation, result)
 
-    def engine_lost(self, engine: Engine, reason: str) -> None:
+    def engine_lost(self, engine: RemoteEngine, reason: str) -> None:
         """Its requests end here; what it sent before it was lost still reaches their consumers."""
         self._outputs.flush(engine.incarnation)
         requests = self._journal.of_engine(engine.incarnation)

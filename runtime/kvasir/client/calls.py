@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kvasir.client.engine import Engine
-from kvasir.protocol import Call, Result
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.protocol import Call, Result
 
 CALL_TIMEOUT: Final = 10.0
 """Seconds for an engine to answer: it does so between two of its steps."""
@@ -35,10 +35,10 @@ class Calls:
         self._waiting: dict[tuple[str, int], asyncio.Future[str]] = {}
         """By incarnation and id: a future of the error, empty when it was done."""
 
-    async def call(self, engines: Iterable[Engine], method: str, seconds: float) -> list[CallOutcome]:
+    async def call(self, engines: Iterable[RemoteEngine], method: str, seconds: float) -> list[CallOutcome]:
         """Call all of these engines at once; one outcome each, in their order, after at most so many seconds."""
         loop = asyncio.get_running_loop()
-        called: list[tuple[Engine, int, asyncio.Future[str]]] = []
+        called: list[tuple[RemoteEngine, int, asyncio.Future[str]]] = []
         try:
             for engine in engines:
                 id, answer = next(self._ids), loop.create_future()

@@ -4,8 +4,8 @@ import asyncio
 
 import msgspec
 
-from kvasir.client.logprobs import joined
-from kvasir.protocol import FinishReason, Logprobs
+from kvasir.client.text.logprob_lists import joined
+from kvasir.link.protocol import FinishReason, Logprobs
 
 
 class Delta(msgspec.Struct):

@@ -8,13 +8,13 @@ import asyncio
 from dataclasses import dataclass, field
 
 from kvasir.client.collector import Collector
-from kvasir.client.detokenizer import TextStream
-from kvasir.client.errors import InvalidRequest, TooManyRequests
-from kvasir.client.observer import Trace
-from kvasir.client.stop_strings import StopSearch
+from kvasir.client.request_errors import InvalidRequest, TooManyRequests
+from kvasir.client.request_observer import Trace
+from kvasir.client.text.detokenizer import TextStream
+from kvasir.client.text.stop_strings import StopSearch
 from kvasir.hashing import chain_root, extend_chain
+from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
-from kvasir.protocol import AddRequest
 
 RETRY_AFTER = 1.0
 """Seconds a client is told to wait when the journal is full: a place is free as soon as any request ends."""

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kvasir.client.errors import RequestFailed
 from kvasir.client.journal import Journal, LiveRequest
-from kvasir.client.logprobs import first_of
-from kvasir.client.observer import RequestObserver, Trace
-from kvasir.client.stop_strings import StopSearch
-from kvasir.protocol import FinishReason, RequestOutput
+from kvasir.client.request_errors import RequestFailed
+from kvasir.client.request_observer import RequestObserver, Trace
+from kvasir.client.text.logprob_lists import first_of
+from kvasir.client.text.stop_strings import StopSearch
+from kvasir.link.protocol import FinishReason, RequestOutput
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ Least loaded is what this router goes by; routing by the engines' KV caches come
 
 from collections.abc import Callable, Iterable
 
-from kvasir.client.engine import Engine
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 
 class Router:
@@ -21,7 +21,7 @@ class Router:
         self._others: dict[str, int] = {}
         self._turn = 0
 
-    def reported(self, engine: Engine) -> None:
+    def reported(self, engine: RemoteEngine) -> None:
         """The engine sent its load; what it finished by then must be off `in_flight` already."""
         if engine.stats is not None:
             total = engine.stats.waiting + engine.stats.running
@@ -30,7 +30,7 @@ class Router:
     def forget(self, incarnation: str) -> None:
         self._others.pop(incarnation, None)
 
-    def pick(self, engines: Iterable[Engine]) -> Engine | None:
+    def pick(self, engines: Iterable[RemoteEngine]) -> RemoteEngine | None:
         """The least loaded usable engine, equals in turn; None when none is usable."""
         usable = [engine for engine in engines if engine.usable]
         if not usable:
@@ -39,5 +39,5 @@ class Router:
         first = self._turn % len(usable)
         return min(usable[first:] + usable[:first], key=self._load)
 
-    def _load(self, engine: Engine) -> int:
+    def _load(self, engine: RemoteEngine) -> int:
         return self._in_flight(engine.incarnation) + self._others.get(engine.incarnation, 0)

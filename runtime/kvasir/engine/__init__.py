@@ -1,5 +1,6 @@
-"""The engine: which requests compute what, step by step, over a paged KV cache.
+"""The engine: decides which requests compute what, step by step, over a paged KV cache.
 
-Reading order: process.py (from settings to a serving loop), loop.py (a step from messages to outputs), core.py,
-scheduler.py with request.py, gates.py and block_pool.py; link.py for the frontends, ops.py for probes and metrics.
+Reading order: engine_process.py (from settings to a serving loop), build.py, loop.py (one step, from messages
+to outputs), core.py; then the folders scheduling/ (who runs), kv/ (which blocks) and health/ (status, metrics,
+watchdog).
 """

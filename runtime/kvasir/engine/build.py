@@ -10,10 +10,10 @@ from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.core import EngineCore
-from kvasir.engine.request_blocks import RequestBlocks, longest_sequence
-from kvasir.engine.scheduler import Scheduler
-from kvasir.executor.base import Executor
-from kvasir.hub.model import ModelInfo
+from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
+from kvasir.engine.scheduling.scheduler import Scheduler
+from kvasir.executor.executor import Executor
+from kvasir.hub.model_info import ModelInfo
 
 log = logging.getLogger(__name__)
 

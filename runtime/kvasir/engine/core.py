@@ -5,12 +5,12 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 
-from kvasir.engine.request import EngineRequest
-from kvasir.engine.request_blocks import CacheInUse
-from kvasir.engine.scheduler import RequestRefused, Scheduler
-from kvasir.engine.step_trace import StepPhase, StepTrace
-from kvasir.executor.base import Executor
-from kvasir.protocol import AddRequest, Call, EngineStats, FinishReason, Outputs, RequestOutput, Result
+from kvasir.engine.health.step_trace import StepPhase, StepTrace
+from kvasir.engine.kv.request_blocks import CacheInUse
+from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.scheduling.scheduler import RequestRefused, Scheduler
+from kvasir.executor.executor import Executor
+from kvasir.link.protocol import AddRequest, Call, EngineStats, FinishReason, Outputs, RequestOutput, Result
 from kvasir.worker.step import StepInput, StepOutput
 
 log = logging.getLogger(__name__)

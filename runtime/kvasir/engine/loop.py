@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from kvasir.engine.core import EngineCore
-from kvasir.engine.link import DrainSettled, FrontendLost, Received
-from kvasir.engine.status import EngineStatus
-from kvasir.engine.step_trace import StepPhase
-from kvasir.protocol import Abort, AddRequest, Call, EngineStats, Outputs, RequestOutput, Result
+from kvasir.engine.health.engine_status import EngineStatus
+from kvasir.engine.health.step_trace import StepPhase
+from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
+from kvasir.link.protocol import Abort, AddRequest, Call, EngineStats, Outputs, RequestOutput, Result
 from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)

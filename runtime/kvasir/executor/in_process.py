@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.hub.model import ModelInfo
+from kvasir.hub.model_info import ModelInfo
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker import Worker
 

@@ -9,7 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from kvasir.client.errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
+from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
 from kvasir.frontend.middleware import Entrance, Gate
 from kvasir.frontend.request_log import record_of

@@ -3,8 +3,8 @@
 from typing import Any
 
 from kvasir.client.async_llm import Delta
-from kvasir.client.detokenizer import Detokenizer, TextStream
-from kvasir.client.input_processor import Prompted
+from kvasir.client.input.input_processor import Prompted
+from kvasir.client.text.detokenizer import Detokenizer, TextStream
 from kvasir.frontend.generation import Choice
 from kvasir.frontend.logprobs import CompletionLogprobs, TokenNames, concatenated, of_prompt
 from kvasir.frontend.types.completions import CompletionRequest

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kvasir.client.engine import Engine
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 _LABELS = ("model_name", "engine")
 
@@ -14,7 +14,7 @@ class EngineLoads(Collector):
     """Read when somebody scrapes. `live` tells how many requests this frontend is generating for."""
 
     def __init__(
-        self, model_name: str, engines: Callable[[], Mapping[str, Engine]], live: Callable[[], int]
+        self, model_name: str, engines: Callable[[], Mapping[str, RemoteEngine]], live: Callable[[], int]
     ) -> None:
         self._model_name = model_name
         self._engines = engines
@@ -37,7 +37,7 @@ class EngineLoads(Collector):
             step_age.add_metric(self._labels(engine), engine.step_age)
         return [live, usable, step_age, *self._loads(engines), self._cache_config(engines)]
 
-    def _loads(self, engines: Iterable[Engine]) -> list[Metric]:
+    def _loads(self, engines: Iterable[RemoteEngine]) -> list[Metric]:
         running = GaugeMetricFamily(
             "vllm:num_requests_running", "Requests that an engine computes.", labels=_LABELS
         )
@@ -57,7 +57,7 @@ class EngineLoads(Collector):
                 kv_use.add_metric(labels, engine.stats.kv_blocks_used / max(1, engine.ready.num_blocks))
         return [running, waiting, kv_use, preemptions]
 
-    def _cache_config(self, engines: Iterable[Engine]) -> Metric:
+    def _cache_config(self, engines: Iterable[RemoteEngine]) -> Metric:
         info = GaugeMetricFamily(
             "vllm:cache_config_info",
             "An engine's KV cache: tokens per block, and blocks.",
@@ -69,5 +69,5 @@ class EngineLoads(Collector):
                 info.add_metric((*self._labels(engine), *sizes), 1)
         return info
 
-    def _labels(self, engine: Engine) -> tuple[str, str]:
+    def _labels(self, engine: RemoteEngine) -> tuple[str, str]:
         return self._model_name, str(engine.rank)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import orjson
 from starlette.responses import Response
 
-from kvasir.client.errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
+from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvasir.client.async_llm import AsyncLLM, Delta
-from kvasir.client.input_processor import Prompted
-from kvasir.client.logprobs import joined, mean
-from kvasir.client.observer import Trace
-from kvasir.protocol import FinishReason, Logprobs
+from kvasir.client.input.input_processor import Prompted
+from kvasir.client.request_observer import Trace
+from kvasir.client.text.logprob_lists import joined, mean
+from kvasir.link.protocol import FinishReason, Logprobs
 
 Event = tuple[int, Delta]
 """Index of the choice, what is new of it."""

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from kvasir.client.detokenizer import Detokenizer, TextStream
-from kvasir.client.errors import InvalidRequest
-from kvasir.client.input_processor import Prompted
+from kvasir.client.input.input_processor import Prompted
+from kvasir.client.request_errors import InvalidRequest
+from kvasir.client.text.detokenizer import Detokenizer, TextStream
 from kvasir.frontend.types.generation import GenerationRequest
-from kvasir.protocol import Logprobs
+from kvasir.link.protocol import Logprobs
 
 LEAST: Final = -9999.0
 """For the logarithm of zero and for NaN, which JSON cannot say; OpenAI's value. It stands first wherever the larger

@@ -18,10 +18,10 @@ from prometheus_client import (
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from kvasir.client.engine import Engine
-from kvasir.client.observer import Trace
+from kvasir.client.request_observer import Trace
 from kvasir.frontend.engine_load import EngineLoads
-from kvasir.protocol import FinishReason
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.protocol import FinishReason
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -66,7 +66,7 @@ _COUNTERS = {
 
 
 class Metrics:
-    """Implements kvasir.client.observer.RequestObserver. Its registry belongs to the server, not to the process."""
+    """Implements RequestObserver. Its registry belongs to the server, not to the process."""
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
@@ -102,7 +102,7 @@ class Metrics:
         )
         self._ranks: dict[int, _Series] = {}
 
-    def report_engines(self, engines: Callable[[], Mapping[str, Engine]], live: Callable[[], int]) -> None:
+    def report_engines(self, engines: Callable[[], Mapping[str, RemoteEngine]], live: Callable[[], int]) -> None:
         """Add the engines' load and the number of live requests, read when the metrics are."""
         self._registry.register(EngineLoads(self._model_name, engines, live))
 

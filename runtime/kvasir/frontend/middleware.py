@@ -11,7 +11,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kvasir.client.errors import TooManyRequests
+from kvasir.client.request_errors import TooManyRequests
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error, internal_error
 from kvasir.frontend.request_log import RequestRecord
 from kvasir.frontend.service import Service

@@ -30,7 +30,7 @@ from kvasir.frontend.service import Service, served_names
 from kvasir.frontend.status import FrontendStatus
 from kvasir.hub import source
 from kvasir.hub.chat_template import ChatTemplate
-from kvasir.hub.model import load_model_info
+from kvasir.hub.model_info import load_model_info
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.listening import url_of
 from kvasir.observability.failures import end, failure_of, log_failure

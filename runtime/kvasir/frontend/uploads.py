@@ -6,7 +6,7 @@ sum is bounded too. A body that comes in one piece holds nothing while it waits 
 
 from typing import Final
 
-from kvasir.client.errors import TooManyRequests
+from kvasir.client.request_errors import TooManyRequests
 
 RETRY_AFTER: Final = 1.0
 """Seconds a client is told to wait: room is made as soon as any upload ends."""

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kvasir.hub.errors import HubError
+from kvasir.hub.hub_errors import HubError
 from kvasir.hub.reading import read_json_if_any
 from kvasir.hub.tokenizer_files import VOCABULARY_FILES, canonical_json, tokenizer_hash
 

@@ -20,7 +20,7 @@ from huggingface_hub.errors import (
 )
 from tqdm.auto import tqdm
 
-from kvasir.hub.errors import DownloadFailed, HubError, ModelNotFound
+from kvasir.hub.hub_errors import DownloadFailed, HubError, ModelNotFound
 
 _IGNORED = ["*/*", "consolidated*"]
 """Sub-folders hold other formats, and `consolidated` files the same weights once more in Mistral's own."""

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from kvasir.hub.errors import HubError
+from kvasir.hub.hub_errors import HubError
 
 LFS_POINTER: Final = b"version https://git-lfs"
 """How such a file begins."""

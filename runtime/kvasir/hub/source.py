@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from kvasir.hub.errors import HubError, ModelNotFound
+from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.tokenizer_files import TOKENIZER_FILES
 
 CONFIG_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json", "chat_template.jinja")

@@ -12,7 +12,7 @@ import tokenizers
 
 from kvasir.hub import tokenizer_files
 from kvasir.hub.convert_tokenizer import converted_tokenizer
-from kvasir.hub.errors import HubError
+from kvasir.hub.hub_errors import HubError
 from kvasir.hub.tokenizer_files import TokenizerConfig, read_tokenizer_config
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvasir.hub.errors import HubError
+from kvasir.hub.hub_errors import HubError
 from kvasir.hub.reading import LFS_POINTER, read_json, refuse_pointer
 
 _INDEX = "model.safetensors.index.json"

@@ -1,7 +1,7 @@
 """Attention over a paged KV cache: by a kernel on CPU, in plain torch elsewhere and for shapes it does not take.
 
-`AttentionPlan` says where the step's K and V are written and who attends to what; `kvasir.worker.inputs` builds it
-once per step and every layer follows it.
+`AttentionPlan` says where the step's K and V are written and who attends to what; `kvasir.worker.batch.inputs`
+builds it once per step and every layer follows it.
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,4 @@
-"""What both ends of the link share: its addresses, its keys, its limits, and how a failed handshake is told.
+"""The link between frontends and engines: messages, addresses, keys and sockets, and both ends of it.
 
-Used by kvasir.client.engine_link (a frontend's end) and kvasir.engine.link (an engine's end); the messages
-themselves are in kvasir.protocol.
+Reading order: protocol.py (every message), address.py, keys.py, sockets.py; then frontend_end/ and engine_end/.
 """

@@ -1,6 +1,5 @@
 """`kvasir up` and `kvasir serve`: the pods of InferenceServices as processes of this machine.
 
-In reading order: manifest.py (what to run, checked by schema.py and rules.py), place.py (its addresses here),
-pods.py and specs.py (containers become ProcessSpecs), run.py, supervisor.py and keeper.py (keep them running, with
-child.py and prober.py), screen.py (show it).
+Reading order: run.py, prepare.py, place.py, pods.py, process_specs.py, check_model.py, gpus.py,
+private_directory.py; then manifests/ (what to run) and supervision/ (running it).
 """

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from kvasir.config.options import ConfigError
 from kvasir.local.place import Place
-from kvasir.local.process import ProcessSpec
-from kvasir.local.specs import Probes, engine_spec, frontend_spec, inherited_environment
+from kvasir.local.process_specs import Probes, engine_spec, frontend_spec, inherited_environment
+from kvasir.local.supervision.process_spec import ProcessSpec
 from kvasir_contract import environment
 from kvasir_contract.endpoints import ProbeTiming
 from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE

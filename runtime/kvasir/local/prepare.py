@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from typing import Final
 
 from kvasir.config.options import ConfigError
+from kvasir.local.check_model import check_model
 from kvasir.local.gpus import take_gpus, visible_gpus
-from kvasir.local.manifest import Manifest
-from kvasir.local.model import check_model
+from kvasir.local.manifests.manifest import Manifest
 from kvasir.local.place import open_place
 from kvasir.local.pods import service_processes, without_effect
 from kvasir.local.run import LocalService

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvasir.local.place import Place
-from kvasir.local.process import ProcessSpec
-from kvasir.local.screen import make_screen
-from kvasir.local.supervisor import Supervisor
+from kvasir.local.supervision.process_spec import ProcessSpec
+from kvasir.local.supervision.screen import make_screen
+from kvasir.local.supervision.supervisor import Supervisor
 
 
 @dataclass(frozen=True)

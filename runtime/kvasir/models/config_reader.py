@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from kvasir.models.errors import ModelLoadError
+from kvasir.models.model_load_error import ModelLoadError
 
 T = TypeVar("T")
 

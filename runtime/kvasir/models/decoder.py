@@ -16,7 +16,7 @@ from kvasir.layers.linear import Linear
 from kvasir.layers.mlp import GatedMLP, SparseMoE
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import RotaryEmbedding, Rotation, rotate_
-from kvasir.models.base import Target
+from kvasir.models.causal_lm import Target
 from kvasir.models.decoder_config import DecoderConfig, LayerConfig
 
 _NO_NAMES: Final = MappingProxyType[str, str]({})

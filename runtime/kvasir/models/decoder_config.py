@@ -16,7 +16,7 @@ from kvasir.layers.norm import RMSNorm
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rope
 from kvasir.models.config_reader import ConfigReader
-from kvasir.models.errors import ModelLoadError
+from kvasir.models.model_load_error import ModelLoadError
 
 LAYER_TYPES: Final = MappingProxyType({"full_attention": False, "sliding_attention": True})
 """Whether a layer of this name in `layer_types` attends within the window only."""

@@ -15,8 +15,8 @@ from torch import nn
 
 from kvasir.hub.weights import tensor_bytes
 from kvasir.layers.parameter import weight_loader_of
-from kvasir.models.base import LoadableLM, Target
-from kvasir.models.errors import ModelLoadError
+from kvasir.models.causal_lm import LoadableLM, Target
+from kvasir.models.model_load_error import ModelLoadError
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 

@@ -5,11 +5,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from kvasir.layers.parameter import Placement
-from kvasir.models import gemma, llama, mistral, phi, phi3, qwen
-from kvasir.models.base import LoadableLM
+from kvasir.models.architectures import gemma, llama, mistral, phi, phi3, qwen
+from kvasir.models.architectures.gpt2 import GPT2
+from kvasir.models.causal_lm import LoadableLM
 from kvasir.models.decoder import Decoder
 from kvasir.models.decoder_config import DecoderConfig
-from kvasir.models.gpt2 import GPT2
 
 Build = Callable[[Mapping[str, Any], Placement, int], LoadableLM]
 """Makes a model of config.json, with uninitialised parameters, for requests of so many tokens at most."""

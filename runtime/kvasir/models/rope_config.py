@@ -10,7 +10,7 @@ from typing import Final
 
 from kvasir.layers.rotary import LinearScaling, Llama3Scaling, LongRopeScaling, Rope, RopeScaling, YarnScaling
 from kvasir.models.config_reader import ConfigReader
-from kvasir.models.errors import ModelLoadError
+from kvasir.models.model_load_error import ModelLoadError
 
 TYPES: Final = frozenset(("default", "linear", "llama3", "longrope", "yarn"))
 

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from kvasir.layers.attention import KVCache
-from kvasir.models.base import CausalLM
-from kvasir.protocol import Logprobs
-from kvasir.sampling.logprobs import score
+from kvasir.link.protocol import Logprobs
+from kvasir.models.causal_lm import CausalLM
 from kvasir.sampling.sampler import holds_nan, sample
-from kvasir.worker.inputs import InputBuilder, StepBatch
-from kvasir.worker.prompt_logprobs import score_prompts
-from kvasir.worker.request_table import RequestTable
+from kvasir.sampling.token_logprobs import score
+from kvasir.worker.batch.inputs import InputBuilder, StepBatch
+from kvasir.worker.batch.prompt_logprobs import score_prompts
+from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.step import NAN_TOKEN, NO_TOKEN, StepInput, StepOutput
 
 

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from kvasir.layers.attention import KVCache
 from kvasir.layers.parameter import Placement
-from kvasir.models.base import CausalLM, ReferencedLM
-from kvasir.models.errors import ModelLoadError
+from kvasir.models.causal_lm import CausalLM, ReferencedLM
+from kvasir.models.model_load_error import ModelLoadError
 from kvasir.params import SamplingParams
-from kvasir.worker.inputs import InputBuilder
-from kvasir.worker.request_table import RequestTable
+from kvasir.worker.batch.inputs import InputBuilder
+from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.step import NewRow, ScheduledRow
 
 _BLOCK = 4

@@ -6,8 +6,8 @@ that the same step crosses a process border unchanged.
 
 import msgspec
 
+from kvasir.link.protocol import Logprobs
 from kvasir.params import SamplingParams
-from kvasir.protocol import Logprobs
 
 NO_TOKEN = -1
 """Stands where a request sampled nothing: its chunk did not reach its last token."""

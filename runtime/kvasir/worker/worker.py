@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterator
 import torch
 
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.hub.model import ModelInfo
+from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.parameter import Placement
-from kvasir.models.base import CausalLM
-from kvasir.models.load import load_model
+from kvasir.models.causal_lm import CausalLM
+from kvasir.models.load_model import load_model
+from kvasir.worker.batch.inputs import InputBuilder
+from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.cache_memory import CacheShape, check_fits_memory, profile_gpu, take_ahead, usable_blocks
 from kvasir.worker.dummy import dummy_steps
 from kvasir.worker.huge_pages import collapse
-from kvasir.worker.inputs import InputBuilder
-from kvasir.worker.memory import CacheShape, check_fits_memory, profile_gpu, take_ahead, usable_blocks
 from kvasir.worker.model_runner import ModelRunner
 from kvasir.worker.reference_check import check_against_reference
-from kvasir.worker.request_table import RequestTable
 from kvasir.worker.step import StepInput, StepOutput
 
 log = logging.getLogger(__name__)

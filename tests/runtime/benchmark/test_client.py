@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from kvasir.benchmark.client import send
-from kvasir.benchmark.outcome import Outcome
-from kvasir.benchmark.workload import Plan
+from kvasir.benchmark.request_outcome import RequestOutcome
+from kvasir.benchmark.timed_request import send
+from kvasir.benchmark.workload import RequestPlan
 
 STREAMED = {"stream": True}
 
@@ -41,9 +41,9 @@ async def serving(pieces: Sequence[bytes], status: int = 200) -> AsyncIterator[s
         await runner.cleanup()
 
 
-async def outcome_of(pieces: Sequence[bytes], plan: Plan | None = None, status: int = 200) -> Outcome:
+async def outcome_of(pieces: Sequence[bytes], plan: RequestPlan | None = None, status: int = 200) -> RequestOutcome:
     async with serving(pieces, status) as url, aiohttp.ClientSession() as session:
-        return await send(session, url, plan or Plan("/v1/completions", STREAMED))
+        return await send(session, url, plan or RequestPlan("/v1/completions", STREAMED))
 
 
 def events(*each: dict[str, Any], end: str = "\n\n") -> bytes:
@@ -85,13 +85,13 @@ async def test_a_single_token_without_text_is_a_token() -> None:
 
 
 async def test_a_client_that_hangs_up_is_no_failure() -> None:
-    outcome = await outcome_of([events(*COMPLETION)], Plan("/v1/completions", STREAMED, hang_up_after=1))
+    outcome = await outcome_of([events(*COMPLETION)], RequestPlan("/v1/completions", STREAMED, hang_up_after=1))
     assert (outcome.hung_up, outcome.error) == (True, "")
 
 
 async def test_a_whole_answer_has_an_end_and_no_first_token() -> None:
     answer = {"choices": [{"text": "abc", "finish_reason": "length"}], "usage": USAGE["usage"]}
-    outcome = await outcome_of([json.dumps(answer).encode()], Plan("/v1/completions", {}))
+    outcome = await outcome_of([json.dumps(answer).encode()], RequestPlan("/v1/completions", {}))
     assert (outcome.tokens, outcome.first) == (3, 0.0)
     assert outcome.last > outcome.start
 
@@ -111,5 +111,5 @@ async def test_what_goes_wrong_is_the_outcomes_error(pieces: list[bytes], status
 
 async def test_a_server_that_is_away_is_an_error_too() -> None:
     async with aiohttp.ClientSession() as session:
-        outcome = await send(session, "http://127.0.0.1:9", Plan("/v1/completions", STREAMED))
+        outcome = await send(session, "http://127.0.0.1:9", RequestPlan("/v1/completions", STREAMED))
     assert "127.0.0.1:9" in outcome.error

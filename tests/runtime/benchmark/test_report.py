@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.benchmark.outcome import Outcome
-from kvasir.benchmark.report import load_figures, load_lines, percentiles, write_json
+from kvasir.benchmark.figures import load_figures, load_lines, percentiles, write_json
+from kvasir.benchmark.request_outcome import RequestOutcome
 from kvasir.config.options import ConfigError
 
 
-def streamed(start: float, times: list[float], tokens: int | None = None) -> Outcome:
-    outcome = Outcome(start, prompt_tokens=10, tokens=tokens or len(times))
+def streamed(start: float, times: list[float], tokens: int | None = None) -> RequestOutcome:
+    outcome = RequestOutcome(start, prompt_tokens=10, tokens=tokens or len(times))
     for time in times:
         outcome.chunk_came(time)
     return outcome
@@ -37,7 +37,7 @@ def test_times_are_counted_from_what_each_client_saw() -> None:
 
 
 def test_requests_that_failed_or_hung_up_are_counted_and_not_timed() -> None:
-    failed, hung_up = Outcome(0.0, error="503: busy"), streamed(0.0, [9.0])
+    failed, hung_up = RequestOutcome(0.0, error="503: busy"), streamed(0.0, [9.0])
     hung_up.hung_up = True
     figures = load_figures([failed, hung_up, streamed(0.0, [0.5, 1.0])], seconds=1.0)
     assert (figures["requests"], figures["finished"], figures["failed"], figures["hung_up"]) == (3, 1, 1, 1)
@@ -45,7 +45,7 @@ def test_requests_that_failed_or_hung_up_are_counted_and_not_timed() -> None:
 
 
 def test_whole_answers_have_no_times_of_tokens() -> None:
-    whole = Outcome(0.0, last=2.0, tokens=5, prompt_tokens=1)
+    whole = RequestOutcome(0.0, last=2.0, tokens=5, prompt_tokens=1)
     figures = load_figures([whole], seconds=2.0)
     assert figures["ttft_ms"] is figures["tpot_ms"] is figures["itl_ms"] is None
     assert figures["end_to_end_ms"]["mean"] == pytest.approx(2000)
@@ -53,7 +53,7 @@ def test_whole_answers_have_no_times_of_tokens() -> None:
 
 
 def test_figures_are_json_without_nan(tmp_path: Path) -> None:
-    figures = load_figures([Outcome(0.0, error="x")], seconds=1.0)
+    figures = load_figures([RequestOutcome(0.0, error="x")], seconds=1.0)
     write_json(str(tmp_path / "figures.json"), figures)
     read = json.loads((tmp_path / "figures.json").read_text(), parse_constant=lambda text: math.nan)
     assert read == figures

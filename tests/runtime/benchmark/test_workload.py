@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvasir.benchmark.load import arrivals
+from kvasir.benchmark.load_generator import arrivals
 from kvasir.benchmark.workload import CHAT, Workload, lengths, plans
 from kvasir.config.options import ConfigError
 

@@ -126,7 +126,7 @@ def test_a_missing_library_is_told_with_what_brings_it(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "aiohttp", None)
-    for module in ("kvasir.benchmark.client", "kvasir.benchmark.load"):
+    for module in ("kvasir.benchmark.timed_request", "kvasir.benchmark.load_generator"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     assert main.main(["bench", "serve", "127.0.0.1:9"]) == 2
     assert capfd.readouterr().err == "kvasir bench: aiohttp is not installed: pip install 'kvasir[bench]'\n"

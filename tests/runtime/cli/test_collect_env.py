@@ -5,8 +5,8 @@ import json
 import pytest
 
 from kvasir.cli import collect_env, main
-from kvasir.observability import environment
-from kvasir.observability.environment import settings_of
+from kvasir.observability import environment_report as environment
+from kvasir.observability.environment_report import settings_of
 
 SECTIONS = ["kvasir", "machine", "packages", "torch", "gpu", "kubernetes", "settings"]
 

@@ -14,7 +14,7 @@ from kvasir.cli import main, serve
 from kvasir.config.options import ConfigError
 from kvasir.hub.source import fetch
 from kvasir.local.place import Place, open_place
-from kvasir.local.process import ProcessSpec
+from kvasir.local.supervision.process_spec import ProcessSpec
 
 
 @pytest.fixture(autouse=True)

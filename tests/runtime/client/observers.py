@@ -3,8 +3,8 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from kvasir.client.observer import Trace
-from kvasir.protocol import FinishReason
+from kvasir.client.request_observer import Trace
+from kvasir.link.protocol import FinishReason
 
 
 @dataclass

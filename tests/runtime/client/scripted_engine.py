@@ -4,9 +4,9 @@ import asyncio
 import queue
 
 from kvasir.config.settings import LinkConfig
-from kvasir.engine.link import EngineIdentity, EngineLink, FrontendLost, Received, new_incarnation
-from kvasir.hub.model import ModelInfo
-from kvasir.protocol import (
+from kvasir.hub.model_info import ModelInfo
+from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received, new_incarnation
+from kvasir.link.protocol import (
     Abort,
     AddRequest,
     Dead,

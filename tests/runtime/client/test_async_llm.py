@@ -12,17 +12,15 @@ from pathlib import Path
 import pytest
 
 from kvasir.client.async_llm import AsyncLLM, Delta
-from kvasir.client.engine import Engine
-from kvasir.client.errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
-from kvasir.client.input_processor import Prompted
-from kvasir.client.sampling_fields import SamplingFields
+from kvasir.client.input.input_processor import Prompted
+from kvasir.client.input.sampling_fields import SamplingFields
+from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ServerConfig
 from kvasir.hashing import chain_fits, chain_root, extend_chain
-from kvasir.hub.model import ModelInfo
+from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
-from kvasir.link.sockets import QUEUE_MESSAGES
-from kvasir.params import SamplingParams
-from kvasir.protocol import (
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,
     FEATURE_PRIORITY,
     Abort,
@@ -32,6 +30,8 @@ from kvasir.protocol import (
     Ready,
     RequestOutput,
 )
+from kvasir.link.sockets import QUEUE_MESSAGES
+from kvasir.params import SamplingParams
 from runtime.client import trained
 from runtime.client.observers import RecordingObserver
 from runtime.client.scripted_engine import PATIENCE, ScriptedEngine
@@ -46,11 +46,11 @@ class WatchedLLM(AsyncLLM):
 
     changed: asyncio.Event
 
-    def engine_changed(self, engine: Engine) -> None:
+    def engine_changed(self, engine: RemoteEngine) -> None:
         super().engine_changed(engine)
         self.changed.set()
 
-    def engine_lost(self, engine: Engine, reason: str) -> None:
+    def engine_lost(self, engine: RemoteEngine, reason: str) -> None:
         super().engine_lost(engine, reason)
         self.changed.set()
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from kvasir.client.engine import Engine
 from kvasir.client.journal import LiveRequest
 from kvasir.hashing import chain_fits, chain_root
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.protocol import FEATURE_PREFIX_CACHE, Ready
 from kvasir.params import SamplingParams
-from kvasir.protocol import FEATURE_PREFIX_CACHE, Ready
 from kvasir_contract.phases import Phase
 
 PROMPT = list(range(40))
@@ -24,8 +24,8 @@ def live(cache_salt: str = "") -> LiveRequest:
     return LiveRequest("r", PROMPT, SamplingParams(max_tokens=8, seed=0), NoText(), cache_salt=cache_salt)
 
 
-def engine(ready: Ready | None) -> Engine:
-    return Engine("engine-0-a", 0, "node", Phase.READY, None, last_seen=0.0, ready=ready)
+def engine(ready: Ready | None) -> RemoteEngine:
+    return RemoteEngine("engine-0-a", 0, "node", Phase.READY, None, last_seen=0.0, ready=ready)
 
 
 @pytest.mark.parametrize("salt", ["", "tenant"])

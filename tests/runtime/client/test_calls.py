@@ -5,16 +5,16 @@ import asyncio
 import pytest
 
 from kvasir.client.calls import Calls
-from kvasir.client.engine import Engine
-from kvasir.protocol import Call, Result
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.protocol import Call, Result
 from kvasir_contract.phases import Phase
 
 METHOD = "reset_prefix_cache"
 LONG = 30.0
 
 
-def engine(rank: int) -> Engine:
-    return Engine(f"engine-{rank}", rank, "node", Phase.READY, None, last_seen=0.0)
+def engine(rank: int) -> RemoteEngine:
+    return RemoteEngine(f"engine-{rank}", rank, "node", Phase.READY, None, last_seen=0.0)
 
 
 class Peers:

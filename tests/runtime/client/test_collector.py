@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kvasir.client.collector import Collector, Delta
-from kvasir.protocol import FinishReason, Logprobs
+from kvasir.link.protocol import FinishReason, Logprobs
 
 
 async def test_a_slow_reader_gets_everything_in_one_delta() -> None:

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from kvasir.client.errors import InvalidRequest, TooManyRequests
 from kvasir.client.journal import Journal, LiveRequest
+from kvasir.client.request_errors import InvalidRequest, TooManyRequests
+from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
-from kvasir.protocol import AddRequest
 
 PARAMS = SamplingParams(max_tokens=8, seed=0)
 

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from kvasir.client.collector import Delta
-from kvasir.client.errors import RequestFailed
 from kvasir.client.journal import Journal, LiveRequest
 from kvasir.client.output_processor import SLICE, OutputProcessor
-from kvasir.client.stop_strings import StopSearch, StopStrings
+from kvasir.client.request_errors import RequestFailed
+from kvasir.client.text.stop_strings import StopSearch, StopStrings
+from kvasir.link.protocol import FinishReason, Logprobs, RequestOutput
 from kvasir.params import SamplingParams
-from kvasir.protocol import FinishReason, Logprobs, RequestOutput
 from runtime.client.observers import RecordingObserver
 
 ENGINE = "engine-0"

@@ -7,7 +7,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from kvasir.hub.model import ModelInfo
+from kvasir.hub.model_info import ModelInfo
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog, again and again and again.",

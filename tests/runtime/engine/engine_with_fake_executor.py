@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from kvasir.cli.engine import config_of, parser
 from kvasir.config.resolve import DeviceFacts, ResolvedEngine
-from kvasir.engine.process import run_engine
+from kvasir.engine.engine_process import run_engine
 from kvasir.worker.step import StepInput, StepOutput
 from runtime.engine.fakes import FakeExecutor
 

@@ -14,12 +14,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from kvasir.engine.core import EngineCore
-from kvasir.engine.link import FrontendLost, Received
-from kvasir.engine.request_blocks import RequestBlocks, longest_sequence
-from kvasir.engine.scheduler import Scheduler
+from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
+from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.hashing import chain_root, extend_chain
+from kvasir.link.engine_end.engine_link import FrontendLost, Received
+from kvasir.link.protocol import AddRequest, EngineStats, FinishReason, Outputs, Result
 from kvasir.params import SamplingParams
-from kvasir.protocol import AddRequest, EngineStats, FinishReason, Outputs, Result
 from kvasir.worker.step import NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
 
 VOCAB_SIZE = 1000

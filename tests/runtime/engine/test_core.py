@@ -2,8 +2,8 @@ import logging
 
 import pytest
 
-from kvasir.engine.request import RequestStatus
-from kvasir.protocol import Call, FinishReason, Result
+from kvasir.engine.scheduling.engine_request import RequestStatus
+from kvasir.link.protocol import Call, FinishReason, Result
 from kvasir.worker.step import NAN_TOKEN
 from runtime.engine.fakes import FRONTEND, CoreHarness, add_request, expected_output, next_token
 

@@ -8,10 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from kvasir.engine import loop
-from kvasir.engine.link import DrainSettled, FrontendLost, Received
+from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.loop import EngineLoop
-from kvasir.engine.status import EngineStatus
-from kvasir.protocol import (
+from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
+from kvasir.link.protocol import (
     Abort,
     Call,
     EngineStats,

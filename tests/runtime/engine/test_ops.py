@@ -10,13 +10,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import OpsConfig
-from kvasir.engine.connection import LinkProblem
-from kvasir.engine.metrics import EngineCollector
-from kvasir.engine.status import LINK_PATIENCE, STARTUP_LIMIT, EngineStatus
-from kvasir.engine.step_trace import StepPhase
+from kvasir.engine.health.engine_collector import EngineCollector
+from kvasir.engine.health.engine_status import LINK_PATIENCE, STARTUP_LIMIT, EngineStatus
+from kvasir.engine.health.step_trace import StepPhase
+from kvasir.link.engine_end.frontend_connection import LinkProblem
+from kvasir.link.protocol import Progress
 from kvasir.observability import ops_server
 from kvasir.observability.ops_server import OpsServer
-from kvasir.protocol import Progress
 from kvasir.worker.step import ScheduledRow, StepInput
 from kvasir_contract import report as contract
 from kvasir_contract.phases import Phase

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.executor.base import Executor
+from kvasir.executor.executor import Executor
 from kvasir.executor.in_process import InProcessExecutor
-from kvasir.hub.model import load_model_info
+from kvasir.hub.model_info import load_model_info
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput
 from runtime.models.tiny import llama, save
 from runtime.worker.driver import Driver, engine_settings, greedy

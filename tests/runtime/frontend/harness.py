@@ -16,7 +16,7 @@ from kvasir.frontend.listener import listen
 from kvasir.frontend.server import Server, build_service
 from kvasir.frontend.service import Service
 from kvasir.frontend.status import FrontendStatus
-from kvasir.hub.model import ModelInfo, load_model_info
+from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from kvasir.listening import url_of

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kvasir.config.settings import LinkConfig
-from kvasir.engine.link import EngineIdentity, EngineLink, FrontendLost, Received, new_incarnation
-from kvasir.hub.model import ModelInfo
-from kvasir.protocol import (
+from kvasir.hub.model_info import ModelInfo
+from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received, new_incarnation
+from kvasir.link.protocol import (
     Abort,
     AddRequest,
     Call,

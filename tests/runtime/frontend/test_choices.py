@@ -7,12 +7,12 @@ from contextlib import aclosing
 import pytest
 
 from kvasir.client.collector import Delta
-from kvasir.client.errors import RequestFailed
-from kvasir.client.input_processor import Prompted
-from kvasir.client.observer import Trace
+from kvasir.client.input.input_processor import Prompted
+from kvasir.client.request_errors import RequestFailed
+from kvasir.client.request_observer import Trace
 from kvasir.frontend.generation import Generation
+from kvasir.link.protocol import FinishReason
 from kvasir.params import SamplingParams
-from kvasir.protocol import FinishReason
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, running_frontend, script_for
 from runtime.frontend.scripted import TIMEOUT, logprobs_of
 from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION, events_of

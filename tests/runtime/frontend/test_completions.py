@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from kvasir.link.protocol import FEATURE_PRIORITY
 from kvasir.params import SamplingParams
-from kvasir.protocol import FEATURE_PRIORITY
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model, running_frontend
 
 

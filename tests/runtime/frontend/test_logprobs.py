@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvasir.client.detokenizer import Detokenizer
+from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.frontend import logprobs
 from kvasir.frontend.logprobs import CompletionLogprobs, TokenNames, of_chat, of_prompt
 from kvasir.frontend.types.answers import ChatAnswer, CompletionAnswer
-from kvasir.protocol import Logprobs
+from kvasir.link.protocol import Logprobs
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model, script_for
 from runtime.frontend.scripted import logprobs_of
 from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION, events_of

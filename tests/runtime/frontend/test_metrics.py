@@ -7,10 +7,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from kvasir.client.observer import Trace
+from kvasir.client.request_observer import Trace
 from kvasir.frontend.metrics import Metrics
+from kvasir.link.protocol import FinishReason
 from kvasir.params import SamplingParams
-from kvasir.protocol import FinishReason
 from runtime.frontend.harness import MODEL, Frontend, running_frontend
 
 Key = tuple[str, ...]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvasir.protocol import Dead
+from kvasir.link.protocol import Dead
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, script_for
 
 CHAT = "/v1/chat/completions"

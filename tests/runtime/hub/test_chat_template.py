@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvasir.hub.chat_template import ChatTemplate, ChatTemplateError
-from kvasir.hub.errors import HubError
+from kvasir.hub.hub_errors import HubError
 from kvasir.hub.source import fetch
 from runtime.hub import small_tokenizers as small
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvasir.hub import convert_tokenizer
-from kvasir.hub.errors import HubError
+from kvasir.hub.hub_errors import HubError
 from kvasir.hub.tokenizer import load_tokenizer
 from runtime.hub import small_tokenizers as small
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from kvasir.hub.errors import HubError, ModelNotFound
+from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.source import fetch
 from runtime.hub import fake_hub
 from runtime.hub.fake_hub import COMMIT, TOKEN, FakeHub

@@ -3,7 +3,9 @@
 import subprocess
 import sys
 
-MODULES = "kvasir.hub.source, kvasir.hub.model, kvasir.hub.tokenizer, kvasir.hub.chat_template, kvasir.hub.weights"
+MODULES = (
+    "kvasir.hub.source, kvasir.hub.model_info, kvasir.hub.tokenizer, kvasir.hub.chat_template, kvasir.hub.weights"
+)
 
 
 def test_hub_loads_neither_torch_nor_transformers_nor_before_it_is_needed_huggingface_hub() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvasir.hub.errors import HubError, ModelNotFound
-from kvasir.hub.model import ModelInfo, load_model_info
+from kvasir.hub.hub_errors import HubError, ModelNotFound
+from kvasir.hub.model_info import ModelInfo, load_model_info
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

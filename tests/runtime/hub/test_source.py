@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.hub.errors import HubError, ModelNotFound
+from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.source import fetch, normalise
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tokenizers
 
-from kvasir.hub.errors import HubError
+from kvasir.hub.hub_errors import HubError
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import load_tokenizer
 from runtime.hub import small_tokenizers as small

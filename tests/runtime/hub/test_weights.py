@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvasir.hub.errors import HubError
+from kvasir.hub.hub_errors import HubError
 from kvasir.hub.weights import check_safetensors, tensor_bytes, weight_files
 
 INDEX = "model.safetensors.index.json"

@@ -9,9 +9,9 @@ from kvasir.kernels.cpu import kernels_for
 from kvasir.layers.attention import GatherPlan, HeadShape, KVCache, TilePlan, attend
 from kvasir.layers.parameter import Placement
 from kvasir.params import SamplingParams
-from kvasir.worker import gather_plan
-from kvasir.worker.inputs import InputBuilder
-from kvasir.worker.request_table import RequestTable
+from kvasir.worker.batch import gather_plan
+from kvasir.worker.batch.inputs import InputBuilder
+from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.step import NewRow, ScheduledRow
 
 BLOCK = 4

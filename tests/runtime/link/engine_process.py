@@ -4,8 +4,8 @@ INCARNATION KEYS TIMEOUT`. Answers every request with one token."""
 import sys
 
 from kvasir.config.settings import LinkConfig
-from kvasir.engine.link import EngineIdentity, EngineLink, Received
-from kvasir.protocol import AddRequest, EngineStats, Outputs, Ready, RequestOutput
+from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, Received
+from kvasir.link.protocol import AddRequest, EngineStats, Outputs, Ready, RequestOutput
 
 address, incarnation, keys, timeout = sys.argv[1:]
 link = EngineLink(

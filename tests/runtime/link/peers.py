@@ -13,11 +13,11 @@ from pathlib import Path
 
 import zmq
 
-from kvasir.client.engine_link import Engine, FrontendLink
 from kvasir.config.settings import LinkConfig
-from kvasir.engine.link import EngineIdentity, EngineLink, FrontendLost, Received
-from kvasir.params import SamplingParams
-from kvasir.protocol import (
+from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received
+from kvasir.link.frontend_end.frontend_link import FrontendLink
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.protocol import (
     PROTOCOL_VERSION,
     AddRequest,
     EngineStats,
@@ -30,6 +30,7 @@ from kvasir.protocol import (
     decode_from_frontend,
     encode,
 )
+from kvasir.params import SamplingParams
 from kvasir_contract.phases import Phase
 
 PATIENCE = 10.0
@@ -75,15 +76,15 @@ class Listener:
         self.lost: list[tuple[str, str]] = []
         self._news = asyncio.Event()
 
-    def engine_changed(self, engine: Engine) -> None:
+    def engine_changed(self, engine: RemoteEngine) -> None:
         self.changes.append((engine.incarnation, engine.phase))
         self._news.set()
 
-    def engine_outputs(self, engine: Engine, message: Outputs) -> None:
+    def engine_outputs(self, engine: RemoteEngine, message: Outputs) -> None:
         self.outputs.append((engine.incarnation, message))
         self._news.set()
 
-    def engine_lost(self, engine: Engine, reason: str) -> None:
+    def engine_lost(self, engine: RemoteEngine, reason: str) -> None:
         self.lost.append((engine.incarnation, reason))
         self._news.set()
 

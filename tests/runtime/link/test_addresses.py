@@ -4,11 +4,11 @@ import socket
 
 import pytest
 
-from kvasir.client.engine_link import FrontendLink
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import LinkConfig
-from kvasir.engine.link import EngineLink
 from kvasir.link.address import LinkAddress, parse_address
+from kvasir.link.engine_end.engine_link import EngineLink
+from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.listening import has_ipv6
 from runtime.link.peers import Listener, engine, frontend, identity
 
@@ -108,7 +108,7 @@ async def test_frontend_on_every_address_takes_ipv4_and_ipv6(host, keys):
 
 
 async def test_frontend_on_every_address_needs_no_ipv6(keys, monkeypatch):
-    monkeypatch.setattr("kvasir.client.bind.has_ipv6", lambda: False)
+    monkeypatch.setattr("kvasir.link.frontend_end.bind.has_ipv6", lambda: False)
     async with frontend("tcp://*:0", keys["frontend"]) as f:
         port = f.link.addresses.rpartition(":")[2]
         with engine(f"tcp://127.0.0.1:{port}", keys=keys["engine"]) as e:

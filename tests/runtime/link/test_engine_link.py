@@ -6,12 +6,11 @@ import time
 import pytest
 
 from kvasir.config.settings import LinkConfig
-from kvasir.engine.connection import LinkProblem
-from kvasir.engine.frontends import Frontends
-from kvasir.engine.link import EngineLink, new_incarnation
-from kvasir.engine.reactor import Reactor
-from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
-from kvasir.protocol import (
+from kvasir.link.engine_end.engine_link import EngineLink, new_incarnation
+from kvasir.link.engine_end.frontend_connection import LinkProblem
+from kvasir.link.engine_end.frontends import Frontends
+from kvasir.link.engine_end.reactor import Reactor
+from kvasir.link.protocol import (
     PROTOCOL_VERSION,
     Abort,
     Dead,
@@ -24,6 +23,7 @@ from kvasir.protocol import (
     Refused,
     Welcome,
 )
+from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
 from kvasir_contract.phases import Phase
 from runtime.link.peers import (
     READY,
@@ -201,7 +201,7 @@ def test_a_welcome_by_another_frontend_on_the_same_connection_drops_the_first_on
 def test_an_engine_whose_step_does_not_end_says_hello_to_nobody(monkeypatch):
     """Else it would be taken back, given requests and lost again, for ever."""
     clock = [100.0]
-    monkeypatch.setattr("kvasir.engine.frontends.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("kvasir.link.engine_end.frontends.time.monotonic", lambda: clock[0])
     reactor = Reactor()
     link = Frontends(identity(), None, 10.0, reactor, queue.SimpleQueue().put)
     link.loaded(STATS, busy=True)

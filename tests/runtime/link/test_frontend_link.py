@@ -7,8 +7,7 @@ from functools import partial
 
 import pytest
 
-from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
-from kvasir.protocol import (
+from kvasir.link.protocol import (
     PROTOCOL_VERSION,
     Abort,
     Dead,
@@ -18,6 +17,7 @@ from kvasir.protocol import (
     Welcome,
     encode,
 )
+from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
 from kvasir_contract.phases import Phase
 from runtime.link.peers import PATIENCE, STATS, BareEngine, engine, frontend, hello, outputs, serve_one
 

@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
-from kvasir.engine.link import DrainSettled
 from kvasir.link.address import parse_address
-from kvasir.protocol import Abort, Dead, Goodbye, Progress
+from kvasir.link.engine_end.engine_link import DrainSettled
+from kvasir.link.protocol import Abort, Dead, Goodbye, Progress
 from kvasir_contract.phases import Phase
 from runtime.link.peers import (
     PATIENCE,

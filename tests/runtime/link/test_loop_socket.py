@@ -9,7 +9,7 @@ import pytest
 import uvloop
 import zmq
 
-from kvasir.client.loop_socket import BATCH, LoopSocket
+from kvasir.link.frontend_end.loop_socket import BATCH, LoopSocket
 from runtime.link.peers import engine, frontend, serve_one, socket_directory
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
@@ -116,7 +116,7 @@ def test_a_long_queue_lets_the_loop_serve_others_in_between():
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("module", ["kvasir.client.engine_link", "kvasir.engine.link"])
+@pytest.mark.parametrize("module", ["kvasir.link.frontend_end.frontend_link", "kvasir.link.engine_end.engine_link"])
 def test_neither_end_of_the_link_imports_torch(module):
     """The engine's says Hello before torch is imported."""
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from kvasir.engine.resolver import Resolver, lookup
 from kvasir.link.address import parse_address
+from kvasir.link.engine_end.resolver import Resolver, lookup
 from runtime.link.peers import engine, frontend, frontend_lost, serve_one
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.local.child import Child
-from kvasir.local.process import Probe, ProcessSpec
+from kvasir.local.supervision.child import ChildProcess
+from kvasir.local.supervision.process_spec import Probe, ProcessSpec
 
 
 async def test_the_exit_code_of_a_process_that_ends_by_itself_is_not_lost(
@@ -34,7 +34,7 @@ async def test_the_exit_code_of_a_process_that_ends_by_itself_is_not_lost(
         grace=30,
         pass_fds=(tell,),
     )
-    child = await Child.spawn(spec, tmp_path / "log")
+    child = await ChildProcess.spawn(spec, tmp_path / "log")
     os.close(tell)
     assert await asyncio.to_thread(os.read, started, 1) == b"!"
     os.close(started)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.local.manifest import ManifestError, read_manifest
+from kvasir.local.manifests.manifest import ManifestError, read_manifest
 
 SERVICE = """
 apiVersion: serving.kvasir.dev/v1alpha1

@@ -10,11 +10,11 @@ import pytest
 
 from kvasir.config.options import ConfigError
 from kvasir.config.variables import refuse_unmanaged_variables
+from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir.local.place import Place, open_place
 from kvasir.local.pods import NOT_HERE, Secrets, probes_of, service_processes, without_effect
-from kvasir.local.process import ProcessSpec
-from kvasir.local.schema import Schema
-from kvasir.local.specs import ENGINE_PROBES, FRONTEND_PROBES
+from kvasir.local.process_specs import ENGINE_PROBES, FRONTEND_PROBES
+from kvasir.local.supervision.process_spec import ProcessSpec
 from kvasir_operator.resources.engine import engine_template
 from kvasir_operator.resources.frontend import frontend_template
 from kvasir_operator.resources.release import Release
@@ -22,7 +22,7 @@ from kvasir_operator.spec import InferenceService, parse_service
 
 RELEASE = Release(frontend_image="", engine_image="", version="")
 
-SCHEMA = Schema.of_crd()
+SCHEMA = CRDSchema.of_crd()
 
 
 def service(**spec: Any) -> InferenceService:

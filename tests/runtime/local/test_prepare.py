@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from kvasir.config.options import ConfigError
+from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir.local.prepare import gpus_of
-from kvasir.local.schema import Schema
 from kvasir_operator.spec import InferenceService, parse_service
 
-SCHEMA = Schema.of_crd()
+SCHEMA = CRDSchema.of_crd()
 
 
 def service(name: str, **engine: Any) -> InferenceService:

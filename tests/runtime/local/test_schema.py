@@ -10,14 +10,14 @@ import yaml
 
 from kvasir.cli import engine as engine_command
 from kvasir.cli import frontend as frontend_command
-from kvasir.local.schema import Schema
+from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir_contract.environment import RESERVED_DIRECTORIES
 from kvasir_contract.failure import TERMINATION_MESSAGE_PATH
 
 ROOT = Path(__file__).parents[3]
 CRD = yaml.safe_load((ROOT / "crds" / "inferenceservices.serving.kvasir.dev.yaml").read_text())
 VERSION = CRD["spec"]["versions"][0]
-SCHEMA = Schema.of_crd()
+SCHEMA = CRDSchema.of_crd()
 
 MINIMAL: dict[str, Any] = {
     "apiVersion": "serving.kvasir.dev/v1alpha1",
@@ -243,7 +243,7 @@ def test_a_resource_without_metadata_or_spec_says_so() -> None:
 
 
 def test_a_rule_without_message_or_a_broken_rule_would_not_go_unnoticed() -> None:
-    schema = Schema(
+    schema = CRDSchema(
         {"type": "object", "properties": {}, "x-kubernetes-validations": [{"rule": "self.nothing", "message": "x"}]}
     )
     with pytest.raises(Exception, match="nothing"):

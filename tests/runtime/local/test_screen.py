@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from kvasir.local.place import open_place
-from kvasir.local.process import LocalPhase, Probe, ProcessSpec, ProcessState
 from kvasir.local.run import LocalService, curl_line, welcome
-from kvasir.local.screen import LiveScreen, PlainScreen, describe
+from kvasir.local.supervision.process_spec import LocalPhase, Probe, ProcessSpec, ProcessState
+from kvasir.local.supervision.screen import LiveScreen, PlainScreen, describe
 from kvasir_contract.phases import Phase
 from kvasir_contract.report import Progress
 

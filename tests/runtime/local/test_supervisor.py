@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from kvasir.config.options import ConfigError
-from kvasir.local.keeper import Timing, warnings_of
-from kvasir.local.process import Probe, ProcessSpec, ProcessState
-from kvasir.local.supervisor import ProcessFailed, Supervisor
+from kvasir.local.supervision.keeper import Timing, warnings_of
+from kvasir.local.supervision.process_spec import Probe, ProcessSpec, ProcessState
+from kvasir.local.supervision.supervisor import ProcessFailed, Supervisor
 
 FAKE = Path(__file__).with_name("fake_process.py")
 FAST = Timing(first_pause=0.05, longest_pause=0.15, healthy_after=60, look=0.02)
@@ -287,9 +287,9 @@ async def test_told_to_end_while_pausing_it_does_not_start_again(tmp_path: Path)
 SUPERVISE = """
 import asyncio, os, sys
 from pathlib import Path
-from kvasir.local.process import Probe, ProcessSpec
-from kvasir.local.screen import make_screen
-from kvasir.local.supervisor import ProcessFailed, Supervisor
+from kvasir.local.supervision.process_spec import Probe, ProcessSpec
+from kvasir.local.supervision.screen import make_screen
+from kvasir.local.supervision.supervisor import ProcessFailed, Supervisor
 
 fake, port, behaviour, pipe, logs = sys.argv[1:]
 url = f"http://127.0.0.1:{port}"

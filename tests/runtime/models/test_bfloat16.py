@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvasir.hub.model import load_model_info
+from kvasir.hub.model_info import load_model_info
 from kvasir.layers.attention import KVCache
 from kvasir.layers.parameter import Placement
-from kvasir.models.load import load_model
+from kvasir.models.load_model import load_model
 from kvasir.params import SamplingParams
-from kvasir.worker.inputs import InputBuilder
-from kvasir.worker.request_table import RequestTable
+from kvasir.worker.batch.inputs import InputBuilder
+from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.step import NewRow, ScheduledRow
 from runtime.models.tiny import MODELS, VOCAB, load_reference, save
 

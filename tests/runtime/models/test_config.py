@@ -8,9 +8,9 @@ import pytest
 
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.rotary import LinearScaling, Llama3Scaling, LongRopeScaling, Rope, YarnScaling
-from kvasir.models import gemma, gpt2, llama, mistral, phi, phi3, qwen
+from kvasir.models.architectures import gemma, gpt2, llama, mistral, phi, phi3, qwen
 from kvasir.models.decoder_config import DecoderConfig
-from kvasir.models.errors import ModelLoadError
+from kvasir.models.model_load_error import ModelLoadError
 
 LLAMA = {
     "vocab_size": 100,

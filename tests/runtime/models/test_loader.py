@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from kvasir.hub.model import load_model_info
+from kvasir.hub.model_info import load_model_info
 from kvasir.hub.weights import weight_files
 from kvasir.layers.parameter import Placement
-from kvasir.models.errors import ModelLoadError
-from kvasir.models.load import load_model
+from kvasir.models.load_model import load_model
+from kvasir.models.model_load_error import ModelLoadError
 from runtime.models.tiny import MODELS, gpt2, llama, save
 from runtime.worker.driver import Driver, greedy
 

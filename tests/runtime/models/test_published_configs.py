@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvasir.models import gemma, llama, mistral, phi, phi3, qwen
+from kvasir.models.architectures import gemma, llama, mistral, phi, phi3, qwen
 from kvasir.models.decoder_config import DecoderConfig
 
 Config = dict[str, Any]

@@ -26,8 +26,8 @@ from transformers import (
     Starcoder2Config,
 )
 
-from kvasir.models import transformers_lm
-from kvasir.models.errors import ModelLoadError
+from kvasir.models.architectures import transformers_lm
+from kvasir.models.model_load_error import ModelLoadError
 from runtime.models.tiny import VOCAB, decoder, save
 from runtime.worker.driver import Driver, greedy
 

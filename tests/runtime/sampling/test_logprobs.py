@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvasir.sampling import logprobs
-from kvasir.sampling.logprobs import PromptScores, score
+from kvasir.sampling import token_logprobs as logprobs
+from kvasir.sampling.token_logprobs import PromptScores, score
 
 
 def logits_of(rows: int, vocab: int) -> Tensor:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.hub.model import load_model_info
+from kvasir.hub.model_info import load_model_info
+from kvasir.link.protocol import Logprobs
 from kvasir.params import SamplingParams
-from kvasir.protocol import Logprobs
 from kvasir.worker.step import NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker import Worker
 

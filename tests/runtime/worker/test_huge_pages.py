@@ -6,8 +6,8 @@ import torch
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.parameter import Placement
 from kvasir.worker import huge_pages
+from kvasir.worker.cache_memory import CacheShape, take_ahead
 from kvasir.worker.huge_pages import collapse, zeroed_memory
-from kvasir.worker.memory import CacheShape, take_ahead
 
 MIB = 2**20
 PAGE = mmap.PAGESIZE

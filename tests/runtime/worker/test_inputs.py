@@ -5,9 +5,9 @@ import torch
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.parameter import Placement
 from kvasir.params import SamplingParams
-from kvasir.worker import gather_plan
-from kvasir.worker.inputs import InputBuilder, StepBatch
-from kvasir.worker.request_table import RequestTable
+from kvasir.worker.batch import gather_plan
+from kvasir.worker.batch.inputs import InputBuilder, StepBatch
+from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.step import NewRow, ScheduledRow
 
 BLOCK = 4

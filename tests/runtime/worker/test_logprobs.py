@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from kvasir.link.protocol import Logprobs
 from kvasir.params import SamplingParams
-from kvasir.protocol import Logprobs
-from kvasir.worker import prompt_logprobs
+from kvasir.worker.batch import prompt_logprobs
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput
 from runtime.models.tiny import MODELS, VOCAB, llama, reference_logits, save
 from runtime.worker.driver import Driver, Request

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kvasir.params import SamplingParams
-from kvasir.worker.request_table import RequestTable
+from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.step import NewRow
 
 PARAMS = SamplingParams(max_tokens=4, seed=3, temperature=0.5, top_k=7, top_p=0.75)

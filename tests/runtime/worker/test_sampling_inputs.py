@@ -13,8 +13,8 @@ from torch import Tensor
 
 from kvasir.layers.parameter import Placement
 from kvasir.params import SamplingParams
-from kvasir.worker.request_table import RequestTable
-from kvasir.worker.sampling_inputs import SamplingInputs, SamplingPlan
+from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.batch.sampling_inputs import SamplingInputs, SamplingPlan
 from kvasir.worker.step import NewRow
 
 V = 12

@@ -5,10 +5,11 @@ import torch
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig
-from kvasir.hub.model import load_model_info
+from kvasir.hub.model_info import load_model_info
 from kvasir.layers.attention import HeadShape
-from kvasir.worker import device, memory
-from kvasir.worker.memory import CacheShape, check_fits_memory, usable_blocks
+from kvasir.worker import cache_memory as memory
+from kvasir.worker import device
+from kvasir.worker.cache_memory import CacheShape, check_fits_memory, usable_blocks
 from kvasir.worker.step import NAN_TOKEN, NewRow, ScheduledRow, StepInput
 from kvasir.worker.worker import Worker
 from runtime.models.tiny import gpt2, llama, save

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kvasir.client.async_llm import Delta
-from kvasir.client.errors import InvalidRequest
-from kvasir.client.input_processor import Prompted
+from kvasir.client.input.input_processor import Prompted
+from kvasir.client.request_errors import InvalidRequest
 from kvasir.frontend import logprobs
 from kvasir.frontend.body import read_json
 from kvasir.frontend.errors import bad_field

@@ -11,7 +11,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kvasir.client.input_processor import Prompted
+from kvasir.client.input.input_processor import Prompted
 from kvasir.frontend import logprobs
 from kvasir.frontend.body import read_json
 from kvasir.frontend.completion_writer import CompletionWriter

@@ -4,11 +4,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kvasir.client.engine import Engine
 from kvasir.frontend.errors import ApiError, bad_field
 from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import service_of
 from kvasir.frontend.types.answers import EngineLoad, EngineReset, LoadAnswer, ResetAnswer
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 routes = Routes()
 
@@ -37,7 +37,7 @@ async def reset_prefix_cache(request: Request) -> Response:
     return _json(ResetAnswer([EngineReset(outcome.rank, outcome.incarnation) for outcome in outcomes]))
 
 
-def _load_of(engine: Engine) -> EngineLoad:
+def _load_of(engine: RemoteEngine) -> EngineLoad:
     stats, ready = engine.stats, engine.ready
     return EngineLoad(
         rank=engine.rank,

@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kvasir import __version__
-from kvasir.client.engine import Engine
 from kvasir.frontend.metrics import CONTENT_TYPE
 from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import service_of
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 
 routes = Routes()
@@ -59,7 +59,7 @@ async def version(request: Request) -> Response:
     return _json(200, {"version": __version__})
 
 
-def _engine(engine: Engine) -> dict[str, Any]:
+def _engine(engine: RemoteEngine) -> dict[str, Any]:
     progress = engine.progress
     return {
         "rank": engine.rank,

@@ -4,7 +4,7 @@ from typing import Annotated, cast
 
 from msgspec import Meta
 
-from kvasir.client.sampling_fields import TopLogprobs
+from kvasir.client.input.sampling_fields import TopLogprobs
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.types.fields import Schema
 from kvasir.frontend.types.generation import CHILDREN, NOT_YET, GenerationRequest

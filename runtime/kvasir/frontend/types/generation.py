@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kvasir.client.sampling_fields import SamplingFields
+from kvasir.client.input.sampling_fields import SamplingFields
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.types.fields import Schema
 

@@ -1,0 +1,110 @@
+"""The load generator of `kvasir bench serve`: sends a workload to a server and collects what its clients saw.
+
+Closed loop by default: `concurrency` streams, each sends its next request when the last one is answered. With a
+request rate the loop is open: requests leave at Poisson times whatever the server does, and a concurrency only
+bounds how many are on their way.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import aiohttp
+
+from kvasir.benchmark.request_outcome import RequestOutcome
+from kvasir.benchmark.timed_request import send
+from kvasir.benchmark.workload import CONCURRENCY, Pace, RequestPlan, Workload, plans
+from kvasir.config.options import CommandFailed
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Every request's outcome, and the seconds from the first one's start to the last one's end."""
+
+    model: str
+    outcomes: list[RequestOutcome]
+    seconds: float
+    interrupted: bool = False
+    """By Ctrl-C: requests that were on their way have no outcome."""
+
+
+async def measure(
+    url: str, api_key: str | None, workload: Workload, pace: Pace, progress: Callable[[int, int], None]
+) -> Measured:
+    """`progress` is told the requests done and in all. A cancellation while it measures ends it with what there is.
+
+    Raises CommandFailed where no server answers.
+    """
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    connector = aiohttp.TCPConnector(limit=0, force_close=pace.new_connections)
+    timeout = aiohttp.ClientTimeout(total=pace.timeout)
+    async with aiohttp.ClientSession(headers=headers, connector=connector, timeout=timeout) as session:
+        model = workload.model or await _first_model(session, url)
+        todo = plans(workload, model)
+        for plan in todo[: pace.warmup]:
+            await _warm_up(session, url, plan)
+        outcomes: list[RequestOutcome] = []
+
+        async def one(plan: RequestPlan) -> None:
+            outcomes.append(await send(session, url, plan))
+            progress(len(outcomes), len(todo))
+
+        progress(0, len(todo))
+        start = time.perf_counter()
+        interrupted = False
+        try:
+            await _send_all(todo, pace, workload.seed, one)
+        except asyncio.CancelledError:
+            interrupted = True
+        return Measured(model, outcomes, time.perf_counter() - start, interrupted)
+
+
+def arrivals(rate: float | None, seed: int) -> Iterator[float]:
+    """Seconds from the start at which requests may leave: exponential gaps, or all at once."""
+    rng, at = random.Random(seed), 0.0
+    while True:
+        yield at
+        at += rng.expovariate(rate) if rate is not None else 0.0
+
+
+async def _send_all(
+    todo: Sequence[RequestPlan], pace: Pace, seed: int, one: Callable[[RequestPlan], Awaitable[None]]
+) -> None:
+    limit = pace.concurrency or (CONCURRENCY if pace.request_rate is None else len(todo))
+    free = asyncio.Semaphore(limit)
+
+    async def run(plan: RequestPlan) -> None:
+        try:
+            await one(plan)
+        finally:
+            free.release()
+
+    start = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for plan, at in zip(todo, arrivals(pace.request_rate, seed), strict=False):
+            if (pause := start + at - time.perf_counter()) > 0:
+                await asyncio.sleep(pause)
+            await free.acquire()
+            group.create_task(run(plan))
+
+
+async def _warm_up(session: aiohttp.ClientSession, url: str, plan: RequestPlan) -> None:
+    """A server that refuses the first request will refuse them all: it is told before anything is measured."""
+    outcome = await send(session, url, replace(plan, hang_up_after=None))
+    if outcome.error:
+        raise CommandFailed(f"{url}{plan.path}: {outcome.error}")
+
+
+async def _first_model(session: aiohttp.ClientSession, url: str) -> str:
+    try:
+        async with session.get(f"{url}/v1/models") as answer:
+            text = await answer.text()
+            if answer.status != 200:
+                raise CommandFailed(f"{url}/v1/models answers {answer.status}: {text[:200]}")
+            return str((await answer.json(content_type=None))["data"][0]["id"])
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise CommandFailed(f"no OpenAI server answers at {url}: {error}") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise CommandFailed(f"{url} does not list its models as an OpenAI server does; give --model") from error

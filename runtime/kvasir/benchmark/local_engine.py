@@ -1,0 +1,94 @@
+"""An engine in this process, without frontend, link or HTTP: scheduler and worker driven step by step.
+
+Used by offline.py; it is what an engine's process has between its inbox and its outputs.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.config.settings import EngineConfig
+from kvasir.engine.build import build_core, fit_context, resolve_settings
+from kvasir.engine.core import EngineCore
+from kvasir.executor.in_process import InProcessExecutor
+from kvasir.hub.model_info import ModelInfo, load_model_info
+from kvasir.hub.source import fetch, normalise
+from kvasir.link.protocol import AddRequest
+from kvasir.observability.progress import progress_bar
+
+_HERE = "bench"
+"""Stands where a frontend's name would."""
+
+
+@dataclass
+class RequestTimes:
+    """Times in seconds since the requests were given; tokens that came out."""
+
+    first: float = 0.0
+    last: float = 0.0
+    tokens: int = 0
+    error: str = ""
+
+
+@dataclass
+class Run:
+    """What came of some requests."""
+
+    seconds: float
+    steps: list[float] = field(default_factory=list)
+    """Seconds that each step took."""
+    requests: dict[str, RequestTimes] = field(default_factory=dict)
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(request.tokens for request in self.requests.values())
+
+
+class LocalEngine:
+    """Made by `start_engine`."""
+
+    def __init__(self, core: EngineCore, model: ModelInfo, settings: ResolvedEngine) -> None:
+        self._core = core
+        self.model = model
+        self.settings = settings
+
+    def run(self, requests: Sequence[AddRequest], progress: Callable[[int, int], None]) -> Run:
+        """Give all requests at once and step until the last has ended; `progress` is told how many have."""
+        core, times, ended = self._core, {r.request_id: RequestTimes() for r in requests}, 0
+        result = Run(0.0, requests=times)
+        began = before = time.perf_counter()
+        for request in requests:
+            core.add(_HERE, request)
+        while core.has_work:
+            outputs = core.step()
+            now = time.perf_counter()
+            result.steps.append(now - before)
+            before = now
+            for output in outputs[_HERE].outputs if outputs else ():
+                request_times = times[output.request_id]
+                request_times.first = request_times.first or now - began
+                request_times.last = now - began
+                request_times.tokens += len(output.token_ids)
+                request_times.error = output.error
+                if output.finish_reason is not None:
+                    ended += 1
+                    progress(ended, len(requests))
+        result.seconds = time.perf_counter() - began
+        return result
+
+
+def start_engine(config: EngineConfig) -> LocalEngine:
+    """Fetch and load the model, with a bar for each; raises ConfigError and ModelLoadError as an engine would."""
+    source = normalise(config.model.source)
+    with progress_bar(f"fetching {config.model.source}", in_bytes=True) as progress:
+        path = fetch(source, weights=True, download_dir=config.model.download_dir, progress=progress)
+    model = load_model_info(path)
+    settings = resolve_settings(config, model)
+    executor = InProcessExecutor(settings, model)
+    with progress_bar("loading weights", in_bytes=True) as progress:
+        executor.load(progress)
+    num_blocks = executor.allocate_kv_cache()
+    settings = fit_context(settings, num_blocks, asked=config.model.max_model_len)
+    executor.warm_up()
+    return LocalEngine(build_core(settings, model, num_blocks, executor), model, settings)

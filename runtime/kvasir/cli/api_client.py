@@ -1,0 +1,211 @@
+"""A client of one server of the OpenAI API, and the options that `kvasir chat` and `kvasir complete` share.
+
+A server that is away or fails is a CommandFailed, one that refuses the request a ConfigError: it is the user's to
+mend.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Final, TypeVar
+
+import httpx
+
+from kvasir.config.options import (
+    CommandFailed,
+    ConfigError,
+    OptionParser,
+    argument_type,
+    parse_int,
+    parse_number,
+)
+from kvasir_contract.endpoints import HTTP_PORT
+
+DEFAULT_URL: Final = f"http://127.0.0.1:{HTTP_PORT}"
+URL_HELP: Final = f"where the model is served [default: KVASIR_URL, else {DEFAULT_URL}]"
+_HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d+(/.*)?")
+_SAMPLING: Final = ("temperature", "top_p", "max_tokens", "stop", "seed")
+
+Event = dict[str, Any]
+Part = TypeVar("Part")
+
+
+def default_url() -> str:
+    return os.environ.get("KVASIR_URL") or DEFAULT_URL
+
+
+def base_url(text: str) -> str:
+    """Also of a URL with the /v1 that other clients want, and of a bare host:port. Raises ConfigError."""
+    try:
+        url = httpx.URL(text if "://" in text else f"http://{text}")
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise ConfigError(f"{text} is no URL: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(f"{text} is not the URL of a server: give http://HOST:PORT")
+    return str(url).rstrip("/").removesuffix("/v1")
+
+
+def looks_like_url(text: str) -> bool:
+    """A model's name may hold "://" too: demo://, hf://org/name."""
+    return text.startswith(("http://", "https://")) or _HOST_AND_PORT.fullmatch(text) is not None
+
+
+def add_request_options(parser: OptionParser) -> None:
+    """What a request asks of the sampler; what is left out is the server's default."""
+    group = parser.add_argument_group("request")
+    number = argument_type(parse_number(0))
+    group.add_argument("--temperature", type=number, metavar="T", help="0 for the most likely answer")
+    group.add_argument("--top-p", type=number, metavar="P", help="draw from the most likely tokens of this share")
+    group.add_argument(
+        "--max-tokens", type=argument_type(parse_int(1)), metavar="N", help="longest answer, in tokens"
+    )
+    group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; may be given again")
+    group.add_argument("--seed", type=int, metavar="N", help="the same answer for the same seed")
+
+
+def add_server_options(parser: OptionParser) -> None:
+    parser.add_argument("--model", metavar="NAME", help="model name [default: the first one served]")
+    add_api_key(parser)
+
+
+def add_api_key(parser: OptionParser) -> None:
+    parser.add_argument(
+        "--api-key", default=os.environ.get("KVASIR_API_KEY"), metavar="KEY", help="[default: KVASIR_API_KEY]"
+    )
+
+
+def request_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of `add_request_options` that were given."""
+    return {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
+
+
+def check_text(args: argparse.Namespace) -> None:
+    """Raises ConfigError for an argument that is not UTF-8: no request could hold it."""
+    for name, value in vars(args).items():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and not _is_utf_8(text):
+                raise ConfigError(f"{name.replace('_', '-')} is not UTF-8")
+
+
+def read_input() -> str:
+    """All of standard input. Raises ConfigError where it is not UTF-8."""
+    try:
+        text = sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"standard input is not UTF-8: {error.reason} at byte {error.start}") from error
+    if not _is_utf_8(text):  # bytes that the locale let pass
+        raise ConfigError("standard input is not UTF-8")
+    return text
+
+
+def parts(event: Event, read: Callable[[Any], Part]) -> list[Part]:
+    """What `read` takes of each choice. Raises CommandFailed where the server answers in another form."""
+    try:
+        return [read(choice) for choice in event["choices"]]
+    except (LookupError, TypeError, AttributeError):
+        raise _not_understood(json.dumps(event)) from None
+
+
+class ApiServer:
+    """The server at a base URL; a context manager, which closes its connections."""
+
+    def __init__(self, url: str, api_key: str | None) -> None:
+        self.url = url
+        headers = {b"Authorization": f"Bearer {api_key}".encode()} if api_key else {}
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=httpx.Timeout(600, connect=5))
+
+    def __enter__(self) -> "ApiServer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def first_model(self) -> str:
+        """The name of the first model that is served."""
+        try:
+            answer = self._http.get("/v1/models")
+        except httpx.RequestError as error:
+            raise self._unreachable(error) from error
+        if answer.is_error:
+            raise _refusal(answer)
+        try:
+            return str(answer.json()["data"][0]["id"])
+        except (ValueError, LookupError, TypeError):
+            raise CommandFailed(f"{self.url} does not list its models as an OpenAI server does") from None
+
+    def ask(self, path: str, body: dict[str, Any]) -> Event:
+        """The whole answer at once."""
+        try:
+            answer = self._http.post(path, json=body)
+        except httpx.RequestError as error:
+            raise self._unreachable(error) from error
+        if answer.is_error:
+            raise _refusal(answer)
+        return _object(answer.text)
+
+    def stream(self, path: str, body: dict[str, Any]) -> Iterator[Event]:
+        """The events of a streamed answer, to its end."""
+        try:
+            with self._http.stream("POST", path, json=body | {"stream": True}) as answer:
+                if answer.is_error:
+                    answer.read()
+                    raise _refusal(answer)
+                for line in answer.iter_lines():
+                    if line == "data: [DONE]":
+                        return
+                    if line.startswith("data: "):
+                        yield _event(line.removeprefix("data: "))
+        except httpx.RequestError as error:
+            raise self._unreachable(error) from error
+        raise CommandFailed(f"{self.url} ended the stream in the middle of the answer")
+
+    def _unreachable(self, error: httpx.RequestError) -> CommandFailed:
+        return CommandFailed(f"no answer from {self.url}: {error}. Is a model served there? (kvasir serve)")
+
+
+def _event(text: str) -> Event:
+    event = _object(text)
+    if error := event.get("error"):
+        raise CommandFailed(str(error.get("message") if isinstance(error, dict) else error))
+    return event
+
+
+def _object(text: str) -> Event:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise _not_understood(text)
+    return value
+
+
+def _not_understood(text: str) -> CommandFailed:
+    return CommandFailed(f"the server does not answer as an OpenAI server does: {_one_line(text)!r}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text[:200].split())
+
+
+def _is_utf_8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _refusal(answer: httpx.Response) -> Exception:
+    try:
+        message = str(answer.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        message = _one_line(answer.text) or answer.reason_phrase
+    kind = ConfigError if 400 <= answer.status_code < 500 and answer.status_code != 429 else CommandFailed
+    return kind(f"{answer.status_code}: {message}")

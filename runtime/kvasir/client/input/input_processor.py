@@ -1,0 +1,235 @@
+"""From what a request says to what an engine gets: text to tokens, and sampling parameters that are complete.
+
+The HTTP routes call it before AsyncLLM.generate; every mistake of a user is found here, as InvalidRequest.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from kvasir.client.input.sampling import Sampling, check_in_vocabulary
+from kvasir.client.input.sampling_fields import SamplingFields
+from kvasir.client.request_errors import InvalidRequest, TooManyRequests
+from kvasir.client.text.stop_strings import StopStrings
+from kvasir.hub.chat_template import ChatTemplate, ChatTemplateError
+from kvasir.hub.model_info import ModelInfo
+from kvasir.hub.tokenizer import Tokenizer
+from kvasir.params import SamplingParams
+
+INLINE_CHARACTERS: Final = 2048
+"""Texts up to this length are tokenized on the event loop (a millisecond); longer ones in a thread."""
+INLINE_TOKENS: Final = 2048
+"""The same for tokens that become text."""
+INLINE_MESSAGES: Final = 32
+"""The same for the messages of a chat, whose template is Python code that loops over them."""
+THREADS: Final = 2
+NOTHING_ASKED: Final = SamplingFields()
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """A request that an engine can take as it is."""
+
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    stops: StopStrings | None = None
+    include_stop: bool = False
+    """The stop string or stop token that ends the text stays in it."""
+    skip_special_tokens: bool = True
+    priority: int = 0
+    cache_salt: str = ""
+    block_hashes: dict[int, list[bytes]] = field(default_factory=dict)
+    """The prompt's chains by block size, as far as engines wanted them: one for all of its choices."""
+
+    def child(self, index: int) -> "Prompted":
+        """One of several choices for it: each draws from a seed of its own, the first from the request's. Only the
+        first has the prompt scored (`prompt_logprobs`): the others would hear the same."""
+        if index == 0:
+            return self
+        seed = (self.params.seed + index + 2**63) % 2**64 - 2**63
+        return replace(self, params=msgspec.structs.replace(self.params, seed=seed, prompt_logprobs=None))
+
+
+class InputProcessor:
+    """Tokenizes and validates. `max_model_len` and `takes_priority` are asked each time: they depend on the engines
+    that are ready."""
+
+    def __init__(
+        self,
+        model: ModelInfo,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None,
+        max_model_len: Callable[[], int],
+        max_queued: int,
+        takes_priority: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._vocab_size = model.vocab_size
+        self._sampling = Sampling(model, tokenizer)
+        self._tokenizer = tokenizer
+        self._chat_template = chat_template
+        self._max_model_len = max_model_len
+        self._max_queued = max_queued
+        self._takes_priority = takes_priority
+        self._queued = 0
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
+
+    async def tokenize(self, text: str, add_special_tokens: bool = True, keep: int | None = None) -> list[int]:
+        """The tokens of a text, the last ones where there are more than `keep`, still between its special tokens.
+        Raises InvalidRequest for one that is no Unicode, TooManyRequests."""
+        return await self._run(
+            lambda: self._encode(text, add_special_tokens, "prompt", keep), inline=len(text) <= INLINE_CHARACTERS
+        )
+
+    async def detokenize(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """The text of these tokens. Raises InvalidRequest, TooManyRequests."""
+        if not token_ids:
+            return ""
+        if len(token_ids) > (limit := self._max_model_len()):
+            raise InvalidRequest(
+                f"{len(token_ids)} tokens are more than the context of {limit} holds: send them in parts", "tokens"
+            )
+        check_in_vocabulary(token_ids, self._vocab_size, "tokens")
+        return await self._run(
+            lambda: self._tokenizer.decode(token_ids, skip_special_tokens),
+            inline=len(token_ids) <= INLINE_TOKENS,
+        )
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """How the vocabulary writes each of these tokens; empty for one that it does not name."""
+        return [self._tokenizer.backend.id_to_token(token_id) or "" for token_id in token_ids]
+
+    async def render_chat(
+        self, messages: list[dict[str, Any]], keep: int | None = None, /, **kwargs: Any
+    ) -> list[int]:
+        """The tokens of a conversation in the model's chat template, which also gets `kwargs`; the last `keep`.
+
+        Raises InvalidRequest when the model has none or its template refuses the messages, TooManyRequests.
+        """
+        template = self._chat_template
+        if template is None:
+            raise InvalidRequest(
+                "this model has no chat template: send its prompt as text to /v1/completions", "messages"
+            )
+
+        def render() -> str:
+            try:
+                return template.render(messages, **kwargs)
+            except ChatTemplateError as error:
+                raise InvalidRequest(
+                    f"the model's chat template refuses the messages: {error}", "messages"
+                ) from None
+
+        text = await self._run(render, inline=len(messages) <= INLINE_MESSAGES)
+        # The template wrote the special tokens itself.
+        return await self._run(
+            lambda: self._encode(text, False, "messages", keep), inline=len(text) <= INLINE_CHARACTERS
+        )
+
+    def prepare(
+        self,
+        prompt_token_ids: Sequence[int],
+        asked: SamplingFields = NOTHING_ASKED,
+        *,
+        max_tokens: int | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> Prompted:
+        """A complete request; `max_tokens` None is what is left of the context, and the most likely tokens of the
+        prompt are told where `asked` or `prompt_logprobs` says so. Raises InvalidRequest."""
+        self._check_prompt(prompt_token_ids)
+        if priority and not self._takes_priority():
+            raise InvalidRequest(
+                "priority is not used here: start the engines with --scheduling-policy priority, or leave it out",
+                "priority",
+            )
+        max_tokens = self._max_tokens(len(prompt_token_ids), max_tokens)
+        of_prompt = [count for count in (asked.prompt_logprobs, prompt_logprobs) if count is not None]
+        return Prompted(
+            list(prompt_token_ids),
+            self._sampling.params(asked, max_tokens, logprobs, max(of_prompt, default=None)),
+            stops=self._sampling.stops(asked.stop),
+            include_stop=asked.include_stop_str_in_output,
+            skip_special_tokens=asked.skip_special_tokens,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # ------------------------------------------------------------------------------------------ texts
+
+    async def _run(self, work: Callable[[], Result], *, inline: bool) -> Result:
+        if inline:
+            return work()
+        with self._in_queue():
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    @contextmanager
+    def _in_queue(self) -> Iterator[None]:
+        if self._queued >= self._max_queued:
+            raise TooManyRequests(f"{self._queued} long prompts wait to be tokenized: try again in a while", 1.0)
+        self._queued += 1
+        try:
+            yield
+        finally:
+            self._queued -= 1
+
+    def _encode(self, text: str, add_special_tokens: bool, param: str, keep: int | None) -> list[int]:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                "the text holds half of a surrogate pair (\\ud800 to \\udfff): send complete characters", param
+            ) from None
+        self._check_length(text, param)
+        return self._tokenizer.encode(text, add_special_tokens, keep)
+
+    # ------------------------------------------------------------------------------------------ limits
+
+    def _check_length(self, text: str, param: str) -> None:
+        """Before a text is tokenized: megabytes keep a thread, for which others wait, busy for minutes."""
+        limit = self._max_model_len()
+        characters = limit * self._tokenizer.longest_token
+        if len(text) > characters:
+            raise InvalidRequest(
+                f"the prompt has {len(text)} characters, and the context of {limit} tokens holds {characters} of "
+                "them at the very most: shorten the prompt",
+                param,
+                "context_length_exceeded",
+            )
+
+    def _check_prompt(self, prompt_token_ids: Sequence[int]) -> None:
+        if not prompt_token_ids:
+            raise InvalidRequest("the prompt is empty: it needs at least one token", "prompt")
+        check_in_vocabulary(prompt_token_ids, self._vocab_size, "prompt")
+
+    def _max_tokens(self, prompt_length: int, asked: int | None) -> int:
+        limit = self._max_model_len()
+        left = limit - prompt_length
+        if asked is not None and asked < 1:
+            raise InvalidRequest(f"max_tokens is {asked}: ask for at least 1 token", "max_tokens")
+        if left < 1:
+            raise InvalidRequest(
+                f"the prompt has {prompt_length} tokens, and the context of {limit} tokens must also hold the "
+                f"answer: shorten the prompt to at most {limit - 1} tokens",
+                "prompt",
+                "context_length_exceeded",
+            )
+        if asked is not None and asked > left:
+            raise InvalidRequest(
+                f"the prompt has {prompt_length} tokens and max_tokens asks for {asked} more, but the context is "
+                f"{limit} tokens: lower max_tokens to at most {left}, leave it out, or shorten the prompt",
+                "max_tokens",
+                "context_length_exceeded",
+            )
+        return left if asked is None else asked

@@ -1,0 +1,125 @@
+"""Text from tokens as they come: one TextStream per request, made by the Detokenizer of the model.
+
+The deltas of a stream, joined, are what decoding all its tokens at once gives; no delta holds half a character,
+and the work per token does not grow with the length of the output. Two ways lead there:
+
+- byte-level tokenizers (GPT-2, Llama 3, Qwen, ...): each token is a fixed string of bytes, so the text is an
+  incremental UTF-8 decoding of them, exact for broken input too;
+- all others (Metaspace, byte fallback, WordPiece, ...): a token's text depends on its neighbours, so the new
+  tokens are decoded behind a few known ones, and what these alone give is cut off (as in Hugging Face's TGI).
+"""
+
+import codecs
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+import tokenizers
+
+from kvasir.client.text.token_bytes import is_byte_level, is_id, token_bytes
+from kvasir.hub.tokenizer import Tokenizer
+
+REPLACEMENT: Final = "\ufffd"
+"""Decoders put it where bytes are no UTF-8: at the end of a text it may be a character that is not complete yet."""
+MAX_PENDING: Final = 16
+"""Tokens held back while they end within a character: by then (a character has 4 bytes) they are truly broken."""
+PROMPT_SUFFIX: Final = (4, 8, 16, 24)
+"""How many of the prompt's last tokens give the first output token its neighbours: the first that begins and ends
+at a character."""
+
+
+class TextStream(Protocol):
+    """The text of one request."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that is certain after these tokens; "" while a character is incomplete."""
+
+    def finish(self) -> str:
+        """The rest: characters that stay incomplete appear as U+FFFD."""
+
+
+class Detokenizer:
+    """Makes the text streams of one model. Ids that no token has give no text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._backend = tokenizer.backend
+        self._special_ids = tokenizer.special_ids
+        self._is_byte_level = is_byte_level(self._backend)
+        self.token_bytes = token_bytes(self._backend)
+        """Of each token by itself, special ones included."""
+        self._text_bytes = token_bytes(self._backend, skipped=self._special_ids)
+
+    def stream(self, prompt_token_ids: Sequence[int], skip_special_tokens: bool = True) -> TextStream:
+        """The stream of a request with this prompt, whose end decides about a leading space of the output."""
+        if self._is_byte_level:
+            return _ByteLevelStream(self._text_bytes if skip_special_tokens else self.token_bytes)
+        skipped = self._special_ids if skip_special_tokens else frozenset()
+        return _WindowStream(self._backend, skipped, prompt_token_ids)
+
+
+class _ByteLevelStream:
+    def __init__(self, token_bytes: Mapping[int, bytes]) -> None:
+        self._token_bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        token_bytes = self._token_bytes
+        if len(token_ids) == 1:
+            return self._decoder.decode(token_bytes[token_ids[0]])
+        return self._decoder.decode(b"".join([token_bytes[token_id] for token_id in token_ids]))
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class _WindowStream:
+    """Decodes `context + pending`, both a few tokens long, and cuts off the text of `context`."""
+
+    def __init__(
+        self, backend: tokenizers.Tokenizer, skipped: frozenset[int], prompt_token_ids: Sequence[int]
+    ) -> None:
+        self._backend = backend
+        self._skipped = skipped
+        self._context: list[int] = []
+        self._context_text = ""
+        self._pending: list[int] = []
+        self._set_context_from_prompt(prompt_token_ids)
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        # One by one, even if several came at once: what the first ones complete is not held back for the last.
+        return "".join([self._push_one(token_id) for token_id in self._with_text(token_ids)])
+
+    def _push_one(self, token_id: int) -> str:
+        self._pending.append(token_id)
+        text = self._decode(self._context + self._pending)
+        if text.endswith(REPLACEMENT) and len(self._pending) < MAX_PENDING:
+            return ""
+        return self._emit(text)
+
+    def finish(self) -> str:
+        return self._emit(self._decode(self._context + self._pending)) if self._pending else ""
+
+    def _emit(self, text: str) -> str:
+        """The text of the pending tokens, which become the context of what follows."""
+        if text.startswith(self._context_text):
+            delta = text[len(self._context_text) :]
+        else:  # broken bytes that changed the text before them: the context is of no use
+            delta = self._decode(self._pending)
+        # Tokens without text are no neighbours: a next token that looks like the first would lose its space.
+        self._context = self._pending if delta else [*self._context, *self._pending][-MAX_PENDING:]
+        self._context_text = self._decode(self._context)
+        self._pending = []
+        return delta
+
+    def _set_context_from_prompt(self, prompt_token_ids: Sequence[int]) -> None:
+        suffix = self._with_text(prompt_token_ids[-PROMPT_SUFFIX[-1] :])
+        for length in PROMPT_SUFFIX:
+            self._context = suffix[-length:]
+            self._context_text = self._decode(self._context)
+            if REPLACEMENT not in self._context_text:
+                break
+
+    def _with_text(self, token_ids: Sequence[int]) -> list[int]:
+        return [i for i in token_ids if is_id(i) and i not in self._skipped]
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._backend.decode(token_ids, skip_special_tokens=False)

@@ -1,0 +1,260 @@
+"""The engine process: from its settings to a serving loop and back. `kvasir engine` calls `run_engine`.
+
+The order is made for a start-up that can be watched and fails early: the ops port answers first; then the model's
+config.json is read (a wrong model is refused before anything large is loaded); the link says Hello while torch is
+imported; then weights, KV memory, a first step, Ready.
+"""
+
+import gc
+import logging
+import math
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import FrameType
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+import kvasir
+from kvasir.config.machine import process_age
+from kvasir.config.options import ConfigError
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.config.settings import EngineConfig
+from kvasir.engine.build import build_core, fit_context, resolve_settings
+from kvasir.engine.health.engine_collector import EngineCollector
+from kvasir.engine.health.engine_status import EngineStatus
+from kvasir.engine.health.step_watchdog import StepWatchdog
+from kvasir.engine.loop import EngineLoop
+from kvasir.executor.executor import Executor
+from kvasir.hub.model_info import ModelInfo, load_model_info
+from kvasir.hub.source import fetch, normalise
+from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
+from kvasir.link.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, Dead, Goodbye, Progress, Ready
+from kvasir.link.sockets import step_age_limit
+from kvasir.observability.failures import end, failure_of, log_failure
+from kvasir.observability.ops_server import OpsServer
+from kvasir_contract.exits import ExitCode
+from kvasir_contract.failure import Failure
+from kvasir_contract.logs import setup_logging
+from kvasir_contract.phases import Phase
+
+log = logging.getLogger(__name__)
+
+LAUNCHING = "Launching"
+"""The first of the start-up's times: from the process's spawn to the first line of this file that runs."""
+STOP_SECONDS = 1.0
+"""Time for an engine that is told to stop before it is ready."""
+PROGRESS_INTERVAL = 10.0
+"""Seconds between log lines of a long download or load."""
+
+
+def run_engine(config: EngineConfig) -> int:
+    """Serve until SIGTERM or SIGINT; report the failure if there was one, and return the exit code.
+
+    Must be called in the main thread: it takes over both signals.
+    """
+    setup_logging(
+        f"engine-{config.parallel.data_parallel_rank}", config.process.log_level, config.process.log_format
+    )
+    return end(EngineProcess(config).run())
+
+
+class _Stopped(BaseException):
+    """Told to end before there was anything to drain. Not an Exception: libraries that catch those go on."""
+
+
+class EngineProcess:
+    """Owns the parts of the process and their order; one per process."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        rank = config.parallel.data_parallel_rank
+        names = config.model.served_model_name
+        self._config = config
+        self._status = EngineStatus(
+            new_incarnation(rank),
+            rank,
+            step_limit=step_age_limit(config.link.heartbeat_timeout),
+            slow_step=config.trace.slow_step or math.inf,
+        )
+        self._collector = EngineCollector(self._status, names[0] if names else config.model.source)
+        self._ops: OpsServer | None = None
+        self._link: EngineLink | None = None
+        self._executor: Executor | None = None
+        self._loop: EngineLoop | None = None
+        self._watchdog: StepWatchdog | None = None
+        self._stop_asked = False
+        self._starting = False
+        """A signal may raise in the main thread."""
+        age = self._status.startup_seconds[LAUNCHING] = process_age()
+        self._spawned = time.monotonic() - age
+        self._progress_logged = time.monotonic()
+
+    def run(self) -> Failure | None:
+        """Serve, and end everything; return what the engine failed of."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        try:
+            self._starting = True
+            try:
+                self._serve()
+            finally:
+                self._starting = False
+        except _Stopped:
+            log.info("stopped before it was ready")
+        except Exception as error:
+            log_failure(log, error, f"the engine failed in phase {self._status.phase}")
+            failure = failure_of(error)
+            try:
+                self._end(Dead(failure.message))
+            except Exception:
+                log.exception("the engine could not end in order")  # the first failure is the cause
+            return failure
+        self._end(Goodbye())
+        return None
+
+    def _serve(self) -> None:
+        with self._phase(Phase.STARTING):
+            registry = CollectorRegistry()
+            registry.register(self._collector)
+            self._ops = OpsServer(self._config.ops, self._status, partial(generate_latest, registry))
+            model = self._read_model()
+            link = self._link = EngineLink(self._config.link, self._identity(model))
+            self._status.link_problem = lambda: link.problem
+            self._status.links = lambda: link.accepted
+            link.start()
+            settings = resolve_settings(self._config, model)
+        with self._phase(Phase.LOADING):
+            executor = self._executor = self._load(settings, model)
+        with self._phase(Phase.WARMING):
+            num_blocks = executor.allocate_kv_cache()
+            settings = fit_context(settings, num_blocks, asked=self._config.model.max_model_len)
+            executor.warm_up()
+            core = self._collector.core = build_core(settings, model, num_blocks, executor)
+            core.trace = self._status.trace
+            self._loop = EngineLoop(core, link, self._status, self._config.process.drain_timeout)
+            gc.collect()
+            gc.freeze()  # what lives now lives for ever: no later collection has to walk it
+        self._check_stop()
+        if self._config.trace.slow_step:
+            self._watchdog = StepWatchdog(self._status.trace, self._status.rank)
+        self._announce(link, settings, num_blocks)
+        self._loop.run()
+
+    # ------------------------------------------------------------------------------------------------- start-up
+
+    @contextmanager
+    def _phase(self, phase: Phase) -> Iterator[None]:
+        """A phase of the start-up: shown while it lasts, timed when it is done."""
+        self._check_stop()
+        began = time.monotonic()
+        self._status.enter(phase)
+        if self._link is not None:
+            self._link.set_phase(phase)
+        yield
+        seconds = self._status.startup_seconds[phase] = time.monotonic() - began
+        log.info("%s took %.2f s", phase, seconds)
+
+    def _read_model(self) -> ModelInfo:
+        """Configuration only: small, and read without torch."""
+        source = normalise(self._config.model.source)
+        return load_model_info(fetch(source, weights=False, download_dir=self._config.model.download_dir))
+
+    def _identity(self, model: ModelInfo) -> EngineIdentity:
+        return EngineIdentity(
+            incarnation=self._status.incarnation,
+            rank=self._status.rank,
+            node=socket.gethostname(),
+            service=self._config.link.service_uid,
+            version=kvasir.__version__,
+            fingerprint=model.fingerprint,
+            tokenizer_hash=model.tokenizer_hash,
+        )
+
+    def _load(self, settings: ResolvedEngine, model: ModelInfo) -> Executor:
+        from kvasir.executor.in_process import InProcessExecutor
+
+        source = normalise(self._config.model.source)
+        path = fetch(
+            source, weights=True, download_dir=self._config.model.download_dir, progress=self._show_progress
+        )
+        if path != model.path:
+            raise ConfigError(
+                f"{source} changed while the engine started: {path} is not {model.path}; start it again"
+            )
+        executor = InProcessExecutor(settings, model)
+        executor.load(self._show_progress)
+        return executor
+
+    def _show_progress(self, done: int, total: int) -> None:
+        self._check_stop()
+        progress = Progress(done, total)
+        self._status.advance(progress)
+        if time.monotonic() - self._progress_logged >= PROGRESS_INTERVAL:
+            self._progress_logged = time.monotonic()
+            log.info("loaded %.2f of %.2f GB", done / 1e9, total / 1e9)
+        if self._link is not None:
+            self._link.set_phase(Phase.LOADING, progress)
+
+    def _announce(self, link: EngineLink, settings: ResolvedEngine, num_blocks: int) -> None:
+        self._status.enter(Phase.READY)
+        link.announce_ready(
+            Ready(
+                block_size=settings.block_size,
+                num_blocks=num_blocks,
+                max_model_len=settings.max_model_len,
+                max_num_seqs=settings.max_num_seqs,
+                features=_features(settings),
+            )
+        )
+        phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self._status.startup_seconds.items())
+        log.info(
+            "Ready after %.2f s (%s): %d KV blocks of %d tokens, sequences of up to %d tokens",
+            time.monotonic() - self._spawned,
+            phases,
+            num_blocks,
+            settings.block_size,
+            settings.max_model_len,
+        )
+
+    # ------------------------------------------------------------------------------------------------------- end
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """The first one drains, or ends the start-up wherever it is; the same signal again ends at once."""
+        signal.signal(number, signal.SIG_DFL)
+        self._stop_asked = True
+        if self._loop is not None:
+            self._loop.drain()
+        elif self._starting:
+            self._starting = False
+            # A library that waits for its own threads, of a download say, would hold up the end.
+            signal.signal(signal.SIGALRM, lambda *_: os._exit(ExitCode.OK))
+            signal.setitimer(signal.ITIMER_REAL, STOP_SECONDS)
+            raise _Stopped
+
+    def _check_stop(self) -> None:
+        if self._stop_asked:
+            raise _Stopped
+
+    def _end(self, last: Goodbye | Dead) -> None:
+        """Tell the frontends, then let go of everything."""
+        if isinstance(last, Dead):
+            self._status.enter(Phase.FAILED, last.reason)
+        if self._link is not None:
+            self._link.close(last)
+        if self._executor is not None:
+            self._executor.shutdown()
+        if self._ops is not None:
+            self._ops.close()
+        if self._watchdog is not None:
+            self._watchdog.close()
+        log.info("ended after %.1f s", time.monotonic() - self._spawned)
+
+
+def _features(settings: ResolvedEngine) -> tuple[str, ...]:
+    prefix_cache = (FEATURE_PREFIX_CACHE,) if settings.enable_prefix_caching else ()
+    priority = (FEATURE_PRIORITY,) if settings.scheduling_policy == "priority" else ()
+    return prefix_cache + priority

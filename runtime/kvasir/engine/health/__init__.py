@@ -1,0 +1,5 @@
+"""What an engine reports about itself.
+
+Reading order: step_trace.py (timings of a step), engine_status.py (phase and probes), step_watchdog.py (a step that
+hangs), engine_collector.py (Prometheus metrics).
+"""

@@ -1,0 +1,110 @@
+"""The engine's metrics, read from its counters when somebody scrapes: a step pays nothing for them.
+
+Names and meanings are vLLM's (`vllm:…`), so that existing dashboards work; what only Kvasir has is `kvasir:…`.
+"""
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from kvasir.engine.core import EngineCore
+from kvasir.engine.health.engine_status import EngineStatus
+from kvasir.engine.health.step_trace import Buckets, StepTrace
+
+_GAUGES = (
+    ("vllm:num_requests_running", "Requests that own a row."),
+    ("vllm:num_requests_waiting", "Requests that wait for a row, preempted ones included."),
+    ("vllm:kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1."),
+)
+_COUNTERS = (
+    ("vllm:num_preemptions", "Requests that lost their row and were computed again."),
+    ("vllm:prompt_tokens", "Prompt tokens of requests that have begun to generate, cached ones included."),
+    ("vllm:generation_tokens", "Tokens generated."),
+    ("vllm:prefix_cache_queries", "Tokens of requests that were looked up in the prefix cache."),
+    ("vllm:prefix_cache_hits", "Tokens that were found in the prefix cache."),
+)
+
+
+class EngineCollector(Collector):
+    """Register it with the process's registry; `core` is set once the engine has one."""
+
+    def __init__(self, status: EngineStatus, model_name: str) -> None:
+        self.core: EngineCore | None = None
+        self._status = status
+        self._labels = {"model_name": model_name, "engine": str(status.rank)}
+
+    def collect(self) -> Iterator[Metric]:
+        names, values = list(self._labels), list(self._labels.values())
+        if self.core is not None:
+            gauges, counters = _read(self.core)
+            for (name, text), value in zip(_GAUGES, gauges, strict=True):
+                gauge = GaugeMetricFamily(name, text, labels=names)
+                gauge.add_metric(values, value)
+                yield gauge
+            for (name, text), value in zip(_COUNTERS, counters, strict=True):
+                counter = CounterMetricFamily(name, text, labels=names)
+                counter.add_metric(values, value)
+                yield counter
+            yield self._cache_config(self.core)
+            yield from self._steps(self._status.trace)
+        startup = GaugeMetricFamily(
+            "kvasir:engine_startup_seconds", "Time that a phase of the start-up took.", labels=[*names, "phase"]
+        )
+        for phase, seconds in list(self._status.startup_seconds.items()):
+            startup.add_metric([*values, phase], seconds)
+        yield startup
+
+    def _cache_config(self, core: EngineCore) -> Metric:
+        pool = core.scheduler.blocks.pool
+        labels = self._labels | {
+            "block_size": str(core.scheduler.blocks.block_size),
+            "num_gpu_blocks": str(pool.num_blocks),
+            "enable_prefix_caching": str(pool.cache is not None),
+        }
+        info = GaugeMetricFamily(
+            "vllm:cache_config_info", "How the KV cache is set up; always 1.", labels=list(labels)
+        )
+        info.add_metric(list(labels.values()), 1)
+        return info
+
+    def _steps(self, trace: StepTrace) -> Iterator[Metric]:
+        names, values = list(self._labels), list(self._labels.values())
+        for name, text, buckets in (
+            ("vllm:iteration_tokens_total", "Tokens computed in a step.", trace.tokens),
+            ("kvasir:step_requests", "Requests in a step.", trace.requests),
+            ("kvasir:step_seconds", "Time that a step took, from its scheduling to its sending.", trace.seconds),
+        ):
+            histogram = HistogramMetricFamily(name, text, labels=names)
+            histogram.add_metric(values, _cumulative(buckets), buckets.sum)
+            yield histogram
+        phases = CounterMetricFamily(
+            "kvasir:step_phase_seconds", "Time spent in a phase of the steps.", labels=[*names, "phase"]
+        )
+        for phase, seconds in trace.phase_seconds.items():
+            phases.add_metric([*values, phase], seconds)
+        yield phases
+
+
+def _cumulative(buckets: Buckets) -> list[tuple[str, float]]:
+    """As Prometheus counts: how many values are at most each bound."""
+    bounds = [*map(floatToGoString, buckets.bounds), "+Inf"]
+    return list(zip(bounds, accumulate(buckets.counts), strict=True))
+
+
+def _read(core: EngineCore) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The values of _GAUGES and of _COUNTERS, in their order."""
+    scheduler = core.scheduler
+    blocks = scheduler.blocks
+    return (
+        (len(scheduler.running), len(scheduler.waiting), blocks.pool.usage),
+        (
+            scheduler.num_preemptions,
+            scheduler.num_prompt_tokens,
+            scheduler.num_generated_tokens,
+            blocks.num_queried_tokens,
+            blocks.num_hit_tokens,
+        ),
+    )

@@ -1,0 +1,129 @@
+"""Where this engine stands: written by its main thread, read by the ops port's threads.
+
+Only plain attributes are shared and each is replaced whole, so no lock is needed.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+from kvasir.engine.health.step_trace import StepTrace
+from kvasir.engine.health.step_watchdog import describe_batch
+from kvasir.link.engine_end.frontend_connection import LinkProblem
+from kvasir.link.protocol import Progress
+from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
+from kvasir_contract.report import Progress as ReportedProgress
+from kvasir_contract.report import RunningStep, StatusReport
+
+STARTUP_LIMIT: Final = 900.0
+"""Seconds without progress after which a start-up is stuck (a kernel compilation reports none)."""
+
+LINK_PATIENCE: Final = 5.0
+"""Seconds after the process's start during which nobody is told that no frontend is there: both start together."""
+
+
+class EngineStatus:
+    """Phase, loading progress and the last sign of life of an engine."""
+
+    def __init__(
+        self,
+        incarnation: str,
+        rank: int,
+        step_limit: float,
+        clock: Callable[[], float] = time.monotonic,
+        slow_step: float = math.inf,
+    ) -> None:
+        """Seconds: `step_limit` after which a step that does not end is stuck, `slow_step` after which the log
+        tells of one."""
+        self.incarnation = incarnation
+        self.rank = rank
+        self.phase = Phase.STARTING
+        self.progress: Progress | None = None
+        self.live_requests = 0
+        """Running and waiting, as of the last step."""
+        self.link_problem: Callable[[], LinkProblem | None] = lambda: None
+        """Returns why no frontend knows this engine; None if one does."""
+        self.links: Callable[[], int] = lambda: 0
+        """Returns how many frontends have accepted this engine."""
+        self.startup_seconds: dict[str, float] = {}
+        """Time that each finished phase of the start-up took, in their order."""
+        self.trace = StepTrace(slow_step, clock)
+        """Where the busy loop is within a step."""
+        self._step_limit = step_limit
+        self._clock = clock
+        self._message = ""
+        self._busy = True
+        self._began = self._last_sign = clock()
+
+    def enter(self, phase: Phase, message: str = "") -> None:
+        self.progress = None
+        self._message = message
+        self.phase = phase
+        self._last_sign = self._clock()
+
+    def advance(self, progress: Progress) -> None:
+        """Bytes were loaded."""
+        self.progress = progress
+        self._last_sign = self._clock()
+
+    def beat(self, busy: bool) -> None:
+        """Called by the busy loop before each step (busy), and before it waits for work."""
+        self._busy = busy
+        self._last_sign = self._clock()
+
+    @property
+    def message(self) -> str:
+        """What people should know besides the phase; empty if all is well."""
+        problem = self._problem()
+        return self._message or ("" if problem is None else problem.message)
+
+    @property
+    def reason(self) -> Reason | None:
+        """Set if the engine runs and no frontend accepts it."""
+        problem = self._problem()
+        return Reason.LINK_REFUSED if problem is not None and problem.refused else None
+
+    def _step(self) -> RunningStep | None:
+        moment = self.trace.now
+        if moment is None:
+            return None
+        seconds = round(self.trace.clock() - moment.step_began, 3)
+        batch = "" if moment.batch is None else describe_batch(moment.batch)
+        return RunningStep(moment.step, moment.phase, seconds, batch)
+
+    def _problem(self) -> LinkProblem | None:
+        early = self._clock() - self._began < LINK_PATIENCE
+        return None if early or self._message else self.link_problem()
+
+    def unready_reason(self) -> str | None:
+        """Return why the engine accepts no requests."""
+        if self.phase is not Phase.READY:
+            return f"not ready: {self.phase}"
+        return self.trouble()
+
+    def report(self) -> StatusReport:
+        progress = self.progress
+        return StatusReport(
+            phase=self.phase,
+            message=self.message,
+            reason=self.reason,
+            progress=None if progress is None else ReportedProgress(progress.done, progress.total),
+            live_requests=self.live_requests,
+            incarnation=self.incarnation,
+            rank=self.rank,
+            links=self.links(),
+            startup_seconds=dict(self.startup_seconds),
+            step=self._step(),
+        )
+
+    def trouble(self) -> str | None:
+        """Why this process should be restarted; None while it lives."""
+        if self.phase is Phase.FAILED:
+            return f"the engine failed: {self.message}"
+        silent = self._clock() - self._last_sign
+        if self.phase in (Phase.READY, Phase.DRAINING):
+            stuck = self._busy and silent > self._step_limit
+            return f"the current step has been running for {silent:.0f} s" if stuck else None
+        return f"{self.phase} without progress for {silent:.0f} s" if silent > STARTUP_LIMIT else None

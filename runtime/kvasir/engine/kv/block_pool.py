@@ -1,0 +1,142 @@
+"""Which KV blocks are free: the ids of the paged cache, handed out, shared and taken back. Owned by RequestBlocks.
+
+Block 0 is the *null block*: it exists in the KV tensors, is never handed out, and stands in block tables where a
+row has no block. Usable ids are 1..num_blocks.
+
+A block that is free may still hold a cached prefix. It stays known to the prefix cache until the pool hands it out
+as an empty one, and can be taken back into use until then.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kvasir.engine.kv.prefix_cache import PrefixCache
+
+NULL_BLOCK: Final = 0
+_IN_USE: Final = -1
+
+
+class FreeQueue:
+    """Free blocks in LRU order: a doubly linked list threaded through two arrays indexed by block id.
+
+    The null block, never free itself, closes the ring: after it comes the block to be reused first, before it the
+    one to be reused last. Not a deque, because a prefix cache takes blocks out of the middle when it hits them, and
+    that has to be O(1) without an allocation.
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self._next: list[int] = [*range(1, num_blocks + 1), NULL_BLOCK]
+        self._previous: list[int] = [num_blocks, *range(num_blocks)]
+        self._length = num_blocks
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __contains__(self, block_id: int) -> bool:
+        return block_id != NULL_BLOCK and self._next[block_id] != _IN_USE
+
+    def append(self, block_id: int) -> None:
+        """The block becomes the last to be reused."""
+        self._insert(self._previous[NULL_BLOCK], block_id, NULL_BLOCK)
+
+    def prepend(self, block_id: int) -> None:
+        """The block becomes the first to be reused."""
+        self._insert(NULL_BLOCK, block_id, self._next[NULL_BLOCK])
+
+    def remove(self, block_id: int) -> None:
+        """Take this block, wherever it stands."""
+        before, after = self._previous[block_id], self._next[block_id]
+        self._next[before] = after
+        self._previous[after] = before
+        self._next[block_id] = _IN_USE
+        self._length -= 1
+
+    def pop(self) -> int:
+        """Take the block that is to be reused first."""
+        block_id = self._next[NULL_BLOCK]
+        self.remove(block_id)
+        return block_id
+
+    def _insert(self, before: int, block_id: int, after: int) -> None:
+        self._next[before] = self._previous[after] = block_id
+        self._previous[block_id] = before
+        self._next[block_id] = after
+        self._length += 1
+
+
+class BlockPool:
+    """Hands out KV blocks and counts who uses each. Ask `can_allocate` first: `allocate` does not wait.
+
+    A block has one user after `allocate`, one more after each `share`, one less after each `free`; without users it
+    is free.
+    """
+
+    def __init__(self, num_blocks: int, cache: PrefixCache | None = None) -> None:
+        """`cache` is told of every block whose content is lost."""
+        if num_blocks < 1:
+            raise ValueError(f"a pool needs at least one block besides the null block, not {num_blocks}")
+        self.num_blocks = num_blocks
+        self.cache = cache
+        self._free = FreeQueue(num_blocks)
+        self._users = [0] * (num_blocks + 1)
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        return self.num_blocks - len(self._free)
+
+    @property
+    def usage(self) -> float:
+        """Share of the blocks in use, 0 to 1; a free block that holds a cached prefix is not in use."""
+        return self.num_used / self.num_blocks
+
+    def users(self, block_id: int) -> int:
+        """Requests that have this block in their table."""
+        return self._users[block_id]
+
+    def can_allocate(self, count: int) -> bool:
+        return count <= len(self._free)
+
+    def allocate(self, count: int) -> list[int]:
+        """Empty blocks; the cached prefixes that lay in them are gone."""
+        if not self.can_allocate(count):
+            raise RuntimeError(f"{count} KV blocks were taken where {len(self._free)} are free")
+        blocks = [self._free.pop() for _ in range(count)]
+        for block_id in blocks:
+            self._users[block_id] = 1
+            if self.cache is not None:
+                self.cache.forget(block_id)
+        return blocks
+
+    def share(self, block_ids: Iterable[int]) -> None:
+        """One more user for each of these blocks, with what is in them; they may be free or in use."""
+        for block_id in block_ids:
+            if self._users[block_id] == 0:
+                self._free.remove(block_id)
+            self._users[block_id] += 1
+
+    def free(self, block_ids: Sequence[int]) -> None:
+        """One user less for a request's blocks, given in the order of its block table.
+
+        Those that nobody uses any more are queued in reverse, so that the end of a chain is reused before its
+        beginning: a cached prefix stays useful for longer than what followed it. Blocks that hold no cached prefix
+        are reused before all that do.
+        """
+        for block_id in reversed(block_ids):
+            if not 1 <= block_id <= self.num_blocks:
+                raise RuntimeError(f"KV block {block_id} is freed and is not one of 1..{self.num_blocks}")
+            if self._users[block_id] == 0:
+                raise RuntimeError(f"KV block {block_id} is freed twice")
+            self._users[block_id] -= 1
+            if self._users[block_id]:
+                continue
+            if self.cache is not None and block_id in self.cache:
+                self._free.append(block_id)
+            else:
+                self._free.prepend(block_id)
+
+    def check_all_free(self) -> None:
+        assert self.num_used == 0, f"{self.num_used} of {self.num_blocks} KV blocks belong to no request"

@@ -1,0 +1,87 @@
+"""When a request is over, and what its outputs say; asked by the scheduler for every token."""
+
+import logging
+from collections.abc import Collection
+from typing import Final
+
+from kvasir.engine.scheduling.engine_request import FINISH_REASONS, EngineRequest, RequestStatus
+from kvasir.link.protocol import FinishReason, Logprobs, RequestOutput
+from kvasir.link.sockets import SeldomLog
+
+log = logging.getLogger(__name__)
+
+NAN_COMPUTED: Final = "the model computed NaN: its weights or its precision are broken"
+
+
+class Endings:
+    """Of one model in one context length. Stop *strings* are the frontend's: it sees text, and aborts."""
+
+    def __init__(self, eos_token_ids: Collection[int], max_model_len: int) -> None:
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._max_model_len = max_model_len
+        self._seldom = SeldomLog(log)
+
+    def status_of(self, request: EngineRequest) -> RequestStatus:
+        """The status that the request has with its last output token: as before, STOPPED or LENGTH."""
+        params = request.params
+        token_id = request.token_ids[-1]
+        ends = (token_id in self._eos_token_ids and not params.ignore_eos) or token_id in params.stop_token_ids
+        if ends and request.num_output_tokens > params.min_tokens:
+            return RequestStatus.STOPPED
+        return RequestStatus.LENGTH if self._is_full(request, 0) else request.status
+
+    def awaits_last(self, request: EngineRequest) -> bool:
+        """A token is being sampled for the request, and none can follow it."""
+        return request.num_pending > 0 and self._is_full(request, request.num_pending)
+
+    def _is_full(self, request: EngineRequest, pending: int) -> bool:
+        return (
+            request.num_output_tokens + pending >= request.params.max_tokens
+            or request.num_tokens + pending >= self._max_model_len
+        )
+
+    def output(
+        self,
+        request: EngineRequest,
+        position: int,
+        token_ids: list[int],
+        *,
+        logprobs: Logprobs | None = None,
+        prompt_logprobs: Logprobs | None = None,
+        num_cached_tokens: int | None = None,
+    ) -> RequestOutput:
+        finished = request.status.finished
+        return RequestOutput(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            position=position,
+            token_ids=token_ids,
+            finish_reason=FINISH_REASONS[request.status] if finished else None,
+            stop_token_id=self._stop_token(request) if finished else None,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            num_cached_tokens=num_cached_tokens,
+            queue_seconds=None if num_cached_tokens is None else request.queue_seconds,
+        )
+
+    def broken_off(self, request: EngineRequest) -> RequestOutput:
+        """For a request that has no next token, because the model says NaN."""
+        self._seldom.warning(
+            f"request {request.request_id} ends with an error: {NAN_COMPUTED}: check the checkpoint, or try "
+            "another --dtype (float16 ends at 65,504, bfloat16 and float32 do not)",
+            about="NaN",
+        )
+        return RequestOutput(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            position=request.num_output_tokens,
+            token_ids=[],
+            finish_reason=FinishReason.ERROR,
+            error=NAN_COMPUTED,
+        )
+
+    def _stop_token(self, request: EngineRequest) -> int | None:
+        """The token of `stop_token_ids` that ended the request; None where an end-of-sequence token did."""
+        token_id = request.token_ids[-1]
+        by_eos = token_id in self._eos_token_ids and not request.params.ignore_eos
+        return token_id if request.status is RequestStatus.STOPPED and not by_eos else None

@@ -1,0 +1,116 @@
+"""One request inside an engine: its tokens, its KV blocks and how far it is computed.
+
+Made by EngineCore from an AddRequest; changed by the scheduler and its RequestBlocks only.
+"""
+
+import time
+from enum import IntEnum
+
+from kvasir.hashing import chain_root
+from kvasir.link.protocol import AddRequest, FinishReason
+from kvasir.params import SamplingParams
+from kvasir.worker.step import NewRow
+
+
+class RequestStatus(IntEnum):
+    """Ordered, so that "finished" is a comparison and not a set of cases."""
+
+    WAITING = 0
+    PREEMPTED = 1
+    """Waiting again: its row and blocks were taken away, its tokens are kept."""
+    RUNNING = 2
+    """Owns a row in the worker, and KV blocks."""
+    STOPPED = 3
+    """The first finished status: everything from here on is over."""
+    LENGTH = 4
+    ABORTED = 5
+    """No output tells of it."""
+
+    finished: bool
+
+    def __init__(self, value: int) -> None:
+        self.finished = value >= 3  # an attribute: it is asked for every token
+
+
+FINISH_REASONS = {
+    RequestStatus.STOPPED: FinishReason.STOP,
+    RequestStatus.LENGTH: FinishReason.LENGTH,
+}
+
+
+class EngineRequest:
+    """Prompt and output tokens lie in one list: a resumed request is computed like a longer prompt.
+
+    `num_computed_tokens` chases `num_tokens + num_pending`; where it catches up, the step samples one token more.
+    """
+
+    __slots__ = (
+        "arrived",
+        "attempt",
+        "block_hashes",
+        "block_ids",
+        "chain_root",
+        "frontend",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_known_blocks",
+        "num_pending",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "params",
+        "priority",
+        "prompt_counted",
+        "queue_seconds",
+        "rank",
+        "request_id",
+        "status",
+        "token_ids",
+    )
+
+    def __init__(self, frontend: str, message: AddRequest) -> None:
+        self.frontend = frontend
+        self.request_id = message.request_id
+        self.attempt = message.attempt
+        self.params: SamplingParams = message.params
+        self.num_prompt_tokens = len(message.prompt_token_ids)
+        self.token_ids: list[int] = message.prompt_token_ids + message.output_token_ids
+        self.priority = message.priority
+        self.rank = (message.priority, 0)
+        """(priority, arrival): the smallest is served first. The scheduler counts the arrivals."""
+        self.status = RequestStatus.WAITING
+        self.num_computed_tokens = 0
+        """Tokens whose KV is in the cache, once the steps that are scheduled are computed."""
+        self.num_pending = 0
+        """Tokens that scheduled steps sample and that are not in `token_ids` yet."""
+        self.num_preemptions = 0
+        self.block_ids: list[int] = []
+        self.chain_root = chain_root(message.cache_salt)
+        self.block_hashes: list[bytes] = message.block_hashes
+        """Of its first full blocks; see kvasir.hashing."""
+        self.num_known_blocks = 0
+        """Of `block_ids`, how many the prefix cache has been told of."""
+        self.num_cached_tokens: int | None = None
+        """Prompt tokens found in the prefix cache when it was first admitted; None before."""
+        self.arrived = time.monotonic()
+        self.queue_seconds: float | None = None
+        """From its arrival until it was first admitted; None before."""
+        self.prompt_counted = False
+        """Its first output is sent and its prompt in the metrics: once, however often it is preempted."""
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens so far, the ones of earlier attempts included: the position of the next one."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    def new_row(self) -> NewRow:
+        """What the worker needs to know when the request takes a row. The list is a copy: both sides append."""
+        return NewRow(
+            request_id=self.request_id,
+            token_ids=self.token_ids.copy(),
+            num_prompt_tokens=self.num_prompt_tokens,
+            params=self.params,
+        )

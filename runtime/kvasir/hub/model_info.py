@@ -1,0 +1,159 @@
+"""What a model's configuration says, read without torch: the same for frontends and engines."""
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvasir.hub.hub_errors import HubError, ModelNotFound
+from kvasir.hub.reading import read_json, read_json_if_any
+from kvasir.hub.tokenizer_files import canonical_json, tokenizer_hash
+
+_DTYPES = ("float32", "bfloat16", "float16")
+_LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
+_WIDTHS = ("hidden_size", "n_embd")
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    path: Path
+    """The directory that holds it."""
+    architecture: str
+    """The model's class, LlamaForCausalLM for example."""
+    config: dict[str, Any]
+    """config.json as it is."""
+    dtype: str
+    """float32, bfloat16 or float16: what the weights were saved in."""
+    max_model_len: int
+    """Tokens that the model has positions for."""
+    vocab_size: int
+    width: int | None
+    """Of the hidden states; None where config.json calls it by no name known here."""
+    eos_token_ids: tuple[int, ...]
+    """Each of them ends a text."""
+    generation_defaults: dict[str, float | int]
+    """Those of temperature, top_p, top_k, min_p and repetition_penalty that generation_config.json sets; top_k 0
+    keeps all tokens."""
+    fingerprint: str
+    """32 hex digits, different for different models."""
+    tokenizer_hash: str
+    """32 hex digits, different for different tokenizers."""
+
+
+def load_model_info(path: Path) -> ModelInfo:
+    """Reads config.json and generation_config.json. Raises HubError, which names the file and the field."""
+    config = _Config(path / "config.json")
+    generation = _Config(path / "generation_config.json", optional=True)
+    if config.get("quantization_config"):
+        raise HubError(f"{config.file}: quantization_config: quantised checkpoints are not supported")
+    return ModelInfo(
+        path=path,
+        architecture=_architecture(config),
+        config=config.values,
+        dtype=_dtype(config),
+        max_model_len=config.count(*_LENGTHS),
+        vocab_size=config.count("vocab_size"),
+        width=config.count(*_WIDTHS) if config.get(*_WIDTHS) is not None else None,
+        eos_token_ids=_eos_token_ids(generation) or _eos_token_ids(config),
+        generation_defaults=_generation_defaults(generation),
+        fingerprint=_fingerprint(path, config.values),
+        tokenizer_hash=tokenizer_hash(path),
+    )
+
+
+class _Config:
+    """One of the JSON files, with messages that name it and the field.
+
+    Models that take more than text keep what describes their language model in `text_config`.
+    """
+
+    def __init__(self, file: Path, optional: bool = False) -> None:
+        if not optional and not file.exists():
+            raise ModelNotFound(
+                f"{file.parent} holds no model: it has no {file.name}; give the directory that holds {file.name} "
+                "and the weights"
+            )
+        self.file = file
+        self.values = read_json_if_any(file) if optional else read_json(file)
+        text = self.values.get("text_config")
+        self._parts = (text, self.values) if isinstance(text, dict) else (self.values,)
+
+    def get(self, *names: str) -> Any:
+        """The first of these fields that is there and not null, else None."""
+        for part in self._parts:
+            for name in names:
+                if part.get(name) is not None:
+                    return part[name]
+        return None
+
+    def count(self, *names: str) -> int:
+        value = self.get(*names)
+        if not _is_int(value) or value < 1:
+            raise self.error(names[0], value, "a whole number above 0")
+        return int(value)
+
+    def error(self, name: str, value: Any, wanted: str) -> HubError:
+        found = "is missing" if value is None else f"is {value!r}"
+        return HubError(f"{self.file}: {name} {found}, it must be {wanted}")
+
+
+def _architecture(config: _Config) -> str:
+    names = config.values.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise config.error("architectures", names, 'a list with the model\'s class, such as ["LlamaForCausalLM"]')
+    return names[0]
+
+
+def _dtype(config: _Config) -> str:
+    value = config.get("dtype", "torch_dtype")
+    if value is None:
+        return "float32"
+    name = str(value).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise config.error("dtype", value, f"one of {', '.join(_DTYPES)}")
+    return name
+
+
+def _eos_token_ids(config: _Config) -> tuple[int, ...]:
+    value = config.get("eos_token_id")
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(_is_int(token_id) and token_id >= 0 for token_id in ids):
+        raise config.error("eos_token_id", value, "a token id or a list of them")
+    return tuple(dict.fromkeys(ids))
+
+
+def _generation_defaults(config: _Config) -> dict[str, float | int]:
+    defaults: dict[str, float | int] = {}
+    for name, (fits, wanted) in _SAMPLING_DEFAULTS.items():
+        if (value := config.get(name)) is not None:
+            if not fits(value):
+                raise config.error(name, value, wanted)
+            defaults[name] = value if name == "top_k" else float(value)
+    return defaults
+
+
+def _fingerprint(path: Path, config: dict[str, Any]) -> str:
+    """Of what both sides have: frontends never see the weights, so their index and commit stand for them."""
+    commit = path.name if path.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", path.name) else ""
+    index = read_json_if_any(path / "model.safetensors.index.json")
+    return hashlib.sha256(canonical_json([config, index, commit])).hexdigest()[:32]
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_SAMPLING_DEFAULTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "temperature": (lambda v: _is_number(v) and v >= 0, "a number, 0 or more"),
+    "top_p": (lambda v: _is_number(v) and 0 < v <= 1, "a number above 0 and at most 1"),
+    "top_k": (lambda v: _is_int(v) and v >= 0, "a whole number, 0 or more"),
+    "min_p": (lambda v: _is_number(v) and 0 <= v <= 1, "a number from 0 to 1"),
+    "repetition_penalty": (lambda v: _is_number(v) and 0.01 <= v <= 100, "a number from 0.01 to 100; 1 is off"),
+}
+"""What generation_config.json may say, which values fit, and what to tell of others."""

@@ -1,0 +1,143 @@
+"""The engine's end of the link: a thread that owns every socket to the frontends.
+
+Owned by the engine's process. The busy loop talks to it by queues: what frontends ask comes into `inbox`, `send`
+puts a step's outputs on their way. Each address has a connection of its own (one DEALER to many frontends would
+deal its messages round robin); a name is looked up again and again, and each of its records is an address.
+"""
+
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from kvasir.config.options import ConfigError
+from kvasir.config.settings import LinkConfig
+from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
+from kvasir.link.engine_end.frontend_connection import LinkProblem
+from kvasir.link.engine_end.frontends import DrainSettled, EngineIdentity, FrontendLost, Frontends, Received
+from kvasir.link.engine_end.reactor import Reactor
+from kvasir.link.engine_end.resolver import LOOKUP_INTERVAL, Resolver, lookup
+from kvasir.link.keys import load_engine_keys
+from kvasir.link.protocol import Dead, EngineStats, Goodbye, Outputs, Progress, Ready, Result
+from kvasir_contract.endpoints import ANY_HOST
+from kvasir_contract.phases import Phase
+
+__all__ = ["DrainSettled", "EngineIdentity", "EngineLink", "FrontendLost", "Received", "new_incarnation"]
+
+CLOSE_TIMEOUT: Final = 2.0
+"""Seconds that `close` waits for the thread; its last messages leave within a fraction of that."""
+
+log = logging.getLogger(__name__)
+
+
+def new_incarnation(rank: int) -> str:
+    """A name that no other process has had."""
+    return f"engine-{rank}-{secrets.token_hex(4)}"
+
+
+class EngineLink:
+    """All frontends of this engine. Its methods may be called from any thread; none of them waits but `close`."""
+
+    def __init__(
+        self,
+        config: LinkConfig,
+        identity: EngineIdentity,
+        *,
+        lookup: Callable[[str], frozenset[str]] = lookup,
+        lookup_interval: float = LOOKUP_INTERVAL,
+    ) -> None:
+        """Raises ConfigError for addresses or keys that cannot be used."""
+        keys = load_engine_keys(config.link_keys) if config.link_keys else None
+        addresses = [_engine_address(text, keys is not None) for text in config.link]
+        self.inbox: queue.SimpleQueue[Received | FrontendLost | DrainSettled | None] = queue.SimpleQueue()
+        """What frontends ask and which of them are gone, in order; None is a wake-up that others may put."""
+        self._reactor = Reactor()
+        self._frontends = Frontends(identity, keys, config.heartbeat_timeout, self._reactor, self.inbox.put)
+        names = [address for address in addresses if not address.is_ipc and address.ip is None]
+        self._resolver = Resolver(names, self._on_lookup, lookup, lookup_interval)
+        for address in addresses:
+            if address not in names:
+                self._frontends.set_endpoints(address, frozenset({address.endpoint()}))
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="link", daemon=True)
+
+    @property
+    def problem(self) -> LinkProblem | None:
+        """Why this engine is on no frontend's link; None if it is on one, or has not tried yet."""
+        return self._frontends.problem
+
+    @property
+    def accepted(self) -> int:
+        """How many frontends have accepted this engine."""
+        return self._frontends.accepted
+
+    def start(self) -> None:
+        """Say Hello to every frontend, and go on until each has answered."""
+        self._thread.start()
+        self._resolver.start()
+
+    def set_phase(self, phase: Phase, progress: Progress | None = None) -> None:
+        """How far the start-up is. Progress may be told as often as one likes; it is sent once a second."""
+        self._reactor.post(partial(self._frontends.show_phase, phase, progress))
+
+    def announce_ready(self, ready: Ready) -> None:
+        """From now on frontends send requests."""
+        self._reactor.post(partial(self._frontends.announce_ready, ready))
+
+    def set_load(self, stats: EngineStats, busy: bool) -> None:
+        """Called before each step, and with `busy` False when there is nothing to do: a step counter that stands
+        still while the engine is busy shows that it is stuck."""
+        self._frontends.loaded(stats, busy)
+
+    def send(self, frontend: str, message: Outputs | Result) -> None:
+        """`message` must not be changed any more. For a frontend that is lost nothing happens."""
+        self._reactor.post(partial(self._frontends.send, frontend, message))
+
+    def drain(self) -> None:
+        """Tell all frontends to send no more requests. What they sent before still comes into the inbox, then
+        DrainSettled."""
+        self._reactor.post(self._frontends.drain)
+
+    def close(self, last: Goodbye | Dead) -> None:
+        """Send what is posted and this last word, and end; two seconds at most. A second call does nothing."""
+        self._resolver.stop()
+        if self._thread.is_alive():
+            self._reactor.post(partial(self._stop, last))
+            self._thread.join(CLOSE_TIMEOUT)
+        elif self._thread.ident is None:  # never started
+            self._reactor.close()
+
+    def _stop(self, last: Goodbye | Dead) -> None:
+        self._frontends.close(last)
+        self._stopped = True
+
+    def _run(self) -> None:
+        while not self._stopped:
+            try:
+                self._frontends.work()
+                self._reactor.wait(self._frontends.next_due() - time.monotonic())
+            except Exception:
+                # An engine that lives and is deaf would be worse; the pause keeps it from spinning.
+                log.exception("the link went wrong and goes on")
+                time.sleep(1)
+        self._reactor.close()
+
+    def _on_lookup(self, address: LinkAddress, ips: frozenset[str]) -> None:
+        endpoints = frozenset(address.endpoint(ip) for ip in ips)
+        self._reactor.post(partial(self._frontends.set_endpoints, address, endpoints))
+
+
+def _engine_address(text: str, has_keys: bool) -> LinkAddress:
+    address = parse_address(text)
+    if address.is_ipc:
+        private_directory(address)
+    elif address.port == 0 or address.host == ANY_HOST:
+        raise ConfigError(
+            f"--link {text}: an engine connects to a host and a port, for example tcp://10.0.0.7:5557"
+        )
+    require_keys(address, has_keys)
+    return address

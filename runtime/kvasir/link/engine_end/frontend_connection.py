@@ -1,0 +1,299 @@
+"""One connection of an engine to one frontend: a DEALER, and where its conversation stands.
+
+Made, driven and closed by EngineLink in the link's thread. A socket serves for exactly one connection: when that
+breaks, or the frontend is taken for lost, the socket is thrown away with everything that waits in it, and a fresh
+one says Hello. So no output of before can reach the frontend after it, and no message is lost unnoticed.
+"""
+
+import itertools
+import logging
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+import zmq
+
+from kvasir.link.engine_end.reactor import Reactor
+from kvasir.link.keys import LinkKeys
+from kvasir.link.protocol import (
+    Abort,
+    AddRequest,
+    Call,
+    FromEngine,
+    FromFrontend,
+    Goodbye,
+    Heartbeat,
+    ProtocolError,
+    Refused,
+    Welcome,
+    decode_from_frontend,
+    encode,
+)
+from kvasir.link.sockets import SeldomLog, handshake_failure, limit, open_monitor, parse_event
+
+RETRY_FIRST: Final = 0.05
+RETRY_MOST: Final = 1.0
+"""Seconds between attempts to connect; they double from the first to the most."""
+
+RETRY_REFUSED: Final = 30.0
+"""Seconds after which a frontend that does not accept this engine is asked again: it may be another by then."""
+
+NEVER_MS: Final = 24 * 3600 * 1000
+"""Until ZMQ connects again by itself: the socket is closed long before. Not -1 (never): with that the end of a
+connection takes along what came over it and is not read yet."""
+
+BATCH: Final = 128
+"""Messages handled before other sockets get their turn."""
+
+log = logging.getLogger(__name__)
+_names = itertools.count()
+
+
+@dataclass(frozen=True)
+class LinkProblem:
+    """Why an engine is not on a frontend's link."""
+
+    message: str
+    refused: bool = False
+    """The frontend answers and does not accept the engine, or one side does not accept the other's keys."""
+
+
+class State(Enum):
+    CLOSED = "no socket; another attempt follows"
+    GREETING = "Hello is not answered yet"
+    WELCOMED = "on the link"
+    REFUSED = "the frontend does not accept this engine"
+
+
+class Conversation(Protocol):
+    """What a connection asks of, and tells to, the link; all in the link's thread."""
+
+    def greeting(self) -> FromEngine | None:
+        """The Hello; None while the engine is stuck and has nothing to offer."""
+
+    def introduction(self) -> list[FromEngine]:
+        """What follows a Welcome."""
+
+    def heartbeat(self) -> FromEngine: ...
+
+    def welcomed(self, connection: "FrontendConnection", frontend: str) -> None: ...
+
+    def lost(self, connection: "FrontendConnection", frontend: str) -> None: ...
+
+    def received(
+        self, connection: "FrontendConnection", frontend: str, message: AddRequest | Abort | Call
+    ) -> None: ...
+
+    def saw_draining(self, frontend: str) -> None:
+        """It sends no more requests."""
+
+
+class FrontendConnection:
+    """To one endpoint, for as long as it is wanted."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        identity: str,
+        keys: LinkKeys | None,
+        timeout: float,
+        reactor: Reactor,
+        link: Conversation,
+    ) -> None:
+        self.endpoint = endpoint
+        self.wanted = True
+        """False: the address has vanished. What is alive is used up, nothing new is opened."""
+        self.state = State.CLOSED
+        self.frontend: str | None = None
+        """The frontend's incarnation while WELCOMED."""
+        self.last_frontend: str | None = None
+        self.problem: LinkProblem | None = None
+        """Why this engine is not on the link; None while WELCOMED."""
+        self.retry_at = 0.0
+        """When CLOSED: the next attempt. When REFUSED: the next Hello."""
+        self._identity = identity.encode()
+        self._keys = keys
+        self._timeout = timeout
+        self._reactor = reactor
+        self._link = link
+        self._retry = RETRY_FIRST
+        self._heard = 0.0
+        """When the frontend last said something, or the conversation began."""
+        self._handshake_failure: LinkProblem | None = None
+        self._seldom = SeldomLog(log)
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+
+    # ------------------------------------------------------------------------------------- driven by the link
+
+    def open(self, now: float) -> None:
+        """Begin to connect, and say Hello to whoever answers."""
+        self._handshake_failure = None
+        try:
+            self._connect()
+        except zmq.ZMQError as error:  # no more file descriptors, say
+            self.drop(f"{self.endpoint} cannot be connected to: {error}")
+        else:
+            self._greet(now)
+
+    def tick(self, now: float, late: float) -> None:
+        """Every second; `late` is how much longer than that this process stood still."""
+        self._heard += late
+        silence = now - self._heard
+        if self.state is State.GREETING and silence > self._timeout:
+            self.drop(f"{self.endpoint} has not answered for {silence:.1f} s")
+        elif self.state is State.GREETING:
+            self.show(self._link.greeting())
+        elif self.state is State.WELCOMED and silence > self._timeout:
+            self.drop(f"it was silent for {silence:.1f} s")
+        elif self.state is State.WELCOMED:
+            self.show(self._link.heartbeat())
+        elif self.state is State.REFUSED and now >= self.retry_at:
+            self._greet(now)
+
+    def show(self, message: FromEngine | None) -> None:
+        """Send, without waiting; a frontend whose queue is full is lost."""
+        if message is None or self._socket is None:
+            return
+        try:
+            self._socket.send(encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            self.drop("nothing can be sent to it: its queue is full, or the connection broke")
+
+    def drop(self, reason: str, level: int = logging.WARNING) -> None:
+        """Throw the connection away; if the address is still wanted, another attempt follows."""
+        now = time.monotonic()
+        if self.frontend is not None:
+            log.log(level, "frontend %s at %s is lost: %s", self.frontend, self.endpoint, reason)
+            self._retry = RETRY_FIRST
+        self.problem = self._handshake_failure or LinkProblem(reason)
+        self.close()
+        self.retry_at = now + self._retry
+        self._retry = min(2 * self._retry, RETRY_MOST)
+        self._part()
+
+    def close(self, linger: float = 0.0) -> None:
+        """`linger`: seconds that messages already sent get to leave, in the background."""
+        self.state = State.CLOSED
+        if self._socket is not None:
+            self._reactor.unwatch(self._socket)
+            self._socket.disable_monitor()
+            self._socket.close(linger=int(linger * 1000))
+        if self._monitor is not None:
+            self._reactor.unwatch(self._monitor)
+            self._monitor.close()
+        self._socket = self._monitor = None
+
+    # -------------------------------------------------------------------------------------- from the frontend
+
+    def _receive(self) -> bool:
+        """Handle a batch of messages; False: there was no more."""
+        for _ in range(BATCH):
+            if self._socket is None:  # dropped because of what was just handled
+                return False
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return False
+            self._on_frames(frames)
+        return True
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        try:
+            if len(frames) != 1:
+                raise ProtocolError(f"a message of {len(frames)} frames instead of one")
+            message = decode_from_frontend(frames[0])
+        except ProtocolError as error:
+            self._seldom.warning(f"{self.endpoint} sends what is {error}", about="rubbish")
+            self.drop(f"it sent what is {error}")
+            return
+        if isinstance(message, Welcome):
+            self._on_welcome(message)
+        elif isinstance(message, Refused):
+            self._on_refused(message)
+        elif self.frontend is not None:  # else of a conversation that is over
+            self._heard = time.monotonic()
+            self._on_message(self.frontend, message)
+
+    def _on_message(self, frontend: str, message: FromFrontend) -> None:
+        match message:
+            case AddRequest() | Abort() | Call():
+                self._link.received(self, frontend, message)
+            case Heartbeat(saw_draining=True):
+                self._link.saw_draining(frontend)
+            case Goodbye():
+                self.drop("it has shut down", logging.INFO)
+
+    def _on_welcome(self, message: Welcome) -> None:
+        self._heard = time.monotonic()
+        if self.frontend == message.frontend:
+            return  # the answer to a Hello that told a new phase
+        self._part()
+        self.state = State.WELCOMED
+        self.problem = None
+        self.frontend = self.last_frontend = message.frontend
+        log.info("on the link to %s at %s", message.frontend, self.endpoint)
+        self._link.welcomed(self, message.frontend)
+        for introduction in self._link.introduction():
+            self.show(introduction)
+
+    def _on_refused(self, message: Refused) -> None:
+        now = time.monotonic()
+        if message.retry:
+            if self.state is State.WELCOMED:  # else the Hello is on its way
+                log.warning(
+                    "frontend %s at %s asks to start over: %s", self.frontend, self.endpoint, message.reason
+                )
+                self._part()
+                self._greet(now)
+            return
+        self.problem = LinkProblem(message.reason, refused=True)
+        self._seldom.warning(f"LinkRefused: the frontend at {self.endpoint} refuses this engine: {message.reason}")
+        self.state = State.REFUSED
+        self.retry_at = now + RETRY_REFUSED
+        self._part()
+
+    # ------------------------------------------------------------------------------------------------- parts
+
+    def _connect(self) -> None:
+        socket = self._socket = self._reactor.context.socket(zmq.DEALER)
+        limit(socket)
+        socket.routing_id = self._identity
+        socket.ipv6 = "[" in self.endpoint
+        socket.reconnect_ivl = NEVER_MS  # one connection per socket
+        if self._keys is not None:
+            socket.curve_secretkey = self._keys.secret
+            socket.curve_publickey = self._keys.public
+            socket.curve_serverkey = self._keys.peer_public
+        self._monitor = open_monitor(self._reactor.context, socket, f"connection-{next(_names)}")
+        self._reactor.watch(socket, self._receive)
+        self._reactor.watch(self._monitor, self._on_event)
+        socket.connect(self.endpoint)
+
+    def _greet(self, now: float) -> None:
+        self.state = State.GREETING
+        self._heard = now
+        self.show(self._link.greeting())
+
+    def _part(self) -> None:
+        """The conversation is over, if there was one."""
+        frontend, self.frontend = self.frontend, None
+        if frontend is not None:
+            self._link.lost(self, frontend)
+
+    def _on_event(self) -> None:
+        """The connection could not be made, or broke."""
+        if self._monitor is None:
+            return
+        failure = handshake_failure(*parse_event(self._monitor.recv_multipart(zmq.NOBLOCK)))
+        if failure is not None:
+            text = f"no connection to {self.endpoint}: {failure}"
+            self.problem = self._handshake_failure = LinkProblem(text, refused=True)
+            self._seldom.warning(f"LinkRefused: {text}")
+            return
+        while self._receive():  # what the frontend sent before
+            pass
+        if self.state is State.GREETING and not self._handshake_failure:
+            self._seldom.info(f"no frontend answers at {self.endpoint} yet")
+        self.drop("the connection broke" if self.frontend else f"no frontend answers at {self.endpoint}")

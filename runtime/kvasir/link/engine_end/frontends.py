@@ -1,0 +1,327 @@
+"""Every frontend of an engine: the connections to them, and what is said on all of them.
+
+Made by EngineLink; everything here runs in the link's thread, apart from `loaded` and `problem`. The engine says
+Hello to each frontend before it can serve, and again whenever it may have been forgotten. All it ever does about a
+frontend that it cannot reach is to drop its requests and to go on saying Hello.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kvasir.link.address import LinkAddress
+from kvasir.link.engine_end.frontend_connection import FrontendConnection, LinkProblem, State
+from kvasir.link.engine_end.reactor import Reactor
+from kvasir.link.keys import LinkKeys
+from kvasir.link.protocol import (
+    PROTOCOL_VERSION,
+    Abort,
+    AddRequest,
+    Call,
+    Dead,
+    Draining,
+    EngineStats,
+    FinishReason,
+    FromEngine,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Outputs,
+    Progress,
+    Ready,
+    RequestOutput,
+    Result,
+)
+from kvasir.link.sockets import heartbeat_interval, step_age_limit
+from kvasir_contract.phases import Phase
+
+FAREWELL: Final = 0.5
+"""Seconds that the last messages get to leave when the link closes."""
+
+_NO_STATS = EngineStats(waiting=0, running=0, kv_blocks_used=0, step=0)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class EngineIdentity:
+    """What does not change about an engine while it lives; see kvasir.link.protocol.Hello."""
+
+    incarnation: str
+    rank: int
+    node: str
+    service: str
+    version: str
+    fingerprint: str
+    tokenizer_hash: str
+
+
+@dataclass(frozen=True)
+class Received:
+    frontend: str
+    """Its incarnation; the answers go there."""
+    message: AddRequest | Abort | Call
+
+
+@dataclass(frozen=True)
+class FrontendLost:
+    """Abort this frontend's requests: nobody waits for their answers."""
+
+    frontend: str
+
+
+@dataclass(frozen=True)
+class DrainSettled:
+    """Every frontend has read that the engine drains: no request is on its way any more."""
+
+
+@dataclass(frozen=True)
+class _Load:
+    stats: EngineStats
+    busy_since: float | None
+    """When the step counter last moved, while there is work."""
+
+
+class Frontends:
+    """The connections by endpoint, and the engine as all of them present it."""
+
+    def __init__(
+        self,
+        identity: EngineIdentity,
+        keys: LinkKeys | None,
+        timeout: float,
+        reactor: Reactor,
+        deliver: Callable[[Received | FrontendLost | DrainSettled], None],
+    ) -> None:
+        """`timeout`: seconds of silence that make a frontend lost; `deliver` takes what the busy loop must know."""
+        self._identity = identity
+        self._keys = keys
+        self._timeout = timeout
+        self._interval = heartbeat_interval(timeout)
+        self._step_age_limit = step_age_limit(timeout)
+        self._reactor = reactor
+        self._deliver = deliver
+        self._addresses: dict[LinkAddress, frozenset[str]] = {}
+        """The endpoints that each address stands for at the moment."""
+        self._twins: dict[str, str] = {}
+        """Endpoints that lead to a frontend which another endpoint leads to as well: that one."""
+        self._connections: dict[str, FrontendConnection] = {}
+        self._by_frontend: dict[str, FrontendConnection] = {}
+        self._phase = Phase.STARTING
+        self._progress: Progress | None = None
+        self._progress_told: Progress | None = None
+        self._ready: Ready | None = None
+        self._draining = False
+        self._unaware: set[str] = set()
+        """Frontends that have not answered the Draining; they may still send requests."""
+        self._load: _Load | None = None
+        self._tick_due = time.monotonic() + self._interval
+
+    # -------------------------------------------------------------------------------------- the thread's turn
+
+    def next_due(self) -> float:
+        """When `work` must be called again at the latest."""
+        retries = [c.retry_at for c in self._connections.values() if c.wanted and c.state is State.CLOSED]
+        return min([self._tick_due, *retries])
+
+    def work(self) -> None:
+        """Whatever is due: connect, say Hello or a heartbeat, give up who was silent."""
+        now = time.monotonic()
+        for connection in list(self._connections.values()):
+            if connection.state is State.CLOSED and not connection.wanted:
+                del self._connections[connection.endpoint]
+                self._follow_addresses()  # one that it was the twin of may lead to its frontend now
+            elif connection.state is State.CLOSED and connection.retry_at <= now:
+                connection.open(now)
+        if now >= self._tick_due:
+            self._tick(now)
+
+    def _tick(self, now: float) -> None:
+        late = now - self._tick_due
+        self._tick_due = now + self._interval
+        if late <= self._interval:
+            late = 0.0  # else this process stood still itself: what the frontends said meanwhile is not read yet
+        if self._progress != self._progress_told and self._ready is None:
+            self._tell_phase()
+        for connection in list(self._connections.values()):
+            connection.tick(now, late)
+
+    # --------------------------------------------------------------------------------------- from other threads
+
+    @property
+    def accepted(self) -> int:
+        """How many frontends that are still looked up have accepted this engine."""
+        connections = list(self._connections.values())
+        return sum(connection.wanted and connection.state is State.WELCOMED for connection in connections)
+
+    @property
+    def problem(self) -> LinkProblem | None:
+        """Why no frontend is on the link; a refusal rather than a frontend that does not answer."""
+        connections = list(self._connections.values())
+        if any(connection.state is State.WELCOMED for connection in connections):
+            return None
+        problems = [connection.problem for connection in connections if connection.problem is not None]
+        return max(problems, key=lambda problem: problem.refused, default=None)
+
+    def loaded(self, stats: EngineStats, busy: bool) -> None:
+        """How much there is to do, and whether there is anything."""
+        since = None
+        if busy:
+            last = self._load
+            if last is not None and last.stats.step == stats.step:
+                since = last.busy_since
+            if since is None:
+                since = time.monotonic()
+        self._load = _Load(stats, since)
+
+    # ---------------------------------------------------------------------------------------------- commands
+
+    def set_endpoints(self, address: LinkAddress, endpoints: frozenset[str]) -> None:
+        """Where frontends are to be found now.
+
+        One that is on the link stays until it leaves, even if its endpoint has vanished: a frontend that drains is
+        no longer in the DNS and still serves the requests it has.
+        """
+        self._addresses[address] = endpoints
+        self._follow_addresses()
+
+    def _follow_addresses(self) -> None:
+        known = frozenset().union(*self._addresses.values())
+        self._twins = {
+            twin: first for twin, first in self._twins.items() if twin in known and first in self._connections
+        }
+        wanted = known - self._twins.keys()
+        for endpoint in wanted - self._connections.keys():
+            # A socket in a private directory needs no encryption, and the frontend has none there.
+            keys = None if endpoint.startswith("ipc:") else self._keys
+            self._connections[endpoint] = FrontendConnection(
+                endpoint, self._identity.incarnation, keys, self._timeout, self._reactor, self
+            )
+        for connection in self._connections.values():
+            connection.wanted = connection.endpoint in wanted
+            if not connection.wanted and connection.state is not State.WELCOMED:
+                connection.close()
+
+    def show_phase(self, phase: Phase, progress: Progress | None) -> None:
+        """A new phase is told at once, progress within it once a second."""
+        changed = phase is not self._phase
+        self._phase, self._progress = phase, progress
+        if changed and self._ready is None:
+            self._tell_phase()
+
+    def announce_ready(self, ready: Ready) -> None:
+        self._phase, self._progress, self._ready = Phase.READY, None, ready
+        self._broadcast(ready)
+
+    def send(self, frontend: str, message: Outputs | Result) -> None:
+        connection = self._by_frontend.get(frontend)
+        if connection is not None:
+            connection.show(message)
+
+    def drain(self) -> None:
+        self._draining = True
+        self._phase = Phase.DRAINING
+        self._unaware = set(self._by_frontend)
+        self._broadcast(Draining())
+        self._check_settled()
+
+    def close(self, last: Goodbye | Dead) -> None:
+        """A last word to all, and the end of all connections."""
+        self._broadcast(last)
+        for connection in self._connections.values():
+            connection.close(FAREWELL)
+        self._connections.clear()
+
+    # ----------------------------------------------------------------------- what the connections ask and tell
+
+    def greeting(self) -> Hello | None:
+        if self._step_age() > self._step_age_limit:
+            return None
+        self._progress_told = self._progress
+        identity = self._identity
+        return Hello(
+            protocol=PROTOCOL_VERSION,
+            service=identity.service,
+            incarnation=identity.incarnation,
+            rank=identity.rank,
+            node=identity.node,
+            version=identity.version,
+            fingerprint=identity.fingerprint,
+            tokenizer_hash=identity.tokenizer_hash,
+            phase=self._phase,
+            progress=self._progress,
+        )
+
+    def introduction(self) -> list[FromEngine]:
+        if self._draining:
+            return [Draining()]
+        return [self._ready] if self._ready is not None else []
+
+    def heartbeat(self) -> Heartbeat:
+        load = self._load
+        return Heartbeat(load.stats if load is not None else None, self._step_age())
+
+    def welcomed(self, connection: FrontendConnection, frontend: str) -> None:
+        self._by_frontend[frontend] = connection
+        for other in self._connections.values():
+            if other is not connection and other.wanted and other.last_frontend == frontend:
+                # Each would take the engine's name over from the other, for ever.
+                log.warning(
+                    "%s and %s are one frontend: only the first is used", other.endpoint, connection.endpoint
+                )
+                self._twins[connection.endpoint] = other.endpoint
+                connection.wanted = False
+                connection.drop("it has another address that is used")
+                return
+
+    def lost(self, connection: FrontendConnection, frontend: str) -> None:
+        if self._by_frontend.get(frontend) is connection:
+            del self._by_frontend[frontend]
+        self._deliver(FrontendLost(frontend))
+        self.saw_draining(frontend)
+
+    def saw_draining(self, frontend: str) -> None:
+        if frontend in self._unaware:
+            self._unaware.remove(frontend)
+            self._check_settled()
+
+    def received(self, connection: FrontendConnection, frontend: str, message: AddRequest | Abort | Call) -> None:
+        """For the busy loop, which runs once the engine is ready. No frontend should send a request before; one
+        that does gets an error for it."""
+        if self._ready is None and isinstance(message, AddRequest):
+            connection.show(Outputs([_not_ready(message, self._phase)], _NO_STATS))
+        else:
+            self._deliver(Received(frontend, message))
+
+    # ------------------------------------------------------------------------------------------------- parts
+
+    def _check_settled(self) -> None:
+        if not self._unaware:
+            self._deliver(DrainSettled())
+
+    def _broadcast(self, message: FromEngine) -> None:
+        for connection in list(self._by_frontend.values()):
+            connection.show(message)
+
+    def _tell_phase(self) -> None:
+        """To those too who have not answered yet: their Welcome may be for a Hello of before."""
+        for connection in list(self._connections.values()):
+            if connection.state in (State.GREETING, State.WELCOMED):
+                connection.show(self.greeting())
+
+    def _step_age(self) -> float:
+        load = self._load
+        return 0.0 if load is None or load.busy_since is None else time.monotonic() - load.busy_since
+
+
+def _not_ready(message: AddRequest, phase: Phase) -> RequestOutput:
+    return RequestOutput(
+        request_id=message.request_id,
+        attempt=message.attempt,
+        position=len(message.output_token_ids),
+        token_ids=[],
+        finish_reason=FinishReason.ERROR,
+        error=f"the engine takes no requests yet, it is {phase}",
+    )

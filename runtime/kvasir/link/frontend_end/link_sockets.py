@@ -1,0 +1,99 @@
+"""The sockets of the frontend's end of the link: the ROUTER, its monitor, and the check of the engines' key.
+
+Owned by FrontendLink, which knows what the messages mean; this module knows ZMQ.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import zmq
+
+from kvasir.config.settings import LinkConfig
+from kvasir.link.frontend_end.bind import bind, frontend_address
+from kvasir.link.frontend_end.client_key_check import ClientKeyCheck, secure
+from kvasir.link.frontend_end.loop_socket import LoopSocket
+from kvasir.link.keys import LinkKeys, load_frontend_keys
+from kvasir.link.sockets import SeldomLog, handshake_failure, limit, open_monitor, parse_event
+
+log = logging.getLogger(__name__)
+
+
+class LinkSockets:
+    """Open from the moment it is made, on the running event loop."""
+
+    def __init__(
+        self,
+        config: LinkConfig,
+        on_frames: Callable[[list[bytes]], None],
+        on_broken: Callable[[], None],
+        burst: int,
+    ) -> None:
+        """`on_frames` gets each message, identity first; `on_broken` is called when some connection ended; `burst`
+        is the number of messages that may be sent to one engine at once.
+
+        Raises ConfigError for an address or keys that cannot be used.
+        """
+        keys = load_frontend_keys(config.link_keys) if config.link_keys else None
+        address = frontend_address(config.link, keys is not None)
+        self._on_broken = on_broken
+        self._seldom = SeldomLog(log)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._key_check: ClientKeyCheck | None = None
+        router = self._make_router(None if address.is_ipc else keys, burst)
+        try:
+            # Before engines can connect: a connection that nobody answers for is refused.
+            if keys is not None and not address.is_ipc:
+                self._key_check = ClientKeyCheck(self._context, keys, self._on_foreign_key)
+            self.address = bind(router, address)
+        except BaseException:
+            if self._key_check is not None:
+                self._key_check.close()
+            router.close()
+            self._context.term()
+            raise
+        self.encrypted = self._key_check is not None
+        self._monitor = LoopSocket(open_monitor(self._context, router, "router"), self._on_event)
+        self._raw_router = router
+        self._router = LoopSocket(router, on_frames)
+
+    def send(self, identity: str, frame: bytes) -> None:
+        """Never blocks. Raises zmq.Again when the peer's queue is full, zmq.ZMQError when there is no such peer."""
+        self._router.send([identity.encode(), frame])
+
+    def read(self) -> bool:
+        """Handle what has arrived; False: that was much, and the rest comes in the loop's next turn."""
+        self._router.read()
+        return not self._router.has_more
+
+    async def close(self, farewell: float) -> None:
+        """Messages already sent get `farewell` seconds to leave."""
+        self._raw_router.disable_monitor()
+        self._monitor.close()
+        self._router.close(farewell)
+        if self._key_check is not None:
+            self._key_check.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._context.term)  # waits for the farewell
+
+    def _make_router(self, keys: LinkKeys | None, burst: int) -> "zmq.Socket[bytes]":
+        router = self._context.socket(zmq.ROUTER)
+        limit(router, burst)
+        router.router_mandatory = True  # else a message for nobody, or for a full queue, is dropped in silence
+        router.router_handover = True  # an engine that reconnects takes its name over from the broken connection
+        if keys is not None:
+            secure(router, keys)
+        return router
+
+    def _on_event(self, frames: list[bytes]) -> None:
+        event, value = parse_event(frames)
+        failure = handshake_failure(event, value)
+        if failure is None:
+            self._on_broken()
+        elif event != zmq.Event.HANDSHAKE_FAILED_AUTH:  # that one the key check tells, with the address
+            self._seldom.warning(f"LinkRefused: an engine could not connect to {self.address}: {failure}")
+
+    def _on_foreign_key(self, peer: str) -> None:
+        self._seldom.warning(
+            f"LinkRefused: an engine at {peer} could not connect to {self.address}: its key is not the one in "
+            "client.public"
+        )

@@ -1,0 +1,94 @@
+"""One life of a supervised process: spawn it, wait for its end, end it with grace. Used by keeper.py.
+
+A child has a session of its own, so that Ctrl-C in the terminal reaches the supervisor only and a signal to its
+process group reaches what it started itself. It dies with the supervisor, even when that is killed with -9.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from pathlib import Path
+
+from kvasir.local.supervision import launch
+from kvasir.local.supervision.process_spec import ProcessSpec
+
+
+class ChildProcess:
+    """A running process; made by `spawn`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path, log_start: int) -> None:
+        self._process = process
+        self._log = log
+        self._log_start = log_start
+        self._swept = False
+
+    @classmethod
+    async def spawn(cls, spec: ProcessSpec, log: Path) -> "ChildProcess":
+        """Start it, with everything that it prints going to the end of the log."""
+        log.parent.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up meanwhile
+        with log.open("ab") as output:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),
+                *spec.argv,
+                env=dict(spec.env),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=spec.pass_fds,
+            )
+            return cls(process, log, output.tell())
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """The exit code once it has ended; minus the signal's number if one ended it."""
+        code = await self._process.wait()
+        if not self._swept:
+            self._swept = True
+            self._signal_group(signal.SIGKILL)  # what it started and left behind
+        return code
+
+    async def end(self, grace: float, kill: asyncio.Event) -> None:
+        """SIGTERM, and SIGKILL after the grace period or when `kill` is set."""
+        if self._process.returncode is None:
+            # Not `terminate`: it would look for the exit code itself, and take it away from asyncio.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGTERM)
+        exited = asyncio.create_task(self.wait())
+        killed = asyncio.create_task(kill.wait())
+        try:
+            await asyncio.wait({exited, killed}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            self.kill()
+            await exited
+        finally:
+            killed.cancel()
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            self._signal_group(signal.SIGKILL)
+
+    def last_lines(self, count: int = 12, size: int = 16384) -> list[str]:
+        """The end of what this life printed; nothing if its log was deleted."""
+        return self.lines(size)[-count:]
+
+    def lines(self, size: int = 2**20) -> list[str]:
+        """What this life printed, of its last `size` bytes; nothing if its log was deleted."""
+        try:
+            log = self._log.open("rb")
+        except FileNotFoundError:
+            return []
+        with log:
+            end = log.seek(0, os.SEEK_END)
+            start = min(max(self._log_start, end - size), end)
+            log.seek(start)
+            text = log.read(end - start).decode(errors="replace")
+        return [line.rstrip() for line in text.split("\n") if line.strip()]
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):  # gone already
+            os.killpg(self._process.pid, number)

@@ -1,0 +1,156 @@
+"""Keeps one process running: probes, phases, restarts with back-off, the end. One Keeper per ProcessSpec.
+
+spawn ─► probe and look ─► it ends ─► pause (1 s, 2 s, … 30 s) ─► spawn …
+                             │ exit code 2: the user's mistake        ► Failed, for good
+                             │ told to stop                           ► Stopped
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from kvasir.local.supervision.child import ChildProcess
+from kvasir.local.supervision.prober import Prober
+from kvasir.local.supervision.process_spec import LocalPhase, ProcessSpec, ProcessState
+from kvasir_contract.exits import ExitCode
+from kvasir_contract.failure import Failure, find_failure
+from kvasir_contract.logs import read_line
+from kvasir_contract.phases import Phase
+from kvasir_contract.report import Progress
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How fast the supervisor looks and tries again, in seconds."""
+
+    first_pause: float = 1.0
+    longest_pause: float = 30.0
+    healthy_after: float = 60.0
+    """A process that ran for this long starts over with the first pause."""
+    look: float = 0.2
+    """Between looks at a process that is not Ready; one that is Ready is looked at as often as its probe says."""
+
+
+class Shutdown:
+    """How the end is announced to every keeper: stop with grace, then without."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.kill = asyncio.Event()
+
+
+class Keeper:
+    """Owns the process and its ProcessState; `changed` is called whenever the state is another."""
+
+    def __init__(
+        self,
+        spec: ProcessSpec,
+        log: Path,
+        shutdown: Shutdown,
+        http: httpx.AsyncClient,
+        changed: Callable[[ProcessState], None],
+        timing: Timing,
+    ) -> None:
+        self.state = ProcessState(spec)
+        self._spec = spec
+        self.log = log
+        self._shutdown = shutdown
+        self._prober = Prober(spec, http)
+        self._changed = changed
+        self._timing = timing
+        self._pause = timing.first_pause
+
+    async def run(self) -> None:
+        """Returns when told to stop, or when the process failed for good."""
+        while not self._shutdown.stop.is_set():
+            self._enter(Phase.STARTING)
+            began = time.monotonic()
+            child = await ChildProcess.spawn(self._spec, self.log)
+            self.state.pid = child.pid
+            try:
+                unhealthy = await self._live(child, began)
+            finally:
+                child.kill()
+                self.state.pid = None
+            code = await child.wait()
+            if self._shutdown.stop.is_set():
+                break
+            lines = child.last_lines()
+            failure = find_failure("\n".join(lines))
+            self.state.last_lines = [line for line in lines if Failure.from_json(line) is None]
+            if code == ExitCode.USER_ERROR:
+                self._enter(Phase.FAILED, failure.message if failure else _last_of(lines))
+                return
+            cause = unhealthy or (failure.message if failure else _describe(code))
+            await self._pause_after(cause, time.monotonic() - began)
+        self._enter(LocalPhase.STOPPED)
+
+    async def _live(self, child: ChildProcess, began: float) -> str:
+        """One life, to its end; returns why its health ended it, "" if it did not."""
+        looking = asyncio.create_task(self._follow_phases(child, began))
+        exited = asyncio.create_task(child.wait())
+        stopped = asyncio.create_task(self._shutdown.stop.wait())
+        ends: set[asyncio.Task[object]] = {exited, stopped}
+        unhealthy: asyncio.Task[str] | None = None
+        if self._spec.liveness is not None:
+            unhealthy = asyncio.create_task(self._prober.unhealthy(self._spec.liveness))
+            ends.add(unhealthy)
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            looking.cancel()
+            reason = unhealthy.result() if unhealthy is not None and unhealthy.done() else ""
+            if not exited.done():
+                self._enter(LocalPhase.STOPPING, reason)
+                await child.end(self._spec.grace, self._shutdown.kill)
+            return reason
+        finally:
+            for task in (looking, *ends):
+                task.cancel()
+
+    async def _follow_phases(self, child: ChildProcess, began: float) -> None:
+        while True:
+            seen = await self._prober.look()
+            if seen is not None and seen.phase is not Phase.FAILED:  # what a process failed of, its end shows
+                if seen.phase == Phase.READY and self.state.ready_after is None:
+                    self.state.ready_after = time.monotonic() - began
+                    self.state.warnings = warnings_of(child.lines())
+                message = seen.message if seen.reason is None else f"{seen.reason}: {seen.message}"
+                self._enter(seen.phase, message, seen.progress)
+            await asyncio.sleep(self._spec.readiness.period if self.state.ready else self._timing.look)
+
+    async def _pause_after(self, reason: str, ran: float) -> None:
+        if ran >= self._timing.healthy_after:
+            self._pause = self._timing.first_pause
+        self.state.restarts += 1
+        self.state.ready_after = None
+        self._enter(LocalPhase.RESTARTING, f"{reason}; next try in {self._pause:g} s")
+        try:
+            async with asyncio.timeout(self._pause):
+                await self._shutdown.stop.wait()
+        except TimeoutError:
+            self._pause = min(2 * self._pause, self._timing.longest_pause)
+
+    def _enter(self, phase: Phase | LocalPhase, message: str = "", progress: Progress | None = None) -> None:
+        state = self.state
+        if (phase, message, progress) != (state.phase, state.message, state.progress) or state.pid is None:
+            state.phase, state.message, state.progress = phase, message, progress
+            self._changed(state)
+
+
+def warnings_of(lines: Sequence[str]) -> list[str]:
+    """Return the messages of level warning in a log, each once."""
+    records = filter(None, map(read_line, lines))
+    return list(dict.fromkeys(message for level, message in records if level == "warning"))
+
+
+def _last_of(lines: Sequence[str]) -> str:
+    return lines[-1] if lines else "it wrote nothing"
+
+
+def _describe(code: int) -> str:
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"

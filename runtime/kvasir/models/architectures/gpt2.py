@@ -1,0 +1,139 @@
+"""GPT-2 (Radford et al., 2019): LayerNorm, learned positions, multi-head attention, GELU."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from kvasir.layers.activation import ACTIVATIONS
+from kvasir.layers.attention import AttentionPlan, HeadShape, KVCache, attend
+from kvasir.layers.embedding import Embedding
+from kvasir.layers.linear import Linear
+from kvasir.layers.mlp import MLP
+from kvasir.layers.norm import LayerNorm
+from kvasir.layers.parameter import Placement
+from kvasir.models.causal_lm import Target
+from kvasir.models.config_reader import NO_EFFECT, ConfigReader
+from kvasir.models.model_load_error import ModelLoadError
+
+
+@dataclass(frozen=True)
+class GPT2Config:
+    vocab_size: int
+    positions: int
+    hidden_size: int
+    inner_size: int
+    num_layers: int
+    heads: HeadShape
+    activation: Callable[[Tensor], Tensor]
+    layer_norm_eps: float
+    scale: float
+    scale_by_inverse_layer: bool
+    tied: bool
+
+
+def read_config(config: Mapping[str, Any]) -> GPT2Config:
+    """Raises ModelLoadError for what is missing, contradictory or unknown."""
+    reader = ConfigReader(config)
+    hidden_size = reader.integer("n_embd", 768)
+    heads = reader.integer("n_head", 12)
+    if hidden_size % heads:
+        raise ModelLoadError(f"config.json sets n_embd to {hidden_size}, which n_head = {heads} does not divide")
+    head_dim = hidden_size // heads
+    reader.require("add_cross_attention", False)
+    gpt2 = GPT2Config(
+        vocab_size=reader.integer("vocab_size", 50257),
+        positions=reader.integer("n_positions", 1024),
+        hidden_size=hidden_size,
+        inner_size=reader.integer("n_inner", 4 * hidden_size),
+        num_layers=reader.integer("n_layer", 12),
+        heads=HeadShape(heads, heads, head_dim),
+        activation=reader.choice("activation_function", "gelu_new", ACTIVATIONS),
+        layer_norm_eps=reader.number("layer_norm_epsilon", 1e-5),
+        scale=head_dim**-0.5 if reader.flag("scale_attn_weights", True) else 1.0,
+        scale_by_inverse_layer=reader.flag("scale_attn_by_inverse_layer_idx", False),
+        tied=reader.flag("tie_word_embeddings", True),
+    )
+    # n_ctx repeats n_positions in old files; reorder_and_upcast_attn is about float16 range in training.
+    reader.finish(NO_EFFECT | {"n_ctx", "reorder_and_upcast_attn"})
+    return gpt2
+
+
+class GPT2Attention(nn.Module):
+    def __init__(self, config: GPT2Config, layer: int, placement: Placement) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.c_attn = Linear(size, 3 * size, bias=True, placement=placement, transposed=True)
+        self.c_proj = Linear(size, size, bias=True, placement=placement, transposed=True)
+        self._heads = config.heads
+        self._scale = config.scale / (layer + 1 if config.scale_by_inverse_layer else 1)
+
+    def forward(self, x: Tensor, cache: KVCache, plan: AttentionPlan) -> Tensor:
+        attended = attend(self.c_attn(x), cache, plan, self._heads, self._scale)
+        return self.c_proj(attended)  # type: ignore[no-any-return]
+
+
+class GPT2Layer(nn.Module):
+    def __init__(self, config: GPT2Config, layer: int, placement: Placement) -> None:
+        super().__init__()
+        self.ln_1 = LayerNorm(config.hidden_size, config.layer_norm_eps, placement)
+        self.attn = GPT2Attention(config, layer, placement)
+        self.ln_2 = LayerNorm(config.hidden_size, config.layer_norm_eps, placement)
+        self.mlp = MLP(config.hidden_size, config.inner_size, config.activation, placement, transposed=True)
+
+    def forward(self, x: Tensor, cache: KVCache, plan: AttentionPlan) -> None:
+        """Adds to the residual stream x [T, hidden] in place."""
+        x.add_(self.attn(self.ln_1(x), cache, plan))
+        x.add_(self.mlp(self.ln_2(x)))
+
+
+class GPT2(nn.Module):
+    """GPT2LMHeadModel."""
+
+    def __init__(self, config: Mapping[str, Any], placement: Placement, context: int) -> None:
+        super().__init__()
+        gpt2 = read_config(config)
+        if context > gpt2.positions:
+            raise ModelLoadError(f"config.json sets n_positions to {gpt2.positions}, less than {context} tokens")
+        self.num_layers = gpt2.num_layers
+        self.heads = gpt2.heads
+        self.vocab_size = gpt2.vocab_size
+        self.windows: frozenset[int] = frozenset()
+        self.wte = Embedding(gpt2.vocab_size, gpt2.hidden_size, placement)
+        self.wpe = Embedding(gpt2.positions, gpt2.hidden_size, placement)
+        self.h = nn.ModuleList(GPT2Layer(gpt2, layer, placement) for layer in range(gpt2.num_layers))
+        self.ln_f = LayerNorm(gpt2.hidden_size, gpt2.layer_norm_eps, placement)
+        self.lm_head = Linear(
+            gpt2.hidden_size,
+            gpt2.vocab_size,
+            bias=False,
+            placement=placement,
+            tied=self.wte.weight if gpt2.tied else None,
+        )
+        self._tied = gpt2.tied
+
+    def hidden_states(
+        self, token_ids: Tensor, positions: Tensor, caches: Sequence[KVCache], plan: AttentionPlan
+    ) -> Tensor:
+        x = self.wte(token_ids).add_(self.wpe(positions))  # [T, hidden]
+        for layer, cache in zip(self.h, caches, strict=True):
+            layer(x, cache, plan)
+        return self.ln_f(x)  # type: ignore[no-any-return]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.lm_head(hidden)  # type: ignore[no-any-return]
+
+    def locate(self, tensor: str) -> Target | None:
+        name = tensor.removeprefix("transformer.")
+        if _CAUSAL_MASK.fullmatch(name):
+            return None
+        return Target(name.replace(".mlp.c_fc.", ".mlp.fc1.").replace(".mlp.c_proj.", ".mlp.fc2."))
+
+    def aliases(self) -> Mapping[str, Target]:
+        return {"lm_head.weight": Target("wte.weight")} if self._tied else {}
+
+
+_CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
+"""Buffers of the attention mask, which old checkpoints carry."""

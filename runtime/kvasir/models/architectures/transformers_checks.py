@@ -1,0 +1,84 @@
+"""What transformers' code cannot be served for, found out from class and config before any weights are read."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import transformers
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.registry import ARCHITECTURES
+
+_LAYER_TYPES = frozenset(("full_attention", "sliding_attention"))
+_CHANGING_ROPES = frozenset(("dynamic", "longrope"))
+"""Their angles follow the longest sequence of a batch."""
+
+
+def unsupported(architecture: str, reason: str) -> ModelLoadError:
+    return ModelLoadError(
+        f"the model's architecture {architecture!r} is none of Kvasir's own ({', '.join(sorted(ARCHITECTURES))}), "
+        f"and transformers' code for it cannot be used: {reason}"
+    )
+
+
+def find_class(architecture: str) -> type[transformers.PreTrainedModel]:
+    """The class of this name. Raises ModelLoadError where transformers has none, or it is no causal LM."""
+    names: set[str] = set()
+    for entry in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        names.update((entry,) if isinstance(entry, str) else entry)
+    if architecture not in names:
+        known = hasattr(transformers, architecture)
+        raise unsupported(
+            architecture,
+            "it is not a model that predicts the next token"
+            if known
+            else f"transformers {transformers.__version__} has none, and code from the model's own repository is "
+            "never run",
+        )
+    found: type[transformers.PreTrainedModel] = getattr(transformers, architecture)
+    return found
+
+
+def check_config(
+    architecture: str, model_class: type[transformers.PreTrainedModel], config: transformers.PreTrainedConfig
+) -> None:
+    """Raises ModelLoadError, which names what it is."""
+    for reason in _reasons(model_class, config):
+        raise unsupported(architecture, reason)
+
+
+def check_windows(architecture: str, config: transformers.PreTrainedConfig, windows: Sequence[int | None]) -> None:
+    """A window that only shows in the model's own masks would be lost. `windows` are those that its layers tell."""
+    types = getattr(config, "layer_types", None) or ["full_attention"] * len(windows)
+    hidden = [index for index, kind in enumerate(types) if kind == "sliding_attention" and windows[index] is None]
+    if hidden or (getattr(config, "sliding_window", None) and not any(windows)):
+        raise unsupported(architecture, "its layers do not tell attention their sliding_window")
+
+
+def _reasons(
+    model_class: type[transformers.PreTrainedModel], config: transformers.PreTrainedConfig
+) -> Iterator[str]:
+    if config.get_text_config() is not config:
+        yield "it takes more than text"
+    if config.is_encoder_decoder or getattr(config, "add_cross_attention", False):
+        yield "it has an encoder or cross-attention"
+    if model_class._is_stateful:
+        yield "it keeps a recurrent state, which the paged KV cache cannot hold"
+    types = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
+    if types:
+        yield f"it has layers of {', '.join(sorted(types))}; supported are {', '.join(sorted(_LAYER_TYPES))}"
+    if not model_class._supports_attention_backend:
+        yield "its attention cannot be replaced (_supports_attention_backend is not set)"
+    if getattr(config, "use_bidirectional_attention", None) or not getattr(config, "is_causal", True):
+        yield "its attention is not causal"
+    ropes = _rope_types(getattr(config, "rope_parameters", None)) & _CHANGING_ROPES
+    if ropes:
+        yield f"rope_type {', '.join(sorted(ropes))} changes with the longest request of a batch"
+
+
+def _rope_types(parameters: Mapping[str, Any] | None) -> set[str]:
+    """Of all layers, or of each kind of layer."""
+    if not parameters:
+        return set()
+    sections = [section for section in parameters.values() if isinstance(section, Mapping)] or [parameters]
+    return {str(section.get("rope_type")) for section in sections}

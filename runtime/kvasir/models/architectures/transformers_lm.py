@@ -1,0 +1,257 @@
+"""Any other causal LM, computed by transformers' own code with our paged attention in the place of its own.
+
+`kvasir.models.load_model` comes here for architectures that the registry does not know; nothing before imports it.
+Its models call attention by a name that is looked up in a table (AttentionInterface) and hand keyword arguments
+through to it: a step's requests stand in one flat batch, and the step's caches and plan travel as such an argument.
+What a model's attention does is recorded in one forward pass before it serves; what ours cannot do is refused.
+"""
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers.modeling_outputs import MoeModelOutputWithPast
+
+from kvasir.hub.model_info import ModelInfo
+from kvasir.hub.weights import tensor_bytes, weight_files
+from kvasir.layers.attention import AttentionPlan, HeadShape, KVCache, attend
+from kvasir.layers.parameter import Placement
+from kvasir.models.architectures.transformers_checks import check_config, check_windows, find_class, unsupported
+from kvasir.models.model_load_error import ModelLoadError
+
+log = logging.getLogger(__name__)
+
+_NAME = "kvasir_paged"
+_WITHOUT_EFFECT = frozenset(
+    ("dropout", "position_ids", "use_cache", "cache_position", "output_router_logits", "is_causal")
+)
+"""Arguments of attention that change nothing here: nothing is dropped, positions are rotated in before."""
+
+
+def load_with_transformers(
+    info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]
+) -> "TransformersLM":
+    """Raises ModelLoadError for what cannot be served, with the reason."""
+    architecture = info.architecture
+    model_class = find_class(architecture)
+    files = weight_files(info.path)
+    total = tensor_bytes(files)
+    progress(0, total)
+    transformers.AttentionInterface.register(_NAME, _attention)
+    try:
+        config = transformers.AutoConfig.from_pretrained(info.path, trust_remote_code=False)
+        check_config(architecture, model_class, config)
+        model = _from_checkpoint(architecture, model_class, config, info.path, placement)
+    except ModelLoadError:
+        raise
+    except Exception as error:  # whatever the code of hundreds of models raises
+        raise ModelLoadError(f"transformers cannot load this {architecture}: {error}") from error
+    progress(total, total)
+    served = TransformersLM(architecture, model)
+    log.warning(
+        "%s is served by transformers' own code (%s): slower than the architectures of docs/models.md",
+        architecture,
+        transformers.__version__,
+    )
+    return served
+
+
+def _from_checkpoint(
+    architecture: str,
+    model_class: type[transformers.PreTrainedModel],
+    config: transformers.PreTrainedConfig,
+    path: Path,
+    placement: Placement,
+) -> transformers.PreTrainedModel:
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    loaded: Any = model_class.from_pretrained(
+        path,
+        config=config,
+        dtype=placement.dtype,
+        attn_implementation=_NAME,
+        use_safetensors=True,
+        local_files_only=True,
+        output_loading_info=True,
+    )
+    model, report = loaded
+    for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if report[problem]:
+            names = ", ".join(map(str, sorted(report[problem])[:5]))
+            raise ModelLoadError(f"the checkpoint does not fit transformers' {architecture}: {problem} {names}")
+    ready: transformers.PreTrainedModel = model.to(placement.device).eval()
+    return ready
+
+
+class TransformersLM:
+    """A CausalLM, and one with a reference to be checked against."""
+
+    def __init__(self, architecture: str, model: transformers.PreTrainedModel) -> None:
+        self._model = model
+        self._base = model.base_model
+        # The model without its decoder: what its forward does with hidden states, whatever scales and caps it has.
+        self._head = copy.copy(model)
+        self._head._modules = {**model._modules, model.base_model_prefix: _GivenStates()}
+        calls = self._record(architecture)
+        heads = {call.heads for call in calls}
+        if len(heads) > 1:
+            raise unsupported(architecture, f"its layers differ in their heads: {sorted(map(str, heads))}")
+        self.heads = heads.pop()
+        self.num_layers = len(calls)
+        self.vocab_size: int = model.config.vocab_size
+        self.windows = frozenset(call.window for call in calls if call.window is not None)
+        check_windows(architecture, model.config, [call.window for call in calls])
+
+    def hidden_states(
+        self, token_ids: Tensor, positions: Tensor, caches: Sequence[KVCache], plan: AttentionPlan
+    ) -> Tensor:
+        return _forward(self._base, token_ids, positions, _Step(caches, plan, self.heads))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits
+        return logits[0]  # [R, vocab_size]
+
+    def _record(self, architecture: str) -> list["_Call"]:
+        """What its layers ask of attention, in their order. Raises ModelLoadError for what ours cannot do."""
+        recorder = _Recorder()
+        device = self._model.device
+        token_ids = torch.tensor([1, 0, 1, 0, 1], device=device)
+        positions = torch.tensor([0, 1, 2, 0, 1], device=device)
+        try:
+            with torch.inference_mode():
+                self.logits(_forward(self._base, token_ids, positions, recorder))
+        except ModelLoadError as error:
+            raise unsupported(architecture, str(error)) from None
+        except Exception as error:  # a forward that cannot do without what is not given: a mask, a cache
+            raise unsupported(architecture, f"its code does not run over a flat batch: {error}") from error
+        layers = [call.layer for call in recorder.calls]
+        if layers != list(range(len(layers))) or not layers:
+            raise unsupported(architecture, f"its attention does not run once per layer, in order: {layers}")
+        return recorder.calls
+
+    def reference_logits(self, token_ids: Tensor) -> Tensor:
+        """[T] → [T, vocab_size], of one sequence, by transformers alone: its own attention, no cache of ours."""
+        self._model.set_attn_implementation("eager")
+        try:
+            logits: Tensor = self._model(input_ids=token_ids[None], use_cache=False).logits
+        finally:
+            self._model.set_attn_implementation(_NAME)
+        return logits[0]
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What one layer asks of attention."""
+
+    layer: int
+    heads: HeadShape
+    scale: float
+    window: int | None
+    softcap: float | None
+
+
+class _Attends(Protocol):
+    """Travels through a model's forward pass to each layer's attention."""
+
+    def attend(self, call: _Call, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """query: [1, heads, T, head_dim]; key, value: [1, kv_heads, T, head_dim] → [T, heads * head_dim]"""
+        ...
+
+
+class _Step:
+    """Attends over the paged cache."""
+
+    def __init__(self, caches: Sequence[KVCache], plan: AttentionPlan, heads: HeadShape) -> None:
+        self._caches = caches
+        self._plan = plan
+        self._heads = heads
+
+    def attend(self, call: _Call, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        qkv = torch.cat([part[0].transpose(0, 1).flatten(1) for part in (query, key, value)], dim=1)
+        cache = self._caches[call.layer]
+        return attend(qkv, cache, self._plan, self._heads, call.scale, window=call.window, softcap=call.softcap)
+
+
+class _Recorder:
+    """Notes what the layers ask for, and answers with zeros."""
+
+    def __init__(self) -> None:
+        self.calls: list[_Call] = []
+
+    def attend(self, call: _Call, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        self.calls.append(call)
+        return query.new_zeros(query.shape[2], call.heads.query_size)
+
+
+@dataclass
+class _States(MoeModelOutputWithPast):
+    """With every field that one head or another reads."""
+
+    cross_attentions: None = None
+
+
+class _GivenStates(nn.Module):
+    """Stands where the decoder stood: its output is what it is given."""
+
+    @property
+    def decoder(self) -> "_GivenStates":
+        """The part of it that some call."""
+        return self
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> _States:
+        return _States(last_hidden_state=inputs_embeds)
+
+
+def _forward(base: nn.Module, token_ids: Tensor, positions: Tensor, step: _Attends) -> Tensor:
+    """[T, hidden]"""
+    output = base(input_ids=token_ids[None], position_ids=positions[None], use_cache=False, kvasir_step=step)
+    hidden: Tensor = output.last_hidden_state
+    return hidden[0]
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    kvasir_step: _Attends | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """An attention function as transformers defines it: → [1, T, heads, head_dim] and no weights."""
+    if kvasir_step is None:
+        raise ModelLoadError("its layers do not hand keyword arguments through to attention")
+    if not getattr(module, "is_causal", True) or others.get("is_causal") is False:
+        raise ModelLoadError("its attention is not causal")
+    if attention_mask is not None:
+        raise ModelLoadError("it makes attention masks of its own")
+    unknown = [name for name, given in others.items() if name not in _WITHOUT_EFFECT and _asks(given)]
+    if unknown:
+        raise ModelLoadError(f"its attention takes {', '.join(unknown)}, which ours does not")
+    if sliding_window is not None and sliding_window < 1:
+        raise ModelLoadError(f"its attention has a sliding window of {sliding_window} tokens")
+    tokens, head_dim = query.shape[2:]
+    if key.shape != value.shape or key.shape[2:] != query.shape[2:]:
+        shapes = [list(part.shape) for part in (query, key, value)]
+        raise ModelLoadError(f"queries, keys and values differ in length or head size: {shapes}")
+    call = _Call(
+        layer=int(module.layer_idx),  # type: ignore[arg-type]
+        heads=HeadShape(query.shape[1], key.shape[1], head_dim),
+        scale=head_dim**-0.5 if scaling is None else float(scaling),
+        window=sliding_window,
+        softcap=softcap,
+    )
+    return kvasir_step.attend(call, query, key, value).view(1, tokens, -1, head_dim), None
+
+
+def _asks(given: Any) -> bool:
+    return given is not None and given is not False

@@ -1,0 +1,40 @@
+"""From a model's files to a model that computes; called by the worker."""
+
+from collections.abc import Callable
+
+from kvasir.hub.model_info import ModelInfo
+from kvasir.hub.weights import weight_files
+from kvasir.layers.linear import pack_linears
+from kvasir.layers.parameter import Placement
+from kvasir.models.causal_lm import CausalLM
+from kvasir.models.loader import load_weights
+from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.registry import ARCHITECTURES
+
+
+def load_model(
+    info: ModelInfo, placement: Placement, context: int, progress: Callable[[int, int], None]
+) -> CausalLM:
+    """`context`: the longest that a request may have; `progress` is told the bytes done and in all.
+
+    Raises ModelLoadError (an unusable checkpoint or config.json) and HubError (files that are not there).
+    """
+    build = ARCHITECTURES.get(info.architecture)
+    if build is None:
+        return _with_transformers(info, placement, progress)
+    model = build(info.config, placement, context)
+    load_weights(model, weight_files(info.path), progress)
+    pack_linears(model.modules(), placement)
+    return model
+
+
+def _with_transformers(info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]) -> CausalLM:
+    try:
+        # Here and not above: it takes seconds to import, and the architectures of our own do without it.
+        from kvasir.models.architectures.transformers_lm import load_with_transformers
+    except ImportError as error:
+        raise ModelLoadError(
+            f"the model's architecture {info.architecture!r} is none of {', '.join(sorted(ARCHITECTURES))}; others "
+            f"are served by transformers' code, and transformers is not there ({error}): pip install transformers"
+        ) from error
+    return load_with_transformers(info, placement, progress)

@@ -1,0 +1,109 @@
+"""Log probabilities as they are reported: of a token, its rank, and the most likely tokens at its place.
+
+They are those of the model itself, before any change of the logits and before temperature (vLLM's raw_logprobs).
+The model runner asks for the rows that report them and no others.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kvasir.link.protocol import Logprobs
+
+_AT_ONCE = 2**21
+"""Logits that are looked at together: copies of them in float32 stay in the caches of a CPU."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of N tokens, on the host. k: the most likely tokens that are told of each place."""
+
+    token: npt.NDArray[np.float32]  # [N] log probability
+    rank: npt.NDArray[np.int64]  # [N] tokens at least as likely, itself among them
+    top_ids: npt.NDArray[np.int64]  # [N, k] the most likely first, equally likely ones by their ids
+    top: npt.NDArray[np.float32]  # [N, k]
+
+    def wire(self, start: int, end: int, k: int) -> Logprobs:
+        """Tokens start to end, with the k most likely ones."""
+        part = slice(start, end)
+        return Logprobs(
+            token=self.token[part].tolist(),
+            rank=self.rank[part].tolist(),
+            top_ids=self.top_ids[part, :k].tolist(),
+            top=self.top[part, :k].tolist(),
+        )
+
+
+class PromptScores:
+    """Gathers the scores of one prompt's tokens, chunk by chunk."""
+
+    def __init__(self, k: int) -> None:
+        self.k = k
+        self._parts: list[Scores] = []
+
+    @property
+    def count(self) -> int:
+        """Tokens that have been scored."""
+        return sum(len(part.token) for part in self._parts)
+
+    def append(self, scores: Scores) -> None:
+        self._parts.append(scores)
+
+    def wire(self) -> Logprobs:
+        """Of all tokens appended, in their order; none for a prompt of one token."""
+        parts = [part.wire(0, len(part.token), self.k) for part in self._parts]
+        return Logprobs(
+            token=[value for part in parts for value in part.token],
+            rank=[value for part in parts for value in part.rank],
+            top_ids=[values for part in parts for values in part.top_ids],
+            top=[values for part in parts for values in part.top],
+        )
+
+
+def score(logits: Tensor, tokens: Tensor, k: int) -> Scores:
+    """The scores of tokens [N] whose places have the logits [N, V], of any floating type."""
+    count, vocab = logits.shape
+    k = min(k, vocab)
+    size = max(1, _AT_ONCE // vocab)
+    parts = [_score(logits[at : at + size].float(), tokens[at : at + size], k) for at in range(0, count, size)]
+    return Scores(*(torch.cat(columns).cpu().numpy() for columns in zip(*parts, strict=True)))
+
+
+def _score(logits: Tensor, tokens: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    total = logits.logsumexp(dim=-1, keepdim=True)  # [N, 1]
+    own = logits.gather(1, tokens[:, None])  # [N, 1]
+    rank = (logits >= own).view(torch.int8).sum(dim=-1, dtype=torch.int32).long()
+    top, top_ids = _most_likely(logits, k)
+    return (own - total)[:, 0], rank, top_ids, top - total
+
+
+def _most_likely(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """[N, k] largest logits and [N, k] their tokens, equal ones by their ids.
+
+    topk finds the values and leaves open which of equal ones it takes; logits of bfloat16 have many.
+    """
+    vocab = logits.shape[1]
+    values, ids = logits.topk(min(k + 1, vocab), dim=-1)  # one more tells whether the last is alone
+    if 0 < k < vocab:
+        tied = (values[:, k - 1] == values[:, k]).nonzero()[:, 0]
+        if len(tied):
+            ids[tied] = _first_of_the_last(logits[tied], values[tied], ids[tied], k)
+    values, ids = values[:, :k], ids[:, :k]
+    ids, order = ids.sort(dim=-1)
+    values, order = values.gather(1, order).sort(dim=-1, descending=True, stable=True)
+    return values, ids.gather(1, order)
+
+
+def _first_of_the_last(logits: Tensor, values: Tensor, ids: Tensor, k: int) -> Tensor:
+    """`ids` [N, k + 1], where those with the k-th largest value are the ones with the smallest ids."""
+    last = values[:, k - 1 : k]  # [N, 1]
+    above = (values > last).sum(dim=-1)  # [N]
+    rows, tokens = (logits == last).nonzero(as_tuple=True)  # by row, in each by token
+    starts = torch.searchsorted(rows, torch.arange(len(last), device=rows.device))
+    places = above[rows] + torch.arange(len(rows), device=rows.device) - starts[rows]
+    fitting = places < k
+    ids[rows[fitting], places[fitting]] = tokens[fitting]
+    return ids

@@ -1,0 +1,155 @@
+"""Plans a step's attention in plain torch: where K and V are written, which blocks are read, what is masked.
+
+Called by the input builder once per step. Layers with a sliding window of W tokens get a plan of their own, which
+gathers the blocks of the last W tokens only; where no context of a step is longer than W they share the full one.
+
+    | one token of each decoding row, by length of context | whole prompts, by length | chunks of longer prompts |
+      └── DecodeGroup ──┘ └──── DecodeGroup ────┘            └ PrefillChunk ┘ └ ... ┘   └ PrefillChunk ┘ └ ... ┘
+"""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kvasir.layers.attention import DecodeGroup, GatherPlan, HeadShape, PrefillChunk
+from kvasir.layers.parameter import Placement
+from kvasir.worker.batch.request_table import RequestTable
+
+Ints = npt.NDArray[np.int64]
+
+CPU_GATHER_BYTES = 5 * 2**20
+"""K and V that a decode group copies out of the cache: small enough to be read again from the CPU's caches."""
+GPU_GATHER_BYTES = 256 * 2**20
+"""On a GPU larger groups, because each costs a kernel launch."""
+_PADDING_SHARE = 1.25
+"""A decode group's longest context is at most this many times its shortest (and a block more)."""
+
+
+class GatherPlanner:
+    """`windows` are the lengths of the model's sliding windows."""
+
+    def __init__(
+        self, table: RequestTable, placement: Placement, block_size: int, heads: HeadShape, windows: frozenset[int]
+    ) -> None:
+        self._table, self._placement = table, placement
+        self._block_size, self._windows = block_size, windows
+        gather_bytes = CPU_GATHER_BYTES if placement.device.type == "cpu" else GPU_GATHER_BYTES
+        self._gather_blocks = gather_bytes // (block_size * heads.kv_bytes(placement.dtype))
+        # [2, 1, kv_heads, 1]: where K and V of each head lie in a block, see KVCache.by_head
+        self._heads = np.arange(2 * heads.kv_heads).reshape(2, 1, heads.kv_heads, 1)
+
+    def plan(self, rows: Ints, computed: Ints, new: Ints, blocks: Ints, offsets: Ints) -> GatherPlan:
+        """Rows with one new token stand first, by length. `blocks`, `offsets` [T]: where each token is written."""
+        to_blocks, to_offsets, begun = self._tensor(blocks), self._tensor(offsets), self._begun(rows, computed, new)
+        decodes = int(np.count_nonzero(new == 1))
+
+        def within(window: int | None, windows: Mapping[int, GatherPlan]) -> GatherPlan:
+            return GatherPlan(
+                blocks=to_blocks,
+                offsets=to_offsets,
+                begun=begun,
+                decode=tuple(self._decode_groups(rows[:decodes], computed[:decodes] + 1, window)),
+                prefill=tuple(self._prefill_chunks(rows, computed, new, decodes, window)),
+                windows=windows,
+            )
+
+        longest = int((computed + new).max())
+        return within(None, {window: within(window, {}) for window in self._windows if window < longest})
+
+    def _begun(self, rows: Ints, computed: Ints, new: Ints) -> Tensor | None:
+        ends = computed + new
+        last = ends // self._block_size
+        begun = (last * self._block_size >= computed) & (ends % self._block_size > 0)
+        if not begun.any():
+            return None
+        return self._tensor(self._table.block_table[rows[begun], last[begun]].astype(np.int64))
+
+    def _decode_groups(self, rows: Ints, lengths: Ints, window: int | None) -> Iterator[DecodeGroup]:
+        """Rows come sorted by length: a group ends where it would copy too much, or pad too much."""
+        blocks = -(-lengths // self._block_size)
+        # W tokens touch at most this many blocks; so many of the last ones are read, whatever the alignment.
+        widths = blocks if window is None else np.minimum(blocks, (window - 2) // self._block_size + 2)
+        start = 0
+        while start < len(rows):
+            sizes = np.arange(1, len(rows) - start + 1) * widths[start:]
+            fits = int(np.searchsorted(sizes, self._gather_blocks, side="right"))
+            alike = int(np.searchsorted(widths[start:], widths[start] * _PADDING_SHARE + 1, side="right"))
+            end = start + max(1, min(fits, alike))
+            width = int(widths[end - 1])
+            first = (blocks - widths)[start:end]
+            own = self._blocks(rows[start:end], first, blocks[start:end] - 1, width)
+            yield DecodeGroup(
+                tokens=slice(start, end),
+                pieces=self._pieces(own),
+                mask=self._decode_mask(lengths[start:end], first, width, window),
+            )
+            start = end
+
+    def _blocks(self, rows: Ints, first: Ints, last: Ints, width: int) -> npt.NDArray[np.int32]:
+        """[rows, width]: so many blocks of each of these rows from its first on; beyond its last this one again:
+        what is masked is multiplied by 0, and a NaN that another request left behind may not stand there."""
+        places = np.minimum(first[:, None] + np.arange(width), last[:, None])
+        blocks: npt.NDArray[np.int32] = self._table.block_table[rows[:, None], places]
+        return blocks
+
+    def _pieces(self, blocks: npt.NDArray[np.int32]) -> Tensor:
+        """[heads.size * blocks.size]: K and V of these blocks [rows, width], head by head."""
+        pieces = blocks.astype(np.int64)[:, None] * self._heads.size + self._heads
+        return self._tensor(pieces.reshape(-1))
+
+    def _decode_mask(self, lengths: Ints, first: Ints, width: int, window: int | None) -> Tensor | None:
+        """[rows, 1, 1, width * block_size]: -inf beyond each row's length and before its window."""
+        if window is None and lengths[0] == width * self._block_size:  # the shortest fills its blocks: all do
+            return None
+        positions = first[:, None] * self._block_size + np.arange(width * self._block_size)
+        hidden = positions >= lengths[:, None]
+        if window is not None:
+            hidden |= positions < lengths[:, None] - window
+        return self._tensor(np.where(hidden, np.float32(-np.inf), np.float32(0)))[:, None, None]
+
+    def _prefill_chunks(
+        self, rows: Ints, computed: Ints, new: Ints, decodes: int, window: int | None
+    ) -> Iterator[PrefillChunk]:
+        befores, sizes = computed[decodes:].tolist(), new[decodes:].tolist()
+        start, index = decodes, 0
+        while index < len(sizes):
+            before, size = befores[index], sizes[index]
+            first = 0 if window is None else max(0, before - window + 1) // self._block_size
+            known = before - first * self._block_size  # earlier tokens that are gathered
+            length = known + size
+            banded = window is not None and length > window
+            requests = 1 if before or banded else _repeats(befores, sizes, index)
+            row = rows[decodes + index : decodes + index + 1]
+            width = -(-length // self._block_size)
+            blocks = self._blocks(row, np.array([first]), np.array([first + width - 1]), width)
+            yield PrefillChunk(
+                tokens=slice(start, start + requests * size),
+                requests=requests,
+                pieces=self._pieces(blocks) if before else None,
+                mask=self._chunk_mask(known, size, window) if before or banded else None,
+                length=length,
+            )
+            start += requests * size
+            index += requests
+
+    def _chunk_mask(self, known: int, size: int, window: int | None) -> Tensor:
+        """[size, known + size]: -inf where the key stands after the query, or `window` tokens before it."""
+        mask = torch.full(
+            (size, known + size), -torch.inf, dtype=self._placement.dtype, device=self._placement.device
+        )
+        after = mask.triu(known + 1)
+        return after if window is None else after.add_(mask.tril_(known - window))
+
+    def _tensor(self, values: npt.NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(values).to(self._placement.device, non_blocking=True)
+
+
+def _repeats(befores: list[int], sizes: list[int], index: int) -> int:
+    """How many chunks from this one on have its size and no earlier tokens."""
+    end = index + 1
+    while end < len(sizes) and sizes[end] == sizes[index] and not befores[end]:
+        end += 1
+    return end - index

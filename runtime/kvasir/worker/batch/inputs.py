@@ -1,0 +1,98 @@
+"""Gathers a step's tensors from the rows of the request table; called by the model runner once per step.
+
+The tokens of a step stand in one flat batch, decodes first:
+
+    | one token of each decoding row, by length of context | whole prompts, by length | chunks of longer prompts |
+
+Work per token is numpy's. Who attends to what is planned by tile_plan.py for the CPU's kernel and by gather_plan.py
+for plain torch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kvasir.layers.attention import AttentionPlan, HeadShape
+from kvasir.layers.parameter import Placement
+from kvasir.worker.batch.gather_plan import GatherPlanner
+from kvasir.worker.batch.prompt_logprobs import PromptSpan, prompt_spans
+from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.batch.sampling_inputs import SamplingInputs, SamplingPlan
+from kvasir.worker.batch.tile_plan import tile_planner
+from kvasir.worker.step import ScheduledRow
+
+Ints = npt.NDArray[np.int64]
+
+_PREFILL = 2**40
+"""Sorts prefills behind decodes: beyond every length of context."""
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """T tokens of which R are sampled after."""
+
+    token_ids: Tensor  # [T]
+    positions: Tensor  # [T]
+    plan: AttentionPlan
+    sampled: Tensor | None  # [R] places of the tokens whose successors are sampled; None: all, in order
+    sampling: SamplingPlan
+    rows: Ints  # [R] rows of the request table
+    outputs: Ints  # [R] places in the step's output
+    prompt_spans: tuple[PromptSpan, ...]
+
+
+class InputBuilder:
+    """`windows` are the lengths of the model's sliding windows."""
+
+    def __init__(
+        self,
+        table: RequestTable,
+        placement: Placement,
+        *,
+        block_size: int,
+        heads: HeadShape,
+        vocab_size: int,
+        windows: frozenset[int] = frozenset(),
+    ) -> None:
+        self._table = table
+        self._placement = placement
+        self._block_size = block_size
+        self._attention = tile_planner(table, placement, block_size, heads) or GatherPlanner(
+            table, placement, block_size, heads, windows
+        )
+        self._sampling = SamplingInputs(table, placement, vocab_size)
+
+    def build(self, scheduled: Sequence[ScheduledRow]) -> StepBatch:
+        table = self._table
+        count = len(scheduled)
+        rows = np.fromiter((table.row_of(row.request_id) for row in scheduled), np.int64, count)
+        computed = np.fromiter((row.num_computed_tokens for row in scheduled), np.int64, count)
+        new = np.fromiter((row.num_new_tokens for row in scheduled), np.int64, count)
+        order = np.argsort(np.where(new == 1, computed, _PREFILL * (1 + (computed > 0)) + new), kind="stable")
+        rows, computed, new = rows[order], computed[order], new[order]
+        ends = np.cumsum(new)
+        token_rows = np.repeat(rows, new)  # [T]
+        positions = np.arange(ends[-1]) + np.repeat(computed - (ends - new), new)  # [T]
+        blocks, offsets = np.divmod(positions, self._block_size)
+        samples = computed + new == table.num_tokens[rows]
+        sampled_rows = rows[samples]
+        decodes = int(np.count_nonzero(new == 1))
+        return StepBatch(
+            token_ids=self._tensor(table.tokens[token_rows, positions].astype(np.int64)),
+            positions=self._tensor(positions),
+            plan=self._attention.plan(
+                rows, computed, new, table.block_table[token_rows, blocks].astype(np.int64), offsets
+            ),
+            sampled=None if samples.all() and decodes == count else self._tensor(ends[samples] - 1),
+            sampling=self._sampling.build(sampled_rows),
+            rows=sampled_rows,
+            outputs=order[samples],
+            prompt_spans=tuple(prompt_spans(table, rows, computed, new, order)) if table.prompt_scores else (),
+        )
+
+    def _tensor(self, values: npt.NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(values).to(self._placement.device, non_blocking=True)

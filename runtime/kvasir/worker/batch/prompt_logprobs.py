@@ -1,0 +1,69 @@
+"""Log probabilities of prompts: computed with the chunks of a prefill, told with the prompt's last token.
+
+A prompt's hidden states are all there after a step's forward pass; here they meet the vocabulary, for the rows that
+ask for it and a bounded number of positions at a time. The scheduler gives these requests nothing of the prefix
+cache before their first output token: positions that are not computed have no log probabilities.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kvasir.link.protocol import Logprobs
+from kvasir.sampling.token_logprobs import score
+from kvasir.worker.batch.request_table import RequestTable
+
+Ints = npt.NDArray[np.int64]
+
+_POSITIONS = 256
+"""Positions that meet the vocabulary at a time: 128 MiB of float32 logits for 128 thousand tokens."""
+
+
+@dataclass(frozen=True)
+class PromptSpan:
+    """Positions of one row's prompt that a step computes, without the prompt's last one."""
+
+    row: int
+    start: int  # place of the first in the step's flat batch
+    targets: Tensor  # [P] int64: the prompt's tokens that follow each of them
+    output: int | None  # place in the step's output where the step reaches the prompt's last token
+
+
+def prompt_spans(table: RequestTable, rows: Ints, computed: Ints, new: Ints, order: Ints) -> Iterator[PromptSpan]:
+    """Of the rows scheduled that report their prompt, all in the order of the flat batch; `order` are their places
+    in the step's output."""
+    starts = np.cumsum(new) - new
+    for index, row in enumerate(rows.tolist()):
+        scores = table.prompt_scores.get(row)
+        if scores is None:
+            continue
+        assert scores.count == computed[index], "a prompt that reports log probabilities has tokens not computed"
+        first, last = int(computed[index]), int(table.num_prompt_tokens[row]) - 1
+        end = first + int(new[index])
+        yield PromptSpan(
+            row=row,
+            start=int(starts[index]),
+            targets=torch.from_numpy(table.tokens[row, first + 1 : min(end, last) + 1].astype(np.int64)),
+            output=int(order[index]) if end > last else None,
+        )
+
+
+def score_prompts(
+    spans: Sequence[PromptSpan], hidden: Tensor, logits: Callable[[Tensor], Tensor], table: RequestTable
+) -> dict[int, Logprobs]:
+    """Scores the spans, and takes the prompts that are complete out of the table: by place in the step's output."""
+    complete = {}
+    for span in spans:
+        scores = table.prompt_scores[span.row]
+        targets = span.targets.to(hidden.device)
+        for at in range(0, len(targets), _POSITIONS):
+            end = min(at + _POSITIONS, len(targets))
+            states = hidden[span.start + at : span.start + end]
+            scores.append(score(logits(states), targets[at:end], scores.k))
+        if span.output is not None:
+            complete[span.output] = table.prompt_scores.pop(span.row).wire()
+    return complete

@@ -1,0 +1,107 @@
+"""One fixed row per running request: its tokens, its block table, its sampling parameters, as arrays.
+
+The model runner owns it. A request takes a row when the scheduler admits it and keeps it until it is finished or
+preempted; each step's inputs are gathered from the rows. Everything is numpy on the host.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kvasir.params import SamplingParams
+from kvasir.sampling.logit_rules import LogitRules, has_rules
+from kvasir.sampling.token_logprobs import PromptScores
+from kvasir.worker.step import NewRow
+
+
+class RequestTable:
+    """Rows of requests. Arrays run over all rows; rows that are free hold what was left in them.
+
+    What few requests ask for stands in dictionaries by row instead, without the rows that do not ask.
+    """
+
+    def __init__(
+        self, rows: int, max_model_len: int, block_size: int, *, eos_token_ids: Sequence[int] = ()
+    ) -> None:
+        self._row_of: dict[str, int] = {}
+        self._free = list(reversed(range(rows)))
+        # Untouched pages of np.zeros take no memory: a long context costs what its requests fill.
+        # One column more than the context, for the token that is sampled last and never computed.
+        self.tokens: npt.NDArray[np.int32] = np.zeros((rows, max_model_len + 1), np.int32)
+        self.num_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        """Known tokens: the prompt and what was sampled."""
+        self.num_prompt_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        self.block_table: npt.NDArray[np.int32] = np.zeros((rows, -(-max_model_len // block_size)), np.int32)
+        """Beyond a row's blocks stands the null block, 0."""
+        self.num_blocks: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        self.greedy: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)
+        self.temperature: npt.NDArray[np.float32] = np.zeros(rows, np.float32)
+        self.top_p: npt.NDArray[np.float64] = np.zeros(rows, np.float64)
+        self.top_k: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        """0: off."""
+        self.min_p: npt.NDArray[np.float32] = np.zeros(rows, np.float32)
+        self.seed: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        self.rules: dict[int, LogitRules] = {}
+        self.num_logprobs: dict[int, int] = {}
+        """Most likely tokens to report beside each sampled one."""
+        self.prompt_scores: dict[int, PromptScores] = {}
+        """Of the rows that report their prompt's tokens, until they have done so."""
+        self._eos_token_ids = tuple(eos_token_ids)
+
+    def __len__(self) -> int:
+        return len(self._row_of)
+
+    def row_of(self, request_id: str) -> int:
+        return self._row_of[request_id]
+
+    def add(self, new: NewRow) -> None:
+        row = self._free.pop()
+        assert new.request_id not in self._row_of, f"request {new.request_id} has a row already"
+        self._row_of[new.request_id] = row
+        count = len(new.token_ids)
+        self.tokens[row, :count] = new.token_ids
+        self.num_tokens[row] = count
+        self.num_prompt_tokens[row] = new.num_prompt_tokens
+        self._add_params(row, new.params)
+
+    def _add_params(self, row: int, params: SamplingParams) -> None:
+        self.greedy[row] = params.greedy
+        self.temperature[row] = params.temperature
+        self.top_p[row] = params.top_p
+        self.top_k[row] = params.top_k
+        self.min_p[row] = params.min_p
+        self.seed[row] = params.seed
+        if has_rules(params):
+            prompt = int(self.num_prompt_tokens[row])
+            self.rules[row] = LogitRules(params, self.known_tokens(row), prompt, self._eos_token_ids)
+        if params.logprobs is not None:
+            self.num_logprobs[row] = params.logprobs
+        # With the first output token the prompt's have been reported: a request that has one is only resumed.
+        if params.prompt_logprobs is not None and self.num_tokens[row] == self.num_prompt_tokens[row]:
+            self.prompt_scores[row] = PromptScores(params.prompt_logprobs)
+
+    def known_tokens(self, row: int) -> npt.NDArray[np.int32]:
+        """[num_tokens] prompt and output of a row; a view."""
+        return self.tokens[row, : self.num_tokens[row]]
+
+    def remove(self, request_id: str) -> None:
+        row = self._row_of.pop(request_id)
+        self.rules.pop(row, None)
+        self.num_logprobs.pop(row, None)
+        self.prompt_scores.pop(row, None)
+        self.block_table[row, : self.num_blocks[row]] = 0
+        self.num_blocks[row] = 0
+        self._free.append(row)
+
+    def append_blocks(self, row: int, block_ids: list[int]) -> None:
+        start = int(self.num_blocks[row])
+        end = start + len(block_ids)
+        self.block_table[row, start:end] = block_ids
+        self.num_blocks[row] = end
+
+    def append_tokens(self, rows: npt.NDArray[np.int64], token_ids: npt.NDArray[np.int64]) -> None:
+        """One sampled token for each of these rows."""
+        counts = self.num_tokens[rows]
+        self.tokens[rows, counts] = token_ids
+        self.num_tokens[rows] = counts + 1

@@ -1,0 +1,153 @@
+"""Gathers what the sampler needs for a step from the rows of the request table; called by the InputBuilder.
+
+Rows are grouped by what they ask for. A step in which nobody asks for anything special pays three looks at empty
+dictionaries.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from kvasir.layers.parameter import Placement
+from kvasir.sampling.logit_rules import LogitRules
+from kvasir.sampling.logits import Allowed, Bias, Entries, LogitChanges, Penalties
+from kvasir.sampling.sampler import RandomRows
+from kvasir.worker.batch.request_table import RequestTable
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class LogprobRows:
+    """The rows of a step that report log probabilities."""
+
+    rows: Tensor  # [P] their places in the logits
+    places: list[int]  # the same on the host
+    counts: list[int]  # how many of the most likely tokens each of them reports
+
+
+@dataclass(frozen=True)
+class SamplingPlan:
+    """How the R rows of a step whose logits are computed are sampled."""
+
+    random_rows: tuple[RandomRows, ...]
+    changes: LogitChanges | None
+    logprobs: LogprobRows | None
+
+
+class SamplingInputs:
+    def __init__(self, table: RequestTable, placement: Placement, vocab_size: int) -> None:
+        self._table = table
+        self._device = placement.device
+        self._vocab_size = vocab_size
+
+    def build(self, rows: Ints) -> SamplingPlan:
+        """rows: [R] rows of the table, in the order of the logits."""
+        return SamplingPlan(tuple(self._random_rows(rows)), self._changes(rows), self._logprobs(rows))
+
+    def _random_rows(self, rows: Ints) -> Iterator[RandomRows]:
+        table = self._table
+        random = ~table.greedy[rows]
+        if not random.any():
+            return
+        filters = (table.top_k[rows] > 0) | (table.top_p[rows] < 1)
+        floors = table.min_p[rows] > 0
+        if floors.any():
+            yield from self._random_kinds(rows, random & ~floors, filters, floored=False)
+            yield from self._random_kinds(rows, random & floors, filters, floored=True)
+        else:
+            yield from self._random_kinds(rows, random, filters, floored=False)
+
+    def _random_kinds(self, rows: Ints, random: Flags, filters: Flags, floored: bool) -> Iterator[RandomRows]:
+        """Of the rows where `random`, the plain ones and the ones with top-k or top-p."""
+        table = self._table
+        for filtered in (False, True):
+            places = np.flatnonzero(random & (filters == filtered))
+            if len(places) == 0:
+                continue
+            chosen = rows[places]
+            top_k, top_p = table.top_k[chosen], table.top_p[chosen]
+            yield RandomRows(
+                rows=self._tensor(places),
+                temperature=self._tensor(table.temperature[chosen])[:, None],
+                seeds=self._tensor(table.seed[chosen]),
+                positions=self._tensor(table.num_tokens[chosen] - table.num_prompt_tokens[chosen]),
+                top_k=self._tensor(np.where(top_k > 0, top_k, self._vocab_size))[:, None] if filtered else None,
+                top_p=self._tensor(np.where(top_p < 1, top_p, np.inf))[:, None] if filtered else None,
+                min_p=self._tensor(table.min_p[chosen])[:, None] if floored else None,
+            )
+
+    def _logprobs(self, rows: Ints) -> LogprobRows | None:
+        counts = self._table.num_logprobs
+        if not counts:
+            return None
+        asked = [(place, counts[row]) for place, row in enumerate(rows.tolist()) if row in counts]
+        if not asked:
+            return None
+        places = [place for place, _ in asked]
+        return LogprobRows(self._tensor(np.array(places)), places, [count for _, count in asked])
+
+    def _changes(self, rows: Ints) -> LogitChanges | None:
+        table = self._table
+        if not table.rules:
+            return None
+        ruled = [(place, row) for place, row in enumerate(rows.tolist()) if row in table.rules]
+        if not ruled:
+            return None
+        places = [place for place, _ in ruled]
+        rules = [table.rules[row] for _, row in ruled]
+        tokens = [table.known_tokens(row) for _, row in ruled]
+        return LogitChanges(
+            allowed=self._allowed(places, rules),
+            forbidden=self._entries(
+                places, [rule.forbidden(known, self._vocab_size) for rule, known in zip(rules, tokens, strict=True)]
+            ),
+            bias=self._bias(places, rules),
+            penalties=self._penalties(
+                places, rules, [rule.penalised(known) for rule, known in zip(rules, tokens, strict=True)]
+            ),
+        )
+
+    def _allowed(self, places: list[int], rules: list[LogitRules]) -> Allowed | None:
+        entries = self._entries(places, [rule.allowed for rule in rules])
+        if entries is None:
+            return None
+        rows = [place for place, rule in zip(places, rules, strict=True) if len(rule.allowed)]
+        return Allowed(self._tensor(np.array(rows)), entries)
+
+    def _bias(self, places: list[int], rules: list[LogitRules]) -> Bias | None:
+        entries = self._entries(places, [rule.biased for rule in rules])
+        if entries is None:
+            return None
+        return Bias(entries, self._tensor(np.concatenate([rule.bias for rule in rules])))
+
+    def _penalties(
+        self, places: list[int], rules: list[LogitRules], penalised: list[tuple[Ints, npt.NDArray[np.float32]]]
+    ) -> Penalties | None:
+        tokens = [each for each, _ in penalised]
+        entries = self._entries(places, tokens)
+        if entries is None:
+            return None
+        repetition = np.array([rule.repetition for rule in rules], np.float32)
+        return Penalties(
+            entries,
+            repetition=self._tensor(np.repeat(repetition, [len(each) for each in tokens])),
+            taken=self._tensor(np.concatenate([taken for _, taken in penalised])),
+        )
+
+    def _entries(self, places: Sequence[int], tokens: Sequence[Ints]) -> Entries | None:
+        """The tokens [M] of each of these rows; None where there are none."""
+        lengths = [len(each) for each in tokens]
+        if not any(lengths):
+            return None
+        return Entries(
+            rows=self._tensor(np.repeat(np.array(places), lengths)), tokens=self._tensor(np.concatenate(tokens))
+        )
+
+    def _tensor(self, values: npt.NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(values).to(self._device, non_blocking=True)

@@ -1,0 +1,321 @@
+"""What a user can get wrong is refused with the field's name; what is left open is filled in."""
+
+import asyncio
+import json
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import processors
+
+from kvasir.client.input.input_processor import INLINE_CHARACTERS, InputProcessor
+from kvasir.client.input.sampling_fields import SamplingFields
+from kvasir.client.request_errors import InvalidRequest, TooManyRequests
+from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
+from kvasir.params import SamplingParams
+from runtime.client import trained
+
+LIMIT = 64
+TEMPLATE = (
+    "{% for m in messages %}{% if m['role'] == 'nobody' %}{{ raise_exception('unknown role') }}{% endif %}"
+    "<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = trained.save(trained.byte_level(), tmp_path_factory.mktemp("model"))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def tokenizer(directory: Path) -> Tokenizer:
+    return load_tokenizer(directory)
+
+
+def processor_of(tokenizer: Tokenizer, template: ChatTemplate | None = None, **facts: Any) -> InputProcessor:
+    return InputProcessor(trained.model_info(**facts), tokenizer, template, lambda: LIMIT, max_queued=2)
+
+
+@pytest.fixture
+def processor(directory: Path, tokenizer: Tokenizer) -> Iterator[InputProcessor]:
+    processor = processor_of(tokenizer, ChatTemplate.load(directory))
+    yield processor
+    processor.close()
+
+
+class SlowTokenizer:
+    """Encodes when it is told to."""
+
+    longest_token = 1000
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.threads: list[int] = []
+
+    def encode(self, text: str, add_special_tokens: bool, keep: int | None = None) -> list[int]:
+        self.threads.append(threading.get_ident())
+        self.go.wait(10)
+        return [1]
+
+
+def test_what_is_left_open_gets_the_models_defaults_and_the_rest_of_the_context(tokenizer: Tokenizer) -> None:
+    processor = processor_of(tokenizer, generation_defaults={"temperature": 0.6, "top_k": 20, "top_p": 0.95})
+    params = processor.prepare([5, 6, 7]).params
+    assert (params.temperature, params.top_k, params.top_p) == (0.6, 20, 0.95)
+    assert params.max_tokens == LIMIT - 3
+    params = processor.prepare([5], SamplingFields(temperature=0, top_k=-1, top_p=1.0)).params
+    assert (params.temperature, params.top_k, params.top_p) == (0.0, 0, 1.0)
+
+
+def test_without_defaults_of_the_model_nothing_is_cut_off(processor: InputProcessor) -> None:
+    params = processor.prepare([5], SamplingFields(seed=-(2**63))).params
+    assert params == SamplingParams(max_tokens=LIMIT - 1, seed=-(2**63))
+
+
+def test_seeds_that_are_not_given_differ_and_fit_into_64_bits(processor: InputProcessor) -> None:
+    seeds = {processor.prepare([5]).params.seed for _ in range(50)}
+    assert len(seeds) == 50
+    assert all(-(2**63) <= seed < 2**63 for seed in seeds)
+    assert min(seeds) < 0 < max(seeds)
+
+
+@pytest.mark.parametrize("top_k", [700, 701, 2**63, 2**64 - 1])
+def test_a_top_k_beyond_the_vocabulary_is_no_more_than_all_of_it(processor: InputProcessor, top_k: int) -> None:
+    assert processor.prepare([5], SamplingFields(top_k=top_k)).params.top_k == 700
+
+
+def test_stop_tokens_are_kept_once(processor: InputProcessor) -> None:
+    assert processor.prepare([5], SamplingFields(stop_token_ids=[9, 8, 9])).params.stop_token_ids == (9, 8)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("temperature", -0.1, "0 .greedy. or more"),
+        ("temperature", math.nan, "temperature is nan"),
+        ("temperature", math.inf, "temperature is inf"),
+        ("top_p", 0.0, "above 0 and at most 1"),
+        ("top_p", 1.01, "above 0 and at most 1"),
+        ("top_p", math.nan, "top_p is nan"),
+        ("top_k", -2, "top_k is -2"),
+        ("seed", 2**63, "64 bits"),
+        ("seed", -(2**63) - 1, "64 bits"),
+        ("stop_token_ids", [700], "ids go from 0 to 699"),
+        ("stop_token_ids", [-1], "ids go from 0 to 699"),
+        ("stop_token_ids", list(range(65)), "at most 64"),
+        ("allowed_token_ids", [5, 700], "700 is no token"),
+        ("logit_bias", {"five": 1.0}, "'five' is no token id"),
+        ("logit_bias", {"05": 1.0}, "'05' is no token id"),
+        ("logit_bias", {"-1": 1.0}, "'-1' is no token id"),
+        ("logit_bias", {"700": 1.0}, "700 is no token"),
+        ("logit_bias", {"9" * 5000: 1.0}, "is no token id"),
+        ("bad_words", [""], "'' is no word"),
+        ("bad_words", ["ok", " \n"], "is no word"),
+        ("bad_words", ["x"] * 257, "at most 256 words"),
+        ("bad_words", ["x" * 129], "of 128 characters"),
+        ("stop", "", "empty string"),
+        ("stop", ["a", ""], "empty string"),
+        ("stop", [str(n) for n in range(65)], "at most 64 strings"),
+        ("stop", ["x" * 4097], "of 4096 characters"),
+        ("min_tokens", LIMIT, f"at most {LIMIT - 1} tokens are generated"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(
+    processor: InputProcessor, field: str, value: Any, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        processor.prepare([5], SamplingFields(**{field: value}))
+    assert caught.value.param == field
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"), [([], "prompt is empty"), ([5, 700], "700 is no"), ([-1], "-1 is no")]
+)
+def test_a_prompt_that_no_engine_can_take_is_refused(
+    processor: InputProcessor, prompt: list[int], message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        processor.prepare(prompt)
+    assert caught.value.param == "prompt"
+
+
+@pytest.mark.parametrize(
+    ("length", "max_tokens", "param", "message"),
+    [
+        (LIMIT, None, "prompt", f"has {LIMIT} tokens.*at most {LIMIT - 1} tokens"),
+        (LIMIT + 9, 1, "prompt", f"has {LIMIT + 9} tokens"),
+        (60, 5, "max_tokens", "has 60 tokens and max_tokens asks for 5 more.*64 tokens.*at most 4"),
+    ],
+)
+def test_what_exceeds_the_context_is_refused_with_the_numbers(
+    processor: InputProcessor, length: int, max_tokens: int | None, param: str, message: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=message) as caught:
+        processor.prepare([5] * length, max_tokens=max_tokens)
+    assert (caught.value.param, caught.value.code) == (param, "context_length_exceeded")
+
+
+def test_what_just_fits_is_accepted(processor: InputProcessor) -> None:
+    assert processor.prepare([5] * 60, max_tokens=4).params.max_tokens == 4
+    assert processor.prepare([5] * (LIMIT - 1)).params.max_tokens == 1
+
+
+async def test_a_chat_becomes_the_tokens_of_its_template(processor: InputProcessor, tokenizer: Tokenizer) -> None:
+    token_ids = await processor.render_chat([{"role": "user", "content": "hello"}])
+    assert tokenizer.decode(token_ids, skip_special_tokens=False) == "<|user|>hello<|assistant|>"
+    assert token_ids[0] in tokenizer.special_ids
+
+
+async def test_messages_that_the_template_refuses_are_the_users_mistake(processor: InputProcessor) -> None:
+    with pytest.raises(InvalidRequest, match="unknown role") as caught:
+        await processor.render_chat([{"role": "nobody", "content": "hello"}])
+    assert caught.value.param == "messages"
+
+
+async def test_a_chat_with_a_model_without_template_is_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InvalidRequest, match="no chat template"):
+        await processor_of(tokenizer).render_chat([{"role": "user", "content": "hello"}])
+
+
+@pytest.mark.parametrize("length", [1, INLINE_CHARACTERS + 1])
+async def test_text_that_is_no_unicode_is_refused(processor: InputProcessor, length: int) -> None:
+    with pytest.raises(InvalidRequest, match="surrogate"):
+        await processor.tokenize("\ud800" * length)
+
+
+async def test_long_texts_are_tokenized_beside_the_event_loop_and_short_ones_on_it() -> None:
+    slow = SlowTokenizer()
+    processor = processor_of(slow)  # type: ignore[arg-type]
+    long = asyncio.create_task(processor.tokenize("x" * (INLINE_CHARACTERS + 1)))
+    await asyncio.sleep(0)
+    assert not long.done()
+    slow.go.set()
+    assert await processor.tokenize("x") == [1]
+    await long
+    assert threading.get_ident() in slow.threads
+    assert len(set(slow.threads)) == 2
+    processor.close()
+
+
+async def test_only_so_many_long_texts_wait() -> None:
+    slow = SlowTokenizer()
+    processor = processor_of(slow)  # type: ignore[arg-type]
+    text = "x" * (INLINE_CHARACTERS + 1)
+    waiting = [asyncio.create_task(processor.tokenize(text)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyRequests):
+        await processor.tokenize(text)
+    slow.go.set()
+    await asyncio.gather(*waiting)
+    assert await processor.tokenize(text) == [1]
+    processor.close()
+
+
+async def test_a_text_that_no_context_can_hold_is_refused_before_it_is_tokenized() -> None:
+    slow = SlowTokenizer()
+    processor = processor_of(slow, ChatTemplate(TEMPLATE, {}))  # type: ignore[arg-type]
+    text = "x" * (LIMIT * slow.longest_token + 1)
+    with pytest.raises(InvalidRequest, match=f"{len(text)} characters.*shorten the prompt") as caught:
+        await processor.tokenize(text)
+    assert (caught.value.param, caught.value.code) == ("prompt", "context_length_exceeded")
+    with pytest.raises(InvalidRequest, match="characters") as caught:
+        await processor.render_chat([{"role": "user", "content": text}])
+    assert caught.value.param == "messages"
+    assert not slow.threads
+    slow.go.set()
+    assert await processor.tokenize(text[1:]) == [1]
+    processor.close()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("min_p", 0.1), ("repetition_penalty", 1.2), ("presence_penalty", 0.5), ("frequency_penalty", -0.5)],
+)
+def test_what_is_asked_reaches_the_engine(processor: InputProcessor, field: str, value: float) -> None:
+    asked = SamplingFields(**{field: value})  # type: ignore[arg-type]
+    assert getattr(processor.prepare([5], asked).params, field) == value
+
+
+def test_penalties_of_the_models_own_are_its_defaults(tokenizer: Tokenizer) -> None:
+    processor = processor_of(tokenizer, generation_defaults={"repetition_penalty": 1.05, "min_p": 0.02})
+    params = processor.prepare([5]).params
+    assert (params.repetition_penalty, params.min_p) == (1.05, 0.02)
+    params = processor.prepare([5], SamplingFields(repetition_penalty=1, min_p=0)).params
+    assert (params.repetition_penalty, params.min_p) == (1.0, 0.0)
+
+
+def test_bias_and_allowed_tokens_are_kept_once_and_in_order(processor: InputProcessor) -> None:
+    params = processor.prepare(
+        [5], SamplingFields(logit_bias={"9": 100, "8": -100.0}, allowed_token_ids=[9, 8, 9])
+    ).params
+    assert params.logit_bias == ((9, 100.0), (8, -100.0))
+    assert params.allowed_token_ids == (9, 8)
+
+
+def test_a_bad_word_is_kept_out_at_the_beginning_of_a_text_and_after_a_space(
+    processor: InputProcessor, tokenizer: Tokenizer
+) -> None:
+    words = processor.prepare([5], SamplingFields(bad_words=[" fox", "fox", "。"])).params.bad_words
+    assert len(set(words)) == len(words)
+    texts = [tokenizer.decode(word) for word in words]
+    assert texts == ["fox", " fox", "。", " 。"]
+
+
+def test_a_temperature_that_no_number_of_the_sampler_holds_is_as_hot_as_it_gets(processor: InputProcessor) -> None:
+    assert processor.prepare([5], SamplingFields(temperature=1e308)).params.temperature == 1e6
+
+
+def test_children_differ_in_their_seeds_only_which_follow_from_the_requests(processor: InputProcessor) -> None:
+    parent = processor.prepare([5], SamplingFields(seed=2**63 - 2))
+    children = [parent.child(index) for index in range(4)]
+    assert [child.params.seed for child in children] == [2**63 - 2, 2**63 - 1, -(2**63), -(2**63) + 1]
+    assert len({(tuple(c.prompt_token_ids), c.params.temperature) for c in children}) == 1
+
+
+def test_the_first_of_the_children_alone_has_the_prompt_scored(processor: InputProcessor) -> None:
+    parent = processor.prepare([5], SamplingFields(prompt_logprobs=2))
+    assert [parent.child(index).params.prompt_logprobs for index in range(3)] == [2, None, None]
+
+
+def test_the_larger_of_two_wishes_for_logprobs_of_the_prompt_reaches_the_engine(processor: InputProcessor) -> None:
+    asked = SamplingFields(prompt_logprobs=3)
+    assert processor.prepare([5], asked, prompt_logprobs=5).params.prompt_logprobs == 5
+    assert processor.prepare([5], asked, prompt_logprobs=0).params.prompt_logprobs == 3
+    assert processor.prepare([5], prompt_logprobs=0).params.prompt_logprobs == 0
+    assert processor.prepare([5]).params.prompt_logprobs is None
+
+
+def test_a_priority_is_refused_where_no_engine_looks_at_it(tokenizer: Tokenizer) -> None:
+    processor = processor_of(tokenizer)
+    with pytest.raises(InvalidRequest, match="--scheduling-policy priority") as caught:
+        processor.prepare([5], priority=-1)
+    assert caught.value.param == "priority"
+    processor = InputProcessor(trained.model_info(), tokenizer, None, lambda: LIMIT, 2, lambda: True)
+    assert processor.prepare([5], priority=-1).priority == -1
+
+
+async def test_of_a_prompt_that_is_cut_the_last_tokens_are_left(processor: InputProcessor) -> None:
+    whole = await processor.tokenize("The quick brown fox jumps over the lazy dog")
+    assert await processor.tokenize("The quick brown fox jumps over the lazy dog", keep=3) == whole[-3:]
+    assert await processor.tokenize("The quick brown fox", keep=1000) == await processor.tokenize(
+        "The quick brown fox"
+    )
+    chat = await processor.render_chat([{"role": "user", "content": "hello"}])
+    assert await processor.render_chat([{"role": "user", "content": "hello"}], 2) == chat[-2:]
+
+
+async def test_the_special_tokens_around_a_prompt_that_is_cut_stay(tmp_path: Path) -> None:
+    backend = trained.byte_level()
+    backend.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 0), ("</s>", 1)])
+    processor = processor_of(load_tokenizer(trained.save(backend, tmp_path)))
+    bare = await processor.tokenize("The quick brown fox", add_special_tokens=False)
+    assert await processor.tokenize("The quick brown fox", keep=4) == [0, *bare[-2:], 1]
+    assert await processor.tokenize("The quick brown fox", add_special_tokens=False, keep=2) == bare[-2:]
+    assert await processor.tokenize("The quick brown fox", keep=1) == [1]
+    assert await processor.tokenize("", keep=1) == [1]

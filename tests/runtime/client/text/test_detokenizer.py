@@ -1,0 +1,154 @@
+"""The text of a stream is the text of its tokens, however they come."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from kvasir.client.text.detokenizer import MAX_PENDING, Detokenizer
+from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
+from runtime.client import trained
+
+MAKERS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
+    "byte level": trained.byte_level,
+    "metaspace": trained.metaspace,
+    "byte fallback": trained.byte_fallback,
+}
+CHARACTERS = st.characters(exclude_categories=["Cs"]) | st.sampled_from(list(" \n" + "".join(trained.CORPUS)))
+TEXTS = st.text(CHARACTERS, max_size=40) | st.sampled_from(trained.CORPUS)
+CUTS = st.lists(st.integers(0, 200), max_size=12)
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load(request.param, tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load("byte level", tmp_path_factory.mktemp("byte-level"))
+
+
+@pytest.fixture(scope="module")
+def byte_fallback(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load("byte fallback", tmp_path_factory.mktemp("byte-fallback"))
+
+
+def load(kind: str, directory: Path) -> Tokenizer:
+    return load_tokenizer(trained.save(MAKERS[kind](), directory))
+
+
+def stream(tokenizer: Tokenizer, prompt: list[int], outputs: list[list[int]]) -> list[str]:
+    """The deltas of a request; the last one is what came when it finished."""
+    text = Detokenizer(tokenizer).stream(prompt)
+    return [*(text.push(token_ids) for token_ids in outputs), text.finish()]
+
+
+@given(text=TEXTS, prompt_length=st.integers(0, 40), cuts=CUTS)
+@example(text="日本語👩‍👩‍👧Größe", prompt_length=0, cuts=list(range(60)))
+@example(
+    text="\x80\u0800\u0800\u0800\u0800\u0800", prompt_length=0, cuts=[17]
+)  # many tokens at once, cut within a character
+@settings(deadline=None, max_examples=300)
+def test_any_split_of_any_text_gives_the_text_of_the_whole(
+    tokenizer: Tokenizer, text: str, prompt_length: int, cuts: list[int]
+) -> None:
+    token_ids = tokenizer.encode(text, add_special_tokens=False)
+    prompt, output = token_ids[:prompt_length], token_ids[prompt_length:]
+    before, whole = tokenizer.decode(prompt), tokenizer.decode(token_ids)
+    if not whole.startswith(before):  # the prompt ends within a character
+        return
+    deltas = stream(tokenizer, prompt, list(trained.pieces(output, cuts)))
+    assert "".join(deltas) == whole[len(before) :]
+
+
+@given(text=TEXTS)
+@settings(deadline=None, max_examples=200)
+def test_no_delta_holds_part_of_a_character(tokenizer: Tokenizer, text: str) -> None:
+    output = tokenizer.encode(text, add_special_tokens=False)
+    if "\ufffd" in tokenizer.decode(output):
+        return
+    deltas = stream(tokenizer, [], [[token_id] for token_id in output])
+    assert not any("\ufffd" in delta for delta in deltas)
+
+
+@given(token_ids=st.lists(st.integers(-2, 800), max_size=60), cuts=CUTS)
+@settings(deadline=None, max_examples=300)
+def test_byte_level_tokens_that_are_no_text_give_what_decoding_all_at_once_gives(
+    byte_level: Tokenizer, token_ids: list[int], cuts: list[int]
+) -> None:
+    deltas = stream(byte_level, [], list(trained.pieces(token_ids, cuts)))
+    assert "".join(deltas) == byte_level.decode([token_id for token_id in token_ids if token_id >= 0])
+
+
+@given(token_ids=st.lists(st.integers(-2, 2**33), max_size=60), prompt=st.lists(st.integers(0, 300), max_size=30))
+@settings(deadline=None)
+def test_any_ids_give_some_text(tokenizer: Tokenizer, token_ids: list[int], prompt: list[int]) -> None:
+    stream(tokenizer, prompt, [[token_id] for token_id in token_ids])
+
+
+@given(parts=st.lists(st.tuples(TEXTS, st.integers(0, 3)), max_size=4), cuts=CUTS)
+@settings(deadline=None, max_examples=200)
+def test_special_tokens_that_are_not_skipped_are_spelled_out_in_any_split(
+    tokenizer: Tokenizer, parts: list[tuple[str, int]], cuts: list[int]
+) -> None:
+    token_ids = [i for text, special in parts for i in (*tokenizer.encode(text, add_special_tokens=False), special)]
+    stream = Detokenizer(tokenizer).stream([], skip_special_tokens=False)
+    deltas = [stream.push(piece) for piece in trained.pieces(token_ids, cuts)]
+    assert "".join(deltas) + stream.finish() == tokenizer.decode(token_ids, skip_special_tokens=False)
+
+
+def test_the_first_word_after_a_prompt_keeps_its_space(tokenizer: Tokenizer) -> None:
+    prompt = tokenizer.encode("The quick brown", add_special_tokens=False)
+    output = tokenizer.encode("The quick brown fox jumps", add_special_tokens=False)[len(prompt) :]
+    assert "".join(stream(tokenizer, prompt, [[token_id] for token_id in output])) == " fox jumps"
+
+
+def test_the_first_word_of_an_answer_without_text_before_it_has_no_space(byte_fallback: Tokenizer) -> None:
+    special = byte_fallback.backend.token_to_id("<|assistant|>")
+    output = byte_fallback.encode("the dog", add_special_tokens=False)
+    assert "".join(stream(byte_fallback, [special], [output])) == "the dog"
+
+
+def test_special_tokens_give_no_text_and_do_not_split_characters(tokenizer: Tokenizer) -> None:
+    special = tokenizer.backend.token_to_id("</s>")
+    output = tokenizer.encode("naïve 日本", add_special_tokens=False)
+    with_special = [token_id for each in output for token_id in (special, each)]
+    assert "".join(stream(tokenizer, [], [[i] for i in with_special])) == tokenizer.decode(output)
+
+
+def test_a_character_that_is_never_completed_appears_when_the_request_finishes(byte_level: Tokenizer) -> None:
+    first_byte = byte_level.backend.token_to_id("æ")  # 0xE6 in GPT-2's alphabet
+    assert stream(byte_level, [], [[first_byte]]) == ["", "\ufffd"]
+
+
+def test_broken_bytes_that_undo_the_text_before_them_do_not_stop_the_stream(byte_fallback: Tokenizer) -> None:
+    def byte(value: int) -> int:
+        return int(byte_fallback.backend.token_to_id(f"<0x{value:02X}>"))
+
+    the = byte_fallback.backend.token_to_id("▁the")
+    euro = [byte(0xE2), byte(0x82), byte(0xAC)]
+    outputs = [[token_id] for token_id in [*euro, byte(0xFF), the, *euro, the]]
+    assert "".join(stream(byte_fallback, [], outputs)) == "€\ufffd the€ the"
+
+
+def test_an_endless_run_of_broken_bytes_is_decoded_in_small_windows(
+    byte_fallback: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = byte_fallback.backend.token_to_id("<0xFF>")
+    text = Detokenizer(byte_fallback).stream([])
+    longest = 0
+    decode = text._decode  # type: ignore[attr-defined]
+
+    def measured(token_ids: list[int]) -> str:
+        nonlocal longest
+        longest = max(longest, len(token_ids))
+        return str(decode(token_ids))
+
+    monkeypatch.setattr(text, "_decode", measured)
+    deltas = [text.push([broken]) for _ in range(1000)] + [text.finish()]
+    assert "".join(deltas) == "\ufffd" * 1000
+    assert longest <= 2 * MAX_PENDING

@@ -1,0 +1,158 @@
+import pytest
+
+from kvasir.engine.kv.block_pool import NULL_BLOCK, BlockPool, FreeQueue
+from kvasir.engine.kv.prefix_cache import PrefixCache
+
+
+def cached_pool(num_blocks: int) -> tuple[BlockPool, PrefixCache]:
+    cache = PrefixCache()
+    return BlockPool(num_blocks, cache), cache
+
+
+def drain(queue: FreeQueue) -> list[int]:
+    return [queue.pop() for _ in range(len(queue))]
+
+
+def test_blocks_are_reused_in_the_order_they_were_freed():
+    queue = FreeQueue(3)
+    first, second = queue.pop(), queue.pop()
+    queue.append(second)
+    queue.append(first)
+    assert drain(queue) == [3, second, first]
+
+
+@pytest.mark.parametrize("removed", [1, 2, 3, 4])
+def test_a_block_can_be_taken_from_anywhere_in_the_free_queue(removed):
+    queue = FreeQueue(4)
+    queue.remove(removed)
+    assert removed not in queue
+    assert drain(queue) == [block for block in (1, 2, 3, 4) if block != removed]
+    queue.append(removed)
+    assert removed in queue
+    assert drain(queue) == [removed]
+
+
+def test_a_block_can_be_made_the_first_to_be_reused():
+    queue = FreeQueue(3)
+    for _ in range(3):
+        queue.pop()
+    queue.append(2)
+    queue.prepend(3)
+    queue.append(1)
+    assert drain(queue) == [3, 2, 1]
+    queue.prepend(2)
+    assert drain(queue) == [2]
+
+
+def test_the_null_block_is_never_handed_out():
+    pool = BlockPool(5)
+    assert NULL_BLOCK not in pool.allocate(5)
+
+
+def test_the_end_of_a_chain_is_reused_before_its_beginning():
+    pool, cache = cached_pool(3)
+    chain = pool.allocate(3)
+    for place, block_id in enumerate(chain):
+        cache.put(bytes([place]), block_id)
+    pool.free(chain)
+    assert pool.allocate(3) == chain[::-1]
+
+
+def test_blocks_without_a_cached_prefix_are_reused_before_those_with_one():
+    pool, cache = cached_pool(5)
+    kept, plain = pool.allocate(1), pool.allocate(2)
+    cache.put(b"kept", kept[0])
+    pool.free(kept)
+    pool.free(plain)
+    order = [pool.allocate(1)[0] for _ in range(5)]
+    assert set(order[:2]) == set(plain)
+    assert order[-1] == kept[0]
+
+
+def test_a_cached_block_is_found_until_it_is_handed_out_again():
+    pool, cache = cached_pool(2)
+    [block] = pool.allocate(1)
+    cache.put(b"x", block)
+    pool.free([block])
+    assert cache.find([b"x"]) == [block]
+    pool.allocate(1)
+    assert cache.find([b"x"]) == [block]
+    assert pool.allocate(1) == [block]
+    assert cache.find([b"x"]) == []
+    cache.check()
+
+
+def test_a_shared_block_is_free_when_its_last_user_is_gone():
+    pool, cache = cached_pool(3)
+    [block] = pool.allocate(1)
+    cache.put(b"x", block)
+    pool.share([block])
+    pool.free([block])
+    assert (pool.num_used, pool.users(block)) == (1, 1)
+    pool.free([block])
+    pool.check_all_free()
+    pool.share([block])  # from the middle of the free queue
+    assert (pool.num_used, pool.users(block)) == (1, 1)
+    assert block not in pool.allocate(2)
+    with pytest.raises(RuntimeError, match="1 KV blocks were taken where 0 are free"):
+        pool.allocate(1)
+
+
+def test_equal_content_in_two_blocks_is_found_in_the_first():
+    cache = PrefixCache()
+    cache.put(b"x", 1)
+    cache.put(b"x", 2)
+    assert (cache.find([b"x"]), 1 in cache, 2 in cache, len(cache)) == ([1], True, False, 1)
+    cache.forget(2)
+    assert cache.find([b"x"]) == [1]
+    cache.forget(1)
+    assert cache.find([b"x"]) == []
+
+
+def test_a_chain_is_found_up_to_its_first_gap():
+    cache = PrefixCache()
+    for block, name in enumerate((b"a", b"b", b"d"), 1):
+        cache.put(name, block)
+    assert cache.find([b"a", b"b", b"c", b"d"]) == [1, 2]
+
+
+def test_free_and_used_blocks_are_all_blocks():
+    pool = BlockPool(10)
+    blocks = pool.allocate(4)
+    assert (pool.num_free, pool.num_used, pool.usage) == (6, 4, 0.4)
+    pool.free(blocks)
+    assert (pool.num_free, pool.num_used) == (10, 0)
+    pool.check_all_free()
+
+
+def test_can_allocate_says_what_allocate_does():
+    pool = BlockPool(2)
+    assert pool.can_allocate(2)
+    assert not pool.can_allocate(3)
+    with pytest.raises(RuntimeError, match="3 KV blocks were taken where 2 are free"):
+        pool.allocate(3)
+    assert pool.num_free == 2
+
+
+def test_freeing_what_is_not_in_use_is_an_error():
+    pool = BlockPool(2)
+    [block] = pool.allocate(1)
+    pool.free([block])
+    with pytest.raises(RuntimeError, match=f"KV block {block} is freed twice"):
+        pool.free([block])
+    for foreign in (NULL_BLOCK, 3, -1):
+        with pytest.raises(RuntimeError, match=r"is not one of 1\.\.2"):
+            pool.free([foreign])
+    assert pool.num_free == 2
+
+
+def test_blocks_in_use_are_found_by_the_idle_check():
+    pool = BlockPool(2)
+    pool.allocate(1)
+    with pytest.raises(AssertionError, match="1 of 2 KV blocks belong to no request"):
+        pool.check_all_free()
+
+
+def test_a_pool_without_blocks_is_refused():
+    with pytest.raises(ValueError, match="at least one block"):
+        BlockPool(0)

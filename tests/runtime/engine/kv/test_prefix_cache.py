@@ -1,0 +1,225 @@
+"""The prefix cache through EngineCore: what is found, what is not, and what outputs then say."""
+
+import logging
+
+import pytest
+
+from kvasir.link.protocol import FinishReason
+from kvasir.worker.step import NAN_TOKEN, StepOutput
+from runtime.engine.fakes import EOS, Answer, CoreHarness, add_request, expected_output, next_token
+
+SYSTEM = list(range(100, 124))
+"""Six blocks of four tokens."""
+
+
+def run(engine: CoreHarness, request_id: str, prompt: list[int], max_tokens: int = 3, **options) -> Answer:
+    answer = engine.add(add_request(request_id, prompt, max_tokens, **options))
+    engine.run()
+    assert answer.token_ids == expected_output(prompt, max_tokens)
+    return answer
+
+
+def computed(engine: CoreHarness, request_id: str) -> int:
+    """Tokens that were computed for this request."""
+    rows = (row for step in engine.executor.steps for row in step.scheduled)
+    return sum(row.num_new_tokens for row in rows if row.request_id == request_id)
+
+
+def test_a_prompt_that_begins_like_an_earlier_one_computes_only_the_rest():
+    engine = CoreHarness()
+    run(engine, "first", [*SYSTEM, 1, 2, 3], max_tokens=1)
+    answer = run(engine, "second", [*SYSTEM, 4, 5], max_tokens=1)
+    assert computed(engine, "second") == 2
+    assert answer.num_cached_tokens == [24]
+    assert (engine.blocks.num_queried_tokens, engine.blocks.num_hit_tokens) == (27 + 26, 24)
+
+
+@pytest.mark.parametrize(("length", "cached"), [(3, 0), (4, 0), (5, 4), (7, 4), (8, 4), (9, 8), (24, 20)])
+def test_of_a_prompt_that_is_cached_to_its_end_the_last_block_is_computed_again(length, cached):
+    engine = CoreHarness()
+    run(engine, "first", SYSTEM)
+    answer = run(engine, "second", SYSTEM[:length])
+    assert answer.num_cached_tokens == [cached, None, None]
+
+
+def test_what_a_request_generated_is_found_by_the_next_turn():
+    engine = CoreHarness()
+    answer = run(engine, "first", SYSTEM, max_tokens=20)
+    turn = run(engine, "second", [*SYSTEM, *answer.token_ids, 7, 8], max_tokens=2)
+    assert turn.num_cached_tokens[0] == 40  # the last of the 44 tokens was never computed
+
+
+def test_requests_of_one_step_share_what_the_first_of_them_computes():
+    engine = CoreHarness()
+    answers = [engine.add(add_request(name, [*SYSTEM, i], 3)) for i, name in enumerate("abc")]
+    engine.step()
+    assert [computed(engine, name) for name in "abc"] == [25, 1, 1]
+    assert engine.blocks.pool.num_used == 6 + 3
+    engine.run()
+    for i, answer in enumerate(answers):
+        assert answer.token_ids == expected_output([*SYSTEM, i], 3)
+
+
+def test_of_a_prompt_in_chunks_the_chunks_that_are_computed_are_found():
+    engine = CoreHarness(budget=10)
+    engine.add(add_request("a", SYSTEM, 8))
+    engine.step()
+    late = engine.add(add_request("b", SYSTEM, 8))
+    engine.run()
+    assert late.num_cached_tokens[0] == 20
+    assert late.token_ids == engine.answers["a"].token_ids == expected_output(SYSTEM, 8)
+
+
+def test_another_first_token_finds_nothing():
+    engine = CoreHarness()
+    run(engine, "first", SYSTEM)
+    assert run(engine, "second", [5, *SYSTEM[1:]]).num_cached_tokens[0] == 0
+
+
+def test_requests_of_different_salts_share_nothing():
+    engine = CoreHarness()
+    run(engine, "plain", SYSTEM)
+    assert run(engine, "salted", SYSTEM, cache_salt="tenant").num_cached_tokens[0] == 0
+    assert run(engine, "again", SYSTEM, cache_salt="tenant").num_cached_tokens[0] == 20
+    assert run(engine, "other", SYSTEM, cache_salt="tenants").num_cached_tokens[0] == 0
+
+
+def test_a_salt_holds_for_prompts_shorter_than_a_block():
+    engine = CoreHarness()
+    answer = run(engine, "salted", [1, 2], max_tokens=10, cache_salt="tenant")
+    assert run(engine, "plain", [1, 2, *answer.token_ids]).num_cached_tokens[0] == 0
+    assert run(engine, "same", [1, 2, *answer.token_ids], cache_salt="tenant").num_cached_tokens[0] == 8
+
+
+def test_log_probabilities_of_the_prompt_are_not_read_from_the_cache():
+    engine = CoreHarness()
+    run(engine, "first", SYSTEM)
+    answer = run(engine, "second", SYSTEM, prompt_logprobs=0)
+    assert answer.num_cached_tokens[0] == 0
+    assert computed(engine, "second") == 24 + 2
+    assert engine.blocks.num_queried_tokens == 24
+
+
+def test_what_a_request_computed_that_ended_with_nan_is_found_by_nobody():
+    engine = CoreHarness(model=lambda tokens: NAN_TOKEN if 999 in tokens else next_token(tokens))
+    run(engine, "before", SYSTEM)
+    answer = engine.add(add_request("broken", [*SYSTEM, 999, *SYSTEM]))
+    engine.run()
+    assert answer.finish_reason is FinishReason.ERROR
+    assert len(engine.blocks.pool.cache) == 0  # what it found may have been the cause
+    assert run(engine, "after", SYSTEM).num_cached_tokens[0] == 0
+    assert run(engine, "again", SYSTEM).num_cached_tokens[0] == 20
+
+
+def test_what_a_request_computed_that_ended_with_nan_after_its_preemption_is_found_by_nobody():
+    """With overlapped steps a request may lose its blocks before its token comes."""
+    engine = CoreHarness()
+    engine.add(add_request("broken", SYSTEM))
+    engine.scheduler.schedule()
+    engine.scheduler._preempt(engine.scheduler.requests["broken"])
+    assert len(engine.blocks.pool.cache) == 6
+    engine.scheduler.update(StepOutput([NAN_TOKEN]))
+    assert len(engine.blocks.pool.cache) == 0
+    assert engine.scheduler.requests == {}
+    engine.blocks.check_idle()
+
+
+def test_without_a_prefix_cache_everything_is_computed():
+    engine = CoreHarness(prefix_caching=False)
+    run(engine, "first", SYSTEM, hashed_for=4)
+    assert run(engine, "second", SYSTEM, hashed_for=4).num_cached_tokens[0] == 0
+    assert (engine.blocks.num_queried_tokens, engine.blocks.num_hit_tokens) == (0, 0)
+
+
+# -------------------------------------------------------------------------------------------------- admission, LRU
+
+
+def test_cached_blocks_that_nobody_uses_count_as_free():
+    engine = CoreHarness(num_blocks=8)
+    run(engine, "first", SYSTEM)
+    assert engine.blocks.pool.num_free == 8
+    run(engine, "second", list(range(300, 330)), max_tokens=1)  # takes all 8 blocks
+    assert run(engine, "third", SYSTEM).num_cached_tokens[0] == 0
+
+
+def test_a_hit_on_free_blocks_needs_them_like_empty_ones():
+    """Nine blocks, of which seven are cached and free: with six of them revived, three are left for others."""
+    engine = CoreHarness(num_blocks=9, max_num_seqs=2)
+    run(engine, "first", SYSTEM, max_tokens=4)
+    running = engine.add(add_request("a", [*SYSTEM, 1], 8))
+    other = engine.add(add_request("b", list(range(300, 308)), 8))
+    engine.step()
+    assert running.num_cached_tokens == [24]
+    assert [request.request_id for request in engine.scheduler.waiting] == ["b"]
+    engine.run()
+    assert other.token_ids == expected_output(list(range(300, 308)), 8)
+
+
+def test_the_prefix_that_was_used_last_is_kept_longest():
+    engine = CoreHarness(num_blocks=12)
+    one, other = [1] * 13, [2] * 13
+    run(engine, "one", one, 1)
+    run(engine, "other", other, 1)
+    run(engine, "touch", one, 1)
+    run(engine, "more", [3] * 25, 1)  # seven blocks: the six that hold no prefix, and one of `other`
+    assert run(engine, "one again", one, 1).num_cached_tokens[0] == 12
+    assert run(engine, "other again", other, 1).num_cached_tokens[0] == 8
+
+
+# ------------------------------------------------------------------------------------------------------ preemption
+
+
+def test_a_preempted_request_finds_its_own_blocks_and_tells_its_hits_once():
+    engine = CoreHarness(num_blocks=16)
+    run(engine, "before", SYSTEM, 1)
+    answers = [engine.add(add_request(f"r{i}", [*SYSTEM[: 8 + i]], 32)) for i in range(6)]
+    engine.run()
+    assert engine.scheduler.num_preemptions > 0
+    for i, answer in enumerate(answers):
+        assert answer.token_ids == expected_output(SYSTEM[: 8 + i], 32)
+        assert answer.num_cached_tokens == [(7 + i) // 4 * 4] + [None] * 31
+    total = sum(row.num_new_tokens for step in engine.executor.steps for row in step.scheduled)
+    assert total < 24 + 6 * 36 + engine.scheduler.num_preemptions * 16
+
+
+def test_hits_of_a_resumed_request_count_its_prompt_only():
+    engine = CoreHarness()
+    whole = run(engine, "first", SYSTEM, 20).token_ids
+    answer = engine.add(add_request("second", SYSTEM, 20, output=whole[:18], attempt=1))
+    engine.run()
+    assert answer.token_ids == whole
+    assert answer.num_cached_tokens == [24, None]
+
+
+# ------------------------------------------------------------------------------------------- hashes of the frontend
+
+
+def test_hashes_of_the_frontend_are_used_and_extended():
+    engine = CoreHarness()
+    message = add_request("first", SYSTEM, 12, hashed_for=4)
+    sent = list(message.block_hashes)
+    engine.add(message)
+    engine.run()
+    answer = run(engine, "second", [*SYSTEM, *engine.answers["first"].token_ids, 9], hashed_for=4)
+    assert answer.num_cached_tokens[0] == 32
+    assert message.block_hashes[: len(sent)] == sent
+
+
+@pytest.mark.parametrize("hashed_for", [3, 5, 8])
+def test_hashes_for_another_block_size_are_not_trusted(hashed_for, caplog):
+    engine = CoreHarness()
+    with caplog.at_level(logging.WARNING):
+        run(engine, "first", SYSTEM, hashed_for=hashed_for)
+        answer = run(engine, "second", [*SYSTEM, 1], hashed_for=hashed_for)
+    assert answer.num_cached_tokens[0] == 24
+    assert caplog.text.count("do not fit their prompts") == 1
+
+
+def test_an_end_of_sequence_token_in_a_full_block_hurts_nobody():
+    engine = CoreHarness(model=lambda tokens: EOS if len(tokens) == 7 else next_token(tokens))
+    first = engine.add(add_request("first", [1, 2, 3, 4], 10))
+    engine.run()
+    assert first.token_ids[-1] == EOS
+    again = engine.add(add_request("again", [1, 2, 3, 4], 10))
+    engine.run()
+    assert again.token_ids == first.token_ids

@@ -1,0 +1,287 @@
+"""The scheduler through EngineCore, over a fake executor that checks the worker's contract."""
+
+import msgspec
+import pytest
+
+from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
+from kvasir.engine.scheduling.scheduler import Scheduler
+from kvasir.link.protocol import FinishReason
+from runtime.engine.fakes import EOS, CoreHarness, add_request, expected_output, next_token
+
+
+def prompt(length: int, salt: int = 0) -> list[int]:
+    return [1 + (salt * 131 + i * 7) % 900 for i in range(length)]
+
+
+# ------------------------------------------------------------------------------------------------ the token budget
+
+
+def test_a_prompt_over_the_budget_is_computed_in_chunks():
+    engine = CoreHarness(budget=16)
+    answer = engine.add(add_request("a", prompt(50), 3))
+    engine.run()
+    chunks = [row.num_new_tokens for step in engine.executor.steps for row in step.scheduled]
+    assert chunks == [16, 16, 16, 2, 1, 1]
+    assert answer.token_ids == expected_output(prompt(50), 3)
+    assert answer.finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize("budget", [8, 16, 64, 1024])
+def test_a_batch_of_mixed_lengths_gives_what_each_request_gives_alone(budget):
+    engine = CoreHarness(num_blocks=400, budget=budget)
+    lengths = [1, 3, 4, 5, 17, 40, 90, 2, 33, 64, 7, 1]
+    answers = [engine.add(add_request(f"r{i}", prompt(n, i), i + 1)) for i, n in enumerate(lengths)]
+    engine.run()
+    for i, (n, answer) in enumerate(zip(lengths, answers, strict=True)):
+        assert answer.token_ids == expected_output(prompt(n, i), i + 1)
+
+
+def test_generating_requests_go_on_while_a_long_prompt_is_computed():
+    engine = CoreHarness(budget=8)
+    short = engine.add(add_request("short", prompt(4), 20))
+    engine.step()
+    engine.add(add_request("long", prompt(60), 1))
+    for count in range(2, 8):
+        engine.step()
+        assert len(short.token_ids) == count
+
+
+def test_requests_join_and_leave_a_running_batch():
+    engine = CoreHarness()
+    engine.add(add_request("a", prompt(4), 3))
+    engine.step()
+    engine.add(add_request("b", prompt(4, 1), 5))
+    engine.step()
+    assert [row.request_id for row in engine.executor.steps[-1].scheduled] == ["a", "b"]
+    engine.step()
+    engine.step()
+    assert [row.request_id for row in engine.executor.steps[-1].scheduled] == ["b"]
+    engine.run()
+
+
+def test_no_more_requests_run_than_there_are_rows():
+    engine = CoreHarness(max_num_seqs=2)
+    for name in "abc":
+        engine.add(add_request(name, prompt(4), 4))
+    engine.step()
+    assert (len(engine.scheduler.running), len(engine.scheduler.waiting)) == (2, 1)
+    engine.run()
+    assert all(answer.finish_reason for answer in engine.answers.values())
+
+
+def test_a_budget_below_the_rows_is_refused():
+    with pytest.raises(ValueError, match="one token of each running request"):
+        Scheduler(
+            RequestBlocks(4, 4, prefix_caching=True),
+            max_num_seqs=8,
+            max_num_batched_tokens=4,
+            max_model_len=16,
+            eos_token_ids=[EOS],
+        )
+
+
+# -------------------------------------------------------------------------------------------------- preemption
+
+
+def test_preempted_requests_give_the_same_output():
+    requests = [add_request(f"r{i}", prompt(8 + i, i), 24) for i in range(6)]
+    engine = CoreHarness(num_blocks=16)
+    for request in requests:
+        engine.add(request)
+    engine.run()
+    assert engine.scheduler.num_preemptions > 0
+    for request in requests:
+        expected = expected_output(request.prompt_token_ids, 24)
+        assert engine.answers[request.request_id].token_ids == expected
+
+
+def test_nobody_is_admitted_in_the_step_that_preempts():
+    engine = CoreHarness(num_blocks=16)
+    for i in range(6):
+        engine.add(add_request(f"r{i}", prompt(8 + i, i), 24))
+    before = 0
+    while engine.core.has_work:
+        engine.step()
+        if engine.scheduler.num_preemptions > before:
+            assert engine.executor.steps[-1].new == []
+        before = engine.scheduler.num_preemptions
+    assert before > 0
+
+
+def test_the_youngest_is_preempted_and_the_oldest_never():
+    engine = CoreHarness(num_blocks=12)
+    for i in range(4):
+        engine.add(add_request(f"r{i}", prompt(8, i), 32))
+    while engine.core.has_work:
+        engine.step()
+        ids = [request.request_id for request in (*engine.scheduler.running, *engine.scheduler.waiting)]
+        assert ids == sorted(ids), "arrival order is kept over running and waiting"
+    admitted = [new.request_id for step in engine.executor.steps for new in step.new]
+    assert admitted.count("r0") == 1
+    assert admitted.count("r3") > 1
+
+
+def test_preemption_does_not_thrash():
+    """A waiting request is not let into the last free blocks, to be thrown out a few steps later."""
+    engine = CoreHarness(num_blocks=32, prefix_caching=False)
+    for i in range(8):
+        engine.add(add_request(f"r{i}", prompt(16, i), 48))
+    engine.run()
+    assert 0 < engine.scheduler.num_preemptions <= 4
+    computed = sum(row.num_new_tokens for step in engine.executor.steps for row in step.scheduled)
+    assert computed <= 1.25 * 8 * (16 + 47)
+
+
+def test_a_request_that_ends_soon_is_admitted_into_few_blocks():
+    engine = CoreHarness(num_blocks=8)
+    engine.add(add_request("long", prompt(12), 12))
+    engine.step()
+    engine.add(add_request("short", prompt(4, 1), 1))
+    engine.step()
+    assert [new.request_id for new in engine.executor.steps[-1].new] == ["short"]
+    engine.run()
+
+
+def test_blocks_are_reserved_for_a_prompt_in_chunks():
+    """What comes later takes none of the blocks that the rest of the prompt needs."""
+    engine = CoreHarness(num_blocks=20, budget=8, max_num_seqs=4)
+    engine.add(add_request("long", prompt(60), 4))
+    engine.step()
+    engine.add(add_request("next", prompt(30, 1), 4))
+    engine.run()
+    assert engine.scheduler.num_preemptions == 0
+
+
+# ------------------------------------------------------------------------------------------------- ends and limits
+
+
+def test_an_end_of_sequence_token_ends_the_request_and_is_part_of_the_output():
+    engine = CoreHarness(model=lambda tokens: EOS if len(tokens) == 6 else next_token(tokens))
+    answer = engine.add(add_request("a", prompt(4), 10, stop_token_ids=(EOS,)))
+    engine.run()
+    assert (len(answer.token_ids), answer.token_ids[-1]) == (3, EOS)
+    assert (answer.finish_reason, answer.stop_token_id) == (FinishReason.STOP, None)
+
+
+def test_ignore_eos_goes_on_and_the_stop_tokens_still_hold():
+    engine = CoreHarness(model=lambda tokens: {6: EOS, 8: 77}.get(len(tokens), next_token(tokens)))
+    answer = engine.add(add_request("a", prompt(4), 10, ignore_eos=True, stop_token_ids=(77,)))
+    engine.run()
+    assert len(answer.token_ids) == 5
+    assert (answer.finish_reason, answer.stop_token_id) == (FinishReason.STOP, 77)
+
+
+def test_an_end_of_sequence_token_asked_for_by_hand_is_reported_where_eos_is_ignored():
+    engine = CoreHarness(model=lambda tokens: EOS)
+    answer = engine.add(add_request("a", prompt(4), 10, ignore_eos=True, stop_token_ids=(EOS,)))
+    engine.run()
+    assert (answer.finish_reason, answer.stop_token_id) == (FinishReason.STOP, EOS)
+
+
+def test_a_stop_token_at_the_last_position_is_a_stop():
+    engine = CoreHarness(model=lambda tokens: 77)
+    answer = engine.add(add_request("a", prompt(4), 1, stop_token_ids=(77,)))
+    engine.run()
+    assert (answer.finish_reason, answer.stop_token_id) == (FinishReason.STOP, 77)
+
+
+def test_prompt_and_output_together_stay_within_the_context():
+    engine = CoreHarness(max_model_len=20)
+    answer = engine.add(add_request("a", prompt(15), 100))
+    engine.run()
+    assert (len(answer.token_ids), answer.finish_reason) == (5, FinishReason.LENGTH)
+
+
+def test_the_longest_request_fills_the_pool_to_its_last_slot():
+    engine = CoreHarness(num_blocks=3, block_size=4)
+    answer = engine.add(add_request("a", prompt(4), 100))
+    engine.run()
+    assert longest_sequence(3, 4) == 13
+    assert (len(answer.token_ids), answer.finish_reason) == (9, FinishReason.LENGTH)
+
+
+def test_a_request_that_can_never_fit_is_refused_at_once():
+    engine = CoreHarness(num_blocks=3, block_size=4)
+    answer = engine.add(add_request("a", prompt(13), 1))
+    other = engine.add(add_request("b", prompt(12), 1))
+    engine.run()
+    assert answer.finish_reason is FinishReason.ERROR
+    assert answer.error == (
+        "the prompt has 13 tokens and this engine holds 13 of prompt and output together: shorten the prompt"
+    )
+    assert other.finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "error"),
+    [
+        ([], "the prompt has no tokens"),
+        ([1, 1000], "outside of the model's vocabulary of 1000"),
+        ([1, -1], "outside of the model's vocabulary of 1000"),
+    ],
+)
+def test_a_prompt_that_would_break_the_model_is_refused(token_ids, error):
+    engine = CoreHarness()
+    answer = engine.add(add_request("a", token_ids))
+    engine.run()
+    assert answer.finish_reason is FinishReason.ERROR
+    assert error in answer.error
+    assert engine.executor.steps == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"stop_token_ids": (1000,)}, "outside of the model's vocabulary of 1000"),
+        ({"allowed_token_ids": (3, -1)}, "outside of the model's vocabulary of 1000"),
+        ({"logit_bias": ((1000, 1.0),)}, "outside of the model's vocabulary of 1000"),
+        ({"bad_words": ((3,), (4, 1000))}, "outside of the model's vocabulary of 1000"),
+        ({"bad_words": ((3,), ())}, "a word without tokens"),
+    ],
+)
+def test_parameters_that_would_break_the_sampler_are_refused(changes, error):
+    engine = CoreHarness()
+    message = add_request("a", prompt(4))
+    params = msgspec.structs.replace(message.params, **changes)
+    answer = engine.add(msgspec.structs.replace(message, params=params))
+    engine.run()
+    assert answer.finish_reason is FinishReason.ERROR
+    assert error in answer.error
+    assert engine.executor.steps == []
+
+
+# ------------------------------------------------------------------------------------------------------- resuming
+
+
+@pytest.mark.parametrize("emitted", [1, 5, 9])
+def test_a_resumed_request_continues_where_the_other_engine_stood(emitted):
+    whole = expected_output(prompt(11), 10)
+    engine = CoreHarness()
+    answer = engine.add(add_request("a", prompt(11), 10, output=whole[:emitted], attempt=1))
+    engine.run()
+    assert answer.token_ids == whole
+    assert engine.executor.steps[0].new[0].num_prompt_tokens == 11
+
+
+@pytest.mark.parametrize(
+    ("output", "reason", "stop_token_id"),
+    [
+        ([5, 6, 7], FinishReason.LENGTH, None),
+        ([5, 6, 7, 8], FinishReason.LENGTH, None),
+        ([5, EOS], FinishReason.STOP, None),
+        ([5, 77], FinishReason.STOP, 77),
+    ],
+)
+def test_a_request_resumed_at_its_end_is_ended_without_a_step(output, reason, stop_token_id):
+    engine = CoreHarness()
+    answer = engine.add(add_request("a", prompt(4), 3, output=output, stop_token_ids=(77,)))
+    engine.run()
+    assert (answer.finish_reason, answer.stop_token_id, answer.token_ids) == (reason, stop_token_id, output)
+    assert engine.executor.steps == []
+
+
+def test_a_request_resumed_at_the_end_of_a_smaller_context_is_ended():
+    engine = CoreHarness(max_model_len=8)
+    answer = engine.add(add_request("a", prompt(8), 10, output=[5]))
+    engine.run()
+    assert (answer.finish_reason, answer.token_ids) == (FinishReason.LENGTH, [5])

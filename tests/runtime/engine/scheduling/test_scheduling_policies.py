@@ -1,0 +1,127 @@
+"""Long prompts beside others, priorities, and steps that overlap; through EngineCore, over the fake executor."""
+
+from kvasir.link.protocol import FinishReason
+from runtime.engine.fakes import EOS, CoreHarness, add_request, expected_output, next_token
+
+
+def prompt(length: int, salt: int = 0) -> list[int]:
+    return [1 + (salt * 131 + i * 7) % 900 for i in range(length)]
+
+
+# ------------------------------------------------------------------------------------------------- long prefills
+
+
+def test_a_long_prompt_leaves_room_for_others_in_each_step():
+    engine = CoreHarness(budget=32, long_prefill_token_threshold=8)
+    engine.add(add_request("long", prompt(60), 1))
+    engine.add(add_request("short", prompt(10, 1), 1))
+    engine.step()
+    rows = {row.request_id: row.num_new_tokens for row in engine.executor.steps[-1].scheduled}
+    assert rows == {"long": 8, "short": 8}
+    engine.run()
+
+
+def test_a_long_prompt_alone_takes_the_whole_step():
+    engine = CoreHarness(budget=32, long_prefill_token_threshold=8)
+    engine.add(add_request("long", prompt(60), 1))
+    engine.run()
+    assert [row.num_new_tokens for step in engine.executor.steps for row in step.scheduled] == [32, 28]
+
+
+# ----------------------------------------------------------------------------------------------------- priorities
+
+
+def test_the_smallest_priority_is_served_first_and_equals_as_they_came():
+    engine = CoreHarness(max_num_seqs=1, by_priority=True)
+    for name, priority in (("a", 0), ("b", 5), ("c", -3), ("d", 0)):
+        engine.add(add_request(name, prompt(4), 2, priority=priority))
+    engine.run()
+    assert [new.request_id for step in engine.executor.steps for new in step.new] == ["c", "a", "d", "b"]
+
+
+def test_the_least_urgent_is_preempted_though_it_came_first():
+    engine = CoreHarness(num_blocks=14, by_priority=True)
+    slow = engine.add(add_request("slow", prompt(8), 32, priority=1))
+    engine.step()
+    urgent = engine.add(add_request("urgent", prompt(8, 1), 32, priority=0))
+    while engine.core.has_work and engine.scheduler.num_preemptions == 0:
+        engine.step()
+    assert [request.request_id for request in engine.scheduler.waiting] == ["slow"]
+    engine.run()
+    assert slow.token_ids == expected_output(prompt(8), 32)
+    assert urgent.token_ids == expected_output(prompt(8, 1), 32)
+
+
+def test_who_is_preempted_has_no_part_in_the_step():
+    """The least urgent stands last in the step, wherever it stood by its arrival."""
+    engine = CoreHarness(num_blocks=14, by_priority=True)
+    for i, priority in enumerate((2, 0, 1)):
+        engine.add(add_request(f"r{i}", prompt(8, i), 32, priority=priority))
+    while engine.core.has_work:
+        before = engine.scheduler.num_preemptions
+        engine.step()
+        if engine.scheduler.num_preemptions > before:
+            step = engine.executor.steps[-1]
+            assert not {row.request_id for row in step.scheduled} & set(step.finished)
+    assert engine.scheduler.num_preemptions > 0
+
+
+def test_a_priority_is_refused_where_nobody_looks_at_it():
+    engine = CoreHarness()
+    answer = engine.add(add_request("a", prompt(4), priority=1))
+    engine.run()
+    assert answer.finish_reason is FinishReason.ERROR
+    assert "--scheduling-policy priority" in answer.error
+
+
+# ----------------------------------------------------------------------------------------------- overlapping steps
+
+
+def test_a_step_is_scheduled_before_the_one_before_it_is_known():
+    engine = CoreHarness(overlap_steps=True)
+    answer = engine.add(add_request("a", prompt(6), 3))
+    engine.step()
+    assert (len(engine.executor.steps), answer.token_ids) == (1, [])
+    engine.step()
+    assert (len(engine.executor.steps), len(answer.token_ids)) == (2, 1)
+    engine.run()
+    assert answer.token_ids == expected_output(prompt(6), 3)
+
+
+def test_no_token_is_computed_beyond_a_known_end():
+    engine = CoreHarness(overlap_steps=True)
+    engine.add(add_request("a", prompt(6), 3))
+    engine.run()
+    assert sum(row.num_new_tokens for step in engine.executor.steps for row in step.scheduled) == 6 + 2
+
+
+def test_what_is_computed_after_an_end_that_nobody_planned_is_dropped():
+    engine = CoreHarness(overlap_steps=True, model=lambda tokens: EOS if len(tokens) == 7 else next_token(tokens))
+    answer = engine.add(add_request("a", prompt(6), 9))
+    other = engine.add(add_request("b", prompt(3, 1), 9))
+    engine.run()
+    assert (answer.token_ids[-1], answer.finish_reason) == (EOS, FinishReason.STOP)
+    assert len(answer.token_ids) == 2
+    assert other.finish_reason is FinishReason.STOP
+
+
+def test_a_preempted_request_counts_its_prompt_once():
+    engine = CoreHarness(num_blocks=16)
+    for i in range(6):
+        engine.add(add_request(f"r{i}", prompt(8, i), 30))
+    engine.run()
+    assert engine.scheduler.num_preemptions > 0
+    assert engine.scheduler.num_prompt_tokens == 6 * 8
+    assert engine.scheduler.num_generated_tokens == 6 * 30
+
+
+def test_a_long_request_at_the_head_is_not_overtaken():
+    engine = CoreHarness(num_blocks=16)
+    engine.add(add_request("first", prompt(40), 8))
+    engine.step()
+    engine.add(add_request("long", prompt(50), 2))
+    for i in range(20):
+        engine.add(add_request(f"short{i}", prompt(2, i), 2))
+    engine.run()
+    admitted = [new.request_id for step in engine.executor.steps for new in step.new]
+    assert admitted[:2] == ["first", "long"]

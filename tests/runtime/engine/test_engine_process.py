@@ -1,0 +1,331 @@
+"""The real engine process on demo://, against a real FrontendLink in the test."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from kvasir.config.settings import LinkConfig
+from kvasir.engine.loop import DRAIN_SETTLE_SECONDS
+from kvasir.hub.model_info import load_model_info
+from kvasir.hub.source import fetch
+from kvasir.link.frontend_end.frontend_link import FrontendLink
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.protocol import AddRequest, Call, FinishReason, Outputs, Progress, RequestOutput, Result
+from kvasir.params import SamplingParams
+from kvasir_contract.exits import ExitCode
+from kvasir_contract.failure import Failure, find_failure
+from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
+from runtime.hub.silent_hub import silent_hub
+
+WAIT = 60.0
+PROMPT = [5, 6, 7, 8]
+
+REAL = (sys.executable, "-m", "kvasir.cli.main", "engine")
+FAKE = (sys.executable, str(Path(__file__).with_name("engine_with_fake_executor.py")))
+
+
+class Frontend:
+    """A frontend's end of the link, and everything it was told."""
+
+    def __init__(self, address: str) -> None:
+        model = load_model_info(fetch("demo://", weights=False))
+        self.phases: list[Phase] = []
+        self.outputs: list[RequestOutput] = []
+        self.results: list[Result] = []
+        self.lost: list[str] = []
+        self._news = asyncio.Event()
+        self.link = FrontendLink(
+            LinkConfig(link=(address,)),
+            service="",
+            fingerprint=model.fingerprint,
+            tokenizer_hash=model.tokenizer_hash,
+            listener=self,
+        )
+
+    def engine_changed(self, engine: RemoteEngine) -> None:
+        self.phases.append(engine.phase)
+        self._news.set()
+
+    def engine_outputs(self, engine: RemoteEngine, outputs: Outputs) -> None:
+        self.outputs += outputs.outputs
+        self._news.set()
+
+    def engine_answered(self, engine: RemoteEngine, result: Result) -> None:
+        self.results.append(result)
+        self._news.set()
+
+    def engine_lost(self, engine: RemoteEngine, reason: str) -> None:
+        self.lost.append(reason)
+        self._news.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def ready(self) -> RemoteEngine:
+        await self.until(lambda: any(engine.usable for engine in self.link.engines.values()))
+        [engine] = self.link.engines.values()
+        return engine
+
+    def ask(self, engine: RemoteEngine, request_id: str, max_tokens: int, prompt: list[int] = PROMPT) -> None:
+        params = SamplingParams(max_tokens=max_tokens, seed=0, temperature=0, ignore_eos=True)
+        assert self.link.send(engine.incarnation, AddRequest(request_id, 0, prompt, [], params))
+
+    def received(self, request_id: str) -> list[RequestOutput]:
+        return [output for output in self.outputs if output.request_id == request_id]
+
+    async def answer(self, request_id: str) -> RequestOutput:
+        """The last output of this request."""
+        await self.until(lambda: any(output.finish_reason for output in self.received(request_id)))
+        return self.received(request_id)[-1]
+
+
+@pytest.fixture
+def address():
+    directory = Path(tempfile.mkdtemp(prefix="kv"))  # short: a socket's path has 107 characters at most
+    yield f"ipc://{directory}/link"
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+async def frontend(address) -> AsyncIterator[Frontend]:
+    frontend = Frontend(address)
+    await frontend.link.start()
+    yield frontend
+    await frontend.link.close()
+
+
+@contextlib.asynccontextmanager
+async def run_engine(*command: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        "--ops-port",
+        "0",
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
+    """Exit code and log of a process that ends by itself."""
+    async with asyncio.timeout(WAIT):
+        _, log = await process.communicate()
+    return process.returncode, log.decode()
+
+
+async def ops_port(process: asyncio.subprocess.Process) -> int:
+    line = await process.stderr.readline()
+    return int(re.search(rb"http://127.0.0.1:(\d+)", line)[1])
+
+
+def page(port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def test_an_engine_starts_serves_idles_and_drains(frontend, address):
+    options = ("--data-parallel-rank", "1", "--kv-cache-memory-bytes", "16Mi")  # a large one is still being taken
+    async with run_engine(*REAL, "demo://", "--link", address, *options) as process:
+        port = await ops_port(process)
+        assert page(port, "/health/live")[0] == 200
+        assert page(port, "/health/ready")[0] == 503
+        engine = await frontend.ready()
+        assert list(dict.fromkeys(frontend.phases)) == [Phase.STARTING, Phase.LOADING, Phase.WARMING, Phase.READY]
+        assert page(port, "/health/ready")[0] == 200
+
+        frontend.ask(engine, "first", 8)
+        last = await frontend.answer("first")
+        assert last.finish_reason is FinishReason.LENGTH
+        tokens = [token for output in frontend.received("first") for token in output.token_ids]
+        assert len(tokens) == 8
+
+        before = cpu_seconds(process.pid)
+        await asyncio.sleep(1)
+        assert cpu_seconds(process.pid) - before <= 0.05
+        _, metrics = page(port, "/metrics")
+        assert 'vllm:generation_tokens_total{engine="1",model_name="demo://"} 8.0' in metrics
+        assert 'kvasir:engine_startup_seconds{engine="1",model_name="demo://",phase="Loading"}' in metrics
+        status = json.loads(page(port, "/status")[1])
+        assert status["incarnation"] == engine.incarnation
+        assert list(status["startup_seconds"]) == ["Launching", "Starting", "Loading", "Warming"]
+        assert status["step"] is None
+
+        frontend.ask(engine, "second", 150)
+        await frontend.until(lambda: len(frontend.received("second")) > 2)
+        process.send_signal(signal.SIGTERM)
+        await frontend.until(lambda: engine.draining)
+        assert page(port, "/health/ready")[0] == 503
+        assert page(port, "/health/live")[0] == 200
+        assert (await frontend.answer("second")).finish_reason is FinishReason.LENGTH
+        code, log = await ended(process)
+        assert code == 0
+        assert "draining: 1 running and 0 waiting requests" in log
+        await frontend.until(lambda: bool(frontend.lost))
+
+
+@pytest.mark.parametrize(
+    ("options", "features", "cached"),
+    [
+        ((), ("prefix-cache",), 48),
+        (("--no-enable-prefix-caching",), (), 0),
+        (("--scheduling-policy", "priority", "--async-scheduling"), ("prefix-cache", "priority"), 48),
+    ],
+)
+async def test_an_engine_tells_what_it_can_and_does_it(frontend, address, options, features, cached):
+    async with run_engine(*FAKE, "serve", "demo://", "--link", address, *options) as process:
+        engine = await frontend.ready()
+        assert engine.ready.features == features
+        for name in ("first", "second"):
+            frontend.ask(engine, name, 3, prompt=[7] * 50)
+            await frontend.answer(name)
+        assert [output.num_cached_tokens for output in frontend.received("first")] == [0, None, None]
+        assert [output.num_cached_tokens for output in frontend.received("second")] == [cached, None, None]
+        frontend.link.send(engine.incarnation, Call(3, "reset_prefix_cache"))
+        await frontend.until(lambda: bool(frontend.results))
+        [result] = frontend.results
+        assert (result.id, result.error == "") == (3, cached > 0)
+        process.send_signal(signal.SIGTERM)
+        assert (await ended(process))[0] == 0
+
+
+async def test_a_second_sigterm_ends_at_once(frontend, address):
+    async with run_engine(*FAKE, "slow", "demo://", "--link", address) as process:
+        engine = await frontend.ready()
+        frontend.ask(engine, "long", 2000)
+        await frontend.until(lambda: bool(frontend.outputs))
+        process.send_signal(signal.SIGTERM)
+        await frontend.until(lambda: engine.draining)
+        process.send_signal(signal.SIGTERM)
+        assert (await ended(process))[0] == -signal.SIGTERM
+        await frontend.until(lambda: bool(frontend.lost))
+
+
+async def test_a_failing_step_is_told_to_the_frontend_and_by_the_exit_code(frontend, address):
+    async with run_engine(*FAKE, "fail", "demo://", "--link", address) as process:
+        frontend.ask(await frontend.ready(), "a", 8)
+        code, log = await ended(process)
+        assert code == ExitCode.FAILED
+        assert log.count("Traceback") == 1  # a fault of ours
+        assert find_failure(log.splitlines()[-1]) == Failure(Reason.CRASH_LOOPING, "RuntimeError: device lost")
+        await frontend.until(lambda: bool(frontend.lost))
+        assert "RuntimeError: device lost" in frontend.lost[0]
+
+
+async def test_a_step_that_hangs_is_told_with_rank_phase_batch_and_place(frontend, address):
+    command = (*FAKE, "hang", "demo://", "--link", address, "--data-parallel-rank", "2", "--slow-step", "100ms")
+    async with run_engine(*command) as process:
+        port = await ops_port(process)
+        frontend.ask(await frontend.ready(), "a", 8)
+        async with asyncio.timeout(WAIT):
+            while b" takes " not in (line := await process.stderr.readline()):
+                assert line, "the engine has ended"
+        assert b"rank 2: step 1 takes " in line
+        assert (
+            b"in phase execute; 1 rows, 4 tokens, the longest a (4 after 0 tokens); it is at engine/core.py" in line
+        )
+        step = json.loads(page(port, "/status")[1])["step"]
+        assert (step["number"], step["phase"]) == (1, "execute")
+
+
+async def test_a_signal_during_the_start_up_ends_it_with_a_goodbye(frontend, address):
+    async with run_engine(*FAKE, "load", "demo://", "--link", address) as process:
+        await frontend.until(lambda: any(engine.progress for engine in frontend.link.engines.values()))
+        [engine] = frontend.link.engines.values()
+        assert (engine.phase, engine.progress) == (Phase.LOADING, Progress(2, 3))
+        process.send_signal(signal.SIGINT)
+        code, log = await ended(process)
+        assert code == 0
+        assert "stopped before it was ready" in log
+        await frontend.until(lambda: bool(frontend.lost))
+
+
+async def test_sigterm_during_the_first_step_ends_it(frontend, address):
+    async with run_engine(*FAKE, "warm", "demo://", "--link", address) as process:
+        await frontend.until(lambda: Phase.WARMING in frontend.phases)
+        process.send_signal(signal.SIGTERM)
+        code, log = await ended(process)
+        assert (code, find_failure(log)) == (0, None)
+        await frontend.until(lambda: bool(frontend.lost))
+
+
+async def test_sigterm_while_the_hub_does_not_answer_ends_it(address, monkeypatch):
+    async with silent_hub(monkeypatch) as asked, run_engine(*REAL, "hf://org/name", "--link", address) as process:
+        await asked.wait()
+        process.send_signal(signal.SIGTERM)
+        code, log = await ended(process)
+        assert (code, find_failure(log)) == (0, None)
+
+
+async def test_idle_engine_ends_as_soon_as_frontends_have_noticed(frontend, address):
+    async with run_engine(*FAKE, "serve", "demo://", "--link", address) as process:
+        await frontend.ready()
+        process.send_signal(signal.SIGTERM)
+        sent = time.monotonic()
+        code, _ = await ended(process)
+        assert code == 0
+        assert time.monotonic() - sent < DRAIN_SETTLE_SECONDS, "it did not read the frontend's answer"
+
+
+async def test_a_setting_that_does_not_fit_is_a_line_without_a_traceback(address):
+    options = ("--max-model-len", "512", "--num-gpu-blocks-override", "4")
+    async with run_engine(*FAKE, "serve", "demo://", "--link", address, *options) as process:
+        code, log = await ended(process)
+    assert code == ExitCode.USER_ERROR
+    failure = find_failure(log.splitlines()[-1])
+    assert failure.reason is Reason.INVALID_SPEC
+    assert "--max-model-len 512 does not fit into the KV cache: its 4 blocks of 16 tokens hold" in failure.message
+    assert "Traceback" not in log
+
+
+async def test_a_context_that_nobody_asked_for_shrinks_to_the_kv_cache(frontend, address):
+    async with run_engine(*FAKE, "serve", "demo://", "--link", address, "--num-gpu-blocks-override", "4"):
+        engine = await frontend.ready()
+        assert engine.ready.max_model_len == 65
+        frontend.ask(engine, "a", 1000)
+        last = await frontend.answer("a")
+        assert (last.finish_reason, last.position) == (FinishReason.LENGTH, 65 - len(PROMPT) - 1)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason", "says"),
+    [
+        ("/no/such/model", Reason.MODEL_NOT_FOUND, "/no/such/model does not exist"),
+        ("ftp://x", Reason.INVALID_SPEC, "the scheme ftp:// is unknown"),
+    ],
+)
+async def test_a_model_that_is_not_there_is_a_line_without_a_traceback(model, reason, says, address):
+    async with run_engine(*FAKE, "serve", model, "--link", address) as process:
+        code, log = await ended(process)
+    assert code == ExitCode.USER_ERROR
+    failure = find_failure(log.splitlines()[-1])
+    assert failure.reason is reason
+    assert says in failure.message
+    assert "Traceback" not in log

@@ -1,0 +1,176 @@
+"""The wire contract: every message survives the way, older and newer peers understand each other, rubbish does not
+get past the decoder."""
+
+import contextlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvasir.link import protocol
+from kvasir.link.protocol import (
+    Abort,
+    AddRequest,
+    Call,
+    Dead,
+    Draining,
+    EngineStats,
+    FinishReason,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Logprobs,
+    Outputs,
+    Progress,
+    ProtocolError,
+    Ready,
+    Refused,
+    RequestOutput,
+    Result,
+    Welcome,
+    decode_from_engine,
+    decode_from_frontend,
+    encode,
+)
+from kvasir.params import SamplingParams
+from kvasir_contract.phases import Phase
+
+STATS = EngineStats(waiting=3, running=2, kv_blocks_used=100, step=7, preemptions=1)
+HELLO = Hello(1, "uid", "engine-0-ab", 0, "node", "0.1", "fp", "th", Phase.LOADING, Progress(1, 2))
+PARAMS = SamplingParams(
+    max_tokens=5,
+    seed=-(2**63),
+    temperature=0.5,
+    stop_token_ids=(1, 2),
+    ignore_eos=True,
+    logit_bias=((3, -1.5),),
+    bad_words=((4, 5), (6,)),
+    logprobs=2,
+)
+LOGPROBS = Logprobs([-0.5], [2], [[7, 4]], [[-0.25, -0.5]])
+
+FROM_ENGINE = [
+    HELLO,
+    Ready(block_size=16, num_blocks=100, max_model_len=4096, max_num_seqs=64, features=("a",)),
+    Outputs([RequestOutput("r", 2, 17, [4, 5], FinishReason.STOP, stop_token_id=5)], STATS),
+    Outputs([RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why")], STATS),
+    Draining(),
+    Dead("out of memory"),
+    Heartbeat(STATS, step_age=1.5),
+    Goodbye(),
+    Outputs([RequestOutput("r", 0, 0, [4], logprobs=LOGPROBS, prompt_logprobs=LOGPROBS)], STATS),
+    Result(3, "why"),
+]
+FROM_FRONTEND = [
+    Welcome(protocol=1, frontend="frontend-ab"),
+    Refused("another model", retry=False),
+    AddRequest("r", 3, [1, 2**31], [7], PARAMS),
+    Abort(["r", "s"]),
+    Heartbeat(),
+    Goodbye(),
+    Call(3, "reset_prefix_cache"),
+]
+
+
+@pytest.mark.parametrize("message", FROM_ENGINE, ids=lambda message: type(message).__name__)
+def test_what_an_engine_sends_arrives_unchanged(message):
+    assert decode_from_engine(encode(message)) == message
+
+
+@pytest.mark.parametrize("message", FROM_FRONTEND, ids=lambda message: type(message).__name__)
+def test_what_a_frontend_sends_arrives_unchanged(message):
+    assert decode_from_frontend(encode(message)) == message
+
+
+def test_every_message_is_covered_here():
+    def kinds(union):
+        return set(union.__args__)
+
+    assert kinds(protocol.FromEngine) == {type(message) for message in FROM_ENGINE}
+    assert kinds(protocol.FromFrontend) == {type(message) for message in FROM_FRONTEND}
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [encode(message) for message in FROM_FRONTEND if not isinstance(message, Heartbeat | Goodbye)],
+)
+def test_an_engine_cannot_send_what_is_a_frontends(frame):
+    with pytest.raises(ProtocolError):
+        decode_from_engine(frame)
+
+
+@pytest.mark.parametrize("frame", [encode(message) for message in FROM_ENGINE[:6]])
+def test_a_frontend_cannot_send_what_is_an_engines(frame):
+    with pytest.raises(ProtocolError):
+        decode_from_frontend(frame)
+
+
+# ------------------------------------------------------------------------------------------- versions N and N-1
+
+
+@pytest.mark.parametrize("message", FROM_ENGINE, ids=lambda message: type(message).__name__)
+def test_fields_that_a_newer_peer_appended_are_ignored(message):
+    fields = msgspec.msgpack.decode(encode(message))
+    frame = msgspec.msgpack.encode([*fields, "new", {"in": ["version", 2]}])
+    assert decode_from_engine(frame) == message
+
+
+def test_fields_that_a_newer_peer_appended_inside_an_output_are_ignored():
+    name, outputs, stats = msgspec.msgpack.decode(encode(FROM_ENGINE[3]))
+    frame = msgspec.msgpack.encode([name, [[*outputs[0], [0.5]]], [*stats, 9]])
+    assert decode_from_engine(frame) == FROM_ENGINE[3]
+
+
+def test_fields_that_an_older_peer_does_not_know_have_their_defaults():
+    """As from before `progress`, `features`, `preemptions`, `saw_draining`, `block_hashes` or `ignore_eos`."""
+
+    def without_last(message, count=1):
+        return msgspec.msgpack.encode(msgspec.msgpack.decode(encode(message))[:-count])
+
+    assert decode_from_engine(without_last(HELLO)) == msgspec.structs.replace(HELLO, progress=None)
+    ready = FROM_ENGINE[1]
+    assert decode_from_engine(without_last(ready)) == msgspec.structs.replace(ready, features=())
+    assert decode_from_engine(without_last(FROM_ENGINE[6], 3)) == Heartbeat()
+    add = msgspec.msgpack.decode(encode(FROM_FRONTEND[2]))
+    add[5] = add[5][:2]
+    decoded = decode_from_frontend(msgspec.msgpack.encode(add[:6]))
+    assert decoded.params == SamplingParams(max_tokens=5, seed=-(2**63))
+
+
+# --------------------------------------------------------------------------------------------------- rubbish
+
+
+def _only_protocol_errors(frame):
+    for decode in (decode_from_engine, decode_from_frontend):
+        with contextlib.suppress(ProtocolError):
+            decode(frame)
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_raise_nothing_but_protocol_errors(frame):
+    _only_protocol_errors(frame)
+
+
+@given(st.sampled_from(FROM_ENGINE + FROM_FRONTEND), st.data())
+def test_damaged_messages_raise_nothing_but_protocol_errors(message, data):
+    frame = bytearray(encode(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+    _only_protocol_errors(bytes(frame[: data.draw(st.integers(0, len(frame)))]))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(b"\x92\xa7Goodbye" + b"\x91" * 200_000 + b"\x90", id="nested without end"),
+        pytest.param(b"\x93\xa7Outputs\xdd\xff\xff\xff\xff", id="a list said to be huge"),
+        pytest.param(b"\x92\xa4Dead\xdb\xff\xff\xff\xff", id="a string said to be huge"),
+        pytest.param(b"\x92\xa4Dead\xa1\xff", id="no UTF-8"),
+        pytest.param(encode(Goodbye()) + b"x", id="more after the message"),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+def test_malicious_frames_are_refused(frame):
+    with pytest.raises(ProtocolError):
+        decode_from_engine(frame)
