@@ -1,4 +1,4 @@
-"""The figures of a benchmark: percentiles, what `kvasir bench` prints and what it writes as JSON."""
+"""The figures of a benchmark: percentiles, the lines that `kvasir bench` prints and its JSON file."""
 
 import errno
 import json

@@ -33,7 +33,7 @@ class Measured:
 async def measure(
     url: str, api_key: str | None, workload: Workload, pace: Pace, progress: Callable[[int, int], None]
 ) -> Measured:
-    """`progress` is told the requests done and in all. A cancellation while it measures ends it with what there is.
+    """Call `progress` with the requests done and in all. A cancellation ends it with the figures measured so far.
 
     Raises CommandFailed where no server answers.
     """
@@ -91,7 +91,7 @@ async def _send_all(
 
 
 async def _warm_up(session: aiohttp.ClientSession, url: str, plan: RequestPlan) -> None:
-    """A server that refuses the first request will refuse them all: it is told before anything is measured."""
+    """Send one request first: a server that refuses it refuses all, and the error comes before the measurement."""
     outcome = await send(session, url, replace(plan, hang_up_after=None))
     if outcome.error:
         raise CommandFailed(f"{url}{plan.path}: {outcome.error}")

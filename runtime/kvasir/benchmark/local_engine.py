@@ -33,7 +33,7 @@ class RequestTimes:
 
 @dataclass
 class Run:
-    """What came of some requests."""
+    """The outcome of a batch of requests."""
 
     seconds: float
     steps: list[float] = field(default_factory=list)
@@ -54,7 +54,7 @@ class LocalEngine:
         self.settings = settings
 
     def run(self, requests: Sequence[AddRequest], progress: Callable[[int, int], None]) -> Run:
-        """Give all requests at once and step until the last has ended; `progress` is told how many have."""
+        """Give all requests at once and step until the last has ended; `progress` gets how many have."""
         core, times, ended = self._core, {r.request_id: RequestTimes() for r in requests}, 0
         result = Run(0.0, requests=times)
         began = before = time.perf_counter()

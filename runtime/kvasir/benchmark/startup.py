@@ -1,6 +1,6 @@
 """`kvasir bench startup`: `kvasir serve` from its spawn to its first token, phase by phase, and its memory.
 
-Everything is measured from outside, but for the engine's phases, which it tells itself on its ops port. Looks at
+Everything is measured from outside, but for the engine's phases, which the engine reports on its ops port. Looks at
 the server come every ten milliseconds, so that is how fine the times are.
 """
 
@@ -38,7 +38,7 @@ class Startup:
     """One start; times in seconds."""
 
     times: dict[str, float] = field(default_factory=dict)
-    """What was reached, and how long after the spawn; `first token` counts from Ready."""
+    """The milestones reached, in seconds after the spawn; `first token` counts from Ready."""
     phases: dict[str, float] = field(default_factory=dict)
     """Of the slowest engine, how long each took."""
     peak_memory: dict[str, int] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class _Output:
         return "\n".join(self._lines[-12:])
 
     async def logs(self) -> tuple[Path, int]:
-        """The directory of the logs, and the port. Raises CommandFailed where the server ends before it tells."""
+        """The directory of the logs, and the port. Raises CommandFailed if the server ends before it logs them."""
         found = await self._logs
         return Path(found[1]), int(found[2])
 
@@ -145,12 +145,12 @@ async def _first_token(http: httpx.AsyncClient) -> None:
 
 
 def _ops_urls(logs: Path) -> list[str]:
-    """Where the engines tell their phases; each says so in its log."""
+    """Return the engines' status URLs, which each engine writes into its log."""
     urls = []
     for log in sorted(logs.glob("engine-*.log")):
         found = _OPS.search(log.read_text(errors="replace"))
         if found is None:
-            raise CommandFailed(f"{log} does not tell the engine's ops port: leave out --log-level")
+            raise CommandFailed(f"{log} does not show the engine's ops port: leave out --log-level")
         urls.append(found[1])
     return urls
 

@@ -94,7 +94,7 @@ async def _read_stream(response: aiohttp.ClientResponse, plan: RequestPlan, outc
         outcome.chunk_came(time.perf_counter())
     if not outcome.first:
         outcome.error = "the stream ended without a token"
-    outcome.tokens = outcome.tokens or chunks  # of a server that tells no usage
+    outcome.tokens = outcome.tokens or chunks  # if the server reports no usage
 
 
 def _take(outcome: RequestOutcome, answer: _Answer) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 _SAME: Final = 0.9
 """Names as alike as this are taken for each other, however they are cut into words."""
 _SAME_WORD: Final = 0.6
-"""Names of as many words are, where each word is as alike as this to the other's: "size" does not tell of what."""
+"""Names of as many words are, where each word is as alike as this to the other's: "size" alone is ambiguous."""
 _BEGINNING: Final = 5
 """Characters of a name, dashes included, that may stand for the whole of it."""
 _NOT_YET: Final = "is not supported yet"
@@ -42,11 +42,11 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "-dp": "is --data-parallel-size here",
     }
 )
-"""What is told of options of `vllm serve` that are none here."""
+"""Advice for options of `vllm serve` that Kvasir does not have."""
 
 
 def for_option(given: str, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
-    """In brackets, to stand behind an error; "" where nothing is near. `elsewhere`: what to tell of other names."""
+    """In brackets, to stand behind an error; "" if nothing is similar. `elsewhere`: advice by foreign name."""
     name = given.replace("_", "-")
     if name in elsewhere:
         return f" ({name} {elsewhere[name]})"

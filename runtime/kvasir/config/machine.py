@@ -46,7 +46,7 @@ def process_age() -> float:
 
 
 def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
-    """Instruction sets of the first core, as /proc/cpuinfo names them; empty where it does not tell."""
+    """Instruction sets of the first core, as /proc/cpuinfo names them; empty if it has none."""
     try:
         for line in (root / "proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -118,4 +118,4 @@ def _total_memory(root: Path) -> int:
         name, _, value = line.partition(":")
         if name == "MemTotal":
             return int(value.split()[0]) * 1024
-    raise OSError("/proc/meminfo does not tell MemTotal")
+    raise OSError("/proc/meminfo has no MemTotal")

@@ -134,7 +134,7 @@ def _kv_cache_memory(config: EngineConfig, device: DeviceFacts) -> int | None:
     size = given or CPU_KV_CACHE_BYTES
     if size >= device.memory_limit:
         raise ConfigError(
-            f"the KV cache wants {size / 2**30:.2f} GiB and this container may use "
+            f"the KV cache needs {size / 2**30:.2f} GiB and this container may use "
             f"{device.memory_limit / 2**30:.2f} GiB in all: raise its memory limit or lower --kv-cache-memory-bytes"
         )
     return size

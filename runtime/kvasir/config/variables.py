@@ -27,7 +27,7 @@ KNOWN: Final = frozenset(
 _OF_A_SERVICE = re.compile(
     r"KVASIR(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
-"""What Kubernetes tells pods of a Service whose name begins with kvasir; so does a name_PORT with a URL in it."""
+"""Variables that Kubernetes sets for a Service whose name begins with kvasir, as well as name_PORT with a URL."""
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")
 
 
@@ -47,7 +47,7 @@ def refuse_unmanaged_variables(environ: Mapping[str, str] = os.environ) -> None:
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
     """A sentence for each."""
     return [
-        f"{name} is no setting of Kvasir and has no effect{_meant(name)}"
+        f"{name} is not a setting of Kvasir and has no effect{_meant(name)}"
         for name, value in sorted(environ.items())
         if name.startswith(PREFIX) and name not in KNOWN and not _is_of_a_service(name, value)
     ]

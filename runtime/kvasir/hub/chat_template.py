@@ -135,7 +135,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 class _Generation(Extension):
     """{% generation %} ... {% endgeneration %} marks the assistant's words for training; here it only groups."""
 
-    tags = {"generation"}  # noqa: RUF012 - a set, because the base class says so
+    tags = {"generation"}  # noqa: RUF012 - a set, as in the base class
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno

@@ -1,6 +1,6 @@
 """Makes a tokenizer.json for a model that has none: GPT-2's vocab.json and merges.txt, a sentencepiece model, ...
 
-Only transformers knows how, and importing it pulls in torch; so a child process, which is this module run as a
+Only transformers can do this, and importing it loads torch. So a child process, which runs this module as a
 program, does it once. The result is kept in the user's cache under a hash of the files it was made from.
 """
 
@@ -20,7 +20,7 @@ _NO_TRANSFORMERS = 3
 """Exit status of the child when it cannot import transformers."""
 _BY_HAND = (
     "make one where transformers is installed, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR), and put "
-    "the tokenizer.json beside config.json"
+    "the tokenizer.json next to config.json"
 )
 
 
@@ -86,7 +86,7 @@ def _run_child(path: Path, folder: Path) -> None:
 
 
 def _publish(made: Path, target: Path) -> None:
-    """Give the finished directory its name at once; whoever comes second uses the first one's."""
+    """Give the finished directory its name at once; a second process uses the result of the first."""
     try:
         made.rename(target)
     except OSError:
@@ -103,7 +103,7 @@ def main(path: str, folder: str) -> int:
         return _NO_TRANSFORMERS
     try:
         AutoTokenizer.from_pretrained(path, local_files_only=True).save_pretrained(folder)
-    except Exception as error:  # whatever it is, the parent tells it in one line
+    except Exception as error:  # of any kind: the parent reports it in one line
         print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     return 0

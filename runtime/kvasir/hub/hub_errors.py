@@ -1,4 +1,4 @@
-"""What goes wrong between a model's name and its files; each message says what to do about it."""
+"""Errors between a model's name and its files; each message includes the next step."""
 
 from kvasir.config.options import ConfigError
 from kvasir_contract.reasons import Reason

@@ -1,4 +1,4 @@
-"""What a model's configuration says, read without torch: the same for frontends and engines."""
+"""A model's configuration, read without torch; the same for frontends and engines."""
 
 import hashlib
 import re
@@ -156,4 +156,4 @@ _SAMPLING_DEFAULTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "min_p": (lambda v: _is_number(v) and 0 <= v <= 1, "a number from 0 to 1"),
     "repetition_penalty": (lambda v: _is_number(v) and 0.01 <= v <= 100, "a number from 0.01 to 100; 1 is off"),
 }
-"""What generation_config.json may say, which values fit, and what to tell of others."""
+"""The fields of generation_config.json, their valid values, and the error message for others."""

@@ -1,6 +1,6 @@
 """Where a model comes from: hf://, file:// or demo://, and how it gets onto this machine.
 
-Frontends fetch what they read (configuration and tokenizer), engines the weights too. Neither this module nor
+Frontends fetch the configuration and the tokenizer, engines the weights too. Neither this module nor
 anything it imports at its top loads huggingface_hub: only an hf:// model does.
 """
 
@@ -57,8 +57,10 @@ def fetch(
 ) -> Path:
     """The local directory of a normalised source, after a download where it takes one.
 
-    `weights` False leaves out what only engines read. `progress` is told bytes done and known of, from any thread;
-    what it raises ends the download and is raised here. Raises ModelNotFound, DownloadFailed, HubError.
+    `weights` False leaves out what only engines read. `progress` is called with the bytes done and in all, from
+    any thread; an exception that it raises ends the download and is raised here.
+
+    Raises ModelNotFound, DownloadFailed, HubError.
     """
     scheme, _, rest = source.partition("://")
     if scheme == "demo":

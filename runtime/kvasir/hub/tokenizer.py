@@ -26,7 +26,7 @@ class Tokenizer:
         self.special_ids = frozenset(
             token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special
         )
-        """Tokens that steer the model and are no text."""
+        """Tokens that control the model and do not stand for text."""
         self.longest_token = max(map(len, backend.get_vocab()), default=1)
         """Characters that a single token stands for at most."""
 

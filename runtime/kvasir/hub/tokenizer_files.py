@@ -1,4 +1,4 @@
-"""What stands beside tokenizer.json: which files decide about tokens, and the special tokens they name.
+"""The files next to tokenizer.json: which of them affect tokens, and the special tokens that they name.
 
 Read without the tokenizers library, so that the chat template and the tokenizer's hash need none. The rules, down
 to which file wins, are those of transformers 5.
@@ -57,7 +57,7 @@ class TokenizerConfig:
 
 
 def read_tokenizer_config(path: Path) -> TokenizerConfig:
-    """What the directory says about its tokenizer; empty where it says nothing. Raises HubError."""
+    """Read tokenizer_config.json; empty if there is none. Raises HubError."""
     file = path / "tokenizer_config.json"
     values = read_json_if_any(file)
     named, extra = _special_tokens(values, file)
@@ -142,7 +142,7 @@ def _token(value: Any, file: Path, field: str) -> AddedToken:
     if isinstance(value, str):
         return AddedToken(value, MappingProxyType({}))
     if not isinstance(value, dict) or not isinstance(value.get("content"), str):
-        raise HubError(f"{file}: {field} holds {value!r}, which is no token: download it again")
+        raise HubError(f"{file}: {field} holds {value!r}, which is not a token: download it again")
     return AddedToken(
         value["content"], MappingProxyType({flag: bool(value[flag]) for flag in _FLAGS if flag in value})
     )

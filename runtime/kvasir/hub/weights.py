@@ -85,12 +85,12 @@ def _shards_of_index(index: Path) -> list[str]:
         raise HubError(f"{index}: weight_map, the file of each tensor, is missing or empty: download it again")
     for name in weight_map.values():
         if not isinstance(name, str) or Path(name).name != name:
-            raise HubError(f"{index}: weight_map names {name!r}, which is no file of this directory")
+            raise HubError(f"{index}: weight_map names {name!r}, which is not a file of this directory")
     return sorted(set(weight_map.values()))
 
 
 def _with_missing_shards(names: list[str]) -> list[str]:
-    """Files without an index; their names (x-00001-of-00003) tell how many there should be."""
+    """Files without an index; their names (x-00001-of-00003) contain the number of files."""
     wanted = set(names)
     for match in filter(None, map(_SHARD.fullmatch, names)):
         stem, total = match[1], int(match[3])

@@ -1,1 +1,1 @@
-"""Kernels of Kvasir's own; each has a reference in plain torch beside its caller in `kvasir.layers`."""
+"""Kernels of Kvasir's own; each has a reference in plain torch next to its caller in `kvasir.layers`."""

@@ -1,7 +1,7 @@
 """Attention over a paged KV cache: by a kernel on CPU, in plain torch elsewhere and for shapes it does not take.
 
-`AttentionPlan` says where the step's K and V are written and who attends to what; `kvasir.worker.batch.inputs`
-builds it once per step and every layer follows it.
+`AttentionPlan` holds where the step's K and V are written and which tokens attend to which;
+`kvasir.worker.batch.inputs` builds it once per step and every layer follows it.
 """
 
 from collections.abc import Mapping
@@ -188,7 +188,7 @@ def _prefill(
     # [2, requests, kv_heads, group, length, head_dim]: a group shares its K and V by a stride of 0.
     kv = kv[:, :, :, None].expand(-1, -1, -1, shape.group, -1, -1)
     q = queries.view(requests, size, shape.kv_heads, shape.group, shape.head_dim).permute(0, 2, 3, 1, 4)
-    # Torch wants one dimension less. For a single request nothing is copied; for several K and V are, if shared.
+    # Torch expects one dimension less. For a single request nothing is copied; for several K and V are, if shared.
     k, v, q = (x.flatten(0, 1) if requests == 1 or shape.group > 1 else x.squeeze(-3) for x in (kv[0], kv[1], q))
     if softcap is None:
         causal = chunk.mask is None

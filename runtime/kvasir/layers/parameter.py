@@ -24,7 +24,7 @@ class WeightLoader:
 
     A shard is a range of output rows, so that projections which read the same input (q, k, v; gate, up) are one
     parameter and one matrix product. A checkpoint may have them fused already (Phi-3): a whole tensor fills all
-    shards. `transposed` tells that the checkpoint stores [in, out] (GPT-2's Conv1D).
+    shards. `transposed`: the checkpoint stores [in, out] (GPT-2's Conv1D).
     """
 
     WHOLE = ""

@@ -50,7 +50,7 @@ class LongRopeScaling:
     """LongRoPE (Ding et al., 2024), Phi-3's: a factor for each wavelength, of two sets.
 
     Which set is decided by the context that requests may have, not by the length of each: keys in the cache cannot
-    be rotated anew when a request outgrows the original context, and a neighbour's length must not matter.
+    be rotated again when a request outgrows the original context, and a neighbour's length must not matter.
     """
 
     short_factors: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Looks at a model before anything is started, so that a wrong one is told at once. Used by up.py and serve.py."""
+"""Checks a model before any process starts, so that a wrong one is reported at once."""
 
 from kvasir.config.resolve import check_context
 from kvasir.hub.chat_template import ChatTemplate

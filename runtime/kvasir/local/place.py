@@ -1,7 +1,7 @@
 """Where one service lives on this machine: its listening socket, link addresses, ops ports and private directory.
 
-`open_place` takes all of it before any process is started, so that a port in use is told at once; `close` gives it
-back. The environments made here replace what pods get from Kubernetes.
+`open_place` takes all of it before any process is started, so that a port in use is reported at once; `close` gives
+it back. The environments made here replace what pods get from Kubernetes.
 """
 
 import errno
@@ -87,7 +87,7 @@ class Place:
         return directory
 
     def stop_listening(self) -> None:
-        """Once no frontend is started any more: else connections would wait here that nobody accepts."""
+        """Once no frontend is started any more: else connections would wait here without being accepted."""
         self.listener.close()
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ def _log_directory(name: str) -> Path:
 
 
 def _free_ports(count: int) -> tuple[int, ...]:
-    """Ports of loopback that nobody listens on, below those that the kernel gives to outgoing connections."""
+    """Free ports of loopback, below those that the kernel gives to outgoing connections."""
     free: list[int] = []
     for port in random.sample(range(20000, 32000), 2000):
         if len(free) == count:

@@ -20,7 +20,7 @@ LAST_PORT: Final = 65535
 def prepare_services(stack: ExitStack, manifest: Manifest, host: str, port: int) -> list[LocalService]:
     """The services, on consecutive ports from this one on; 0 takes any free ones.
 
-    What they hold is given back when the stack closes. Raises ConfigError.
+    Their resources are released when the stack closes. Raises ConfigError.
     """
     _check_ports(port, len(manifest.services))
     gpus = gpus_of(manifest.services, visible_gpus())

@@ -1,7 +1,7 @@
 """The private directory of one service, for sockets and Secrets: made and removed by place.py.
 
-Its maker holds a lock on it for as long as it lives. A supervisor that is killed with -9 can remove nothing: what
-nobody holds is removed when the next directory is made.
+Its maker holds a lock on it for as long as it lives. A supervisor that is killed with -9 can remove nothing: a
+directory without a lock is removed when the next one is made.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""Runs services on this machine until Ctrl-C, and tells how to use them: the common end of `up` and `serve`."""
+"""Runs services on this machine until Ctrl-C and prints how to use them; shared by `up` and `serve`."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ class LocalService:
 
 
 def run_services(services: Sequence[LocalService]) -> None:
-    """Returns after Ctrl-C, every process having ended. Raises ConfigError where one refused what it was given."""
+    """Return after Ctrl-C, once every process has ended. Raises ConfigError if one refused its settings."""
 
     def stop_listening() -> None:
         for service in services:

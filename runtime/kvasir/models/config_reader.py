@@ -35,7 +35,7 @@ _REQUIRED: Final = object()
 
 
 class ConfigReader:
-    """Typed access to config.json that remembers what was read; `finish` refuses the rest."""
+    """Typed access to config.json that remembers which keys were read; `finish` refuses the rest."""
 
     def __init__(self, config: Mapping[str, Any], name: str = "config.json") -> None:
         self._config = config
@@ -115,7 +115,7 @@ class ConfigReader:
             raise self._bad(key, self._config[key], json.dumps(value))
 
     def finish(self, ignored: frozenset[str] = frozenset()) -> None:
-        """Refuse keys that nobody read. One that is null or false asks for nothing."""
+        """Refuse keys that were not read, unless they are null or false."""
         for key, value in self._config.items():
             if key not in self._read and key not in ignored and value is not None and value is not False:
                 raise ModelLoadError(

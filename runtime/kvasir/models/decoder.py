@@ -1,6 +1,6 @@
 """The decoder of Llama and its family, built from shared layers by a DecoderConfig.
 
-`kvasir.models.registry` says which architectures it serves; their files hold what they do differently.
+`kvasir.models.registry` lists the architectures that it serves; their modules hold the differences.
 """
 
 from collections.abc import Callable, Mapping, Sequence

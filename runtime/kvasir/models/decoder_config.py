@@ -1,6 +1,6 @@
 """What makes one decoder of the Llama family another: the config that `kvasir.models.decoder` builds from.
 
-Each architecture's file reads its config.json into a DecoderConfig; `read_decoder` reads what they have in common.
+Each architecture's file reads its config.json into a DecoderConfig; `read_decoder` reads the common fields.
 """
 
 from collections.abc import Callable, Sequence
@@ -83,7 +83,7 @@ def read_heads(reader: ConfigReader, head_dim: int | None = None) -> HeadShape:
 def read_windows(
     reader: ConfigReader, window: int | None, usually: Callable[[int], bool]
 ) -> tuple[int | None, ...]:
-    """The window of each layer. Without `layer_types`, `usually` tells whether the layer of an index has one."""
+    """The window of each layer. Without `layer_types`, `usually` decides whether the layer of an index has one."""
     count = reader.integer("num_hidden_layers")
     sliding = reader.choices("layer_types", count, LAYER_TYPES) or tuple(map(usually, range(count)))
     if window is None and any(sliding):

@@ -15,7 +15,7 @@ from kvasir.models.registry import ARCHITECTURES
 def load_model(
     info: ModelInfo, placement: Placement, context: int, progress: Callable[[int, int], None]
 ) -> CausalLM:
-    """`context`: the longest that a request may have; `progress` is told the bytes done and in all.
+    """`context`: tokens of the longest request; `progress` is called with the bytes done and in all.
 
     Raises ModelLoadError (an unusable checkpoint or config.json) and HubError (files that are not there).
     """

@@ -1,7 +1,7 @@
 """Streams safetensors files into a model; called by the worker.
 
 One tensor is in memory at a time besides the model. Every tensor of the checkpoint must find its parameter and
-every parameter must be filled, so that a model never runs on memory that nobody wrote.
+every parameter must be filled, so that a model never runs on uninitialised memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def load_weights(model: LoadableLM, files: Sequence[Path], progress: Callable[[int, int], None]) -> None:
-    """Fill the model's parameters. `progress` is told the bytes done and in all.
+    """Fill the model's parameters. `progress` is called with the bytes done and in all.
 
     Raises ModelLoadError, which names tensor or parameter, for anything missing, unknown, misshaped or unreadable.
     """

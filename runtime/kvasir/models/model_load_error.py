@@ -1,4 +1,4 @@
-"""What goes wrong with a model's files."""
+"""The error for a model whose files cannot be served."""
 
 from kvasir.config.options import ConfigError
 

@@ -1,4 +1,4 @@
-"""Reads what config.json says of rotary positions, in the forms of all its ages.
+"""Reads the rotary embedding's settings from config.json, in its old and new forms.
 
 `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before); the kind of scaling stands under
 `rope_type`, or `type` before 4.43; both may be present.
@@ -23,11 +23,11 @@ class RopeDefaults:
     max_position_embeddings: int
     theta: float = 10000.0
     partial: float | None = None
-    """The share of each head that is rotated; None: the architecture rotates whole heads and knows no other."""
+    """The share of each head that is rotated; None: the architecture always rotates whole heads."""
     original_max_position_embeddings: int | None = None
-    """None: it stands beside the scaling's other values."""
+    """None: it is among the scaling's other values."""
     types: frozenset[str] = TYPES
-    """Kinds of scaling that the architecture knows, by the names in config.json."""
+    """Kinds of scaling that the architecture supports, by their names in config.json."""
 
 
 def read_rope(reader: ConfigReader, defaults: RopeDefaults) -> Rope:

@@ -1,4 +1,4 @@
-"""What `kvasir collect-env` tells of this machine and installation, for a bug report; no secret is in it.
+"""The report of `kvasir collect-env` on machine and installation, for bug reports; without secrets.
 
 torch is asked in a process of its own: a broken build of it, or none, is an answer like any other.
 """
@@ -102,7 +102,7 @@ def _distribution() -> str:
     try:
         return platform.freedesktop_os_release().get("PRETTY_NAME", "")
     except OSError:
-        return "a distribution that does not tell its name"
+        return "a distribution without a name in os-release"
 
 
 def _version(package: str) -> str | None:
@@ -157,7 +157,7 @@ def _installed() -> Section:
 
 
 def _ask(*command: str) -> tuple[int, str, str]:
-    """Exit code and what it printed; a program that hangs or is not there has failed."""
+    """Return exit code and output; a program that hangs or does not exist counts as failed."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE, check=False

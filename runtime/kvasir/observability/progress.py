@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 Show = Callable[[int, int], None]
-"""Told what is done and how much there is in all; from any thread."""
+"""Called with the bytes done and in all, from any thread."""
 
 
 @contextmanager

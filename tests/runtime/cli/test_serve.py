@@ -173,7 +173,7 @@ def test_a_misspelt_variable_is_a_warning(
     monkeypatch.setenv("KVASIR_MAX_NUM_SEQ", "3")
     assert main.main(["serve", "demo://", "--device", "cpu", "--port", "0"]) == 0
     assert capfd.readouterr().err == (
-        "kvasir serve: warning: KVASIR_MAX_NUM_SEQ is no setting of Kvasir and has no effect "
+        "kvasir serve: warning: KVASIR_MAX_NUM_SEQ is not a setting of Kvasir and has no effect "
         "(did you mean KVASIR_MAX_NUM_SEQS?)\n"
     )
 

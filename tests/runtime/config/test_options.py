@@ -192,9 +192,9 @@ def test_a_misspelt_variable_is_told_and_what_kubernetes_sets_is_not() -> None:
     }
     misspelt = {"KVASIR_MAX_NUM_SEQ": "3", "KVASIR_OPS_PROT": "1", "KVASIR_XYZ": "", "OTHER": "1"}
     assert unknown_variables({**dict.fromkeys(KNOWN, "1"), **of_services, **misspelt}) == [
-        "KVASIR_MAX_NUM_SEQ is no setting of Kvasir and has no effect (did you mean KVASIR_MAX_NUM_SEQS?)",
-        "KVASIR_OPS_PROT is no setting of Kvasir and has no effect (did you mean KVASIR_OPS_PORT?)",
-        "KVASIR_XYZ is no setting of Kvasir and has no effect",
+        "KVASIR_MAX_NUM_SEQ is not a setting of Kvasir and has no effect (did you mean KVASIR_MAX_NUM_SEQS?)",
+        "KVASIR_OPS_PROT is not a setting of Kvasir and has no effect (did you mean KVASIR_OPS_PORT?)",
+        "KVASIR_XYZ is not a setting of Kvasir and has no effect",
     ]
 
 

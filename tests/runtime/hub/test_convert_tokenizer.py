@@ -48,14 +48,14 @@ def test_vocabulary_and_merges_are_converted_once_and_kept(
         load_tokenizer(path)
 
 
-def test_missing_transformers_is_told_with_what_to_do(
+def test_missing_transformers_error_names_the_next_step(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = small.save_vocabulary(tmp_path / "gpt2", small.bare_byte_level())
     without_transformers(tmp_path, monkeypatch)
     with pytest.raises(HubError) as missing:
         load_tokenizer(path)
-    for part in (str(path), "No module named transformers", "install it, or", "put the tokenizer.json beside"):
+    for part in (str(path), "No module named transformers", "install it, or", "put the tokenizer.json next to"):
         assert part in str(missing.value)
     assert list(cache.iterdir()) == []
 

@@ -111,11 +111,11 @@ def test_nothing_is_cut_or_padded(tmp_path: Path) -> None:
         ("tokenizer.json", "{}", "is not a tokenizer that the tokenizers library reads"),
         ("tokenizer.json", "", "is not a tokenizer that the tokenizers library reads"),
         ("tokenizer_config.json", "[", "is not JSON"),
-        ("tokenizer_config.json", '{"bos_token": 7}', "bos_token holds 7, which is no token"),
+        ("tokenizer_config.json", '{"bos_token": 7}', "bos_token holds 7, which is not a token"),
         (
             "tokenizer_config.json",
             '{"extra_special_tokens": [7]}',
-            "extra_special_tokens holds 7, which is no token",
+            "extra_special_tokens holds 7, which is not a token",
         ),
         ("tokenizer_config.json", '{"extra_special_tokens": 7}', "extra_special_tokens is neither"),
         ("tokenizer_config.json", '{"added_tokens_decoder": {"x": "y"}}', "added_tokens_decoder is not an object"),

@@ -88,8 +88,8 @@ def test_shards_without_an_index_are_counted_by_their_names(tmp_path: Path) -> N
     [
         ("{", "is not JSON"),
         ("{}", "weight_map, the file of each tensor, is missing or empty"),
-        ('{"weight_map": {"a": "../../etc/passwd"}}', "which is no file of this directory"),
-        ('{"weight_map": {"a": [1]}}', "which is no file of this directory"),
+        ('{"weight_map": {"a": "../../etc/passwd"}}', "which is not a file of this directory"),
+        ('{"weight_map": {"a": [1]}}', "which is not a file of this directory"),
     ],
 )
 def test_broken_index_is_named(tmp_path: Path, index: str, said: str) -> None:

@@ -64,8 +64,8 @@ def test_problems_of_all_documents_are_told_a_line_each(tmp_path: Path) -> None:
     [
         ("", "there is no InferenceService in it"),
         ("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}", "Deployment web: kind: kvasir up runs"),
-        ("- a\n- b", "a document is no Kubernetes object: it has no kind"),
-        ("just text", "a document is no Kubernetes object"),
+        ("- a\n- b", "a document is not a Kubernetes object: it has no kind"),
+        ("just text", "a document is not a Kubernetes object"),
         (SERVICE.replace("v1alpha1", "v1"), "must be serving.kvasir.dev/v1alpha1, not serving.kvasir.dev/v1"),
         (SERVICE + "---\n" + SERVICE, "InferenceService demo: metadata.name: there is another one of this name"),
         (SERVICE.replace("{name: demo}", "{}"), "InferenceService (without a name): metadata: name is required"),
@@ -75,14 +75,14 @@ def test_problems_of_all_documents_are_told_a_line_each(tmp_path: Path) -> None:
         ),
         (SERVICE.replace("spec: {", "spec: ["), "not YAML: line 5"),
         (SERVICE + "kind: InferenceService\n", "not YAML: line 6, column 1: kind is there twice"),
-        ("kind: Secret\nmetadata: {name: x}\n1: 2", "not YAML: line 3, column 1: the key 1 is no string"),
+        ("kind: Secret\nmetadata: {name: x}\n1: 2", "not YAML: line 3, column 1: the key 1 is not a string"),
         ("kind: Secret\nmetadata: {name: x}\ndata: {a: '%%'}", "Secret x: data.a: must be text in base64"),
         ("kind: Secret\nmetadata: {name: x}\nstringDate: {a: b}", "unknown field; did you mean stringData?"),
         ("kind: Secret\nmetadata: {name: x}\nstringData: {a: 1}", "Secret x: stringData.a: must be a string"),
         ("kind: Secret\nstringData: {a: b}", "Secret (without a name): metadata: name is required"),
     ],
 )
-def test_what_cannot_be_run_is_told(tmp_path: Path, text: str, message: str) -> None:
+def test_unusable_manifest_is_reported(tmp_path: Path, text: str, message: str) -> None:
     assert message in error_of(manifest(tmp_path, text))
 
 

@@ -93,8 +93,8 @@ def test_code_that_computes_something_else_over_a_flat_batch_is_refused(
     assert "computes other logits" in refusal(MODELS["olmo2"](), tmp_path)
 
 
-def test_a_window_that_attention_is_not_told_is_refused(tmp_path: Path) -> None:
-    assert "do not tell attention their sliding_window" in refusal(MODELS["olmo2"](), tmp_path, sliding_window=20)
+def test_a_window_that_layers_do_not_pass_is_refused(tmp_path: Path) -> None:
+    assert "do not pass their sliding_window to attention" in refusal(MODELS["olmo2"](), tmp_path, sliding_window=20)
 
 
 def refusal(model: PreTrainedModel, path: Path, **config: Any) -> str:

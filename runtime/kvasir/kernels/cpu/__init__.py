@@ -83,8 +83,8 @@ _SIGNATURES: Final = MappingProxyType(
 class Kernels:
     """The kernels for one type of number.
 
-    Tensors go to them as addresses, so what they rely on is checked: TypeError for numbers of another type,
-    ValueError for shapes that do not fit.
+    Kernels receive addresses of tensors, so shapes and types are checked here: TypeError for numbers of another
+    type, ValueError for shapes that do not fit.
     """
 
     def __init__(self, library: ctypes.CDLL, dtype: torch.dtype, suffix: str) -> None:

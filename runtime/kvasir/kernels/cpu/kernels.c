@@ -1,4 +1,4 @@
-// Kvasir's kernels for CPUs, called by kvasir.kernels.cpu: each has a reference in plain torch beside it in
+// Kvasir's kernels for CPUs, called by kvasir.kernels.cpu: each has a reference in plain torch in
 // kvasir.layers, and tests compare the two. No allocation, no state but the team's starter.
 
 #include "team.h"
@@ -9,7 +9,7 @@
 #define MOST_NUMBERS 256 // of a head
 #define MOST_ROWS 16     // of a tile
 #define FEW_ROWS 8       // of a tile whose rows do not take a lane each
-#define AT_ONCE 4        // of these: they share what is read of K and V
+#define AT_ONCE 4        // of these: they share the reads of K and V
 #define PARTS 4          // vectors of a head's values that stay in registers for each of these
 #define SUMS_AT_ONCE 8   // of many rows, likewise
 #define LOWEST -1e30f    // below every sane score, and finite: a difference of two is not NaN

@@ -1,5 +1,5 @@
 // Work spread over the threads of the OpenMP team that torch uses: a second pool would fight it for the cores.
-// Threads take what is left next, so that one whose core is taken away for a while does not hold up the others.
+// Threads take the next free piece, so that one whose core is taken away for a while does not hold up the others.
 
 #include <stdint.h>
 

@@ -23,7 +23,7 @@ class Rules:
     def broken(self, value: Any, node: Mapping[str, Any]) -> Iterator[str]:
         """The messages of the node's rules that the value breaks. Raises RuleError.
 
-        A rule about `oldSelf` compares an update with what it changes; without a cluster nothing is updated.
+        A rule about `oldSelf` compares an update with the old object; without a cluster nothing is updated.
         """
         rules = [rule for rule in node.get("x-kubernetes-validations", ()) if "oldSelf" not in rule["rule"]]
         if not rules:
@@ -45,7 +45,7 @@ class Rules:
 
 
 def _to_cel(value: Any, node: Mapping[str, Any]) -> Any:
-    """The CEL value of the schema's type: YAML's 1 is a double where the schema says number."""
+    """The CEL value of the schema's type: YAML's 1 is a double if the schema's type is number."""
     if node.get("type") == "number":
         return celtypes.DoubleType(value)
     if isinstance(value, Mapping):

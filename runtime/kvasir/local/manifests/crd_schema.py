@@ -46,12 +46,12 @@ METADATA: Node = {
         **dict.fromkeys(_READ_ONLY, _ANYTHING),
     },
 }
-"""Every Kubernetes object's metadata; the API server knows it without a schema."""
+"""Every Kubernetes object's metadata; the API server checks it without a schema."""
 
 
 @dataclass(frozen=True)
 class SchemaProblem:
-    """One thing to mend: where, and what is wrong."""
+    """One thing to mend: the field and the error."""
 
     path: str
     message: str
@@ -123,7 +123,7 @@ class CRDSchema:
         return completed
 
     def _ask_rules(self, value: Any, node: Node, path: str, problems: list[SchemaProblem], before: int) -> None:
-        """Other problems in the node leave its rules their say, unless a rule needs what is wrong there."""
+        """Evaluate the rules of a node. A rule that fails only because of an earlier problem is skipped."""
         try:
             messages = list(self._rules.broken(value, node))
         except RuleError:

@@ -72,7 +72,7 @@ class _Reader:
 
     def read(self, document: Any) -> None:
         if not isinstance(document, Mapping) or not isinstance(document.get("kind"), str):
-            self.problems.append("a document is no Kubernetes object: it has no kind")
+            self.problems.append("a document is not a Kubernetes object: it has no kind")
             return
         kind = document["kind"]
         title = f"{kind} {_name_of(document)}"
@@ -171,7 +171,7 @@ class _Loader(yaml.SafeLoader):
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key} is no string", key_node.start_mark
+                    None, None, f"the key {key} is not a string", key_node.start_mark
                 )
             if key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{key} is there twice", key_node.start_mark)

@@ -1,7 +1,7 @@
 """One life of a supervised process: spawn it, wait for its end, end it with grace. Used by keeper.py.
 
 A child has a session of its own, so that Ctrl-C in the terminal reaches the supervisor only and a signal to its
-process group reaches what it started itself. It dies with the supervisor, even when that is killed with -9.
+process group reaches its own children. It dies with the supervisor, even when that is killed with -9.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class ChildProcess:
     @classmethod
     async def spawn(cls, spec: ProcessSpec, log: Path) -> "ChildProcess":
         """Start it, with everything that it prints going to the end of the log."""
-        log.parent.mkdir(parents=True, exist_ok=True)  # somebody may have tidied up meanwhile
+        log.parent.mkdir(parents=True, exist_ok=True)  # it may have been deleted meanwhile
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),
@@ -50,7 +50,7 @@ class ChildProcess:
         code = await self._process.wait()
         if not self._swept:
             self._swept = True
-            self._signal_group(signal.SIGKILL)  # what it started and left behind
+            self._signal_group(signal.SIGKILL)  # children that it left behind
         return code
 
     async def end(self, grace: float, kill: asyncio.Event) -> None:

@@ -2,7 +2,7 @@
 
 spawn ─► probe and look ─► it ends ─► pause (1 s, 2 s, … 30 s) ─► spawn …
                              │ exit code 2: the user's mistake        ► Failed, for good
-                             │ told to stop                           ► Stopped
+                             │ asked to stop                          ► Stopped
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Timing:
     healthy_after: float = 60.0
     """A process that ran for this long starts over with the first pause."""
     look: float = 0.2
-    """Between looks at a process that is not Ready; one that is Ready is looked at as often as its probe says."""
+    """Between looks at a process that is not Ready; one that is Ready is checked at its probe's interval."""
 
 
 class Shutdown:
@@ -66,7 +66,7 @@ class Keeper:
         self._pause = timing.first_pause
 
     async def run(self) -> None:
-        """Returns when told to stop, or when the process failed for good."""
+        """Return after a request to stop, or when the process failed for good."""
         while not self._shutdown.stop.is_set():
             self._enter(Phase.STARTING)
             began = time.monotonic()

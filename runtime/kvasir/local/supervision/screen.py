@@ -90,7 +90,7 @@ class PlainScreen:
             self.note(line)
 
     def note(self, text: str) -> None:
-        with contextlib.suppress(BrokenPipeError):  # nobody reads any more; the services go on
+        with contextlib.suppress(BrokenPipeError):  # the reader has gone; the services go on
             print(text, flush=True)
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class LiveScreen:
 
 
 class _LogLines:
-    """What is shown of the logs: warnings of the start, and the last lines of processes that failed. Each once."""
+    """The lines shown from the logs: warnings at start-up and the last lines of failed processes, each once."""
 
     def __init__(self, several: bool) -> None:
         self._several = several
@@ -165,7 +165,7 @@ def title_of(state: ProcessState, several: bool) -> str:
 
 
 def describe(state: ProcessState, coarse: bool = False) -> str:
-    """The phase and what is known about it; `coarse` moves in tenths only."""
+    """Return the phase with its details; `coarse` rounds progress to tenths."""
     text = str(state.phase)
     if state.progress is not None and state.progress.total > 0:
         done, total = state.progress.done, state.progress.total

@@ -16,7 +16,7 @@ from kvasir_contract.phases import Phase
 
 
 class ProcessFailed(ConfigError):
-    """A process ended for good, because of what it was given; all others were ended too."""
+    """A process refused its settings and ended for good; all others were ended too."""
 
 
 class Supervisor:
@@ -41,7 +41,7 @@ class Supervisor:
         self._served = False
 
     async def run(self) -> None:
-        """Until it is told to end. Raises ProcessFailed when a process refused what it was given.
+        """Run until a request to stop. Raises ProcessFailed if a process refused its settings.
 
         Also ConfigError, before any is started, when a log cannot be written.
         """
@@ -77,7 +77,7 @@ class Supervisor:
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         handled = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else nohup wants it to stay
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else started with nohup: keep running
             handled.append(signal.SIGHUP)
         for number in handled:
             loop.add_signal_handler(number, self.end)

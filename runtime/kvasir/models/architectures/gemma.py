@@ -36,7 +36,7 @@ _SANDWICH: Final = MappingProxyType(
 
 
 def read_gemma(config: Mapping[str, Any]) -> DecoderConfig:
-    """GemmaForCausalLM. Raises ModelLoadError for what is missing, contradictory or unknown."""
+    """GemmaForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader, head_dim=256)
     rope = read_whole_rope(reader, heads.head_dim)
@@ -49,7 +49,7 @@ def read_gemma(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def read_gemma2(config: Mapping[str, Any]) -> DecoderConfig:
-    """Gemma2ForCausalLM. Raises ModelLoadError for what is missing, contradictory or unknown."""
+    """Gemma2ForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader, head_dim=256)
     rope = read_whole_rope(reader, heads.head_dim)
@@ -66,7 +66,7 @@ def read_gemma2(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def read_gemma3(config: Mapping[str, Any]) -> DecoderConfig:
-    """Gemma3ForCausalLM. Raises ModelLoadError for what is missing, contradictory or unknown."""
+    """Gemma3ForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader, head_dim=256)
     everywhere, within_window = _ropes_of_gemma3(reader, heads)

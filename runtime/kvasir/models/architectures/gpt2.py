@@ -35,7 +35,7 @@ class GPT2Config:
 
 
 def read_config(config: Mapping[str, Any]) -> GPT2Config:
-    """Raises ModelLoadError for what is missing, contradictory or unknown."""
+    """Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     hidden_size = reader.integer("n_embd", 768)
     heads = reader.integer("n_head", 12)

@@ -35,7 +35,7 @@ def build(config: Mapping[str, Any], placement: Placement, context: int) -> Deco
 
 
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
-    """Raises ModelLoadError for what is missing, contradictory or unknown."""
+    """Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader)
     defaults = RopeDefaults(heads.head_dim, reader.integer("max_position_embeddings"), partial=0.5)

@@ -12,7 +12,7 @@ _ROPE_TYPES: Final = frozenset(("default", "longrope", "su"))
 
 
 def read_config(config: Mapping[str, Any]) -> DecoderConfig:
-    """Phi3ForCausalLM. Raises ModelLoadError for what is missing, contradictory or unknown."""
+    """Phi3ForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader)
     defaults = RopeDefaults(
@@ -26,7 +26,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig:
     window = reader.optional(reader.integer, "sliding_window", None)
     layers = [LayerConfig(rope, window)] * reader.integer("num_hidden_layers")
     phi = read_decoder(reader, heads, layers, eps=1e-5)
-    for key in ("full_attn_mod", "interpolate_factor"):  # written by Phi-4-mini, read by nobody at this value
+    for key in ("full_attn_mod", "interpolate_factor"):  # written by Phi-4-mini, without effect at this value
         reader.require(key, 1)
     reader.finish(NO_EFFECT)
     return phi

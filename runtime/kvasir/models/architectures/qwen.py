@@ -22,7 +22,7 @@ from kvasir.models.rope_config import read_whole_rope
 
 
 def read_qwen2(config: Mapping[str, Any]) -> DecoderConfig:
-    """Qwen2ForCausalLM. Raises ModelLoadError for what is missing, contradictory or unknown."""
+    """Qwen2ForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader)
     layers = _layers_with_windows(reader, read_whole_rope(reader, heads.head_dim))
@@ -32,7 +32,7 @@ def read_qwen2(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def read_qwen3(config: Mapping[str, Any]) -> DecoderConfig:
-    """Qwen3ForCausalLM. Raises ModelLoadError for what is missing, contradictory or unknown."""
+    """Qwen3ForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader, head_dim=128)
     layers = _layers_with_windows(reader, read_whole_rope(reader, heads.head_dim))
@@ -42,7 +42,7 @@ def read_qwen3(config: Mapping[str, Any]) -> DecoderConfig:
 
 
 def read_qwen3_moe(config: Mapping[str, Any]) -> DecoderConfig:
-    """Qwen3MoeForCausalLM. Raises ModelLoadError for what is missing, contradictory or unknown."""
+    """Qwen3MoeForCausalLM. Raises ModelLoadError for missing, contradictory or unknown keys."""
     reader = ConfigReader(config)
     heads = read_heads(reader)
     rope, experts = read_whole_rope(reader, heads.head_dim), _experts(reader)

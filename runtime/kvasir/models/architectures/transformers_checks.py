@@ -22,7 +22,7 @@ def unsupported(architecture: str, reason: str) -> ModelLoadError:
 
 
 def find_class(architecture: str) -> type[transformers.PreTrainedModel]:
-    """The class of this name. Raises ModelLoadError where transformers has none, or it is no causal LM."""
+    """The class of this name. Raises ModelLoadError if transformers has none, or if it is not a causal LM."""
     names: set[str] = set()
     for entry in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         names.update((entry,) if isinstance(entry, str) else entry)
@@ -42,17 +42,17 @@ def find_class(architecture: str) -> type[transformers.PreTrainedModel]:
 def check_config(
     architecture: str, model_class: type[transformers.PreTrainedModel], config: transformers.PreTrainedConfig
 ) -> None:
-    """Raises ModelLoadError, which names what it is."""
+    """Raise ModelLoadError with the reason if the model cannot be served."""
     for reason in _reasons(model_class, config):
         raise unsupported(architecture, reason)
 
 
 def check_windows(architecture: str, config: transformers.PreTrainedConfig, windows: Sequence[int | None]) -> None:
-    """A window that only shows in the model's own masks would be lost. `windows` are those that its layers tell."""
+    """Refuse windows that only the masks apply; `windows` are those that its layers pass to attention."""
     types = getattr(config, "layer_types", None) or ["full_attention"] * len(windows)
     hidden = [index for index, kind in enumerate(types) if kind == "sliding_attention" and windows[index] is None]
     if hidden or (getattr(config, "sliding_window", None) and not any(windows)):
-        raise unsupported(architecture, "its layers do not tell attention their sliding_window")
+        raise unsupported(architecture, "its layers do not pass their sliding_window to attention")
 
 
 def _reasons(

@@ -127,7 +127,7 @@ class TransformersLM:
                 self.logits(_forward(self._base, token_ids, positions, recorder))
         except ModelLoadError as error:
             raise unsupported(architecture, str(error)) from None
-        except Exception as error:  # a forward that cannot do without what is not given: a mask, a cache
+        except Exception as error:  # a forward that needs an argument which it does not get: a mask, a cache
             raise unsupported(architecture, f"its code does not run over a flat batch: {error}") from error
         layers = [call.layer for call in recorder.calls]
         if layers != list(range(len(layers))) or not layers:
@@ -196,7 +196,7 @@ class _States(MoeModelOutputWithPast):
 
 
 class _GivenStates(nn.Module):
-    """Stands where the decoder stood: its output is what it is given."""
+    """Replaces the decoder: returns its input."""
 
     @property
     def decoder(self) -> "_GivenStates":
