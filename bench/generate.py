@@ -12,7 +12,7 @@ import sys
 import time
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 
 def main(folder: str, loads: list[dict[str, int]]) -> None:
@@ -30,18 +30,18 @@ def spawned() -> float:
         return int(stat.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
 
 
-def rate(model: torch.nn.Module, load: dict[str, int]) -> float:
+def rate(model: LlamaForCausalLM, load: dict[str, int]) -> float:
     """Output tokens per second, after a batch that is not counted."""
     batches = max(1, load["requests"] // load["streams"])
     seconds = [once(model, load) for _ in range(batches + 1)][1:]
     return batches * load["streams"] * load["output_len"] / sum(seconds)
 
 
-def once(model: torch.nn.Module, load: dict[str, int]) -> float:
+def once(model: LlamaForCausalLM, load: dict[str, int]) -> float:
     prompts = torch.randint(model.config.vocab_size, (load["streams"], load["input_len"]))
     length = load["output_len"]
     start = time.perf_counter()
-    model.generate(
+    model.generate(  # type: ignore[misc]  # its mixin's self type does not accept model classes
         prompts,
         attention_mask=torch.ones_like(prompts),
         do_sample=False,

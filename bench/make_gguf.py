@@ -55,9 +55,7 @@ def add_settings(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
 
 
-def add_tokenizer(
-    writer: gguf.GGUFWriter, tokenizer: dict[str, dict[str, object]], config: dict[str, object]
-) -> None:
+def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict[str, Any], config: dict[str, Any]) -> None:
     tokens = [f"[unused {index}]" for index in range(config["vocab_size"])]
     kinds = [gguf.TokenType.UNUSED] * len(tokens)
     for token, index in tokenizer["model"]["vocab"].items():

@@ -94,7 +94,9 @@ def test_code_that_computes_something_else_over_a_flat_batch_is_refused(
 
 
 def test_a_window_that_layers_do_not_pass_is_refused(tmp_path: Path) -> None:
-    assert "do not pass their sliding_window to attention" in refusal(MODELS["olmo2"](), tmp_path, sliding_window=20)
+    assert "do not pass their sliding_window to attention" in refusal(
+        MODELS["olmo2"](), tmp_path, sliding_window=20
+    )
 
 
 def refusal(model: PreTrainedModel, path: Path, **config: Any) -> str:

@@ -69,7 +69,7 @@ def _from_checkpoint(
     path: Path,
     placement: Placement,
 ) -> transformers.PreTrainedModel:
-    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()
     loaded: Any = model_class.from_pretrained(
         path,
         config=config,
