@@ -1,9 +1,9 @@
-"""Hashes of KV blocks: what a prefix cache knows a block's content by. Shared by frontend and engine.
+"""Hashes of KV blocks: the keys of the prefix cache. Shared by frontend and engine.
 
 The hash of a block covers its own tokens and, through the hash before it, everything that stands before them; so
 equal hashes mean equal prefixes. The first block is chained to a *root* that holds whatever else the content of
-all blocks depends on. Look-ups compare hashes and never tokens, hence 128 bits of BLAKE2b, which nobody can make
-collide. There is no random seed: any process on any machine hashes the same tokens to the same bytes.
+all blocks depends on. Look-ups compare hashes and never tokens, hence 128 bits of BLAKE2b, for which no
+collision can be found. There is no random seed: every process hashes the same tokens to the same bytes.
 
 The frontend hashes a prompt once and sends the chain along (AddRequest.block_hashes); the engine goes on with it as
 output tokens fill blocks.
@@ -52,7 +52,7 @@ def extend_chain(hashes: list[bytes], root: bytes, token_ids: Sequence[int], blo
 
 
 def chain_fits(hashes: Sequence[bytes], root: bytes, token_ids: Sequence[int], block_size: int) -> bool:
-    """Whether `hashes`, which somebody else made, can be the chain of these tokens.
+    """Return whether `hashes` of another process can be the chain of these tokens.
 
     The cost is one hash, whatever the length: the number of blocks, the size of the hashes, and the first block,
     which differs where the other side has another root, another block size or another algorithm.

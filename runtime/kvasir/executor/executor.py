@@ -12,7 +12,7 @@ class Executor(Protocol):
     work_ahead in between, while there is no step."""
 
     def load(self, progress: Callable[[int, int], None]) -> None:
-        """Read the weights; `progress` is told the bytes done and in all. Raises ConfigError, ModelLoadError."""
+        """Read the weights; `progress` gets the bytes done and in all. Raises ConfigError, ModelLoadError."""
         ...
 
     def allocate_kv_cache(self) -> int:

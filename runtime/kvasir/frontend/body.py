@@ -10,7 +10,7 @@ from kvasir.frontend.errors import ApiError
 from kvasir.frontend.service import Service, service_of
 
 MAX_BRACKETS: Final = 1_000_000
-"""Arrays and objects of one body. Reading so many takes about a second, in which nobody else is served."""
+"""Arrays and objects of one body. Parsing so many takes about a second, in which no other request is served."""
 
 
 async def read_json(request: Request, limit: int) -> dict[str, object]:
@@ -55,7 +55,7 @@ async def read_json(request: Request, limit: int) -> dict[str, object]:
 
 
 async def _read(request: Request, limit: int, service: Service) -> bytes | bytearray:
-    """What waits for more of the same body is held, until the last of it has come or nobody waits any more."""
+    """Read the whole body. Its pieces count against the limit of uploads until the body is complete."""
     piece, more = await _receive(request)
     if len(piece) > limit:
         raise _too_large(limit)

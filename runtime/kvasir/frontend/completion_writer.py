@@ -1,4 +1,4 @@
-"""Choices of /v1/completions as one request wants them told: with its prompt, token ids, log probabilities."""
+"""Writes the choices of /v1/completions as a request asks: with its prompt, token ids, log probabilities."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ class CompletionWriter:
         return [self._choice(index, choice) for index, choice in enumerate(choices)]
 
     def entries(self, tokens: Choice | Delta) -> int:
-        """Log probabilities that are told with these tokens."""
+        """Return the number of log probabilities that are sent with these tokens."""
         of_prompt = 0 if tokens.prompt_logprobs is None else len(tokens.prompt_logprobs.token)
         of_output = 0 if self.top is None else len(tokens.token_ids)
         return (of_prompt + of_output) * (max(self.top or 0, self._prompt_top or 0) + 1)

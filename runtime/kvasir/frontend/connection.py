@@ -1,8 +1,7 @@
 """A client's connection: uvicorn's, with limits for clients that are slow on purpose, and errors in OpenAI's form.
 
-Made by server.py for each connection. Three clients are cut off: one that never completes a request's head (told
-408), one that never completes a body that no route reads any more, and one that takes nothing of its answer. A body
-that a route waits for is the route's own concern, see body.py.
+Three kinds of client are cut off: one that never completes a request's head (with 408), one that never completes a
+body that no route reads any more, and one that does not read its answer. body.py limits a body that a route reads.
 """
 
 import asyncio
@@ -20,10 +19,10 @@ from kvasir.frontend.http_parser import HttpParser
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Of request line and headers, but for the piece they begin in: that is bounded by what a socket reads."""
+"""Bytes of request line and headers, not counting the piece they begin in, which one read of the socket bounds."""
 
 MAX_QUEUED: Final = 8
-"""Requests behind the one that is being answered while more is read: who does not read sees no client leave."""
+"""Pipelined requests behind the current one. Reading goes on meanwhile, to notice a client that leaves."""
 
 
 class Connection(HttpToolsProtocol):
@@ -37,15 +36,15 @@ class Connection(HttpToolsProtocol):
         self._upload_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._unread = 0
-        """Bytes that waited for the reader when it was last looked at."""
+        """Bytes in the write buffer at the last look."""
         self._unanswered: list[RequestResponseCycle] = []
-        """Oldest first: the one that is being answered, and those behind it. `cycle` is the last that came."""
+        """Requests without a complete answer, the oldest first; `cycle` is the newest."""
         self._receiving = False
-        """A request began and has not come completely."""
+        """A request has begun and is not complete."""
         self._in_head = False
         self._head_bytes = 0
         self._warned = False
-        """Its body was late once already."""
+        """The current body was late once already."""
 
     # ------------------------------------------------------------------------------------------ uploads
 
@@ -90,7 +89,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        log.info("%s sent what is not HTTP/1.1", self.client)
+        log.info("%s sent a malformed HTTP/1.1 request", self.client)
         self._refuse(
             ApiError(
                 400, "this is not a valid HTTP/1.1 request: check its request line and headers", code="bad_http"
@@ -104,12 +103,12 @@ class Connection(HttpToolsProtocol):
         self._upload_timer = None
         if self.transport.is_closing():
             return
-        if not self._receiving:  # it connected and never sent anything
+        if not self._receiving:  # connected and never sent anything
             self.transport.close()
-        elif self.flow.read_paused or self._is_answering_earlier():  # nobody waits for this one yet
+        elif self.flow.read_paused or self._is_answering_earlier():  # not read yet
             self._arm()
         elif not self._in_head:
-            # The route that reads the body answers about now; the next time nobody waits for it any more.
+            # The route that reads the body answers about now; by the next time it no longer reads.
             if self._warned:
                 self.transport.abort()
             self._warned = True
@@ -119,7 +118,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(ApiError(408, message, code="request_timeout"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer what no route sees, and close; nothing is said in the middle of an earlier answer."""
+        """Answer a request that no route sees, and close. In the middle of an earlier answer: only close."""
         if any(cycle.response_started for cycle in self._unanswered):
             self.transport.abort()
             return
@@ -137,7 +136,7 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def shutdown(self) -> None:
-        """The server stops: close the connection once nothing is owed to the client."""
+        """Close the connection of a stopping server once every request has its answer."""
         if not self._in_head:  # else the answer ends the connection, see Entrance
             super().shutdown()
 
@@ -148,11 +147,11 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
 
     def _is_answering_earlier(self) -> bool:
-        """Earlier than the request that is being received."""
+        """Return whether a request before the one being received still lacks its answer."""
         return len(self._unanswered) > (0 if self._in_head else 1)
 
     def _end_unanswered(self) -> None:
-        """Tell the routes that nobody reads their answers any more: uvicorn tells only the last one."""
+        """Notify every route that its client has gone; uvicorn notifies only the last one."""
         for cycle in self._unanswered:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -181,12 +180,10 @@ class Connection(HttpToolsProtocol):
 
     def _reader_stalls(self) -> None:
         self._stall_timer = None
-        if self.transport.get_write_buffer_size() < self._unread:  # it is slow, and goes on
+        if self.transport.get_write_buffer_size() < self._unread:  # slow, but reading
             self._watch_reader()
             return
-        log.info(
-            "%s took nothing of its answer for %g s: its connection is closed", self.client, self._stall_timeout
-        )
+        log.info("%s read nothing of its answer for %g s: closing its connection", self.client, self._stall_timeout)
         self.transport.abort()
 
     def _cancel_stall(self) -> None:
@@ -196,8 +193,8 @@ class Connection(HttpToolsProtocol):
 
 
 class _HeadWithBody:
-    """The transport of one answer that has a body: its head, which is written first, leaves with the first piece of
-    that. A write costs the kernel and the client more than what is in it."""
+    """Transport of one answer: joins its head with the first piece of its body into one write, which saves a system
+    call here and a wake-up at the client."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -206,7 +203,7 @@ class _HeadWithBody:
         self.is_closing = transport.is_closing
 
     def close(self) -> None:
-        if self._head is not None:  # the body does not come
+        if self._head is not None:  # no body follows
             self._write_first(b"")
         self._transport.close()
 
@@ -222,7 +219,7 @@ class _HeadWithBody:
 
 
 class _Unchunked:
-    """Sends one answer to HTTP/1.0, which knows no chunks: one without a length ends with its connection."""
+    """Sends one answer over HTTP/1.0, which has no chunks: without a length, the end of the connection ends it."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle

@@ -1,4 +1,4 @@
-"""The frontend's metrics of the engines on its link: what each last told. Registered by metrics.py."""
+"""The frontend's metrics of the engines on its link, from the last report of each."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -11,7 +11,7 @@ _LABELS = ("model_name", "engine")
 
 
 class EngineLoads(Collector):
-    """Read when somebody scrapes. `live` tells how many requests this frontend is generating for."""
+    """Collected at each scrape. `live` returns the number of live requests of this frontend."""
 
     def __init__(
         self, model_name: str, engines: Callable[[], Mapping[str, RemoteEngine]], live: Callable[[], int]
@@ -21,7 +21,7 @@ class EngineLoads(Collector):
         self._live = live
 
     def collect(self) -> Iterable[Metric]:
-        # One of each rank: while an old incarnation drains beside a new one, the usable one counts.
+        # One of each rank: while an old incarnation drains next to a new one, the usable one counts.
         known = sorted(self._engines().values(), key=lambda engine: engine.usable)
         engines = list({engine.rank: engine for engine in known}.values())
         live = GaugeMetricFamily(

@@ -1,6 +1,6 @@
 """Every error a client can see, in OpenAI's body; used by routes, middleware and event streams.
 
-{"error": {"message", "type", "param", "code"}}: the message says what is wrong and what would be accepted, the
+{"error": {"message", "type", "param", "code"}}: the message describes the error and the accepted values, the
 param names the field.
 """
 
@@ -15,7 +15,7 @@ from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, Requ
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 CLIENT_CLOSED_REQUEST = 499
-"""Of a client that left before its answer began: only the log and the metrics tell it. The name is nginx's."""
+"""The status for a client that left before its answer began; in log and metrics only. nginx uses the same."""
 
 
 class ApiError(Exception):
@@ -69,12 +69,12 @@ def shutting_down() -> ApiError:
 def internal_error(request_id: str) -> ApiError:
     """For a defect of ours: the traceback stands in the log, under the same request id."""
     return ApiError(
-        500, f"internal error; the server's log tells more under request id {request_id}", code="internal_error"
+        500, f"internal error; see the server's log under request id {request_id}", code="internal_error"
     )
 
 
 def as_api_error(error: Exception, request_id: str) -> ApiError:
-    """What the client is told about this exception; anything unknown is an internal error."""
+    """Map an exception to the error that the client gets; any unknown one is an internal error."""
     match error:
         case ApiError():
             return error

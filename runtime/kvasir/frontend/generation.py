@@ -13,7 +13,7 @@ from kvasir.client.text.logprob_lists import joined, mean
 from kvasir.link.protocol import FinishReason, Logprobs
 
 Event = tuple[int, Delta]
-"""Index of the choice, what is new of it."""
+"""Index of a choice, and its new text and tokens."""
 Scores = asyncio.Future[Logprobs | None]
 """Log probabilities of a prompt, as its first choice brings them for all."""
 
@@ -133,7 +133,7 @@ class Generation:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _awaited_scores(self, prompted: Prompted) -> Scores | None:
-        """For choices that wait for their prompt's; None where nobody does."""
+        """Return the future of the prompt's log probabilities for the other choices; None if none needs it."""
         shared = self._n > 1 and prompted.params.prompt_logprobs is not None
         return asyncio.get_running_loop().create_future() if shared else None
 

@@ -15,7 +15,7 @@ OFFERED: Final = frozenset({b"upgrade", b"http2-settings"})
 
 
 class HttpParser:
-    """Has those methods of httptools' parser that uvicorn calls. A head with an offer is heard twice, but complete
+    """Has the methods of httptools' parser that uvicorn calls. A head with an offer is parsed twice and completes
     only without it."""
 
     def __init__(self, connection: HttpToolsProtocol) -> None:
@@ -27,7 +27,7 @@ class HttpParser:
         self._begin()
 
     def feed_data(self, data: bytes) -> None:
-        """Raises HttpParserError for what is not HTTP/1, and HttpParserUpgrade for CONNECT."""
+        """Parse bytes. Raises HttpParserError for malformed HTTP/1, and HttpParserUpgrade for CONNECT."""
         rest = memoryview(data)
         while True:
             try:
@@ -58,7 +58,7 @@ class HttpParser:
 
     def _begin(self) -> None:
         self._parser = parser = httptools.HttpRequestParser(self)
-        # What a client still sends after a request that was to be its last one is no error of that request.
+        # More bytes after a request that announced to be the last one do not make that request invalid.
         parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.get_http_version = parser.get_http_version
         self.get_method = parser.get_method

@@ -1,4 +1,4 @@
-"""The server's listening socket: bound before anything slow happens, so that a wrong port is told at once."""
+"""The server's listening socket: bound first, so that a wrong port is reported at once."""
 
 import errno
 import os
@@ -34,7 +34,7 @@ def _inherited(fd: int) -> socket.socket:
     except OSError as error:
         raise ConfigError(f"--fd {fd} is not an open socket: {error.strerror}") from error
     if not listening or result.family not in (socket.AF_INET, socket.AF_INET6):
-        result.detach()  # whoever gave it still has it
+        result.detach()  # the parent process still owns it
         raise ConfigError(f"--fd {fd} is not a listening TCP socket")
     return result
 

@@ -1,6 +1,6 @@
 """Log probabilities in the forms of the APIs: OpenAI's for chats, OpenAI's for completions, vLLM's for prompts.
 
-A token is told as the text of its own bytes; where these are no whole characters, the odd ones appear as \\xNN, as
+A token is shown as the text of its own bytes; bytes that do not form a whole character appear as \\xNN, as
 OpenAI does it.
 """
 
@@ -53,7 +53,7 @@ async def written(entries: int, write: Callable[[], Result]) -> Result:
 
 
 class TokenNames:
-    """How tokens are told."""
+    """The text of single tokens, by their ids."""
 
     def __init__(self, detokenizer: Detokenizer, as_ids: bool) -> None:
         self._bytes = detokenizer.token_bytes

@@ -1,6 +1,6 @@
 """Prometheus metrics under vLLM's names, so that its dashboards and autoscalers work; AsyncLLM reports to it.
 
-docs/metrics.md says what each means. What only Kvasir has is kvasir:…; what the engines told is in engine_load.py.
+docs/metrics.md describes each. Metrics that only Kvasir has begin with kvasir:; engine_load.py has the engines'.
 """
 
 from collections.abc import Callable, Iterable, Mapping

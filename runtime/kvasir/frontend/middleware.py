@@ -1,4 +1,4 @@
-"""What surrounds every request: Entrance outside, Gate inside, and CORS between the two where it is on.
+"""Middleware of every request: Entrance outside, Gate inside, and CORS between the two if it is on.
 
 Entrance gives it its X-Request-Id, its log line and its metrics; Gate checks its key and whether there is room for
 it, and answers plainly for our own defects.
@@ -20,13 +20,13 @@ from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 log = logging.getLogger(__name__)
 
 PROBES: Final = frozenset({"/health", LIVE_PATH, READY_PATH, "/ping", METRICS_PATH, "/load"})
-"""Asked every few seconds, for ever: not logged."""
+"""Polled every few seconds: not logged."""
 OPEN: Final = PROBES | {"/version", "/openapi.json", "/docs"}
-"""Need no key: they tell nothing of anybody's requests."""
+"""Paths without a key: their answers contain nothing of any request."""
 GENERATING: Final = frozenset({"/v1/completions", "/v1/chat/completions"})
 
 _SANE_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
-"""What is taken over from a client: it goes into our headers, our log and other people's."""
+"""A request id from a client that is accepted: it appears in response headers and logs."""
 _UNAUTHORIZED: Final = {"WWW-Authenticate": "Bearer"}
 
 
@@ -74,7 +74,7 @@ class _Answer:
 
 
 class Gate:
-    """The innermost layer: what comes through is served, or its error is told by the app's handlers."""
+    """The innermost layer: checks key and room, and turns unexpected exceptions into a plain 500."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
@@ -116,7 +116,7 @@ class Gate:
             message = "an API key is needed: send the header Authorization: Bearer YOUR_KEY"
             return ApiError(401, message, code="missing_api_key", headers=_UNAUTHORIZED)
         if not self._service.keys.accept(key.strip()):
-            message = "the API key is wrong: it is none of those that this server was given"
+            message = "the API key is wrong: use one of the keys that this server was started with"
             return ApiError(401, message, code="invalid_api_key", headers=_UNAUTHORIZED)
         return None
 

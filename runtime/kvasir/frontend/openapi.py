@@ -1,6 +1,6 @@
 """/openapi.json: every endpoint with the bodies it takes and the answers it gives.
 
-The routes say which there are and what for; what they take and give is in the table below, and in schemas.py.
+The routes define the paths and their summaries; the table below and schemas.py define bodies and answers.
 """
 
 import inspect
@@ -132,7 +132,7 @@ def _operation(route: PlainRoute, endpoint: Endpoint, needs_key: bool) -> dict[s
 
 
 def _components() -> dict[str, Any]:
-    """The schema of every body and answer, and of what they consist of."""
+    """Return the schema of every body and answer, and of their parts."""
     bodies = [endpoint.body for endpoint in ENDPOINTS.values() if endpoint.body is not None]
     answered = [endpoint.answer for endpoint in ENDPOINTS.values() if endpoint.answer is not None]
     return schemas.components(bodies, [*answered, answers.ErrorAnswer])

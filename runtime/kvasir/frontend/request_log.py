@@ -1,6 +1,6 @@
 """What one HTTP request was and came to, and its line in the log; kept by middleware.py from its start to its end.
 
-Routes tell it which generation they started, error handlers what the client was told.
+Routes add the generation that they started; error handlers add the error message.
 """
 
 import logging
@@ -18,7 +18,7 @@ LONGEST_TEXT: Final = 200
 
 
 class RequestRecord:
-    """Everything that the log says of a request. Times are on the clock of time.perf_counter."""
+    """All fields of a request's log line. Times are on the clock of time.perf_counter."""
 
     def __init__(self, request_id: str, method: str, path: str) -> None:
         self.request_id = request_id
@@ -29,7 +29,7 @@ class RequestRecord:
         """0 until the answer begins."""
         self.model = ""
         self.error = ""
-        """What the client was told went wrong, in the answer or in the stream."""
+        """The error message that the client got, in the answer or in the stream."""
         self._generation: Generation | None = None
 
     def follow(self, model: str, generation: Generation) -> None:
@@ -42,7 +42,7 @@ class RequestRecord:
         log.info("%s", _sentence(fields), extra={"fields": fields})
 
     def fields(self) -> dict[str, Any]:
-        """What is known of it; fields that do not apply are left out."""
+        """Return the log line's fields; those that do not apply are left out."""
         result: dict[str, Any] = {
             "request_id": self.request_id,
             "method": self.method,

@@ -1,7 +1,7 @@
 """The table of endpoints: which function answers a method and a path; used by app.py and the routes.
 
-Starlette without what it puts around each function: every endpoint here takes the request and answers with a
-response, and errors are told by one place.
+Starlette without its wrapper around each function: every endpoint here takes the request and returns a response,
+and one place handles errors.
 """
 
 from collections.abc import Awaitable, Callable, Iterable

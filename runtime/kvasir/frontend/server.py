@@ -1,8 +1,8 @@
 """The frontend's process: `run_frontend` is what `kvasir frontend` runs.
 
-It binds the socket, loads what it needs of the model (no weights), and serves until a signal comes. SIGTERM or
+It binds the socket, loads tokenizer and templates (no weights), and serves until a signal comes. SIGTERM or
 SIGINT: unready at once; new requests are taken for `shutdown_delay` more, while endpoints settle; then running
-ones may finish within `drain_timeout`; what is left ends with an error. A second signal skips the waiting.
+ones may finish within `drain_timeout`; the rest ends with an error. A second signal skips the waiting.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SETTLE_SECONDS = 0.3
-"""How long idle connections stay open after the listener: a request that is on its way is still answered."""
-FAREWELL_TIMEOUT = 1.0
+"""Idle connections stay open so long after the listener closes: a request on its way is still answered."""
+FLUSH_SECONDS = 1.0
 """Seconds for the errors of interrupted requests to reach their clients."""
 MAX_OPEN_FILES = 65536
 KEEP_ALIVE = 75
@@ -76,7 +76,7 @@ def _run(config: FrontendConfig) -> None:
         if config.ops.ops_port is not None:
             stack.enter_context(contextlib.closing(OpsServer(config.ops, status, status.metrics)))
         service = build_service(config)
-        # What lives now lives until the end: no collection need look at it again.
+        # These objects live until the process ends: exclude them from later collections.
         gc.collect()
         gc.freeze()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -121,7 +121,7 @@ class Server(uvicorn.Server):
                 log_level=logging.ERROR,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # they would only change the scope's client, which nobody asks for
+                proxy_headers=False,  # they would only change the scope's client, which is not used
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE,
             )
@@ -157,7 +157,7 @@ class Server(uvicorn.Server):
         """Close the listener, wait for the running requests, interrupt those that take too long."""
         for server in self.servers:
             server.close()
-        if self.server_state.connections:  # what clients have already sent on them may not be read yet
+        if self.server_state.connections:  # requests on them may not be read yet
             await self._until_set(self._stop_now, SETTLE_SECONDS)
         interrupting = asyncio.create_task(self._interrupt())
         await super().shutdown(sockets)
@@ -185,7 +185,7 @@ class Server(uvicorn.Server):
         if self._service.live:
             log.warning("%d requests are interrupted", len(self._service.live))
         self._service.live.interrupt()
-        await asyncio.sleep(FAREWELL_TIMEOUT)
+        await asyncio.sleep(FLUSH_SECONDS)
         # Clients that do not read: their requests would never end.
         for connection in list(self.server_state.connections):
             connection.transport.abort()

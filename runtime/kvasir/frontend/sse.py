@@ -69,7 +69,7 @@ def _error_event(error: Exception, record: RequestRecord) -> bytes:
 
 
 class Chunks:
-    """Writes the chunks of one stream: what is the same in all of them is encoded once."""
+    """Writes the chunks of one stream; their common fields are encoded once."""
 
     def __init__(self, id: str, object: str, created: int, model: str, include_usage: bool) -> None:
         head = orjson.dumps({"id": id, "object": object, "created": created, "model": model})
@@ -79,11 +79,11 @@ class Chunks:
         self._close = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
 
     def choice(self, choice: dict[str, Any], usage: dict[str, Any] | None = None) -> bytes:
-        """`usage`: so far, where every chunk tells it."""
+        """`usage`: the usage so far, if every chunk reports it."""
         return self._open + orjson.dumps(choice) + self._closing(usage)
 
     def choice_with(self, choice: dict[str, Any], usage: dict[str, Any] | None = None, **more: object) -> bytes:
-        """With further fields beside the choices."""
+        """Return a chunk with further fields next to the choices."""
         fields = b"," + orjson.dumps(more)[1:-1] + b',"choices":['
         return self._head + fields + orjson.dumps(choice) + self._closing(usage)
 

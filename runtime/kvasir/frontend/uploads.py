@@ -9,7 +9,7 @@ from typing import Final
 from kvasir.client.request_errors import TooManyRequests
 
 RETRY_AFTER: Final = 1.0
-"""Seconds a client is told to wait: room is made as soon as any upload ends."""
+"""Retry-After in seconds: room is made as soon as any upload ends."""
 
 
 class Uploads:

@@ -1,4 +1,4 @@
-"""What a request wants done to its logits, for each of its tokens; kept with its row of the request table.
+"""The changes that a request makes to its logits, for each of its tokens; kept with its row.
 
 Only requests that ask for it have rules. They are a function of the parameters and of the tokens so far, so a
 request that is resumed, preempted or moved to another engine goes on as if nothing had happened.

@@ -55,7 +55,7 @@ def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:
 
 
 def holds_nan(logits: Tensor, chosen: Tensor) -> Tensor:
-    """[R] the rows that hold NaN, by what `sample` chose from them: one logit of each row tells."""
+    """[R] the rows that hold NaN: the logit of the token that `sample` chose is NaN then."""
     return logits.gather(1, chosen[:, None])[:, 0].isnan()
 
 

@@ -19,7 +19,7 @@ _AT_ONCE = 2**21
 
 @dataclass(frozen=True)
 class Scores:
-    """Of N tokens, on the host. k: the most likely tokens that are told of each place."""
+    """Log probabilities of N tokens, on the host; with the k most likely tokens of each position."""
 
     token: npt.NDArray[np.float32]  # [N] log probability
     rank: npt.NDArray[np.int64]  # [N] tokens at least as likely, itself among them
@@ -86,7 +86,7 @@ def _most_likely(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     topk finds the values and leaves open which of equal ones it takes; logits of bfloat16 have many.
     """
     vocab = logits.shape[1]
-    values, ids = logits.topk(min(k + 1, vocab), dim=-1)  # one more tells whether the last is alone
+    values, ids = logits.topk(min(k + 1, vocab), dim=-1)  # one more: shows whether the last is tied
     if 0 < k < vocab:
         tied = (values[:, k - 1] == values[:, k]).nonzero()[:, 0]
         if len(tied):

@@ -91,7 +91,7 @@ async def _stream(generation: Generation, chunks: Chunks, writer: "_Writer") -> 
 
 
 class _Writer:
-    """Choices as one request wants them told."""
+    """Writes choices as one request asks for them."""
 
     def __init__(self, service: Service, body: ChatRequest) -> None:
         self._token_ids = body.return_token_ids
@@ -127,7 +127,7 @@ class _Writer:
         return choice
 
     def answer(self, choices: list[Choice], usage: dict[str, Any]) -> dict[str, Any]:
-        """The fields of the answer beside its head."""
+        """Return the fields of the answer after its head."""
         answer: dict[str, Any] = {
             "choices": [self._choice(index, choice) for index, choice in enumerate(choices)],
             "usage": usage,

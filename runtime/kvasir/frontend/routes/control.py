@@ -15,7 +15,7 @@ routes = Routes()
 
 @routes.get("/load")
 async def load(request: Request) -> Response:
-    """Requests that this server works on (`server_load`, as vLLM tells it), and each engine's load."""
+    """Requests that this server works on (`server_load`, as in vLLM), and each engine's load."""
     service = service_of(request)
     engines = [_load_of(engine) for engine in service.llm.engines.values()]
     return _json(LoadAnswer(service.llm.live_requests, service.max_prompts, engines))
@@ -23,7 +23,7 @@ async def load(request: Request) -> Response:
 
 @routes.post("/reset_prefix_cache")
 async def reset_prefix_cache(request: Request) -> Response:
-    """Every engine forgets the KV of finished requests: what is computed from now on is computed anew."""
+    """Every engine evicts the KV blocks of finished requests."""
     for name in request.query_params:
         raise bad_field(name, f"unknown query parameter {name[:100]!r}: this endpoint takes none")
     outcomes = await service_of(request).llm.call("reset_prefix_cache")

@@ -150,7 +150,7 @@ class EngineLoad(msgspec.Struct):
     incarnation: str
     usable: bool
     running: int | None
-    """None until the engine has told its load."""
+    """None until the engine has reported its load."""
     waiting: int | None
     kv_cache_usage: float | None
     """Share of its KV blocks in use, 0 to 1."""

@@ -47,7 +47,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
 
     @property
     def wanted_logprobs(self) -> int | None:
-        """The most likely tokens to tell of each place; None: no log probabilities at all."""
+        """The number of most likely tokens to report per position; None: no log probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def check(self) -> None:
@@ -83,7 +83,7 @@ def template_variables(kwargs: dict[str, Any]) -> dict[str, Any]:
     """What a request may give the chat template. Raises ApiError for names that have a meaning of their own."""
     for name in RESERVED_VARIABLES & kwargs.keys():
         path = f"chat_template_kwargs.{name}"
-        raise bad_field(path, f"{path} is not supported: {name} is no variable of a request's own")
+        raise bad_field(path, f"{path} is not supported: a request cannot set the variable {name}")
     return kwargs
 
 

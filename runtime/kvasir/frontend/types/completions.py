@@ -37,7 +37,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
 
     @property
     def needed_logprobs(self) -> int | None:
-        """What the engine must tell of the output."""
+        """The log probabilities that the engine must report for the output."""
         return 0 if self.logprobs is None and self.candidates > self.n else self.logprobs
 
     def check(self) -> None:

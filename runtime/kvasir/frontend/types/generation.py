@@ -20,7 +20,7 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 class StreamOptions(msgspec.Struct):
     include_usage: bool = False
     continuous_usage_stats: bool = False
-    """Tell the usage so far with every chunk, not only at the end."""
+    """Report the usage so far with every chunk, not only at the end."""
 
 
 class GenerationRequest(SamplingFields, kw_only=True):
