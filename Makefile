@@ -37,10 +37,10 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, import-linter
 images:  ## build the three container images, with docker or buildah
 	@$(PYTHON) images/build.py $(IMAGES_ARGS)
 
-format: $(VENV)/.dev  ## rewrite the code as ruff wants it
+format: $(VENV)/.dev  ## rewrite the code in the format of ruff
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-cluster: | $(BIN)/python  ## a Kubernetes of three nodes on this machine with Kvasir in it, left up; tells how to use it
+cluster: | $(BIN)/python  ## a Kubernetes of three nodes on this machine with Kvasir in it, left up; prints how to use it
 	@$(BIN)/python -m e2e.installed
 
 cluster-down: | $(BIN)/python  ## remove that cluster and every trace of it

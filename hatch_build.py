@@ -1,9 +1,9 @@
 """Compiles the kernels for CPUs when the package is built; hatchling calls it for a wheel and an editable install.
 
-The libraries lie beside their sources, one for each level of instruction set, and kvasir.kernels.cpu loads the one
-that its machine can run. The compiler is Zig's C compiler, a package from the index: nobody needs one of their own,
-and everybody gets the same code. It takes 440 MB, so it is asked for only where a library is missing or older than
-a source.
+The libraries lie next to their sources, one for each level of instruction set, and kvasir.kernels.cpu loads the one
+that its machine can run. The compiler is Zig's C compiler, a package from the index: no compiler need be installed,
+and all builds give the same code. It takes 440 MB, so it is required only if a library is missing or older than a
+source.
 """
 
 import os
@@ -40,7 +40,7 @@ FLAGS: Final = (
 
 
 class KernelsHook(BuildHookInterface[BuilderConfig]):
-    """Makes what is out of date and puts the libraries into the wheel."""
+    """Compiles outdated libraries and puts all of them into the wheel."""
 
     def dependencies(self) -> list[str]:
         return [COMPILER] if outdated(Path(self.root)) else []

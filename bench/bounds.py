@@ -1,4 +1,4 @@
-"""This machine's own bounds, to stand beside every figure: memory read bandwidth and matrix products on CPU.
+"""This machine's own bounds, to compare every figure with: memory read bandwidth and matrix products on CPU.
 
     python bench/bounds.py
 

@@ -1,4 +1,4 @@
-"""Kvasir beside other servers on this machine's CPU: same weights, same load, alternating in one run.
+"""Kvasir next to other servers on this machine's CPU: same weights, same load, alternating in one run.
 
     python -m bench.compare                                       # kvasir and vllm, three rounds
     python -m bench.compare --peers kvasir,vllm,llama.cpp --rounds 5 --loads 1-stream,16-streams
@@ -43,7 +43,7 @@ LOADS = {
 UNITS = {"output_tokens_per_second": "tok/s", "requests_per_second": "req/s"}
 
 Samples = dict[tuple[str, str], list[float]]
-"""By what was measured and the peer's name: a value per round."""
+"""By figure and name of the peer: a value per round."""
 
 
 def main() -> int:
@@ -95,7 +95,7 @@ def model(name: str, cache: Path) -> Path:
 
 
 def turns(peers: list[Peer], number: int) -> list[Peer]:
-    """Every other round the other way round: nobody is always the one that finds the machine warm."""
+    """Reverse the order in every second round, so that no peer always finds the machine warm."""
     return peers if number % 2 == 0 else peers[::-1]
 
 
@@ -120,7 +120,7 @@ def measure(
 
 
 def measure_library(peer: Peer, env: Path, folder: Path, loads: list[Load], samples: Samples) -> None:
-    """The turn of one that is no server: its script does the loads of the larger model. Raises ServerFailed."""
+    """Measure a library: its script runs the loads of the larger model. Raises ServerFailed."""
     if not loads:
         return
     wanted = json.dumps([dataclasses.asdict(load) for load in loads])

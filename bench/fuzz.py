@@ -5,7 +5,7 @@
     python -m bench.fuzz --url http://127.0.0.1:8000
 
 Every answer must come in time, complete, with a status below 500 (503 only while no engine is usable), and errors
-must be OpenAI's object. In the end nothing may be live, no KV block in use, no engine may have been started anew,
+must be OpenAI's object. In the end nothing may be live, no KV block in use, no engine may have restarted,
 and a good request is answered. A failure prints its number: --only NUMBER sends that one alone. Exit code 1 if
 anything failed.
 """
@@ -36,12 +36,12 @@ CHECKS = (
 """Of schemathesis. Not positive_data_acceptance: what fits a schema can still exceed the context."""
 
 SERVE = ("--port", "0", "--served-model-name", "demo", "--max-model-len", "64", "--upload-timeout", "2s")
-"""Answers without a limit are short, and clients that send half a request are told so soon."""
+"""Answers without a limit are short, and a client that sends half a request soon gets 408."""
 
 
 @dataclass
 class Report:
-    """What came of the requests."""
+    """The outcome of the requests."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Answer:
     body: bytes
 
     def problem(self) -> str | None:
-        """What is wrong with it."""
+        """Return the problem of this answer, if it has one."""
         if b"\nx-request-id: " not in self.head.lower():
             return f"status {self.status} without a request id: {self.head!r}"
         if self.status >= 500:
@@ -114,7 +114,7 @@ class Answer:
         try:
             error = json.loads(self.body)["error"]
         except (ValueError, KeyError, TypeError):
-            return f"status {self.status} is not told in OpenAI's form: {self.body[:300]!r}"
+            return f"status {self.status} is not in OpenAI's form: {self.body[:300]!r}"
         if not error["message"] or set(error) != {"message", "type", "param", "code"}:
             return f"status {self.status} with an incomplete error: {self.body[:300]!r}"
         return None
@@ -157,7 +157,7 @@ def engines(url: str) -> dict[str, bool]:
 
 
 def left_behind(url: str, patience: float = 20.0) -> str | None:
-    """What is still held, after a while in which it may end; None when nothing is."""
+    """Wait until nothing is held, and return the rest; None if nothing is."""
     deadline = time.monotonic() + patience
     while True:
         load: dict[str, Any] = httpx.get(f"{url}/load").json()
@@ -175,7 +175,7 @@ def left_behind(url: str, patience: float = 20.0) -> str | None:
 
 
 def schemathesis(url: str, seed: int, examples: int, phases: str = "coverage,fuzzing") -> int:
-    """Its exit code; it prints what it found. `examples`: of the phase fuzzing, for each endpoint."""
+    """Run schemathesis, which prints its findings; return its exit code. `examples`: of fuzzing, per endpoint."""
     options = {
         "checks": CHECKS,
         "phases": phases,
@@ -188,7 +188,7 @@ def schemathesis(url: str, seed: int, examples: int, phases: str = "coverage,fuz
     }
     command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{url}/openapi.json", "--no-color"]
     command += ["--continue-on-failure", *(f"--{name}={value}" for name, value in options.items())]
-    with tempfile.TemporaryDirectory() as folder:  # for what it notes down
+    with tempfile.TemporaryDirectory() as folder:  # for its notes
         return subprocess.run(command, check=False, cwd=folder).returncode
 
 

@@ -41,7 +41,7 @@ BODIES: Final[list[tuple[str, dict[str, Any]]]] = [
     ("/detokenize", {"model": "demo", "tokens": [5, 6, 7]}),
 ]
 BOUNDED: Final = ("max_tokens", "max_completion_tokens")
-"""Not taken away: without one an answer fills the context, which is no mistake but takes long."""
+"""Not taken away: without one an answer fills the context, which is valid but takes long."""
 PATHS: Final = (
     "/",
     "/v1",
@@ -63,7 +63,7 @@ JUNK: Final[list[Any]] = [
 
 @dataclass(frozen=True)
 class Case:
-    """What goes over a new connection."""
+    """The bytes that are sent over a new connection."""
 
     kind: str
     data: bytes

@@ -22,7 +22,7 @@ TRANSFORMERS = ("torch>=2.11,<3", "transformers[serving]>=5.23,<6", "accelerate"
 
 
 class CannotInstall(Exception):
-    """The message tells what is missing on this machine."""
+    """A peer cannot be installed; the message names the missing part."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Peer:
     load_options: tuple[str, ...] = ()
     """Of `kvasir bench serve`, that this server needs."""
     lists_models: bool = True
-    """Whether GET /v1/models tells what it serves; otherwise the model's directory is its name."""
+    """Whether GET /v1/models lists the model; otherwise the model's directory is its name."""
     environment: str = ""
     """Of another peer, by its name, where it has none of its own."""
 
@@ -61,7 +61,7 @@ def installed(peer: Peer, cache: Path) -> Path:
 
 
 def cores() -> str:
-    """This process's CPU cores as vLLM wants them: 0,1,2"""
+    """This process's CPU cores in vLLM's form: 0,1,2"""
     return ",".join(str(core) for core in sorted(os.sched_getaffinity(0)))
 
 
@@ -143,7 +143,7 @@ def _install_transformers(env: Path) -> None:
 
 
 def _transformers_environ(env: Path) -> dict[str, str]:
-    """Its server wants a cache of models to be there, whatever it serves."""
+    """Return the environment of its server, which needs a cache of models even if it is empty."""
     hub = env / "hub"
     hub.mkdir(exist_ok=True)
     return {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"}

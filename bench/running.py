@@ -39,7 +39,7 @@ class Load:
     output_len: int
     requests: int
     figure: str
-    """What is compared, as `kvasir bench serve --json` calls it."""
+    """The figure to compare, by its name in `kvasir bench serve --json`."""
 
 
 class Server:

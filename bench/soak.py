@@ -112,7 +112,7 @@ def expect(answer: aiohttp.ClientResponse, status: int) -> None:
 
 
 async def load(service: Service, args: argparse.Namespace, memory: Memory) -> Counter[str]:
-    """Send them all; the failures by what they were."""
+    """Send all requests; return the failures by kind."""
     kinds, weights = zip(*KINDS, strict=True)
     rng = random.Random(args.seed)
     numbers = iter(range(args.requests))

@@ -1,6 +1,6 @@
 """The wheel and hatch_build.py, which compiles the kernels into it; here a stand-in is the compiler.
 
-It writes what it was asked into the library. Wheels are made of copies of the tree, by the calls that pip makes.
+It writes its arguments into the library. Wheels are made of copies of the tree, by the calls that pip makes.
 """
 
 import importlib.util

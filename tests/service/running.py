@@ -14,7 +14,7 @@ import httpx
 
 ROOT = Path(__file__).parents[2]
 START_TIMEOUT = 120
-"""Seconds; a hang is told by the test's failure, with everything that was printed."""
+"""Seconds; a hang fails the test, which prints the whole output."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Processes that are told to end while requests run: every short request is answered."""
+"""Processes that get SIGTERM while requests run: every short request is answered."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What a user does wrong, and what breaks: each is told clearly and nothing else is lost."""
+"""Mistakes of users and failures: each has a clear message, and nothing else is lost."""
 
 import os
 import signal

@@ -18,7 +18,7 @@ def target() -> Iterator[Service]:
         before = engines(service.url)
         yield service
         assert left_behind(service.url) is None
-        assert engines(service.url) == before, "an engine was started anew"
+        assert engines(service.url) == before, "an engine has restarted"
 
 
 def test_malformed_requests_are_told_so_and_leave_nothing(target: Service) -> None:

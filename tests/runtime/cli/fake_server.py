@@ -1,4 +1,4 @@
-"""A server of the OpenAI API without a model: it answers as it was told and remembers what it was asked."""
+"""A server of the OpenAI API without a model: it gives scripted answers and records its requests."""
 
 import json
 import threading

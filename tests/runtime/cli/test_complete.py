@@ -1,4 +1,4 @@
-"""`kvasir complete`: where the prompt comes from, what is printed, and what each exit code means."""
+"""`kvasir complete`: where the prompt comes from, the output, and the exit codes."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""`kvasir up`: mistakes are told before anything is started; what runs is what the manifest says."""
+"""`kvasir up`: mistakes are reported before any process starts; the processes match the manifest."""
 
 import asyncio
 import os

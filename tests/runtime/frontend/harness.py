@@ -74,7 +74,7 @@ class Frontend:
     async def add_engine(
         self, script: Script | None = None, *, ready: bool = True, features: tuple[str, ...] = ()
     ) -> ScriptedEngine:
-        """Connect an engine and wait until the frontend knows it (as usable, if it is to be ready)."""
+        """Connect an engine and wait until the frontend has it (as usable, if it is to be ready)."""
         model, _ = demo_model()
         engine = ScriptedEngine(self.config.link, model, script or script_for(), len(self.engines), features)
         self.engines.append(engine)
@@ -95,7 +95,7 @@ class Frontend:
                 await self._engines_changed.wait()
 
     def __post_init__(self) -> None:
-        """Hear what AsyncLLM hears from the link."""
+        """Observe the events that AsyncLLM gets from the link."""
         llm = self.service.llm
         for name in ("engine_changed", "engine_lost"):
             setattr(llm, name, self._then_notify(getattr(llm, name)))
@@ -123,7 +123,7 @@ class Frontend:
 
 
 async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
-    """Ask another process until it says yes: there is nothing of it to be awaited."""
+    """Poll another process until the check holds: it has no event to wait for."""
     async with asyncio.timeout(TIMEOUT):
         while not await check():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

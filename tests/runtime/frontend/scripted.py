@@ -64,7 +64,7 @@ class _Running:
 
 @dataclass
 class Seen:
-    """What the engine was told; the events are set when it happens."""
+    """The messages that the engine received; the events are set when they arrive."""
 
     requests: list[AddRequest] = field(default_factory=list)
     aborted: set[str] = field(default_factory=set)

@@ -160,7 +160,7 @@ def test_directory_without_keys_is_a_problem_until_it_has_one(
     keys.accept(b"one")
     caplog.clear()
     keys.accept(b"one")
-    assert not caplog.messages, "said once, not with each request"
+    assert not caplog.messages, "logged once, not with each request"
 
 
 def test_given_keys_serve_without_the_directorys(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ async def test_an_endless_body_is_answered_while_it_is_still_being_sent() -> Non
 
 
 async def test_a_body_that_takes_seconds_to_read_is_refused_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else is served meanwhile, and the engines take a frontend that says nothing for lost."""
+    """No other request is served meanwhile, and engines take a silent frontend for lost."""
     monkeypatch.setattr(body, "MAX_BRACKETS", 100)
     async with running_frontend() as frontend, frontend.http() as client:
         for path, nested in (

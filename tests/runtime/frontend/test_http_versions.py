@@ -1,4 +1,4 @@
-"""Clients that would speak another version of HTTP, or do speak an older one, are served what they understand."""
+"""Clients that offer another version of HTTP, or use an older one, are served in a version that they support."""
 
 import asyncio
 import json

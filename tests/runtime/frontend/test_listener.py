@@ -1,4 +1,4 @@
-"""Where the server listens, and what a user is told when it cannot."""
+"""The listening socket, and the messages when it cannot be opened."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""The metrics count what was served, under vLLM's names and labels."""
+"""The metrics count requests and tokens under vLLM's names and labels."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The OpenAPI document tells what the server does."""
+"""The OpenAPI document matches the server's behaviour."""
 
 from typing import Any
 

@@ -25,7 +25,7 @@ def post(**fields: object) -> bytes:
 async def until_queued(frontend: Frontend, count: int) -> None:
     connection = connection_of(frontend)
     async with asyncio.timeout(TIMEOUT):
-        while len(connection.pipeline) < count:  # noqa: ASYNC110 - nothing tells of it
+        while len(connection.pipeline) < count:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
 
 
@@ -122,7 +122,7 @@ async def test_a_queued_request_that_stops_arriving_does_not_end_the_answer_befo
     connection = connection_of(frontend)
     writer.write(part)
     async with asyncio.timeout(TIMEOUT):
-        while not connection._receiving:  # noqa: ASYNC110 - nothing tells of it
+        while not connection._receiving:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
     for _ in range(3):  # as if the time had passed so often
         connection._upload_is_late()

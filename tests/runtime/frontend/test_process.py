@@ -1,4 +1,4 @@
-"""The whole process, started as users start it: what it imports, how fast it answers, how it stops."""
+"""The whole process, started as users start it: its imports, its first answer, its end."""
 
 import asyncio
 import json

@@ -89,7 +89,7 @@ async def test_a_request_that_waits_behind_a_long_answer_is_not_late(frontend: F
     await asyncio.to_thread(frontend.engine.wait_requests, 1)
     connection = connection_of(frontend)
     async with asyncio.timeout(TIMEOUT):
-        while not connection.flow.read_paused:  # noqa: ASYNC110 - nothing tells of it
+        while not connection.flow.read_paused:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
     for _ in range(3):  # as if the time had passed so often
         connection._upload_is_late()
@@ -130,7 +130,7 @@ async def test_a_client_that_reads_slowly_is_not_cut_off_while_it_reads(frontend
     client = await asyncio.to_thread(send_for_a_long_answer, frontend, False)
     connection = connection_of(frontend)
     async with asyncio.timeout(TIMEOUT):
-        while not connection.flow.write_paused:  # noqa: ASYNC110 - nothing tells of it
+        while not connection.flow.write_paused:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
         for _ in range(3):
             while connection.transport.get_write_buffer_size() >= connection._unread:

@@ -1,4 +1,4 @@
-"""Stop strings as a client sees them: ANSWER is cut, the engine told, and only what was used is counted."""
+"""Stop strings as a client sees them: ANSWER is cut, the engine gets an abort, and only the used tokens count."""
 
 import asyncio
 from typing import Any

@@ -45,7 +45,7 @@ class Upload:
             self.writer.write(b"0\r\n\r\n")
 
     async def answer(self) -> tuple[int, str, dict[str, object]]:
-        """Status, head and body of what the server says."""
+        """Read status, head and body of the server's answer."""
         async with asyncio.timeout(TIMEOUT):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower()
             length = int(head.partition("content-length: ")[2].partition("\r\n")[0])
@@ -57,7 +57,7 @@ class Upload:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(TIMEOUT):
-        while not condition():  # noqa: ASYNC110 - nothing tells of it
+        while not condition():  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
 
 

@@ -1,4 +1,4 @@
-"""What belongs together leaves in one write: each costs the kernel and the client more than what is in it."""
+"""Data that belongs together leaves in one write, to save system calls and wake-ups."""
 
 import asyncio
 import json

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog, again and again.",
-    "It's 2024; we're told that 1234567 tokens aren't many. They'll say: don't!",
+    "It's 2024; we've read that 1234567 tokens aren't many. They'll write: don't!",
     "naïve café, Größe, Übermut; ¿qué? 日本語のテキスト 👍🏽",
     "def f(x):\n    return x['a'] + 1  # comment\n\n\tand a tab",
 ]
@@ -81,7 +81,7 @@ def bare_byte_level() -> tokenizers.Tokenizer:
 
 
 def added_tokens() -> tokenizers.Tokenizer:
-    """With added tokens of all sorts beside the special ones."""
+    """With added tokens of all sorts next to the special ones."""
     tokenizer = byte_level()
     tokenizer.add_tokens(["<image>", AddedToken("<tool>", lstrip=True, rstrip=True, normalized=False)])
     tokenizer.add_special_tokens([AddedToken("<TOOL>", single_word=True)])

@@ -102,7 +102,7 @@ ODDS_AND_ENDS = """\
 {{ d | tojson }} {{ d | tojson(indent=2) }} {{ {'k': "<é & 'x'>"} | tojson(ensure_ascii=True, sort_keys=True) }}
 {% for i in range(5) %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}
 
-{{ shout(messages[-1].content) }} {{ messages | length }} {{ messages[0].get('name', 'nobody') }}
+{{ shout(messages[-1].content) }} {{ messages | length }} {{ messages[0].get('name', 'anonymous') }}
 {{ messages | map(attribute='role') | join(',') }}
 {{ nothing }} {{ nothing is defined }} {{ image_token }}{{ unk_token }}
 {{ messages[0]['content'].split(' ')[-1] }} {{ '%s!' % 'x' }} {{ 7 // 2 }} {{ documents is none }}
@@ -279,7 +279,7 @@ def test_template_that_refuses_or_fails_says_why(text: str, chat: list[dict[str,
 )
 def test_template_reaches_neither_python_nor_the_messages(text: str) -> None:
     chat = [{"role": "user", "content": "x"}]
-    with suppress(ChatTemplateError):  # or what is out of reach is undefined, which renders as nothing
+    with suppress(ChatTemplateError):  # or the value is undefined, which renders as an empty string
         assert template(text).render(chat) == ""
     assert chat == [{"role": "user", "content": "x"}]
 

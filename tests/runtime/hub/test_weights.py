@@ -1,4 +1,4 @@
-"""Which files hold the weights, and what is said about broken ones."""
+"""The files that hold the weights, and the errors for broken ones."""
 
 import json
 import struct

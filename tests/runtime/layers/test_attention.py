@@ -1,4 +1,4 @@
-"""Attention over the paged cache is what its definition says: windows, caps, chunks and decodes in any mix."""
+"""Paged attention equals its definition: windows, caps, chunks and decodes in any mix."""
 
 import numpy as np
 import pytest
@@ -140,7 +140,7 @@ def test_what_the_last_owner_of_a_block_left_there_reaches_nobody(
         paged = Paged(window, 1.5 if seed % 2 else None, SHAPES[heads])
         paged.cache.blocks.fill_(left)  # the null block too
         paged.step({2: 4})
-        paged.step({0: 1, 2: 1, 6: 1})  # request 0 has no second block, and 6 one that nobody has written
+        paged.step({0: 1, 2: 1, 6: 1})  # request 0 has no second block, and 6 an unwritten one
         paged.run(np.random.default_rng(seed))
 
 

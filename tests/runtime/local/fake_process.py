@@ -1,8 +1,8 @@
 """A stand-in for an engine or a frontend, run as a script: `fake_process.py PORT BEHAVIOUR …`.
 
 Behaviours: serve, loading (Loading, then Warming, then Ready, one per look), exit CODE, fail CODE (with a failure
-as its last line), failed (reports Failed once, then Ready), refused (reports LinkRefused once, then that nothing is
-wrong), sick (liveness says 503), deaf (ignores SIGTERM), breeds (has a child of its own).
+as its last line), failed (reports Failed once, then Ready), refused (reports LinkRefused once, then no problem),
+sick (liveness answers 503), deaf (ignores SIGTERM), breeds (has a child of its own).
 """
 
 import json
@@ -38,7 +38,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def end(*_: object) -> None:
-    print("told to end", flush=True)
+    print("asked to end", flush=True)
     sys.exit(0)
 
 

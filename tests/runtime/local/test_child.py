@@ -15,7 +15,7 @@ from kvasir.local.supervision.process_spec import Probe, ProcessSpec
 async def test_the_exit_code_of_a_process_that_ends_by_itself_is_not_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """asyncio waits for it in a thread; whoever else asks for the exit code takes it away from there."""
+    """asyncio waits in a thread; a second wait for the exit code would take it away from there."""
     started, tell = os.pipe()
     code = (
         "import os, signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); "
@@ -38,6 +38,6 @@ async def test_the_exit_code_of_a_process_that_ends_by_itself_is_not_lost(
     os.close(tell)
     assert await asyncio.to_thread(os.read, started, 1) == b"!"
     os.close(started)
-    monkeypatch.setattr(subprocess.Popen, "poll", lambda self: pytest.fail("somebody else asks"))
+    monkeypatch.setattr(subprocess.Popen, "poll", lambda self: pytest.fail("a second wait"))
     await child.end(30, asyncio.Event())
     assert await child.wait() == 3

@@ -1,4 +1,4 @@
-"""GPUs are counted without torch, and too few of them are told with a remedy."""
+"""GPUs are counted without torch, and the error for too few of them names a remedy."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Manifests: which documents are taken, and how mistakes in them are told."""
+"""Manifests: the documents that are used, and the messages for mistakes in them."""
 
 import base64
 from pathlib import Path

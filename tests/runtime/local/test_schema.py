@@ -234,7 +234,7 @@ def test_every_default_is_filled_in() -> None:
         "paused": False,
         "operatorClass": "",
     }
-    assert given == MINIMAL, "what was given stays as it is"
+    assert given == MINIMAL, "the input is unchanged"
 
 
 def test_a_resource_without_metadata_or_spec_says_so() -> None:

@@ -1,4 +1,4 @@
-"""What is shown: phases as they pass, progress, failures once, lines that work as they are."""
+"""The screen shows phases, progress, each failure once, and commands that work as printed."""
 
 import io
 import json

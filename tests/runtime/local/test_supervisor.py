@@ -48,7 +48,7 @@ def spec(name: str, *behaviour: str, grace: float = 10) -> ProcessSpec:
 
 @dataclass
 class Recording:
-    """A Screen that keeps what it was told and wakes who waits for it."""
+    """A Screen that records its lines and wakes the tests that wait for them."""
 
     lines: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -131,7 +131,7 @@ async def test_phases_pass_until_all_serve_and_the_end_leaves_nothing(tmp_path: 
         await run.ended()
         assert await run.all_gone()
         assert run.screen.lines[-1].endswith("Stopped")
-    assert (tmp_path / "engine-0.log").read_text() == "this is loading\ntold to end\n"
+    assert (tmp_path / "engine-0.log").read_text() == "this is loading\nasked to end\n"
 
 
 async def test_process_that_reports_its_failure_does_not_end_the_others(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ async def test_ctrl_c_reaches_the_supervisor_alone_and_it_ends_the_others(tmp_pa
         async with asyncio.timeout(PATIENCE):
             assert await process.wait() == 0
             assert await asyncio.to_thread(os.read, read_end, 1) == b""
-    assert (tmp_path / "frontend-0.log").read_text().endswith("told to end\n")
+    assert (tmp_path / "frontend-0.log").read_text().endswith("asked to end\n")
 
 
 async def test_a_supervisor_whose_terminal_is_gone_still_ends_its_processes(tmp_path: Path) -> None:
@@ -351,4 +351,4 @@ async def test_a_supervisor_whose_terminal_is_gone_still_ends_its_processes(tmp_
         async with asyncio.timeout(PATIENCE):
             await process.wait()
             assert await asyncio.to_thread(os.read, read_end, 1) == b""
-    assert (tmp_path / "frontend-0.log").read_text().endswith("told to end\n")
+    assert (tmp_path / "frontend-0.log").read_text().endswith("asked to end\n")

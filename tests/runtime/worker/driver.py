@@ -83,7 +83,7 @@ class Driver:
         self._finished: list[str] = []
         self._new: list[str] = []
         self.done: dict[str, Request] = {}
-        """Requests that were finished, by id; of an id used anew the latest."""
+        """Requests that were finished, by id; of a reused id the latest."""
         self.steps = 0
 
     @classmethod

@@ -154,7 +154,7 @@ def test_a_request_resumed_with_output_tells_of_its_new_tokens_only(driver: Driv
 
 
 def test_the_same_in_a_crowd_as_alone(driver: Driver) -> None:
-    """Beside requests that ask for more, for less and for nothing."""
+    """Next to requests that ask for more, for less and for nothing."""
     asking = {
         f"r{index}": SamplingParams(
             max_tokens=3 + index % 4,

@@ -24,7 +24,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_steps_free_rows_before_they_take_them(path: Path) -> None:
-    """With one row only, and an id that is used anew in the step that ends it."""
+    """With one row only, and an id that is reused in the step that ends it."""
     worker = Driver.load(path, max_num_seqs=1).worker
     first = worker.execute(StepInput([], [NewRow("a", [5, 6], 2, greedy(3))], [ScheduledRow("a", 0, 2, [1])]))
     again = worker.execute(StepInput(["a"], [NewRow("a", [5, 6], 2, greedy(3))], [ScheduledRow("a", 0, 2, [2])]))
