@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from kvasir_contract.api import COMPONENT_LABEL, INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
-from kvasir_operator.cluster.client import (
+from kvasir_operator.cluster.cluster_client import (
     PAGE,
     Cluster,
     ClusterError,

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvasir_contract.phases import Phase
-from kvasir_contract.report import StatusReport
+from kvasir_contract.status_report import StatusReport
 from kvasir_operator.cluster.events import Events
-from kvasir_operator.observe.memory import Key
 from kvasir_operator.observe.observed import Pod
+from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.observe.status_reports import StatusReports
-from kvasir_operator.reconcile import STATUS_INTERVAL_SECONDS, Reconciler
+from kvasir_operator.reconciler import STATUS_INTERVAL_SECONDS, Reconciler
 from kvasir_operator.resources.release import Release
 from kvasir_operator.upgrades import Upgrades
 from mock_cluster import Clock, MockCluster

@@ -13,7 +13,7 @@ from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import Kind, kind_of
 from kvasir_operator.observe.observed import (
-    Child,
+    ChildObject,
     Container,
     Member,
     Object,
@@ -21,7 +21,7 @@ from kvasir_operator.observe.observed import (
     Ownership,
     Pod,
     PodState,
-    Workload,
+    WorkloadState,
 )
 from kvasir_operator.plan.applies import digest
 from kvasir_operator.resources.children import children
@@ -121,7 +121,7 @@ def frontends(*pods: str, waited: float = 1.0) -> tuple[Member, ...]:
     )
 
 
-def workload(replicas: int, **facts: Any) -> Workload:
+def workload(replicas: int, **facts: Any) -> WorkloadState:
     values: dict[str, Any] = {
         "uid": "uid-workload",
         "replicas": replicas,
@@ -131,7 +131,7 @@ def workload(replicas: int, **facts: Any) -> Workload:
         "updated": replicas,
         "failure": "",
     }
-    return Workload(**values | facts)
+    return WorkloadState(**values | facts)
 
 
 def observed(
@@ -161,8 +161,8 @@ def observed(
 
 
 def existing(
-    of: InferenceService, release: Release, workloads: Mapping[str, Workload | None]
-) -> dict[tuple[Kind, str], Child]:
+    of: InferenceService, release: Release, workloads: Mapping[str, WorkloadState | None]
+) -> dict[tuple[Kind, str], ChildObject]:
     found = {}
     for body in children(of, release, SECRET_NAME):
         kind, name = kind_of(body), body["metadata"]["name"]
@@ -172,7 +172,7 @@ def existing(
                 continue
             body["spec"]["replicas"] = it.replicas
         live: Object = {**body, "metadata": {**body["metadata"], "uid": f"uid-{kind.kind}-{name}"}}
-        found[kind, name] = Child(live, Ownership.OURS, terminating=False)
+        found[kind, name] = ChildObject(live, Ownership.OURS, terminating=False)
     return found
 
 
@@ -180,5 +180,5 @@ def _as_applied(live: Object) -> Object:
     return {**live, "metadata": {name: value for name, value in live["metadata"].items() if name != "uid"}}
 
 
-def owned_by(child: Child, ownership: Ownership) -> Child:
+def owned_by(child: ChildObject, ownership: Ownership) -> ChildObject:
     return replace(child, ownership=ownership)

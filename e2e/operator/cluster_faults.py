@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from e2e.operator.world import World
-from kvasir_operator.cluster.client import ClusterError, Object
+from kvasir_operator.cluster.cluster_client import ClusterError, Object
 from kvasir_operator.cluster.kinds import EVENT, NODE, Kind
 
 QUOTA: Final = Kind("v1", "ResourceQuota", "resourcequotas")

@@ -10,7 +10,7 @@ import pytest
 
 from e2e.kind.apiserver import ApiServer, apiserver
 from e2e.operator.world import CONTROLLERS, NAMESPACE, World, install
-from kvasir_operator.cluster.client import Cluster
+from kvasir_operator.cluster.cluster_client import Cluster
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
 
 

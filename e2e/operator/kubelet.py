@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 from e2e.operator.pod_status import ready, starting
 from e2e.operator.world import World
-from kvasir_operator.cluster.client import ClusterError, Object
+from kvasir_operator.cluster.cluster_client import ClusterError, Object
 from kvasir_operator.cluster.kinds import POD
 
 _PERIOD = 0.1

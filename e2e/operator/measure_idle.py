@@ -17,7 +17,7 @@ from typing import Any
 
 from e2e.kind.apiserver import ApiServer, apiserver
 from e2e.operator.world import CONTROLLERS, NAMESPACE, World, install
-from kvasir_operator.cluster.client import Cluster
+from kvasir_operator.cluster.cluster_client import Cluster
 
 _REQUEST = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<count>\S+)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvasir_operator.cluster.client import Object
+from kvasir_operator.cluster.cluster_client import Object
 
 
 def ready(component: str, **more: Any) -> Object:

@@ -8,7 +8,7 @@ from typing import Final
 import yaml
 
 from e2e.operator.world import World
-from kvasir_operator.cluster.client import Object
+from kvasir_operator.cluster.cluster_client import Object
 from kvasir_operator.cluster.kinds import SERVICE_ACCOUNT, Kind
 
 _MANIFEST: Final = Path(__file__).parents[2] / "manifests" / "operator" / "rbac.yaml"

@@ -21,7 +21,7 @@ from typing import Any, Final
 import aiohttp
 
 from e2e.operator.world import RELEASE, World
-from kvasir_operator.cluster.client import Object
+from kvasir_operator.cluster.cluster_client import Object
 from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, STATEFUL_SET, Kind
 
 _KINDS: Final = (INFERENCE_SERVICE, STATEFUL_SET, DEPLOYMENT, POD)

@@ -8,7 +8,7 @@ from e2e.operator.api_proxy import api_proxy
 from e2e.operator.kubelet import kubelet
 from e2e.operator.operator_process import OperatorProcess
 from e2e.operator.world import NAMESPACE, World
-from kvasir_operator.cluster.client import InvalidError
+from kvasir_operator.cluster.cluster_client import InvalidError
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, POD, SERVICE, STATEFUL_SET
 
 MAX_AFTER_DELETION = 60

@@ -11,7 +11,7 @@ from e2e.operator.kubelet import kubelet
 from e2e.operator.pod_status import is_ready, ready, starting, unschedulable
 from e2e.operator.rights import rights_of_the_manifests
 from e2e.operator.world import RELEASE, InProcess, World
-from kvasir_operator.cluster.client import Cluster, ClusterError, Object
+from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, Object
 from kvasir_operator.cluster.kinds import DISRUPTION_BUDGET, POD, Kind
 
 AN_HOUR: Final = 3600.0

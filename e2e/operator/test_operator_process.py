@@ -20,7 +20,7 @@ from e2e.operator.operator_process import OperatorProcess
 from e2e.operator.pod_status import ready, starting
 from e2e.operator.rights import rights_of_the_manifests
 from e2e.operator.world import CHILDREN, World
-from kvasir_operator.cluster.client import Object
+from kvasir_operator.cluster.cluster_client import Object
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, LEASE, SECRET, SERVICE, SERVICE_ACCOUNT, Kind
 from kvasir_operator.cluster.lease import LEASE_NAME
 

@@ -8,7 +8,7 @@ import pytest
 from e2e.operator.world import World
 from kvasir_contract.api import MANAGER
 from kvasir_contract.endpoints import HTTP_PORT
-from kvasir_operator.cluster.client import Object
+from kvasir_operator.cluster.cluster_client import Object
 from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     INFERENCE_SERVICE,

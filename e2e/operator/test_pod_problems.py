@@ -5,7 +5,7 @@ from typing import Final
 from e2e.operator.cluster_faults import say
 from e2e.operator.pod_status import crash_looping, ready, scheduled, starting
 from e2e.operator.world import InProcess, World
-from kvasir_operator.cluster.client import Object
+from kvasir_operator.cluster.cluster_client import Object
 
 MISSING: Final = 'MountVolume.SetUp failed for volume "keys" : secret "my-keys" not found'
 CREATING: Final[Object] = {"waiting": {"reason": "ContainerCreating"}}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from e2e.operator.world import CHILDREN, World
-from kvasir_operator.cluster.client import ConflictError, Object
+from kvasir_operator.cluster.cluster_client import ConflictError, Object
 from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,

@@ -15,7 +15,7 @@ from e2e.kind.apiserver import apiserver
 from e2e.operator.api_proxy import api_proxy
 from e2e.operator.cluster_faults import QUOTA, broken_webhook, denied, set_quota
 from e2e.operator.world import CHILDREN, CRD, STATUS_PAUSE, World, install
-from kvasir_operator.cluster.client import Cluster, Object
+from kvasir_operator.cluster.cluster_client import Cluster, Object
 from kvasir_operator.cluster.kinds import EVENT
 
 ENGINE, FRONTEND = "StatefulSet demo-engine", "Deployment demo-frontend"

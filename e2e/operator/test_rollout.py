@@ -8,7 +8,7 @@ from e2e.operator.kubelet import kubelet
 from e2e.operator.operator_process import PATIENCE
 from e2e.operator.pod_status import crash_looping, is_ready, ready, starting, unschedulable
 from e2e.operator.world import InProcess, World
-from kvasir_operator.cluster.client import Object
+from kvasir_operator.cluster.cluster_client import Object
 
 SURGE_PATIENCE: Final = 30.0
 """Seconds that a surge rank may find no room."""

@@ -11,7 +11,7 @@ import yaml
 
 from e2e.operator.refusals import REFUSALS, Refusal, Rule, cases, merged, rules
 from e2e.operator.world import World
-from kvasir_operator.cluster.client import ClusterError, InvalidError, Object
+from kvasir_operator.cluster.cluster_client import ClusterError, InvalidError, Object
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
 
 FULL = Path(__file__).parents[2] / "tests" / "operator" / "golden" / "full.yaml"

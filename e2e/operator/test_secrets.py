@@ -13,7 +13,7 @@ from e2e.operator.pod_status import is_ready
 from e2e.operator.rights import rights_of_the_manifests
 from e2e.operator.world import World
 from kvasir_contract.environment import KEY_FILES
-from kvasir_operator.cluster.client import Object
+from kvasir_operator.cluster.cluster_client import Object
 from kvasir_operator.cluster.kinds import EVENT, SECRET, SERVICE_ACCOUNT
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION
 

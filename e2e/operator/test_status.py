@@ -14,7 +14,7 @@ from e2e.operator.pod_status import ready, scheduled
 from e2e.operator.world import CRD, STATUS_PAUSE, World, install
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
-from kvasir_operator.cluster.client import Cluster
+from kvasir_operator.cluster.cluster_client import Cluster
 from kvasir_operator.cluster.kinds import DEPLOYMENT, POD
 
 

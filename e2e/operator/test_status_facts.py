@@ -11,7 +11,7 @@ from e2e.operator.operator_process import PATIENCE
 from e2e.operator.pod_status import is_ready
 from e2e.operator.status_checker import StatusChecker, status_checker
 from e2e.operator.world import STATUS_PAUSE, World
-from kvasir_operator.cluster.client import Object
+from kvasir_operator.cluster.cluster_client import Object
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, POD
 
 CHANGES: dict[str, Callable[[Object], None]] = {

@@ -6,9 +6,9 @@ from typing import Any, Final
 from e2e.operator.kubelet import kubelet
 from e2e.operator.pod_status import is_ready
 from e2e.operator.world import RELEASE, InProcess, World
-from kvasir_operator.cluster.client import Object
+from kvasir_operator.cluster.cluster_client import Object
 from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE
-from kvasir_operator.observe.memory import Key
+from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.resources.names import RELEASE_ANNOTATION
 from kvasir_operator.resources.release import Release
 from kvasir_operator.upgrades import Upgrades

@@ -18,7 +18,7 @@ from e2e.kind.apiserver import ApiServer
 from e2e.operator.operator_process import PATIENCE, OperatorProcess
 from e2e.operator.pod_status import ready
 from kvasir_contract.endpoints import OPS_PORT
-from kvasir_operator.cluster.client import Cluster, ClusterError, ConflictError, NotFoundError, Object
+from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, ConflictError, NotFoundError, Object
 from kvasir_operator.cluster.events import Events
 from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
@@ -33,9 +33,9 @@ from kvasir_operator.cluster.kinds import (
     Kind,
 )
 from kvasir_operator.observe.cordons import Cordons
-from kvasir_operator.observe.memory import Key
+from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.observe.status_reports import StatusReports
-from kvasir_operator.reconcile import Reconciler
+from kvasir_operator.reconciler import Reconciler
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION
 from kvasir_operator.resources.release import Release
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from kvasir_operator.main import main
+from kvasir_operator.operator_process import main
 
 
 def run() -> int:

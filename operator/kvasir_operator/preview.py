@@ -14,21 +14,21 @@ import yaml
 
 from kvasir_contract.api import KIND
 from kvasir_contract.exits import ExitCode
-from kvasir_operator.cluster.client import Cluster, ClusterError, NotFoundError
+from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, NotFoundError
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
 from kvasir_operator.observe.cordons import Cordons
-from kvasir_operator.observe.memory import Key, Memory
 from kvasir_operator.observe.observed import Object
-from kvasir_operator.observe.observer import Observer
+from kvasir_operator.observe.service_memory import Key, ServiceMemory
+from kvasir_operator.observe.service_observer import ServiceObserver
 from kvasir_operator.observe.status_reports import StatusReports
+from kvasir_operator.operator_settings import OperatorSettings, parse_preview
 from kvasir_operator.plan.applies import Apply
 from kvasir_operator.plan.plan import Plan, make_plan
 from kvasir_operator.plan.text import render
-from kvasir_operator.settings import Settings, parse_preview
 from kvasir_operator.spec import InvalidSpec, parse_service
 
 
-class ManifestError(Exception):
+class PreviewError(Exception):
     """The file cannot be used; the message says why."""
 
 
@@ -38,31 +38,31 @@ def preview(arguments: Sequence[str]) -> int:
     try:
         services = read_manifest(file)
         return asyncio.run(_preview(services, settings))
-    except (ManifestError, ClusterError) as error:
+    except (PreviewError, ClusterError) as error:
         print(f"kvasir-operator plan: {error}", file=sys.stderr)
         return ExitCode.USER_ERROR
 
 
 def read_manifest(file: Path) -> list[Object]:
-    """Return the InferenceServices of a manifest. Raises ManifestError."""
+    """Return the InferenceServices of a manifest. Raises PreviewError."""
     try:
         documents = list(yaml.safe_load_all(file.read_text()))
     except OSError as error:
-        raise ManifestError(f"{file} cannot be read: {error.strerror}") from error
+        raise PreviewError(f"{file} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise ManifestError(f"{file} is not YAML: {error}") from error
+        raise PreviewError(f"{file} is not YAML: {error}") from error
     services = [entry for entry in documents if isinstance(entry, dict) and entry.get("kind") == KIND]
     if not services:
-        raise ManifestError(f"{file} has no {KIND}")
+        raise PreviewError(f"{file} has no {KIND}")
     for service in services:
         metadata = service.get("metadata")
         if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
-            raise ManifestError(f"{file}: an {KIND} has no metadata.name")
+            raise PreviewError(f"{file}: an {KIND} has no metadata.name")
         metadata.setdefault("namespace", "default")
     return services
 
 
-async def _preview(services: Sequence[Object], settings: Settings) -> int:
+async def _preview(services: Sequence[Object], settings: OperatorSettings) -> int:
     cluster, reports = await Cluster.connect(), StatusReports()
     code = ExitCode.OK
     try:
@@ -83,7 +83,7 @@ async def _preview(services: Sequence[Object], settings: Settings) -> int:
 
 
 async def _plan(
-    cluster: Cluster, reports: StatusReports, manifest: Object, settings: Settings
+    cluster: Cluster, reports: StatusReports, manifest: Object, settings: OperatorSettings
 ) -> tuple[str, list[str]]:
     """Return the plan as text, and a line for each child that the API server would refuse."""
     resource = await _stored(cluster, manifest)
@@ -92,8 +92,8 @@ async def _plan(
     service = parse_service(resource)
     previous: Mapping[str, Any] = resource.get("status") or {}
     cordons: Cordons[Key] = Cordons(lambda _: None)
-    observer = Observer(cluster, reports, cordons)
-    observed = await observer.observe(resource, service, Memory(service.uid))
+    observer = ServiceObserver(cluster, reports, cordons)
+    observed = await observer.observe(resource, service, ServiceMemory(service.uid))
     plan = make_plan(service, observed, previous, settings.release, observer.now())
     if plan.new_link_keys:  # as it goes on once the Secret exists
         observed = observed.with_changes(link_secret=f"{service.name}-link-new", link_secret_exists=True)

@@ -33,7 +33,7 @@ class SecretKey:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelSpec:
     source: str
     """hf://org/name[@revision], file:///path or demo://"""
     served_names: tuple[str, ...]
@@ -42,7 +42,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class KVCache:
+class KVCacheSpec:
     block_size: int
     """Tokens per block."""
     memory_utilization: float
@@ -52,7 +52,7 @@ class KVCache:
 
 
 @dataclass(frozen=True)
-class Pod:
+class PodSpec:
     """What the user adds to a kind of pod, in Kubernetes' own words."""
 
     resources: Json
@@ -71,7 +71,7 @@ class Pod:
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineSpec:
     data_parallel_size: int
     resource_name: str
     """The extended resource that an engine takes one of; "" for the CPU."""
@@ -80,24 +80,24 @@ class Engine:
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
     long_prefill_token_threshold: int | None
-    kv_cache: KVCache
+    kv_cache: KVCacheSpec
     extra_args: tuple[str, ...]
-    pod: Pod
+    pod: PodSpec
 
 
 @dataclass(frozen=True)
-class Frontend:
+class FrontendSpec:
     replicas: int
     api_keys: str | None
     """Name of the Secret with the accepted keys."""
     drain_timeout: float
     """Seconds."""
     extra_args: tuple[str, ...]
-    pod: Pod
+    pod: PodSpec
 
 
 @dataclass(frozen=True)
-class Rollout:
+class RolloutSpec:
     """How pods are replaced; not both numbers are 0."""
 
     max_surge: int
@@ -109,7 +109,7 @@ class Rollout:
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkSpec:
     policy: bool
     """Whether NetworkPolicies restrict who may connect to the pods."""
     allow_from: tuple[Json, ...] | None
@@ -123,11 +123,11 @@ class InferenceService:
     name: str
     namespace: str
     uid: str
-    model: Model
-    engine: Engine
-    frontend: Frontend
-    rollout: Rollout
-    network: Network
+    model: ModelSpec
+    engine: EngineSpec
+    frontend: FrontendSpec
+    rollout: RolloutSpec
+    network: NetworkSpec
     paused: bool
     """The operator changes nothing, and goes on reporting the status."""
     operator_class: str
@@ -167,18 +167,18 @@ def _parse(metadata: Json, spec: Json) -> InferenceService:
     )
 
 
-def _model(model: Json, name: str) -> Model:
+def _model(model: Json, name: str) -> ModelSpec:
     token = model.get("tokenSecret")
-    return Model(
+    return ModelSpec(
         source=model["source"],
         served_names=tuple(model.get("servedNames", ())) or (name,),
         token_secret=SecretKey(token["name"], token["key"]) if token else None,
     )
 
 
-def _engine(engine: Json) -> Engine:
+def _engine(engine: Json) -> EngineSpec:
     cache = engine["kvCache"]
-    return Engine(
+    return EngineSpec(
         data_parallel_size=engine["dataParallelSize"],
         resource_name=engine["resourceName"],
         dtype=engine["dtype"],
@@ -186,7 +186,7 @@ def _engine(engine: Json) -> Engine:
         max_num_seqs=engine.get("maxNumSeqs"),
         max_num_batched_tokens=engine.get("maxNumBatchedTokens"),
         long_prefill_token_threshold=engine.get("longPrefillTokenThreshold"),
-        kv_cache=KVCache(
+        kv_cache=KVCacheSpec(
             block_size=cache["blockSize"],
             memory_utilization=float(cache["memoryUtilization"]),
             memory=_parsed(_parse_memory, cache, "memory", "engine.kvCache") if "memory" in cache else None,
@@ -196,7 +196,7 @@ def _engine(engine: Json) -> Engine:
     )
 
 
-def _engine_pod(engine: Json) -> Pod:
+def _engine_pod(engine: Json) -> PodSpec:
     pod, resource_name = _pod(engine.get("pod", {}), "engine.pod"), engine["resourceName"]
     for kind, amounts in pod.resources.items():
         if resource_name in amounts:
@@ -205,9 +205,9 @@ def _engine_pod(engine: Json) -> Pod:
     return pod
 
 
-def _frontend(frontend: Json) -> Frontend:
+def _frontend(frontend: Json) -> FrontendSpec:
     keys = frontend.get("apiKeys")
-    return Frontend(
+    return FrontendSpec(
         replicas=frontend["replicas"],
         api_keys=keys["name"] if keys else None,
         drain_timeout=_parsed(parse_duration, frontend, "drainTimeout", "frontend"),
@@ -216,16 +216,16 @@ def _frontend(frontend: Json) -> Frontend:
     )
 
 
-def _rollout(rollout: Json) -> Rollout:
-    return Rollout(
+def _rollout(rollout: Json) -> RolloutSpec:
+    return RolloutSpec(
         max_surge=rollout["maxSurge"],
         max_unavailable=rollout["maxUnavailable"],
         drain_timeout=_parsed(parse_duration, rollout, "drainTimeout", "rollout"),
     )
 
 
-def _network(network: Json) -> Network:
-    return Network(
+def _network(network: Json) -> NetworkSpec:
+    return NetworkSpec(
         policy=network["policy"],
         allow_from=tuple(network["allowFrom"]) if "allowFrom" in network else None,
         allow_metrics_from=tuple(network.get("allowMetricsFrom", ())),
@@ -239,12 +239,12 @@ def _parsed(parse: Callable[[Any], Value], fields: Json, name: str, where: str) 
         raise InvalidSpec(f"spec.{where}.{name}: {error}") from None
 
 
-def _pod(pod: Json, where: str) -> Pod:
+def _pod(pod: Json, where: str) -> PodSpec:
     def listed(field: str) -> tuple[Json, ...]:
         entries: Sequence[Json] = pod.get(field, ())
         return tuple(entries)
 
-    return Pod(
+    return PodSpec(
         resources=_resources(pod.get("resources", {}), f"{where}.resources"),
         node_selector=pod.get("nodeSelector", {}),
         tolerations=listed("tolerations"),

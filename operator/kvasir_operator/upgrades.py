@@ -5,7 +5,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any, Generic, TypeVar
 
 from kvasir_contract.reasons import Reason
-from kvasir_operator.plan.status import condition
+from kvasir_operator.plan.service_status import condition
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 

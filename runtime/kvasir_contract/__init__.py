@@ -1,7 +1,14 @@
 """The facts that operator, runtime and `kvasir up` share, each written once.
 
-This package imports nothing of ours and nothing from outside the standard library. Read in this order: `api` (the
-resource and its labels), `phases` and `reasons` (the words of a status), `failure` and `exits` (how a process
-ends), `report` (the body of /status), `endpoints` (ports, paths, probes), `environment` (variables, key files,
-directories), `units` (sizes and durations), `logs` (the format of log lines).
+This package imports only the standard library.
+
+Reading order:
+    `api`                the resource and its labels
+    `phases`, `reasons`  the values of a status
+    `failure`, `exits`   how a process reports its failure and exits
+    `status_report`      the body of GET /status
+    `endpoints`          ports, paths and probes
+    `environment`        environment variables, key files and directories
+    `units`              sizes and durations
+    `logs`               the format of log lines
 """

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kvasir_operator.cluster.client import ClusterError, Object
+from kvasir_operator.cluster.cluster_client import ClusterError, Object
 from kvasir_operator.cluster.events import QUIET, Events
 
 SERVICE = {"metadata": {"name": "demo", "namespace": "default", "uid": "1"}}

@@ -7,7 +7,7 @@ import pytest
 
 PURE = (
     *("spec", "resources.children", "plan.plan", "plan.text", "observe.objects", "observe.pod_state"),
-    *("settings", "cluster.workqueue", "upgrades"),
+    *("operator_settings", "cluster.workqueue", "upgrades"),
 )
 
 
@@ -24,7 +24,7 @@ def test_pure_modules_load_no_client(module: str) -> None:
 
 
 def test_the_operator_loads_no_typed_models_and_nothing_of_the_runtime() -> None:
-    loaded = loaded_by("kvasir_operator.main")
+    loaded = loaded_by("kvasir_operator.operator_process")
     assert "kvasir" not in loaded
     assert "torch" not in loaded
     assert not [name for name in loaded if name.startswith("kubernetes.aio.client.models.v1_pod")]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvasir_operator.cluster.client import ClusterError, ConflictError, NotFoundError, Object
+from kvasir_operator.cluster.cluster_client import ClusterError, ConflictError, NotFoundError, Object
 from kvasir_operator.cluster.lease import Lease, LeaseLostError
 
 

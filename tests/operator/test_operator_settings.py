@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kvasir_operator.settings import parse_preview, parse_settings
+from kvasir_operator.operator_settings import parse_preview, parse_settings
 
 IMAGES = {"KVASIR_FRONTEND_IMAGE": "f:1", "KVASIR_ENGINE_IMAGE": "e:1"}
 

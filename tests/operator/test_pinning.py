@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kvasir.local.manifests.crd_schema import CRDSchema
-from kvasir_operator.resources.engine import engine_stateful_set
-from kvasir_operator.resources.frontend import frontend_deployment
+from kvasir_operator.resources.engine_stateful_set import engine_stateful_set
+from kvasir_operator.resources.frontend_deployment import frontend_deployment
 from kvasir_operator.resources.names import INPUTS_ANNOTATION, RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
 from kvasir_operator.resources.pinning import inputs, pin
 from kvasir_operator.resources.release import Release

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from kvasir_contract.exits import ExitCode
-from kvasir_operator.cluster.client import Cluster
+from kvasir_operator.cluster.cluster_client import Cluster
 from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE, NETWORK_POLICY, STATEFUL_SET
-from kvasir_operator.preview import ManifestError, preview, read_manifest
+from kvasir_operator.operator_settings import parse_settings
+from kvasir_operator.preview import PreviewError, preview, read_manifest
 from kvasir_operator.resources.names import RELEASE_ANNOTATION
-from kvasir_operator.settings import parse_settings
 from mock_cluster import Clock, MockCluster, refusal
 from mock_operator import Operator
 
@@ -71,15 +71,15 @@ def test_read_manifest_refuses_what_it_cannot_use(case: str, tmp_path: Path) -> 
     content, words = BAD[case]
     file = tmp_path / "service.yaml"
     file.write_bytes(content)
-    with pytest.raises(ManifestError, match=words) as error:
+    with pytest.raises(PreviewError, match=words) as error:
         read_manifest(file)
     assert str(file) in str(error.value)
 
 
 def test_read_manifest_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"absent\.yaml cannot be read: No such file or directory"):
+    with pytest.raises(PreviewError, match=r"absent\.yaml cannot be read: No such file or directory"):
         read_manifest(tmp_path / "absent.yaml")
-    with pytest.raises(ManifestError, match="cannot be read: Is a directory"):
+    with pytest.raises(PreviewError, match="cannot be read: Is a directory"):
         read_manifest(tmp_path)
 
 

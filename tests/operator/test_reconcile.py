@@ -14,7 +14,7 @@ from kvasir_operator.cluster.kinds import (
 )
 from kvasir_operator.observe.pod_events import OVERDUE_SECONDS
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS
-from kvasir_operator.reconcile import STATUS_INTERVAL_SECONDS
+from kvasir_operator.reconciler import STATUS_INTERVAL_SECONDS
 from mock_cluster import refusal
 from mock_operator import Operator
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kvasir_operator.cluster.kinds import SECRET, SERVICE_ACCOUNT, STATEFUL_SET
-from kvasir_operator.observe.observer import SECRET_INTERVAL_SECONDS
+from kvasir_operator.observe.service_observer import SECRET_INTERVAL_SECONDS
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS
 from mock_cluster import refusal
 from mock_operator import Operator

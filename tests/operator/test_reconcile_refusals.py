@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvasir_operator.cluster.client import ClusterError
+from kvasir_operator.cluster.cluster_client import ClusterError
 from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,

@@ -1,7 +1,7 @@
 """Roll-outs and upgrades over several reconciles: decisions that outlast the pass that makes them."""
 
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, STATEFUL_SET
-from kvasir_operator.reconcile import STATUS_INTERVAL_SECONDS
+from kvasir_operator.reconciler import STATUS_INTERVAL_SECONDS
 from mock_cluster import MockCluster
 from mock_operator import Operator
 from operator_facts import NEWER, RELEASE

@@ -15,8 +15,8 @@ import yaml
 from kvasir.cli import engine as engine_command
 from kvasir.cli import frontend as frontend_command
 from kvasir.local.manifests.crd_schema import CRDSchema
-from kvasir_operator.resources.engine import engine_stateful_set
-from kvasir_operator.resources.frontend import frontend_deployment
+from kvasir_operator.resources.engine_stateful_set import engine_stateful_set
+from kvasir_operator.resources.frontend_deployment import frontend_deployment
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, TEMPLATE_ANNOTATION
 from kvasir_operator.resources.pod import option_args
 from kvasir_operator.resources.release import Release

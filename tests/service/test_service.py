@@ -13,7 +13,7 @@ import pytest
 
 from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH, STATUS_PATH
 from kvasir_contract.phases import Phase
-from kvasir_contract.report import StatusReport
+from kvasir_contract.status_report import StatusReport
 from service.running import Service
 
 QUESTION = [{"role": "user", "content": "What is Kvasir?"}]

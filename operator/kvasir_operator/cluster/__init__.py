@@ -1,5 +1,10 @@
-"""The connection between the operator and a Kubernetes cluster, without any decisions.
+"""The connection between the operator and a Kubernetes cluster. It makes no decisions.
 
-Read in this order: `kinds` (the objects and their paths), `client` (every request), `events` (Kubernetes Events),
-`watch` (what happens puts keys on the work queue), `workqueue` (which key is handled when), `lease` (who leads).
+Reading order:
+    kinds           the kinds of object and their URL paths
+    cluster_client  every request to the API server
+    events          Kubernetes Events about an InferenceService
+    watch           watches that put keys on the work queue
+    workqueue       when each key is handled
+    lease           leader election
 """

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from kvasir_contract.api import MANAGER
-from kvasir_operator.cluster.client import Cluster, ClusterError, Object
+from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, Object
 from kvasir_operator.cluster.kinds import EVENT, INFERENCE_SERVICE
 
 log = logging.getLogger(__name__)

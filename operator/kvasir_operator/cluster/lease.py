@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Final
 
-from kvasir_operator.cluster.client import Cluster, ClusterError, ConflictError, NotFoundError, Object
+from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, ConflictError, NotFoundError, Object
 from kvasir_operator.cluster.kinds import LEASE
 
 log = logging.getLogger(__name__)

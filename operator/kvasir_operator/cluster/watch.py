@@ -1,7 +1,7 @@
 """Watches, by kopf: whatever happens to a service, a child or a pod puts the service's key on the work queue.
 
 Only low-level event handlers are registered, so kopf writes nothing into the cluster: no finalizer, no annotation,
-no status, no Event. Watches are triggers and nothing else; what is true is read by reconcile.py.
+no status, no Event. Watches are triggers and nothing else; what is true is read by reconciler.py.
 """
 
 from collections.abc import Callable
@@ -10,11 +10,11 @@ from typing import Any, Final
 import kopf
 
 from kvasir_contract.api import INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
-from kvasir_operator.cluster.client import Cluster
+from kvasir_operator.cluster.cluster_client import Cluster
 from kvasir_operator.cluster.kinds import CHILDREN, INFERENCE_SERVICE, NODE, POD, Kind
 from kvasir_operator.observe.cordons import Cordons
-from kvasir_operator.observe.memory import Key
 from kvasir_operator.observe.objects import is_cordoned
+from kvasir_operator.observe.service_memory import Key
 
 WATCHED: Final = (*CHILDREN, POD)
 
@@ -45,7 +45,7 @@ def registry(cluster: Cluster, put: Callable[[Key], None], cordons: Cordons[Key]
     return handlers
 
 
-def operator_settings() -> kopf.OperatorSettings:
+def kopf_settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True  # no watch of CRDs and namespaces: fewer rights, fewer requests

@@ -1,7 +1,12 @@
-"""Every read of a reconcile, into one `Observed`.
+"""Every read of a reconcile, collected into one `Observed`.
 
-Read in this order: `observed` (the facts), `objects` (from the API server's dictionaries to typed facts),
-`pod_state` (phase and reason of a pod), `status_reports` (GET /status of the pods), `cordons` (nodes that are being
-drained), `memory` (what is kept between reconciles), `pod_events` (why pods are missing or wait),
-`observer` (the reads themselves).
+Reading order:
+    observed          the facts, as immutable types
+    objects           conversion of the API server's dictionaries to these types
+    pod_state         phase and reason of a pod
+    status_reports    GET /status of the pods
+    cordons           nodes that are being drained
+    service_memory    state kept between reconciles
+    pod_events        why pods are missing or cannot start
+    service_observer  the reads themselves
 """

@@ -5,21 +5,21 @@ from typing import Any, Final
 
 from kvasir_contract.api import COMPONENT_LABEL, INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
 from kvasir_operator.observe.observed import (
-    Child,
+    ChildObject,
     Container,
     Ended,
     Object,
     Ownership,
     Pod,
-    Workload,
+    WorkloadState,
 )
 from kvasir_operator.spec import InferenceService
 
 REVISION_LABEL: Final = "controller-revision-hash"
 
 
-def child_of(resource: Object, service: InferenceService) -> Child:
-    return Child(resource, _ownership(resource, service), is_terminating(resource))
+def child_of(resource: Object, service: InferenceService) -> ChildObject:
+    return ChildObject(resource, _ownership(resource, service), is_terminating(resource))
 
 
 def is_terminating(resource: Object) -> bool:
@@ -32,9 +32,9 @@ def controller_of(resource: Object) -> Mapping[str, Any]:
     return next((owner for owner in owners if owner.get("controller")), {})
 
 
-def workload_of(resource: Object) -> Workload:
+def workload_of(resource: Object) -> WorkloadState:
     metadata, spec, status = resource["metadata"], resource["spec"], resource.get("status", {})
-    return Workload(
+    return WorkloadState(
         uid=metadata["uid"],
         replicas=spec.get("replicas", 1),
         is_observed=status.get("observedGeneration", 0) >= metadata["generation"],

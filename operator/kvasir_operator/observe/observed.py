@@ -26,7 +26,7 @@ class Ownership(Enum):
 
 
 @dataclass(frozen=True)
-class Child:
+class ChildObject:
     """An object of a child's name, or with the labels of the service's children."""
 
     object: Object
@@ -40,7 +40,7 @@ class Child:
 
 
 @dataclass(frozen=True)
-class Workload:
+class WorkloadState:
     """The StatefulSet of the engines or the Deployment of the frontends."""
 
     uid: str
@@ -171,10 +171,10 @@ class Observed:
     """Of the InferenceService."""
     asked_release: str
     """The release that its annotation asks for; "" if none."""
-    children: Mapping[ChildKey, Child] = field(default_factory=dict)
-    stateful_set: Workload | None = None
+    children: Mapping[ChildKey, ChildObject] = field(default_factory=dict)
+    stateful_set: WorkloadState | None = None
     """None if it does not exist or is not ours; so is `deployment`."""
-    deployment: Workload | None = None
+    deployment: WorkloadState | None = None
     engines: tuple[Member, ...] = ()
     frontends: tuple[Member, ...] = ()
     not_created: Mapping[int, str] = field(default_factory=dict)

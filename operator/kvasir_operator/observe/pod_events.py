@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from kvasir_contract.phases import Phase
-from kvasir_operator.cluster.client import Cluster, ClusterError
+from kvasir_operator.cluster.cluster_client import Cluster, ClusterError
 from kvasir_operator.cluster.kinds import EVENT
 from kvasir_operator.observe import objects
-from kvasir_operator.observe.memory import MISSING, Memory
-from kvasir_operator.observe.observed import Object, Pod, Workload
+from kvasir_operator.observe.observed import Object, Pod, WorkloadState
+from kvasir_operator.observe.service_memory import MISSING, ServiceMemory
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class PodEvents:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def mount_failures(self, pods: Sequence[Pod], memory: Memory, now: float) -> Mapping[str, str]:
+    async def mount_failures(self, pods: Sequence[Pod], memory: ServiceMemory, now: float) -> Mapping[str, str]:
         """Return by UID why the volumes of pods that wait for their container cannot be mounted. `now`:
         monotonic."""
         waiting = [
@@ -49,7 +49,7 @@ class PodEvents:
     async def not_created(
         self,
         namespace: str,
-        stateful_set: Workload | None,
+        stateful_set: WorkloadState | None,
         missing: Mapping[int, float],
         clock: datetime,
     ) -> Mapping[int, str]:
@@ -78,7 +78,7 @@ class PodEvents:
 
 
 def missing_ranks(
-    stateful_set: Workload | None, pods: Sequence[Pod], memory: Memory, now: float
+    stateful_set: WorkloadState | None, pods: Sequence[Pod], memory: ServiceMemory, now: float
 ) -> Mapping[int, float]:
     """Return the ranks without a pod, and for how many seconds this process has seen them so. `now`: monotonic."""
     there = {pod.rank for pod in pods}
@@ -100,7 +100,7 @@ def _waits_for_volumes(pod: Pod) -> bool:
     )
 
 
-def _pulls_for(pod: Pod, memory: Memory, now: float) -> float:
+def _pulls_for(pod: Pod, memory: ServiceMemory, now: float) -> float:
     """Seconds for which the pod has been seen in phase Pulling."""
     return max(
         (now - seen for mark, seen in memory.first_seen.items() if mark[:2] == (pod.uid, Phase.PULLING)), default=0

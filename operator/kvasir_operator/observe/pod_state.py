@@ -6,7 +6,7 @@ from kvasir_contract.exits import KILLED, ExitCode
 from kvasir_contract.failure import Failure, cut, find_failure
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_contract.report import Progress, StatusReport
+from kvasir_contract.status_report import ReportedProgress, StatusReport
 from kvasir_operator.observe.observed import Container, Ended, Pod, PodState
 
 MAX_MESSAGE_BYTES: Final = 1024
@@ -158,7 +158,7 @@ def _running(container: Container, report: StatusReport | None) -> tuple[Phase, 
     return Phase.STARTING, Reason.LOADING, report.message if report else "", ""
 
 
-def amount(progress: Progress | None) -> str:
+def amount(progress: ReportedProgress | None) -> str:
     """As 3.1/15.0 GB; "" without progress."""
     if progress is None or progress.total <= 0:
         return ""

@@ -13,7 +13,7 @@ from typing import Final
 import aiohttp
 
 from kvasir_contract.endpoints import OPS_PORT, STATUS_PATH
-from kvasir_contract.report import MAX_REPORT_BYTES, ReportError, StatusReport
+from kvasir_contract.status_report import MAX_REPORT_BYTES, ReportError, StatusReport
 from kvasir_operator.observe.observed import Pod
 
 POD_TIMEOUT_SECONDS: Final = 1.0

@@ -1,5 +1,10 @@
-"""From the observed facts to a plan: pure functions, without a clock, a socket or a file.
+"""Pure functions from the observed facts to a plan. They use no clock, socket or file.
 
-Read in this order: `plan` (the whole decision), `applies` (which children to write), `engines` and `frontends`
-(their roll-outs), `status` (what users see), `text` (a plan as text).
+Reading order:
+    plan              the whole decision
+    applies           which children to write
+    engine_rollout    which engine pods to replace, and when
+    frontend_rollout  the same for frontend pods
+    service_status    the status that users see
+    text              a plan as text
 """

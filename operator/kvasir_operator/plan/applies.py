@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kvasir_contract.api import MANAGER
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import kind_of
-from kvasir_operator.observe.observed import Child, ChildKey, Object, Observed, Ownership
+from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership
 from kvasir_operator.plan.problem import Problem
 
 
@@ -16,7 +16,7 @@ from kvasir_operator.plan.problem import Problem
 class Apply:
     key: ChildKey
     body: Object
-    existing: Child | None
+    existing: ChildObject | None
     """None: it is created, and a conflict means that another client was first."""
 
 
@@ -46,7 +46,7 @@ def plan_applies(desired: Sequence[Object], observed: Observed, retry_seconds: f
     return Applies(tuple(applies), tuple(taken), frozenset(held_back))
 
 
-def plan_prunes(wanted: Sequence[ChildKey], observed: Observed) -> tuple[tuple[ChildKey, Child], ...]:
+def plan_prunes(wanted: Sequence[ChildKey], observed: Observed) -> tuple[tuple[ChildKey, ChildObject], ...]:
     """Return the children of the service's own that are not wanted any more."""
     return tuple(
         (key, child)

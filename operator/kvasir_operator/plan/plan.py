@@ -1,7 +1,7 @@
 """make_plan(service, observed, previous, release, now) → Plan: everything that a reconcile does, decided in one
 place.
 
-Pure: the same arguments give the same plan. `act` carries it out; what the API server answers comes back in the
+Pure: the same arguments give the same plan. `actor` carries it out; what the API server answers comes back in the
 next `Observed` (refusals, the newest children), and the status is made from that.
 """
 
@@ -13,12 +13,12 @@ from typing import Any, Final
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind
-from kvasir_operator.observe.observed import Child, ChildKey, Object, Observed, Ownership
+from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership
 from kvasir_operator.plan.applies import Apply, plan_applies, plan_prunes
-from kvasir_operator.plan.engines import PodDeletion, Rollout, release_lost, roll_engines
-from kvasir_operator.plan.frontends import FrontendRollout, roll_frontends
+from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, release_lost, roll_engines
+from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends
 from kvasir_operator.plan.problem import Problem
-from kvasir_operator.plan.status import MAX_NAMED, Decisions, Status, service_status
+from kvasir_operator.plan.service_status import MAX_NAMED, Decisions, Status, service_status
 from kvasir_operator.resources.children import child_keys, children
 from kvasir_operator.resources.names import RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
 from kvasir_operator.resources.pinning import pin
@@ -41,7 +41,7 @@ class Plan:
     new_link_keys: bool = False
     """The Secret with the link's keys is created first, then a new plan is made."""
     applies: tuple[Apply, ...] = ()
-    prunes: tuple[tuple[ChildKey, Child], ...] = ()
+    prunes: tuple[tuple[ChildKey, ChildObject], ...] = ()
     deletions: tuple[PodDeletion, ...] = ()
     again: float | None = None
     """Seconds after which things may have changed without an event; None: never."""
@@ -118,7 +118,7 @@ def _desired(
     service: InferenceService,
     observed: Observed,
     release: Release,
-    engines: Rollout,
+    engines: EngineRollout,
     frontends: FrontendRollout,
 ) -> _Desired:
     """The children to have, as far as they can be had now."""

@@ -5,8 +5,8 @@ from typing import Final
 from kvasir_contract.api import INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
 from kvasir_operator.cluster.kinds import Kind, kind_of
 from kvasir_operator.resources.disruption import disruption_budgets
-from kvasir_operator.resources.engine import engine_stateful_set
-from kvasir_operator.resources.frontend import frontend_deployment
+from kvasir_operator.resources.engine_stateful_set import engine_stateful_set
+from kvasir_operator.resources.frontend_deployment import frontend_deployment
 from kvasir_operator.resources.names import Object
 from kvasir_operator.resources.network import engine_service, frontend_service, http_service
 from kvasir_operator.resources.network_policy import network_policies

@@ -9,7 +9,7 @@ from kvasir_contract import environment
 from kvasir_contract.endpoints import OPS_PORT_NAME, ProbeTiming
 from kvasir_contract.failure import TERMINATION_MESSAGE_PATH, TERMINATION_MESSAGE_VARIABLE
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, Component, Object, labels, selector_labels
-from kvasir_operator.spec import InferenceService, Pod
+from kvasir_operator.spec import InferenceService, PodSpec
 
 LOST_NODE_SECONDS: Final = 30
 """How long a pod stays bound to a node that is gone; other pods have taken over its work by then."""
@@ -34,7 +34,7 @@ class Mount:
 def pod_template(
     service: InferenceService,
     component: Component,
-    pod: Pod,
+    pod: PodSpec,
     container: Object,
     *,
     link_secret: str,
@@ -94,7 +94,7 @@ def without_empty(fields: Mapping[str, Any]) -> Object:
 
 
 def _container(
-    service: InferenceService, component: Component, pod: Pod, container: Object, mounts: Sequence[Mount]
+    service: InferenceService, component: Component, pod: PodSpec, container: Object, mounts: Sequence[Mount]
 ) -> Object:
     return without_empty(
         {
@@ -117,7 +117,7 @@ def _container(
     )
 
 
-def _environment(service: InferenceService, pod: Pod, of_component: Sequence[Object]) -> list[Object]:
+def _environment(service: InferenceService, pod: PodSpec, of_component: Sequence[Object]) -> list[Object]:
     kvasir = [
         *of_component,
         {"name": environment.LINK_KEYS, "value": environment.LINK_KEYS_DIRECTORY},
@@ -164,7 +164,7 @@ def _volume_mount(mount: Mount) -> Object:
     return entry
 
 
-def _tolerations(pod: Pod) -> list[Object]:
+def _tolerations(pod: PodSpec) -> list[Object]:
     """Add ours for the taints of a lost node, unless a toleration of the user's is about the same taint."""
     theirs = [dict(toleration) for toleration in pod.tolerations]
     ours = [
@@ -180,7 +180,7 @@ def _is_about(toleration: Object, key: str) -> bool:
     return toleration.get("key") in (None, "", key) and toleration.get("effect") in (None, "", "NoExecute")
 
 
-def _spread(service: InferenceService, component: Component, pod: Pod) -> list[Object]:
+def _spread(service: InferenceService, component: Component, pod: PodSpec) -> list[Object]:
     """Return the user's constraints. Without any, spread over nodes if possible, so that a lost node is no outage.
 
     Pods count per revision: during a roll-out the new ones spread no matter where the old ones are.

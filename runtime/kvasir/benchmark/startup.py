@@ -24,7 +24,7 @@ from kvasir.benchmark.process_memory import memory_of_tree
 from kvasir.config.options import CommandFailed
 from kvasir.observability.progress import progress_bar
 from kvasir_contract.endpoints import LIVE_PATH, STATUS_PATH
-from kvasir_contract.report import StatusReport
+from kvasir_contract.status_report import StatusReport
 
 _LOOK: Final = 0.01
 _ENDING: Final = 30.0

@@ -10,7 +10,7 @@ from typing import Final
 from kvasir.frontend.service import Service
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_contract.report import StatusReport
+from kvasir_contract.status_report import StatusReport
 
 STARTUP_LIMIT_SECONDS: Final = 900.0
 """A start that takes longer is stuck: config and tokenizer may have to be fetched from a hub first."""

@@ -14,10 +14,10 @@ from kvasir.local.supervision.process_spec import ProcessSpec
 from kvasir_contract import environment
 from kvasir_contract.endpoints import ProbeTiming
 from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
-from kvasir_operator.resources.engine import engine_template
-from kvasir_operator.resources.frontend import frontend_template
+from kvasir_operator.resources.engine_stateful_set import engine_template
+from kvasir_operator.resources.frontend_deployment import frontend_template
 from kvasir_operator.resources.release import Release
-from kvasir_operator.spec import InferenceService, Pod
+from kvasir_operator.spec import InferenceService, PodSpec
 
 Secrets = Mapping[str, Mapping[str, str]]
 """Values by key, by the Secret's name."""
@@ -70,7 +70,7 @@ def without_effect(service: InferenceService) -> list[str]:
     return [f"spec.{name}" for name, value in set_fields.items() if value]
 
 
-def _cluster_fields(pod: Pod) -> dict[str, Any]:
+def _cluster_fields(pod: PodSpec) -> dict[str, Any]:
     return {
         "resources": pod.resources,
         "nodeSelector": pod.node_selector,

@@ -25,7 +25,7 @@ from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.settings import OpsConfig
 from kvasir.listening import listening_socket, url, url_of
 from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, OPS_PORT, READY_PATH, STATUS_PATH
-from kvasir_contract.report import StatusReport
+from kvasir_contract.status_report import StatusReport
 
 log = logging.getLogger(__name__)
 

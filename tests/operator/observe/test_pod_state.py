@@ -8,7 +8,7 @@ import pytest
 from kvasir_contract.failure import Failure
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_contract.report import Progress, StatusReport
+from kvasir_contract.status_report import ReportedProgress, StatusReport
 from kvasir_operator.observe.objects import pod_of
 from kvasir_operator.observe.observed import Object, PodState
 from kvasir_operator.observe.pod_state import MAX_MESSAGE_BYTES, amount, pod_state
@@ -244,7 +244,7 @@ def test_restarts_are_those_of_our_container() -> None:
 REPORTS: dict[str, tuple[StatusReport, Phase, Reason, str]] = {
     "starting": (StatusReport(Phase.STARTING), Phase.STARTING, Reason.LOADING, ""),
     "loading": (
-        StatusReport(Phase.LOADING, progress=Progress(3_100_000_000, 15_000_000_000)),
+        StatusReport(Phase.LOADING, progress=ReportedProgress(3_100_000_000, 15_000_000_000)),
         Phase.LOADING,
         Reason.LOADING,
         "3.1/15.0 GB",
@@ -292,7 +292,7 @@ def test_a_ready_pod_shows_its_message() -> None:
 
 def test_an_engine_that_loads_again_after_a_crash_is_loading() -> None:
     restarted = has({"running": {}}, lastState=CRASHED, restartCount=1)
-    found = state_of(restarted, report=StatusReport(Phase.LOADING, progress=Progress(1, 10**9)))
+    found = state_of(restarted, report=StatusReport(Phase.LOADING, progress=ReportedProgress(1, 10**9)))
     assert (found.phase, found.reason, found.restarts) == (Phase.LOADING, Reason.LOADING, 1)
 
 
@@ -300,13 +300,13 @@ def test_an_engine_that_loads_again_after_a_crash_is_loading() -> None:
     ("progress", "text"),
     [
         (None, ""),
-        (Progress(0, 0), ""),
-        (Progress(100_000, 2_500_000), "0.1/2.5 MB"),
-        (Progress(0, 10**9), "0.0/1.0 GB"),
-        (Progress(2**63 - 1, 1), "9223372036854.8/0.0 MB"),
+        (ReportedProgress(0, 0), ""),
+        (ReportedProgress(100_000, 2_500_000), "0.1/2.5 MB"),
+        (ReportedProgress(0, 10**9), "0.0/1.0 GB"),
+        (ReportedProgress(2**63 - 1, 1), "9223372036854.8/0.0 MB"),
     ],
 )
-def test_amount_has_the_unit_of_the_total(progress: Progress | None, text: str) -> None:
+def test_amount_has_the_unit_of_the_total(progress: ReportedProgress | None, text: str) -> None:
     assert amount(progress) == text
 
 

@@ -18,10 +18,10 @@ from kvasir.link.protocol import Progress
 from kvasir.observability import ops_server
 from kvasir.observability.ops_server import OpsServer
 from kvasir.worker.step import ScheduledRow, StepInput
-from kvasir_contract import report as contract
+from kvasir_contract import status_report as contract
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_contract.report import StatusReport
+from kvasir_contract.status_report import StatusReport
 from runtime.engine.fakes import CoreHarness, add_request
 
 STEP_LIMIT = 300.0
@@ -129,7 +129,7 @@ def test_the_status_tells_phase_and_progress(ops, status):
     status.links = lambda: 4
     assert report(ops) == StatusReport(
         phase=Phase.LOADING,
-        progress=contract.Progress(3, 10),
+        progress=contract.ReportedProgress(3, 10),
         live_requests=2,
         links=4,
         incarnation="engine-3-abc",

@@ -13,7 +13,7 @@ from kvasir.frontend import auth
 from kvasir.frontend.auth import ApiKeys
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_contract.report import StatusReport
+from kvasir_contract.status_report import StatusReport
 from runtime.frontend.harness import running_frontend
 
 OPEN = ("/health/live", "/health/ready", "/health", "/metrics", "/version")

@@ -14,7 +14,7 @@ from kvasir.frontend.status import LOOP_LIMIT_SECONDS, STARTUP_LIMIT_SECONDS, Fr
 from kvasir.listening import has_ipv6
 from kvasir.observability.ops_server import OpsServer
 from kvasir_contract.phases import Phase
-from kvasir_contract.report import StatusReport
+from kvasir_contract.status_report import StatusReport
 from runtime.frontend.harness import Frontend, running_frontend
 
 

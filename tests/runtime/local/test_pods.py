@@ -15,8 +15,8 @@ from kvasir.local.place import Place, open_place
 from kvasir.local.pods import NOT_HERE, Secrets, probes_of, service_processes, without_effect
 from kvasir.local.process_specs import ENGINE_PROBES, FRONTEND_PROBES
 from kvasir.local.supervision.process_spec import ProcessSpec
-from kvasir_operator.resources.engine import engine_template
-from kvasir_operator.resources.frontend import frontend_template
+from kvasir_operator.resources.engine_stateful_set import engine_template
+from kvasir_operator.resources.frontend_deployment import frontend_template
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService, parse_service
 

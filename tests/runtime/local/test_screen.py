@@ -13,7 +13,7 @@ from kvasir.local.run import LocalService, curl_line, welcome
 from kvasir.local.supervision.process_spec import LocalPhase, Probe, ProcessSpec, ProcessState
 from kvasir.local.supervision.screen import LiveScreen, PlainScreen, describe
 from kvasir_contract.phases import Phase
-from kvasir_contract.report import Progress
+from kvasir_contract.status_report import ReportedProgress
 
 
 def state(name: str = "engine-0", service: str = "demo") -> ProcessState:
@@ -23,11 +23,11 @@ def state(name: str = "engine-0", service: str = "demo") -> ProcessState:
 
 def test_progress_is_in_the_unit_of_the_total() -> None:
     loading = state()
-    loading.phase, loading.progress = Phase.LOADING, Progress(3_100_000_000, 15_000_000_000)
+    loading.phase, loading.progress = Phase.LOADING, ReportedProgress(3_100_000_000, 15_000_000_000)
     assert describe(loading) == "Loading 3.1/15.0 GB"
-    loading.progress = Progress(512, 2_000_000)
+    loading.progress = ReportedProgress(512, 2_000_000)
     assert describe(loading) == "Loading 0.0/2.0 MB"
-    loading.progress = Progress(0, 0)
+    loading.progress = ReportedProgress(0, 0)
     assert describe(loading) == "Loading"
 
 
@@ -41,7 +41,7 @@ def test_plain_screen_prints_a_line_per_change_and_progress_in_tenths(capsys: py
     screen, loading = PlainScreen(["welcome"], several=False), state()
     loading.phase = Phase.LOADING
     for done in range(100):
-        loading.progress = Progress(done * 10**7, 10**9)
+        loading.progress = ReportedProgress(done * 10**7, 10**9)
         screen.changed(loading)
     screen.serving()
     lines = capsys.readouterr().out.splitlines()
@@ -93,7 +93,7 @@ def test_live_screen_draws_a_bar_while_bytes_are_loaded() -> None:
     loading = state()
     screen.changed(loading)
     assert "━" not in output.getvalue()
-    loading.phase, loading.progress = Phase.LOADING, Progress(5 * 10**9, 10 * 10**9)
+    loading.phase, loading.progress = Phase.LOADING, ReportedProgress(5 * 10**9, 10 * 10**9)
     screen.changed(loading)
     screen.close()
     assert "━━━" in output.getvalue()

@@ -14,8 +14,7 @@ from kvasir.link.engine_end.frontend_connection import LinkProblem
 from kvasir.link.protocol import Progress
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_contract.report import Progress as ReportedProgress
-from kvasir_contract.report import RunningStep, StatusReport
+from kvasir_contract.status_report import ReportedProgress, RunningStep, StatusReport
 
 STARTUP_LIMIT: Final = 900.0
 """Seconds without progress after which a start-up is stuck (a kernel compilation reports none)."""

@@ -21,7 +21,7 @@ from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, find_failure
 from kvasir_contract.logs import read_line
 from kvasir_contract.phases import Phase
-from kvasir_contract.report import Progress
+from kvasir_contract.status_report import ReportedProgress
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,9 @@ class Keeper:
         except TimeoutError:
             self._pause = min(2 * self._pause, self._timing.longest_pause)
 
-    def _enter(self, phase: Phase | LocalPhase, message: str = "", progress: Progress | None = None) -> None:
+    def _enter(
+        self, phase: Phase | LocalPhase, message: str = "", progress: ReportedProgress | None = None
+    ) -> None:
         state = self.state
         if (phase, message, progress) != (state.phase, state.message, state.progress) or state.pid is None:
             state.phase, state.message, state.progress = phase, message, progress

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 
 from kvasir.local.supervision.process_spec import Probe, ProcessSpec
-from kvasir_contract.report import ReportError, StatusReport
+from kvasir_contract.status_report import ReportError, StatusReport
 
 
 class Prober:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kvasir_contract.phases import Phase
-from kvasir_contract.report import Progress
+from kvasir_contract.status_report import ReportedProgress
 
 
 class LocalPhase(StrEnum):
@@ -55,7 +55,7 @@ class ProcessState:
     spec: ProcessSpec
     phase: Phase | LocalPhase = Phase.STARTING
     message: str = ""
-    progress: Progress | None = None
+    progress: ReportedProgress | None = None
     ready_after: float | None = None
     """Seconds from the process's start until it was Ready."""
     restarts: int = 0

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from kvasir_operator.plan.engines import SURGE_PATIENCE_SECONDS
-from kvasir_operator.plan.frontends import FrontendRollout, roll_frontends
+from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS
+from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends
 from operator_facts import frontends, observed, service, workload
 
 DRAINED = frozenset({"a"})

@@ -21,19 +21,19 @@ from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, report_failure
 from kvasir_contract.logs import setup_logging
 from kvasir_contract.reasons import Reason
-from kvasir_operator.cluster.client import Cluster, ClusterError, NotFoundError
+from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, NotFoundError
 from kvasir_operator.cluster.events import Events
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
 from kvasir_operator.cluster.lease import LEASE_NAME, Lease, LeaseLostError
-from kvasir_operator.cluster.watch import WATCHED, operator_settings, registry
+from kvasir_operator.cluster.watch import WATCHED, kopf_settings, registry
 from kvasir_operator.cluster.workqueue import WorkQueue
-from kvasir_operator.metrics import Metrics
 from kvasir_operator.observe.cordons import Cordons
-from kvasir_operator.observe.memory import Key
+from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.observe.status_reports import StatusReports
-from kvasir_operator.reconcile import Reconciler
-from kvasir_operator.server import Server
-from kvasir_operator.settings import Settings, parse_settings
+from kvasir_operator.operator_metrics import OperatorMetrics
+from kvasir_operator.operator_settings import OperatorSettings, parse_settings
+from kvasir_operator.probe_server import ProbeServer
+from kvasir_operator.reconciler import Reconciler
 from kvasir_operator.upgrades import Upgrades
 
 log = logging.getLogger(__name__)
@@ -72,10 +72,10 @@ class OperatorError(Exception):
 class Operator:
     """Owns the parts of the process and their order."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: OperatorSettings) -> None:
         self._settings = settings
         self._stop = asyncio.Event()
-        self._metrics = Metrics(CollectorRegistry())
+        self._metrics = OperatorMetrics(CollectorRegistry())
         self._checked = False
         self._leading = False
         self._resynced_at = time.monotonic()
@@ -83,7 +83,7 @@ class Operator:
     async def run(self) -> None:
         """Raises OperatorError."""
         self._listen_for_signals()
-        server = Server(self._metrics.registry, trouble=self._trouble, unready=self._unready)
+        server = ProbeServer(self._metrics.registry, trouble=self._trouble, unready=self._unready)
         async with contextlib.AsyncExitStack() as stack:
             try:
                 stack.push_async_callback(server.close)
@@ -176,7 +176,7 @@ class Operator:
         try:
             await kopf.operator(
                 registry=registry(cluster, queue.add, cordons if self._settings.release.reads_nodes else None),
-                settings=operator_settings(),
+                settings=kopf_settings(),
                 standalone=True,
                 clusterwide=not namespaces,
                 namespaces=namespaces,

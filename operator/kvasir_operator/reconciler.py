@@ -11,18 +11,18 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from kvasir_operator.act import Actor
-from kvasir_operator.cluster.client import Cluster, NotFoundError
+from kvasir_operator.actor import Actor
+from kvasir_operator.cluster.cluster_client import Cluster, NotFoundError
 from kvasir_operator.cluster.events import NORMAL, WARNING, Events
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, SECRET
 from kvasir_operator.observe.cordons import Cordons
-from kvasir_operator.observe.memory import Key, Memory
 from kvasir_operator.observe.objects import is_terminating
 from kvasir_operator.observe.observed import Object, Observed, Refusal
-from kvasir_operator.observe.observer import Observer
+from kvasir_operator.observe.service_memory import Key, ServiceMemory
+from kvasir_operator.observe.service_observer import ServiceObserver
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, TIME_FORMAT, Plan, make_plan
-from kvasir_operator.plan.status import Status, condition, invalid_status
+from kvasir_operator.plan.service_status import Status, condition, invalid_status
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService, InvalidSpec, parse_service
 from kvasir_operator.upgrades import Upgrades
@@ -54,13 +54,13 @@ class Reconciler:
         self._operator_class = operator_class
         self._upgrades = upgrades or Upgrades[Key](0)
         self._cordons: Cordons[Key] = cordons or Cordons(lambda _: None)
-        self._observer = Observer(
+        self._observer = ServiceObserver(
             cluster, reports, self._cordons, reads_nodes=release.reads_nodes, monotonic=monotonic, now=now
         )
         self._actor = Actor(cluster, events)
         self._monotonic = monotonic
         self._now = now
-        self._memories: dict[Key, Memory] = {}
+        self._memories: dict[Key, ServiceMemory] = {}
 
     async def reconcile(self, key: Key) -> float | None:
         """Return the seconds after which it wants to be called again. Raises ClusterError."""
@@ -96,7 +96,7 @@ class Reconciler:
         service: InferenceService,
         observed: Observed,
         previous: Status,
-        memory: Memory,
+        memory: ServiceMemory,
     ) -> Plan:
         """Carry the plan out; return the plan after its outcome, with the status to write."""
 
@@ -147,10 +147,10 @@ class Reconciler:
             return None
         return None if is_terminating(resource) else resource
 
-    def _memory(self, key: Key, uid: str) -> Memory:
+    def _memory(self, key: Key, uid: str) -> ServiceMemory:
         memory = self._memories.get(key)
         if memory is None or memory.uid != uid:
-            memory = self._memories[key] = Memory(uid)
+            memory = self._memories[key] = ServiceMemory(uid)
         return memory
 
     def _forget(self, key: Key) -> None:
@@ -158,7 +158,9 @@ class Reconciler:
         self._cordons.forget(key)
         self._upgrades.forget(key)
 
-    async def _publish(self, resource: Object, previous: Status, status: Status, memory: Memory) -> float | None:
+    async def _publish(
+        self, resource: Object, previous: Status, status: Status, memory: ServiceMemory
+    ) -> float | None:
         """Write the status. Return the seconds after which it may be written, if that is not now."""
         if status == previous:
             return None

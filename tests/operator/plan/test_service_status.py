@@ -15,7 +15,7 @@ from kvasir_operator.observe.observed import Member, Observed, Ownership
 from kvasir_operator.observe.pod_state import MAX_MESSAGE_BYTES as MAX_POD_MESSAGE_BYTES
 from kvasir_operator.plan.plan import TIME_FORMAT
 from kvasir_operator.plan.problem import Problem
-from kvasir_operator.plan.status import (
+from kvasir_operator.plan.service_status import (
     MAX_MESSAGE_BYTES,
     Decisions,
     Status,

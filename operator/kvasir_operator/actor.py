@@ -10,16 +10,16 @@ from typing import Final
 
 from kvasir_contract.api import MANAGER
 from kvasir_contract.reasons import Reason
-from kvasir_operator.cluster.client import Cluster, ClusterError, ConflictError, InvalidError
+from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, ConflictError, InvalidError
 from kvasir_operator.cluster.events import NORMAL, WARNING, Events
 from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, SECRET, STATEFUL_SET, Kind
 from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
 from kvasir_operator.observe.objects import child_of, workload_of
-from kvasir_operator.observe.observed import Child, ChildKey, Object, Observed, Refusal
+from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Refusal
 from kvasir_operator.plan.applies import Apply, digest, digest_of, name_taken
-from kvasir_operator.plan.engines import PodDeletion
+from kvasir_operator.plan.engine_rollout import PodDeletion
 from kvasir_operator.plan.plan import Plan
-from kvasir_operator.plan.status import Status
+from kvasir_operator.plan.service_status import Status
 from kvasir_operator.resources.security import link_secret
 from kvasir_operator.spec import InferenceService
 
@@ -33,10 +33,10 @@ _BAD_FIELD: Final = ("typed patch object", "merged object", "field not declared 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PlanOutcome:
     """The result of a plan."""
 
-    children: Mapping[ChildKey, Child]
+    children: Mapping[ChildKey, ChildObject]
     """Those that were applied, as the API server has them now."""
     refusals: Mapping[ChildKey, Refusal]
     unchanged: Mapping[str, str]
@@ -73,9 +73,9 @@ class Actor:
         await self._events.say(owner, "Created", f"Secret {name}")
         return name
 
-    async def execute(self, owner: Object, service: InferenceService, plan: Plan) -> Outcome:
+    async def execute(self, owner: Object, service: InferenceService, plan: Plan) -> PlanOutcome:
         """Raises ClusterError if the API server does not answer at all."""
-        children: dict[ChildKey, Child] = {}
+        children: dict[ChildKey, ChildObject] = {}
         refusals: dict[ChildKey, Refusal] = {}
         unchanged: dict[str, str] = {}
         for apply in plan.applies:
@@ -85,7 +85,7 @@ class Actor:
                 refusal = _refusal(apply.key, error, existing=apply.existing is not None)
                 refusals[apply.key] = replace(refusal, body=digest_of(apply.body))
                 if refusals[apply.key].namespace_terminating:
-                    return Outcome(children, refusals, unchanged)
+                    return PlanOutcome(children, refusals, unchanged)
                 continue
             child = children[apply.key] = child_of(applied, service)
             unchanged[child.uid] = digest(apply.body, applied)
@@ -94,7 +94,7 @@ class Actor:
                 await self._events.say(owner, "Deleted", f"{kind.kind} {name} is no longer needed")
         for deletion in plan.deletions:
             await self._delete_pod(owner, deletion, refusals)
-        return Outcome(children, refusals, unchanged)
+        return PlanOutcome(children, refusals, unchanged)
 
     async def write_status(self, resource: Object, status: Status) -> None:
         metadata = resource["metadata"]

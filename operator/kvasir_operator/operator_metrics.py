@@ -1,4 +1,4 @@
-"""The operator's own metrics, by a Prometheus registry that main.py makes and server.py shows."""
+"""The operator's own Prometheus metrics."""
 
 import time
 from collections.abc import Awaitable, Callable, Hashable
@@ -11,7 +11,7 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
-class Metrics:
+class OperatorMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         self.leading = Gauge("kvasir_operator_leading", "1 while this replica leads.", registry=registry)

@@ -1,4 +1,4 @@
-"""Probes and metrics over HTTP: /healthz, /readyz, /metrics. Started by main.py before anything else.
+"""Probes and metrics over HTTP: /healthz, /readyz, /metrics. Started by operator_process.py before anything else.
 
 A replica that stands by is live and ready: it is there to take over.
 """
@@ -15,7 +15,7 @@ from kvasir_contract.endpoints import ANY_HOST
 log = logging.getLogger(__name__)
 
 
-class Server:
+class ProbeServer:
     def __init__(
         self, registry: CollectorRegistry, *, trouble: Callable[[], str], unready: Callable[[], str]
     ) -> None:

@@ -24,7 +24,7 @@ class ReportError(ValueError):
 
 
 @dataclass(frozen=True)
-class Progress:
+class ReportedProgress:
     """Bytes of the weights: loaded and in all."""
 
     done: int
@@ -48,7 +48,7 @@ class StatusReport:
     """What to know besides the phase; empty if all is well."""
     reason: Reason | None = None
     """Set if the process runs and does not do its work: LinkRefused, InvalidSpec."""
-    progress: Progress | None = None
+    progress: ReportedProgress | None = None
     """Only in phase Loading."""
     live_requests: int = 0
     """Requests that are running or waiting in the process."""
@@ -92,7 +92,7 @@ class StatusReport:
                 reason=None if reason is None else Reason(reason),
                 progress=None
                 if progress is None
-                else Progress(_count(progress["done"]), _count(progress["total"])),
+                else ReportedProgress(_count(progress["done"]), _count(progress["total"])),
                 live_requests=_count(fields.get("live_requests", 0)),
                 incarnation=cut(str(fields.get("incarnation", "")), 128),
                 rank=None if rank is None else _count(rank),

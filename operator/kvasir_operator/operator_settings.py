@@ -1,6 +1,6 @@
 """The operator's settings: command-line options, each with an environment variable for its manifest.
 
-Read once by main.py into one frozen object. A setting that cannot be used ends the process with one line.
+They are read once into one frozen object. A value that cannot be used ends the process with a one-line message.
 """
 
 import argparse
@@ -21,7 +21,7 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
 
 
 @dataclass(frozen=True)
-class Settings:
+class OperatorSettings:
     release: Release
     operator_class: str
     """Services of this class are handled, and no others."""
@@ -45,13 +45,15 @@ class Settings:
     log_format: str
 
 
-def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
+def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> OperatorSettings:
     """Exits with code 2 and one line for what cannot be used."""
     parser = _parser(environment)
     return _settings(parser, parser.parse_args(arguments), environment)
 
 
-def parse_preview(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> tuple[Path, Settings]:
+def parse_preview(
+    arguments: Sequence[str], environment: Mapping[str, str] = os.environ
+) -> tuple[Path, OperatorSettings]:
     """The arguments of `kvasir-operator plan`: a file, and the operator's options."""
     parser = _parser(environment)
     parser.prog = "kvasir-operator plan"
@@ -65,13 +67,13 @@ def parse_preview(arguments: Sequence[str], environment: Mapping[str, str] = os.
 
 def _settings(
     parser: argparse.ArgumentParser, options: argparse.Namespace, environment: Mapping[str, str]
-) -> Settings:
+) -> OperatorSettings:
     for image in ("frontend_image", "engine_image"):
         if not getattr(options, image):
             flag = "--" + image.replace("_", "-")
             parser.error(f"{flag} (or {_variable(flag)}) is missing: the image of services that name none")
     namespaces = tuple(name.strip() for name in options.namespaces.split(",") if name.strip())
-    return Settings(
+    return OperatorSettings(
         release=Release(
             frontend_image=options.frontend_image,
             engine_image=options.engine_image,

@@ -13,7 +13,7 @@ from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import SERVICE
 from kvasir_operator.observe.observed import Observed, Ownership, PodState
-from kvasir_operator.plan.engines import SURGE_PATIENCE_SECONDS
+from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS
 from kvasir_operator.plan.problem import Problem, most_urgent
 from kvasir_operator.plan.words import count
 from kvasir_operator.resources.names import RELEASE_ANNOTATION, selector_labels, workload_name

@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from kvasir_operator.plan.engines import LOST_POD_MARGIN_SECONDS, SURGE_PATIENCE_SECONDS, release_lost, roll_engines
+from kvasir_operator.plan.engine_rollout import (
+    LOST_POD_MARGIN_SECONDS,
+    SURGE_PATIENCE_SECONDS,
+    release_lost,
+    roll_engines,
+)
 from operator_facts import engines, observed, service, workload
 
 NO_SURGE = {"maxSurge": 0, "maxUnavailable": 1}

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from kvasir_contract.report import StatusReport
+from kvasir_contract.status_report import StatusReport
 from kvasir_operator.observe.observed import ChildKey, Refusal
 
 Mark = tuple[str, ...]
@@ -23,7 +23,7 @@ class Key(NamedTuple):
 
 
 @dataclass
-class Memory:
+class ServiceMemory:
     uid: str
     refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
     unchanged: dict[str, str] = field(default_factory=dict)

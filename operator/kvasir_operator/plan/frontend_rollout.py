@@ -4,7 +4,7 @@ drained."""
 from dataclasses import dataclass
 
 from kvasir_operator.observe.observed import Observed
-from kvasir_operator.plan.engines import PodDeletion
+from kvasir_operator.plan.engine_rollout import PodDeletion
 from kvasir_operator.plan.words import count
 from kvasir_operator.spec import InferenceService
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_operator.observe.observed import Member, Observed, Pod, Workload
+from kvasir_operator.observe.observed import Member, Observed, Pod, WorkloadState
 from kvasir_operator.plan.words import count
 from kvasir_operator.spec import InferenceService
 
@@ -33,7 +33,7 @@ class PodDeletion:
 
 
 @dataclass(frozen=True)
-class Rollout:
+class EngineRollout:
     replicas: int
     """Of the StatefulSet, surge ranks included."""
     deletions: tuple[PodDeletion, ...] = ()
@@ -51,18 +51,18 @@ class Rollout:
         return surge | ({"surgeRefused": self.surge_refused} if self.surge_refused else {})
 
 
-def roll_engines(service: InferenceService, observed: Observed, memo: Mapping[str, Any]) -> Rollout:
+def roll_engines(service: InferenceService, observed: Observed, memo: Mapping[str, Any]) -> EngineRollout:
     """`memo`: of the decision before; {} if there is none."""
     surge_refused = memo.get("surgeRefused", "")
     desired, stateful_set = service.engine.data_parallel_size, observed.stateful_set
     if stateful_set is None:
-        return Rollout(desired)
+        return EngineRollout(desired)
     most = desired + service.rollout.max_surge
     # Ranks beyond the desired ones are surge ranks only if a roll-out made them: else they leave.
     surges = desired < stateful_set.replicas <= most and memo.get("surgeFrom") == desired
     if not stateful_set.is_observed:
         replicas = stateful_set.replicas if surges else desired
-        return Rollout(replicas, (), _UNOBSERVED, surge_refused, frozenset(range(desired, replicas)))
+        return EngineRollout(replicas, (), _UNOBSERVED, surge_refused, frozenset(range(desired, replicas)))
 
     ranks = [member for member in observed.engines if member.pod.rank < desired]
     outdated = [member for member in ranks if _is_outdated(member, stateful_set, observed.cordoned)]
@@ -72,7 +72,7 @@ def roll_engines(service: InferenceService, observed: Observed, memo: Mapping[st
     replaced = desired - len(current) - len(outdated)
     under_way = _words(outdated, observed.cordoned)
     if not running and (replaced == 0 or not surges):
-        return Rollout(desired, _replace(broken, observed.cordoned), under_way)
+        return EngineRollout(desired, _replace(broken, observed.cordoned), under_way)
 
     surge_size = min(service.rollout.max_surge, len(running) + replaced)
     surge = [member for member in observed.engines if desired <= member.pod.rank < desired + surge_size]
@@ -95,7 +95,7 @@ def roll_engines(service: InferenceService, observed: Observed, memo: Mapping[st
     # A surge rank of an older template is renewed when it is not needed: it would vouch for the wrong template.
     complete = all(member.serves for member in ranks) and len(ranks) == desired
     renewed = [member for member in stale if complete or not member.serves]
-    return Rollout(
+    return EngineRollout(
         replicas=replicas,
         deletions=_replace([*broken, *in_order[: max(0, budget - replaced)], *renewed], observed.cordoned),
         under_way=under_way or f"{count(replaced, 'replaced engine pod')} not ready yet",
@@ -122,7 +122,7 @@ def release_lost(observed: Observed) -> tuple[PodDeletion, ...]:
 _UNOBSERVED: Final = "the StatefulSet of the engines has a new spec that its controller has not seen yet"
 
 
-def _is_outdated(member: Member, stateful_set: Workload, cordoned: Collection[str]) -> bool:
+def _is_outdated(member: Member, stateful_set: WorkloadState, cordoned: Collection[str]) -> bool:
     if member.pod.terminating:
         return False
     is_old = stateful_set.revision != "" and member.pod.revision != stateful_set.revision

@@ -5,11 +5,11 @@ import pytest
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_contract.report import (
+from kvasir_contract.status_report import (
     MAX_COUNT,
     MAX_MESSAGE_BYTES,
     MAX_REPORT_BYTES,
-    Progress,
+    ReportedProgress,
     ReportError,
     RunningStep,
     StatusReport,
@@ -19,7 +19,7 @@ FULL = StatusReport(
     phase=Phase.LOADING,
     message="naïve 漢字",
     reason=Reason.LINK_REFUSED,
-    progress=Progress(3, 10),
+    progress=ReportedProgress(3, 10),
     live_requests=2,
     incarnation="engine-3-abc",
     rank=3,

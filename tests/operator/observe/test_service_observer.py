@@ -16,10 +16,10 @@ from kvasir_operator.cluster.kinds import (
     STATEFUL_SET,
 )
 from kvasir_operator.observe.cordons import Cordons
-from kvasir_operator.observe.memory import Key, Memory
 from kvasir_operator.observe.observed import Observed, Ownership
-from kvasir_operator.observe.observer import Observer
 from kvasir_operator.observe.pod_events import EVENT_MARGIN_SECONDS, MAX_PODS_ASKED, OVERDUE_SECONDS
+from kvasir_operator.observe.service_memory import Key, ServiceMemory
+from kvasir_operator.observe.service_observer import ServiceObserver
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.spec import parse_service
 from mock_cluster import refusal
@@ -34,8 +34,8 @@ class Looks:
     def __init__(self, operator: Operator) -> None:
         self.cluster, self.clock = operator.cluster, operator.clock
         self.cordons: Cordons[Key] = Cordons(lambda _: None)
-        self.memory = Memory("uid-1")
-        self._observer = Observer(
+        self.memory = ServiceMemory("uid-1")
+        self._observer = ServiceObserver(
             self.cluster, StatusReports(), self.cordons, monotonic=self.clock.monotonic, now=self.clock.now
         )
 

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from kvasir_contract.phases import Phase
-from kvasir_contract.report import StatusReport
-from kvasir_operator.cluster.client import Cluster, ClusterError, ConflictError, NotFoundError
+from kvasir_contract.status_report import StatusReport
+from kvasir_operator.cluster.cluster_client import Cluster, ClusterError, ConflictError, NotFoundError
 from kvasir_operator.cluster.kinds import (
     CHILDREN,
     DEPLOYMENT,
@@ -27,19 +27,19 @@ from kvasir_operator.cluster.kinds import (
 )
 from kvasir_operator.observe import objects
 from kvasir_operator.observe.cordons import Cordons
-from kvasir_operator.observe.memory import Key, Mark, Memory
 from kvasir_operator.observe.observed import (
-    Child,
     ChildKey,
+    ChildObject,
     Member,
     Object,
     Observed,
     Ownership,
     Pod,
-    Workload,
+    WorkloadState,
 )
 from kvasir_operator.observe.pod_events import PodEvents, missing_ranks
 from kvasir_operator.observe.pod_state import pod_state
+from kvasir_operator.observe.service_memory import Key, Mark, ServiceMemory
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.resources.children import child_keys, children_selector
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, RELEASE_ANNOTATION, workload_name
@@ -51,7 +51,7 @@ SECRET_INTERVAL_SECONDS: Final = 240.0
 """Between two checks whether the Secrets still exist, while no pod waits."""
 
 
-class Observer:
+class ServiceObserver:
     def __init__(
         self,
         cluster: Cluster,
@@ -73,7 +73,7 @@ class Observer:
     def now(self) -> datetime:
         return self._now()
 
-    async def observe(self, resource: Object, service: InferenceService, memory: Memory) -> Observed:
+    async def observe(self, resource: Object, service: InferenceService, memory: ServiceMemory) -> Observed:
         """Raises ClusterError if the API server does not answer."""
         children, pods = await self._children(service)
         stateful_set = _workload(children, (STATEFUL_SET, workload_name(service, "engine")))
@@ -107,7 +107,7 @@ class Observer:
 
     # ------------------------------------------------------------------------------------------------ children
 
-    async def _children(self, service: InferenceService) -> tuple[dict[ChildKey, Child], list[Object]]:
+    async def _children(self, service: InferenceService) -> tuple[dict[ChildKey, ChildObject], list[Object]]:
         selector = children_selector(service.name)
         *listed, pods = await asyncio.gather(
             *(self._cluster.list(kind, service.namespace, selector) for kind in (*CHILDREN, POD))
@@ -136,7 +136,7 @@ class Observer:
         self,
         pods: Sequence[Pod],
         service: InferenceService,
-        memory: Memory,
+        memory: ServiceMemory,
     ) -> list[Member]:
         reports = memory.reports
         ready_frontends = sum(pod.ready for pod in pods if pod.component == "frontend")
@@ -160,7 +160,9 @@ class Observer:
         memory.forget_but(marks, of_missing=False)
         return members
 
-    def _remember_reports(self, memory: Memory, reports: Mapping[str, StatusReport], pods: Sequence[Pod]) -> None:
+    def _remember_reports(
+        self, memory: ServiceMemory, reports: Mapping[str, StatusReport], pods: Sequence[Pod]
+    ) -> None:
         """The last report of a ready pod counts until a newer one: one answer that is late changes nothing."""
         kept = {pod.uid: memory.reports[pod.uid] for pod in pods if pod.ready and pod.uid in memory.reports}
         memory.reports = {**kept, **reports}
@@ -196,7 +198,7 @@ class Observer:
     # ------------------------------------------------------------------------------------------------- Secrets
 
     async def _check_secrets(
-        self, service: InferenceService, link_secret: str, members: Collection[Member], memory: Memory
+        self, service: InferenceService, link_secret: str, members: Collection[Member], memory: ServiceMemory
     ) -> None:
         """Whether the Secrets that pods mount exist. Often only while pods wait: running ones have theirs."""
         waiting = not members or any(member.state.phase is Phase.PULLING for member in members)
@@ -231,14 +233,14 @@ _ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,5})$", re.ASCII)
 """An owner reference can be forged; a name without an ordinal is not a rank's."""
 
 
-def _workload(children: Mapping[ChildKey, Child], key: ChildKey) -> Workload | None:
+def _workload(children: Mapping[ChildKey, ChildObject], key: ChildKey) -> WorkloadState | None:
     child = children.get(key)
     if child is None or child.ownership is not Ownership.OURS or child.terminating:
         return None
     return objects.workload_of(child.object)
 
 
-def _link_secret(children: Mapping[ChildKey, Child], service: InferenceService) -> str:
+def _link_secret(children: Mapping[ChildKey, ChildObject], service: InferenceService) -> str:
     """The name as the ServiceAccount records it; should that be lost, as the pod templates name it."""
     recorded = [
         children[key].object["metadata"]
@@ -255,7 +257,7 @@ def _link_secret(children: Mapping[ChildKey, Child], service: InferenceService) 
     return next(filter(None, names), "")
 
 
-def _engine_pods(pods: Sequence[Object], stateful_set: Workload | None) -> list[Pod]:
+def _engine_pods(pods: Sequence[Object], stateful_set: WorkloadState | None) -> list[Pod]:
     """The pods that the StatefulSet created."""
     if stateful_set is None:
         return []
