@@ -21,7 +21,7 @@ test: lint  ## lint, types, layering and all tests
 
 # Three targets, so that each is done while one waits for it. All but the second need a Kubernetes, which is made for
 # them (or is that of KUBECONFIG, if KVASIR_E2E_INSTALL=yes).
-LOAD := e2e/test_changes_under_load.py
+LOAD := e2e/load
 e2e: $(VENV)/.dev  ## the end-to-end tests on a Kubernetes of three nodes
 	@$(BIN)/python -m pytest e2e --ignore=e2e/operator --ignore=$(LOAD) $(PYTEST_ARGS)
 

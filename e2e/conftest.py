@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.ask import ask
 from e2e.in_cluster import Namespace, restricted_namespace
 from e2e.installed import DEMO, NAMESPACE, install
 from e2e.kind.cluster import Cluster, require_consent
 from e2e.kind.cluster import cluster as a_cluster
 from e2e.kind.progress import KindError
+from e2e.service.ask import ask
 from service.running import running
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from e2e.kind import binaries
+from e2e.kind.build import binaries
 from e2e.kind.progress import KindError, tail
 
 _READY_WITHIN = 60.0

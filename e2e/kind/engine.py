@@ -14,7 +14,8 @@ import time
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from e2e.kind import cache, debian, traces
+from e2e.kind import cache, traces
+from e2e.kind.build import debian
 from e2e.kind.progress import KindError, Log, tail
 
 _RANGES = tuple(IPv4Network(text) for text in ("10.213.77.0/30", "192.168.213.0/30", "172.31.213.0/30"))
@@ -33,7 +34,7 @@ def start(log: Log) -> None:
     traces.remember_machine()
     _make_network(log)
     runtime = traces.RUN / "runc"
-    shutil.copy(Path(__file__).parent / "node/usr/local/sbin/runc", runtime)
+    shutil.copy(Path(__file__).parent / "build/node/usr/local/sbin/runc", runtime)
     runtime.chmod(0o755)
     _wait_until_it_answers(_spawn(programs, runtime))
 

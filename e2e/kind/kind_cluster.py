@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from e2e.kind import link, load
+from e2e.kind.loading import link, load
 from e2e.kind.progress import KindError, Log
 
 NAME = "kvasir"

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from e2e.kind import binaries, cache, debian, engine, kind_cluster, node_image, rootfs, traces
+from e2e.kind import cache, engine, kind_cluster, traces
+from e2e.kind.build import binaries, debian, node_image, rootfs
 from e2e.kind.kind_cluster import KindCluster
 from e2e.kind.progress import KindError, Progress
 

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from e2e.installed import wait_for_definition
-from e2e.kind import binaries
 from e2e.kind.apiserver import ApiServer, apiserver
+from e2e.kind.build import binaries
 from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
 from kvasir_operator.resources.children import children

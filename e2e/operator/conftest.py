@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from e2e.kind.apiserver import ApiServer, apiserver
-from e2e.operator.world import CONTROLLERS, NAMESPACE, World, install
+from e2e.operator.harness.world import CONTROLLERS, NAMESPACE, World, install
 from kvasir_operator.cluster.cluster_client import Cluster
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.kind.apiserver import ApiServer, apiserver
-from e2e.operator.world import CONTROLLERS, NAMESPACE, World, install
+from e2e.operator.harness.world import CONTROLLERS, NAMESPACE, World, install
 from kvasir_operator.cluster.cluster_client import Cluster
 
 _REQUEST = re.compile(r"^apiserver_request_total\{(?P<labels>.*)\} (?P<count>\S+)$")

@@ -14,12 +14,12 @@ import aiohttp
 import pytest
 
 from e2e.kind.apiserver import ApiServer, apiserver
-from e2e.operator.api_proxy import ApiProxy, Request, api_proxy
-from e2e.operator.kubelet import kubelet
-from e2e.operator.operator_process import OperatorProcess
-from e2e.operator.pod_status import ready, starting
-from e2e.operator.rights import rights_of_the_manifests
-from e2e.operator.world import CHILDREN, World
+from e2e.operator.harness.api_proxy import ApiProxy, Request, api_proxy
+from e2e.operator.harness.kubelet import kubelet
+from e2e.operator.harness.operator_process import OperatorProcess
+from e2e.operator.harness.pod_status import ready, starting
+from e2e.operator.harness.rights import rights_of_the_manifests
+from e2e.operator.harness.world import CHILDREN, World
 from kvasir_operator.cluster.cluster_client import Object
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, LEASE, SECRET, SERVICE, SERVICE_ACCOUNT, Kind
 from kvasir_operator.cluster.lease import LEASE_NAME

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.operator.refusals import REFUSALS, Refusal, Rule, cases, merged, rules
-from e2e.operator.world import World
+from e2e.operator.harness.refusals import REFUSALS, Refusal, Rule, cases, merged, rules
+from e2e.operator.harness.world import World
 from kvasir_operator.cluster.cluster_client import ClusterError, InvalidError, Object
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.kind import binaries, cache
+from e2e.kind import cache
+from e2e.kind.build import binaries
 from e2e.kind.progress import Log
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.kind import cache, debian, engine, traces
+from e2e.kind import cache, engine, traces
+from e2e.kind.build import debian
 from e2e.kind.progress import KindError, Log
 
 DEFAULT = "default via 192.0.2.1 dev eth0"

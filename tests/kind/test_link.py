@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.kind import link, load, oci
+from e2e.kind.build import oci
+from e2e.kind.loading import link, load
 from e2e.kind.progress import KindError
 
 LAYERS = {"sha256:base": "b1", "sha256:code": "c1"}

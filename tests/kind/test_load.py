@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.kind import load, oci
+from e2e.kind.build import oci
+from e2e.kind.loading import load
 from e2e.kind.progress import KindError
 
 CTR = """#!/bin/sh

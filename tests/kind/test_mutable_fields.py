@@ -2,7 +2,7 @@
 
 import pytest
 
-from e2e import mutable_fields, requests_client
+from e2e.load import mutable_fields, requests_client
 
 
 def test_every_mutable_field_has_a_value_or_a_reason() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-CLIENT = Path(__file__).parents[2] / "e2e" / "requests_client.py"
+CLIENT = Path(__file__).parents[2] / "e2e" / "load" / "requests_client.py"
 
 
 class Service(ThreadingHTTPServer):

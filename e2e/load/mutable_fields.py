@@ -1,0 +1,153 @@
+"""Every field of an InferenceService that can be changed in place, and a value to change it to.
+
+The fields come from the CRD. The values come from VALUES, else from the example that sets every field; a field with
+neither fails the test that changes them all.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from e2e.operator.harness.refusals import CRD
+
+EXAMPLE: Final = Path(__file__).parents[2] / "tests" / "operator" / "golden" / "full.yaml"
+"""The service that sets every field."""
+KEY: Final = "sk-load"
+"""The API key that the services accept after the change."""
+PRIORITY: Final = "kvasir-e2e"
+"""The name of the PriorityClass and of the RuntimeClass that pods are changed to."""
+
+
+@dataclass(frozen=True)
+class NotHere:
+    """Why no change of a field is tried on these clusters, or where it is."""
+
+    reason: str
+
+
+_POD: Final[Mapping[str, Any]] = {
+    "resources.limits": {"memory": "2Gi"},
+    "resources.requests": {"cpu": "50m", "memory": "128Mi"},
+    "nodeSelector": {"kubernetes.io/os": "linux"},
+    "tolerations": [{"key": "example.com/any", "operator": "Exists"}],
+    "affinity": {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 1,
+                    "podAffinityTerm": {
+                        "topologyKey": "kubernetes.io/hostname",
+                        "labelSelector": {"matchLabels": {"team": "a"}},
+                    },
+                }
+            ]
+        }
+    },
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
+    "priorityClassName": PRIORITY,
+    "runtimeClassName": PRIORITY,
+    "env": [{"name": "GREETING", "value": "hello"}],
+    "envFrom": [{"configMapRef": {"name": "settings"}}],
+    "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "1Mi"}}],
+    "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+    "labels": {"team": "a"},
+    "annotations": {"example.com/note": "changed"},
+}
+VALUES: Final[Mapping[str, Any]] = {
+    "model.servedNames": ["demo", "other"],
+    "model.tokenSecret.name": "token",
+    "model.tokenSecret.key": "key",
+    "engine.dataParallelSize": NotHere("is changed by the test of a scale"),
+    "engine.resourceName": NotHere("takes GPUs, and these nodes have none"),
+    "engine.maxModelLen": 512,
+    "engine.maxNumSeqs": 32,
+    "engine.maxNumBatchedTokens": 1024,
+    "engine.kvCache.memoryUtilization": NotHere("is a GPU's"),
+    "engine.kvCache.memory": "96Mi",
+    "engine.extraArgs": ["--log-level=debug"],
+    **{f"engine.pod.{name}": value for name, value in _POD.items()},
+    "frontend.replicas": 2,
+    "frontend.apiKeys.name": "keys",
+    "frontend.drainTimeout": "30s",
+    "frontend.extraArgs": ["--log-level=debug"],
+    **{f"frontend.pod.{name}": value for name, value in _POD.items()},
+    "rollout.drainTimeout": "20s",
+    "rollout.maxSurge": 2,
+    "rollout.maxUnavailable": 0,
+    "network.policy": False,
+    "network.allowFrom": [{"podSelector": {}}],
+    "network.allowMetricsFrom": [{"namespaceSelector": {}}],
+    "image": NotHere("is one image of both kinds of pod, and none is built"),
+    "imagePullPolicy": "IfNotPresent",
+    "imagePullSecrets": [{"name": "registry"}],
+    "paused": NotHere("stops every change: the operator's own tests have it"),
+}
+
+
+def mutable_fields() -> list[str]:
+    """The paths below `spec` of all fields without inner fields that no rule makes immutable."""
+    (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
+    return list(_leaves(version["schema"]["openAPIV3Schema"]["properties"]["spec"], ""))
+
+
+def changes() -> list[dict[str, Any]]:
+    """Patches of a spec that change all of them, each of what rolls together: two fields alone, then the rest.
+
+    AssertionError if a field has no value, or a value no field.
+    """
+    fields, values = mutable_fields(), all_values()
+    assert set(fields) == set(values), f"without a field or without a value: {set(fields) ^ set(values)}"
+    alone = ("engine.maxModelLen", "frontend.drainTimeout")
+    groups: dict[str, list[str]] = {field: [field] for field in alone}
+    for field in fields:
+        value = values[field]
+        if isinstance(value, NotHere):
+            print(f"spec.{field} is not changed: it {value.reason}")
+        elif field not in alone:
+            first = field.split(".")[0]
+            groups.setdefault(first if first in ("engine", "frontend", "network") else "others", []).append(field)
+    return [_patch({field: values[field] for field in group}) for group in groups.values()]
+
+
+def all_values() -> dict[str, Any]:
+    """Return VALUES, completed by the example's values of the other mutable fields."""
+    example = next(yaml.safe_load_all(EXAMPLE.read_text()))["spec"]
+    values = dict(VALUES)
+    for field in mutable_fields():
+        if field not in values and (value := _find(example, field)) is not None:
+            values[field] = value
+    return values
+
+
+def _find(spec: Any, field: str) -> Any:
+    for name in field.split("."):
+        spec = spec.get(name) if isinstance(spec, dict) else None
+    return spec
+
+
+def _leaves(node: Mapping[str, Any], path: str) -> Iterator[str]:
+    for name, inner in node.get("properties", {}).items():
+        rules = [rule["rule"] for rule in inner.get("x-kubernetes-validations", ())]
+        if "self == oldSelf" in rules:
+            continue
+        if "properties" in inner:
+            yield from _leaves(inner, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
+
+
+def _patch(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The nested object that sets these fields."""
+    spec: dict[str, Any] = {}
+    for field, value in values.items():
+        *outer, last = field.split(".")
+        inner = spec
+        for name in outer:
+            inner = inner.setdefault(name, {})
+        inner[last] = value
+    return {"spec": spec}

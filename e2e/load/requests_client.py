@@ -1,0 +1,156 @@
+"""Sends short chat requests to a service until standard input ends: `python requests_client.py http://demo demo`.
+
+Copied into a pod by `e2e.load.under_load`, so it needs Python alone. Half of the workers open a connection for each
+request, half keep theirs. No request is repeated: what is not an answer with status 200 is counted and described.
+Prints "started" when every worker had its first answer, and the report as JSON at the end.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import select
+import socket
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+PAUSE_SECONDS = 0.1
+"""Between two requests of a worker: the load is steady, and leaves the machine to those who are tested."""
+TIMEOUT_SECONDS = 60.0
+MAX_DESCRIBED = 20
+HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer sk-load"}
+"""The key is that of mutable_fields.KEY; a service without keys ignores it."""
+
+
+class Report:
+    """Counts of all workers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.sent = 0
+        self.failed = 0
+        self.failures: list[dict[str, Any]] = []
+
+    def add(self, failure: dict[str, Any] | None) -> None:
+        with self._lock:
+            self.sent += 1
+            if failure is not None:
+                self.failed += 1
+                self.failures = [*self.failures, failure][:MAX_DESCRIBED]
+
+
+class Worker(threading.Thread):
+    """Sends one request after the other, until `stop` is set or `max_requests` are sent."""
+
+    def __init__(
+        self, url: str, model: str, keep: bool, max_requests: int, report: Report, stop: threading.Event
+    ) -> None:
+        super().__init__(daemon=True)
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        # Asked once: an answer that the cluster's DNS does not give is not the service's failure.
+        self._address = socket.gethostbyname(parts.hostname)
+        self._port = parts.port or 80
+        question = {"messages": [{"role": "user", "content": "What is Kvasir?"}], "max_tokens": 4, "temperature": 0}
+        self._body = json.dumps({"model": model, **question})
+        self._keep = keep
+        self._max_requests = max_requests
+        self._report = report
+        self._stop_asked = stop
+        self._connection: http.client.HTTPConnection | None = None
+        self.answered = threading.Event()
+
+    def run(self) -> None:
+        for _ in range(self._max_requests):
+            began = datetime.now(UTC)
+            problem = self._send()
+            if problem is None:
+                self.answered.set()
+                self._report.add(None)
+            else:
+                seconds = (datetime.now(UTC) - began).total_seconds()
+                self._report.add({"at": began.isoformat(), "seconds": seconds, "kept": self._keep, **problem})
+                self._close()
+            if not self._keep:
+                self._close()
+            if self._stop_asked.wait(PAUSE_SECONDS):
+                break
+        self._close()
+
+    def _send(self) -> dict[str, Any] | None:
+        """The failure, if any."""
+        try:
+            connection = self._connected()
+            connection.request("POST", "/v1/chat/completions", self._body, HEADERS)
+            response = connection.getresponse()
+            text = response.read().decode()
+        except (OSError, http.client.HTTPException) as error:
+            return {"status": None, "error": f"{type(error).__name__}: {error}"}
+        if response.status != 200 or "choices" not in text:
+            return {"status": response.status, "error": text[:200]}
+        return None
+
+    def _connected(self) -> http.client.HTTPConnection:
+        """The connection that is kept, unless the server has closed it; HTTP clients look before they send."""
+        kept = self._connection
+        if kept is not None and kept.sock is not None and not select.select([kept.sock], [], [], 0)[0]:
+            return kept
+        self._close()
+        self._connection = http.client.HTTPConnection(self._address, self._port, timeout=TIMEOUT_SECONDS)
+        return self._connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("model")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--max-requests", type=int, default=20_000, help="of all workers")
+    parser.add_argument("--max-seconds", type=float, default=600)
+    parser.add_argument(
+        "--linger", type=float, default=3, help="seconds to go on for after standard input has ended"
+    )
+    options = parser.parse_args()
+    report, stop = Report(), threading.Event()
+    share = options.max_requests // options.workers
+    workers = [
+        Worker(options.url, options.model, bool(number % 2), share, report, stop)
+        for number in range(options.workers)
+    ]
+    for worker in workers:
+        worker.start()
+    started = time.monotonic()
+    for worker in workers:
+        worker.answered.wait(max(0.0, started + 30 - time.monotonic()))
+    before = report.sent
+    print("started", flush=True)
+    ended = threading.Thread(target=_read_all, daemon=True)
+    ended.start()
+    ended.join(options.max_seconds)
+    during = report.sent - before
+    end = time.monotonic() + options.linger
+    for worker in workers:
+        worker.join(max(0.0, end - time.monotonic()))
+    stop.set()
+    for worker in workers:
+        worker.join()
+    counts = {"sent": report.sent, "during": during, "failed": report.failed}
+    print(json.dumps({**counts, "failures": report.failures}), flush=True)
+
+
+def _read_all() -> None:
+    with contextlib.suppress(OSError):
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Changes of a service while requests come in: not one of them fails.
+
+They are made to the demo service with two ranks, and with one, which is the default. Both have one frontend.
+Streams that outlive a drain, and pods that are killed, are another matter.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pytest
+import yaml
+
+from e2e.in_cluster import Namespace, Object, is_ready, restricted_namespace
+from e2e.installed import DEMO, schedulable
+from e2e.kind.cluster import Cluster
+from e2e.load.mutable_fields import KEY, PRIORITY, changes
+from e2e.load.under_load import load
+
+SETTLED_WITHIN = 240
+CLASSES = f"""
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {{name: {PRIORITY}}}
+value: 1
+preemptionPolicy: Never
+---
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {{name: {PRIORITY}}}
+handler: runc
+"""
+NEEDED = f"""
+apiVersion: v1
+kind: Secret
+metadata: {{name: keys}}
+stringData: {{load: {KEY}}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {{name: token}}
+stringData: {{token: none, key: none}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: settings}}
+data: {{COLOUR: red}}
+"""
+"""What the changed fields name."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """The demo service with so many ranks, and one frontend."""
+
+    namespace: Namespace
+    ranks: int
+
+
+@pytest.fixture(scope="module")
+def two_ranks(installed: Cluster, classes: None) -> Iterator[Served]:
+    with served(installed, 2) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def one_rank(installed: Cluster, classes: None) -> Iterator[Served]:
+    with served(installed, 1) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def classes(installed: Cluster) -> Iterator[None]:
+    """The objects of the whole cluster that changed fields name, as long as a service of these tests has pods."""
+    installed.kubectl("apply", "--filename", "-", stdin=CLASSES)
+    yield
+    installed.kubectl("delete", "--filename", "-", stdin=CLASSES)
+
+
+def test_drain_of_a_node_fails_no_request_of_one_rank(one_rank: Served) -> None:
+    drain(one_rank)
+
+
+def test_scale_up_and_down_fails_no_request(one_rank: Served) -> None:
+    namespace = one_rank.namespace
+    with load(namespace, "demo"):
+        for count in (3, 1):
+            namespace.kubectl("scale", "kvs/demo", f"--replicas={count}")
+            namespace.wait_for_ranks("demo", count, SETTLED_WITHIN)
+
+
+def test_roll_out_of_the_only_frontend_fails_no_request(one_rank: Served) -> None:
+    old = ready(pods(one_rank, "frontend"))
+    with load(one_rank.namespace, "demo"):
+        change(one_rank, {"spec": {"frontend": {"pod": {"annotations": {"example.com/note": "rolled"}}}}})
+    assert not old.keys() & ready(pods(one_rank, "frontend")).keys()
+
+
+def test_change_of_each_field_fails_no_request_of_one_rank(one_rank: Served) -> None:
+    change_each_field(one_rank)
+
+
+def test_drain_of_a_node_fails_no_request_of_two_ranks(two_ranks: Served) -> None:
+    drain(two_ranks)
+
+
+def test_change_of_each_field_fails_no_request_of_two_ranks(two_ranks: Served) -> None:
+    change_each_field(two_ranks)
+
+
+@contextlib.contextmanager
+def served(cluster: Cluster, ranks: int) -> Iterator[Served]:
+    """All pods are on the first node; the cluster of a user is taken as it is."""
+    manifest = yaml.safe_load(DEMO.read_text())
+    manifest["spec"]["engine"]["dataParallelSize"] = ranks
+    others = schedulable(cluster)[1:] if cluster.can_load else []
+    with restricted_namespace(cluster) as namespace:
+        with cordoned(cluster, *others):
+            namespace.apply(manifest)
+            namespace.wait_for_ranks("demo", ranks)
+        yield Served(namespace, ranks)
+
+
+def drain(service: Served) -> None:
+    """The node on which everything of the service is; the first thing that is done to it."""
+    namespace, cluster = service.namespace, service.namespace.cluster
+    if not cluster.can_load:
+        pytest.skip("nodes of a cluster that was given are not drained")
+    drained, other = schedulable(cluster)
+    assert nodes_of(service) == {drained}
+    with cordoned(cluster, drained):
+        with load(namespace, "demo", node=other):
+            options = ("--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={SETTLED_WITHIN}s")
+            cluster.kubectl("drain", drained, *options)
+            namespace.wait_for_ranks("demo", service.ranks, SETTLED_WITHIN)
+        assert nodes_of(service) == {other}
+
+
+def change_each_field(service: Served) -> None:
+    service.namespace.apply(NEEDED)
+    with load(service.namespace, "demo"):
+        for patch in changes():
+            change(service, patch)
+
+
+def change(service: Served, patch: Object) -> None:
+    """Comes back when the change is in force."""
+    service.namespace.kubectl("patch", "kvs/demo", "--type=merge", "--patch", json.dumps(patch))
+    service.namespace.wait_for_ranks("demo", service.ranks, SETTLED_WITHIN)
+
+
+def pods(service: Served, component: str) -> dict[str, Object]:
+    """By name."""
+    selector = f"app.kubernetes.io/instance=demo,app.kubernetes.io/component={component}"
+    return {pod["metadata"]["name"]: pod for pod in service.namespace.get("pods", "--selector", selector)["items"]}
+
+
+def ready(found: Mapping[str, Object]) -> dict[str, Object]:
+    return {name: pod for name, pod in found.items() if is_ready(pod)}
+
+
+def nodes_of(service: Served) -> set[str]:
+    """Where its ready pods are."""
+    found = ready({**pods(service, "engine"), **pods(service, "frontend")})
+    return {pod["spec"]["nodeName"] for pod in found.values()}
+
+
+@contextlib.contextmanager
+def cordoned(cluster: Cluster, *nodes: str) -> Iterator[None]:
+    with contextlib.ExitStack() as cleanup:
+        for node in nodes:
+            cleanup.callback(cluster.kubectl, "uncordon", node)
+            cluster.kubectl("cordon", node)
+        yield

@@ -1,0 +1,174 @@
+"""What the schema of an InferenceService refuses: a case for each of its CEL rules, and for some of its bounds.
+
+Asked of the API server alone by test_schema.py, and through `kubectl apply` by ../test_service_failures.py.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+CRD: Final = Path(__file__).parents[3] / "crds" / "inferenceservices.serving.kvasir.dev.yaml"
+
+Spec = dict[str, Any]
+WHOLE: Final = "<nil>"
+"""The path in the API server's message for a rule about the whole object."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    path: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """`change` is merged into `before`, a service that is there; into nothing where it is {}."""
+
+    path: str
+    words: str
+    """Of the message; a rule's message begins with them."""
+    change: Spec
+    before: Spec = field(default_factory=dict)
+    name: str = "refused"
+
+
+def rules() -> list[Rule]:
+    """Every CEL rule of the schema, once each: the two kinds of pod share theirs."""
+    (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
+    found: dict[int, Rule] = {}
+
+    def collect(node: Mapping[str, Any], path: str) -> None:
+        for rule in node.get("x-kubernetes-validations", ()):
+            found.setdefault(id(rule), Rule(path or WHOLE, rule["message"]))
+        for name, inner in node.get("properties", {}).items():
+            collect(inner, f"{path}.{name}" if path else name)
+        if "items" in node:
+            collect(node["items"], f"{path}[0]")
+
+    collect(version["schema"]["openAPIV3Schema"], "")
+    return list(found.values())
+
+
+def merged(old: Spec, new: Spec) -> Spec:
+    result = copy.deepcopy(old)
+    for name, value in new.items():
+        inner = result.get(name)
+        result[name] = merged(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return result
+
+
+def cases() -> Iterator[tuple[str, Refusal]]:
+    """Each with a title."""
+    for case in REFUSALS:
+        yield f"{case.path}: {case.words}", case
+
+
+def _engine(**fields: Any) -> Spec:
+    return {"engine": fields}
+
+
+def _cpu(**fields: Any) -> Spec:
+    return {"engine": {"resourceName": "", **fields}}
+
+
+def _pod(**fields: Any) -> Spec:
+    return {"engine": {"pod": fields}}
+
+
+def _mount(path: str) -> Spec:
+    return _pod(volumeMounts=[{"name": "data", "mountPath": path}])
+
+
+_CANNOT_CHANGE: Final = "cannot be changed: make a new InferenceService for another"
+REFUSALS: Final = (
+    Refusal(WHOLE, "metadata.name: at most 45 characters", {}, name="a" * 46),
+    Refusal(WHOLE, "metadata.name: lower-case letters", {}, name="1st"),
+    Refusal("spec", "engine.kvCache.memoryUtilization is about", _cpu(kvCache={"memoryUtilization": 0.5})),
+    Refusal("spec", "engine.dtype float16 is not supported on CPU", _cpu(dtype="float16")),
+    Refusal("spec.model.source", "unknown URI scheme", {"model": {"source": "s3://bucket/model"}}),
+    Refusal("spec.model.source", "write hf://org/name", {"model": {"source": "hf://gpt2"}}),
+    Refusal("spec.model.source", "write file:///path", {"model": {"source": "file://model"}}),
+    Refusal(
+        "spec.model.source",
+        f"{_CANNOT_CHANGE} model",
+        {"model": {"source": "hf://org/other"}},
+        before={"model": {"source": "demo://"}},
+        name="there",
+    ),
+    Refusal("spec.engine", "maxNumBatchedTokens is below", _engine(maxNumSeqs=64, maxNumBatchedTokens=32)),
+    Refusal("spec.engine", "extraArgs: an option in it is set by Kvasir", _engine(extraArgs=["--link=tcp://x:1"])),
+    Refusal("spec.engine", "extraArgs: an option in it has a field", _engine(extraArgs=["--dtype=auto"])),
+    Refusal(
+        "spec.engine.dtype", f"{_CANNOT_CHANGE} dtype", _engine(dtype="bfloat16"), before=_engine(dtype="auto")
+    ),
+    Refusal(
+        "spec.engine.kvCache",
+        "memory and memoryUtilization contradict",
+        _engine(kvCache={"memory": "1Gi", "memoryUtilization": 0.5}),
+    ),
+    Refusal(
+        "spec.engine.kvCache.blockSize",
+        f"{_CANNOT_CHANGE} block size",
+        _engine(kvCache={"blockSize": 32}),
+        before=_engine(kvCache={"blockSize": 16}),
+        name="there",
+    ),
+    Refusal(
+        "spec.engine.pod.env[0]",
+        "KVASIR_ variables are set by Kvasir",
+        _pod(env=[{"name": "KVASIR_LINK", "value": "x"}]),
+    ),
+    Refusal(
+        "spec.engine.pod.env[0]",
+        "value and valueFrom contradict",
+        _pod(env=[{"name": "X", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
+    ),
+    Refusal("spec.engine.pod.volumes[0]", "volumes named kvasir-", _pod(volumes=[{"name": "kvasir-tmp"}])),
+    Refusal("spec.engine.pod.volumeMounts[0].mountPath", "write the path without", _mount("/data/../tmp")),
+    Refusal("spec.engine.pod.volumeMounts[0].mountPath", "Kvasir mounts volumes at", _mount("/etc/kvasir")),
+    Refusal("spec.engine.pod.labels", "labels of app.kubernetes.io/", _pod(labels={"app.kubernetes.io/name": "x"})),
+    Refusal(
+        "spec.engine.pod.annotations",
+        "annotations of serving.kvasir.dev/",
+        _pod(annotations={"serving.kvasir.dev/link-keys": "x"}),
+    ),
+    Refusal("spec.frontend", "extraArgs: an option in it is set by", {"frontend": {"extraArgs": ["--port", "1"]}}),
+    Refusal(
+        "spec.frontend", "extraArgs: an option in it has a field", {"frontend": {"extraArgs": ["--api-key=x"]}}
+    ),
+    Refusal("spec.frontend.drainTimeout", "too long: at most 24h", {"frontend": {"drainTimeout": "24h1s"}}),
+    Refusal(
+        "spec.rollout", "maxSurge and maxUnavailable are both 0", {"rollout": {"maxSurge": 0, "maxUnavailable": 0}}
+    ),
+    Refusal(
+        "spec.network.allowFrom[0]",
+        "ipBlock and selectors contradict",
+        {"network": {"allowFrom": [{"ipBlock": {"cidr": "192.0.2.0/24"}, "podSelector": {}}]}},
+    ),
+    Refusal(
+        "spec.operatorClass",
+        f"{_CANNOT_CHANGE} operator",
+        {"operatorClass": "other"},
+        before={"model": {"source": "demo://"}},
+        name="there",
+    ),
+    # Bounds: with Kubernetes' own words.
+    Refusal("spec.engine.dataParallelSize", "greater than or equal to 1", _engine(dataParallelSize=0)),
+    Refusal("spec.engine.kvCache.memory", "greater than or equal to 1", _cpu(kvCache={"memory": -1})),
+    Refusal("spec.engine.kvCache.memory", "should match", _cpu(kvCache={"memory": "0Gi"})),
+    Refusal("spec.engine.pod.resources.limits.cpu", "should match", _pod(resources={"limits": {"cpu": "two"}})),
+    Refusal(
+        "spec.engine.pod.resources.limits.cpu", "should be greater than", _pod(resources={"limits": {"cpu": -0.5}})
+    ),
+    Refusal("spec.network.allowFrom", "at least 1 items", {"network": {"allowFrom": []}}),
+    Refusal(
+        "spec.network.allowMetricsFrom[0].ipBlock.cidr",
+        "must be of type cidr",
+        {"network": {"allowMetricsFrom": [{"ipBlock": {"cidr": "192.0.2.0/33"}}]}},
+    ),
+    Refusal("spec.rollout.drainTimeout", "should match", {"rollout": {"drainTimeout": "soon"}}),
+)

@@ -1,0 +1,249 @@
+"""What goes wrong in a cluster: within a minute the status names it, and what can serve goes on serving.
+
+The demo service, a rank on each worker, outlives all of these tests. The operator that leads is killed while it
+rolls that service. Then one of the two nodes is stopped, and while Kubernetes takes its time to notice, other
+services fail in other ways.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.in_cluster import Namespace, Object, idle_pod, is_ready, restricted_namespace
+from e2e.installed import DEMO, NAMESPACE, OPERATOR, image_of_frontends, schedulable
+from e2e.kind.cluster import Cluster
+from e2e.kind.progress import KindError
+from e2e.operator.harness.refusals import REFUSALS, Spec, merged
+from e2e.service.ask import ask
+
+MINUTE = 60.0
+LEADER = "jsonpath={.spec.holderIdentity}"
+SPREAD = {
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "DoNotSchedule",
+}
+GPU = "example.com/gpu"
+
+
+@pytest.fixture(scope="module")
+def spread(installed: Cluster) -> Iterator[Namespace]:
+    """The namespace in which the demo service serves, each of its two ranks on a worker of its own."""
+    manifest = yaml.safe_load(DEMO.read_text())
+    manifest["spec"]["engine"]["pod"] = {"topologySpreadConstraints": [SPREAD]}
+    with restricted_namespace(installed) as namespace:
+        namespace.apply(manifest)
+        namespace.wait_for_ranks("demo", 2)
+        yield namespace
+
+
+class Outage:
+    """A worker without power, from now until `end`; `named`: the seconds until the status names the rank on it."""
+
+    def __init__(self, service: Namespace, rank: int, node: str, background: ThreadPoolExecutor) -> None:
+        self._service = service
+        self.rank = rank
+        self.node = node
+        self._cluster = service.cluster
+        self._cluster.kubectl("cordon", node)  # before Kubernetes knows, it would give new pods to the node
+        self._cluster.stop_node(node)
+        self.named: Future[float] = background.submit(self._until_named, time.monotonic())
+
+    def end(self) -> None:
+        self._cluster.start_node(self.node)
+        self._cluster.kubectl("wait", f"node/{self.node}", "--for=condition=Ready", "--timeout=90s")
+        self._cluster.kubectl("uncordon", self.node)
+
+    def _until_named(self, began: float) -> float:
+        def named(seen: Mapping[str, Object]) -> bool:
+            status = seen["demo"]["status"]
+            lost = f"node {self.node} does not answer" in status["engines"]["ranks"][self.rank].get("message", "")
+            return lost and ready_condition(seen["demo"])["reason"] == "NodeLost"
+
+        self._service.until("kvs/demo", named, 2 * int(MINUTE))
+        return time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def outage(spread: Namespace) -> Iterator[Outage]:
+    """Of the node that has no frontend of the demo service."""
+    if not spread.cluster.can_load:
+        pytest.skip("nodes of a cluster that was given are not stopped")
+    nodes = {name: pod["spec"]["nodeName"] for name, pod in pods(spread, "engine").items()}
+    (frontend,) = pods(spread, "frontend").values()
+    (rank,) = (rank for rank in (0, 1) if nodes[f"demo-engine-{rank}"] != frontend["spec"]["nodeName"])
+    with ThreadPoolExecutor(1) as background:
+        running = Outage(spread, rank, nodes[f"demo-engine-{rank}"], background)
+        yield running
+        running.end()
+
+
+def test_when_the_leader_is_killed_in_a_roll_out_another_operator_completes_it_rank_by_rank(
+    spread: Namespace, system: Namespace
+) -> None:
+    leader = system.kubectl("get", "lease/kvasir-operator", "--output", LEADER)
+    old = pods(spread, "engine")
+    latest, at_once = dict(old), []
+
+    def missing(seen: Mapping[str, Object]) -> list[str]:
+        latest.update({name: pod for name, pod in seen.items() if name in old})
+        return [name for name, pod in latest.items() if not is_ready(pod)]
+
+    def renewed(seen: Mapping[str, Object]) -> bool:
+        at_once.append(len(missing(seen)))
+        return not at_once[-1] and all(uid_of(latest[name]) != uid_of(pod) for name, pod in old.items())
+
+    spread.kubectl("patch", "kvs/demo", "--type=merge", "--patch", '{"spec": {"engine": {"maxModelLen": 512}}}')
+    spread.until("pods", lambda seen: bool(missing(seen)))
+    system.kubectl("delete", f"pod/{leader}", "--grace-period=0", "--force")
+    spread.until("pods", renewed, 120)
+    assert max(at_once) == 1
+    spread.wait_for_ranks("demo", 2)
+    assert system.kubectl("get", "lease/kvasir-operator", "--output", LEADER) != leader
+
+
+def test_requests_are_answered_while_nobody_knows_yet_that_a_node_is_gone(
+    outage: Outage, spread: Namespace, expected: str
+) -> None:
+    with spread.forwarded("service/demo", 80) as url:
+        assert [ask(url) for _ in range(4)] == [expected] * 4
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "words"),
+    [
+        pytest.param(
+            {"image": "localhost:1/kvasir-engine:none"},
+            "ImagePullFailed",
+            "localhost:1/kvasir-engine:none cannot be pulled",
+            id="an image that does not exist",
+        ),
+        pytest.param(
+            {"model": {"source": "file:///models/none"}},
+            "ModelNotFound",
+            "/models/none",
+            id="a model that does not exist",
+        ),
+        pytest.param(
+            {"engine": {"resourceName": "nvidia.com/gpu"}},
+            "InsufficientGPU",
+            "no node has a free nvidia.com/gpu",
+            id="a GPU where there is none",
+        ),
+    ],
+)
+def test_within_a_minute_the_status_names(restricted: Namespace, change: Spec, reason: str, words: str) -> None:
+    restricted.apply(service(**change))
+    restricted.wait("kvs/wrong", f'jsonpath={{.status.conditions[?(@.type=="Ready")].reason}}={reason}')
+    ready = ready_condition(restricted.get("kvs/wrong"))
+    assert ready["status"] == "False"
+    assert words in ready["message"]
+
+
+def test_of_more_ranks_than_free_gpus_those_that_fit_are_started_and_the_others_named(
+    restricted: Namespace,
+) -> None:
+    """One node has four, and somebody else has taken two of them."""
+    with gpus(restricted.cluster, 4):
+        restricted.apply(idle_pod("taken", image_of_frontends(restricted.cluster), {GPU: "2"}))
+        restricted.wait("pod/taken", "condition=PodScheduled")
+        restricted.apply(service(engine={"dataParallelSize": 4, "resourceName": GPU}))
+
+        def named(seen: Mapping[str, Object]) -> bool:
+            ranks = seen["wrong"].get("status", {}).get("engines", {}).get("ranks", ())
+            waiting = [f"no node has a free {GPU}" in rank.get("message", "") for rank in ranks]
+            started = [rank["phase"] not in ("Scheduling", "Pulling") for rank in ranks]
+            return (sum(waiting), sum(started)) == (2, 2)
+
+        restricted.until("kvs/wrong", named)
+
+
+def test_an_object_of_a_childs_name_that_is_somebody_elses_is_left_alone(restricted: Namespace) -> None:
+    restricted.kubectl("create", "service", "externalname", "wrong", "--external-name=example.org")
+    before = restricted.get("service/wrong")
+    restricted.apply(service())
+    restricted.wait("kvs/wrong", 'jsonpath={.status.conditions[?(@.type=="Ready")].reason}=NameTaken')
+    ready = ready_condition(restricted.get("kvs/wrong"))
+    assert ready["status"] == "False"
+    assert "Service wrong already exists and is not owned by this InferenceService" in ready["message"]
+    assert "StatefulSet/wrong-engine" in restricted.children("wrong")  # the rest goes on
+    assert restricted.get("service/wrong") == before
+
+
+def test_kubectl_refuses_what_breaks_a_rule_and_says_why(restricted: Namespace) -> None:
+    for case in REFUSALS:
+        if case.before:
+            restricted.apply(bare(case.name, case.before))
+        with pytest.raises(KindError) as refusal:
+            restricted.apply(bare(case.name, case.change))
+        assert f"{case.path}: Invalid value" in str(refusal.value)
+        assert case.words in str(refusal.value)
+    there = {case.name for case in REFUSALS if case.before}
+    assert {item["metadata"]["name"] for item in restricted.get("kvs")["items"]} == there
+
+
+def test_the_rank_of_a_lost_node_is_named_within_a_minute_and_comes_back(
+    outage: Outage, spread: Namespace, expected: str
+) -> None:
+    assert outage.named.result() <= MINUTE
+    status = spread.get("kvs/demo")["status"]
+    assert (ready_condition({"status": status})["status"], status["engines"]["summary"]) == ("True", "1/2")
+    assert status["engines"]["ranks"][1 - outage.rank]["phase"] == "Ready"
+    with spread.forwarded("service/demo", 80) as url:
+        assert ask(url) == expected
+        outage.end()
+        spread.wait_for_ranks("demo", 2)
+        assert ask(url) == expected
+    spread.cluster.kubectl("rollout", "status", OPERATOR, "--namespace", NAMESPACE, "--timeout=60s")
+
+
+def service(**spec: Any) -> Object:
+    """A service of one rank on a CPU, but for these fields."""
+    return bare("wrong", merged({"engine": {"resourceName": "", "kvCache": {"memory": "64Mi"}}}, spec))
+
+
+def bare(name: str, spec: Spec) -> Object:
+    """A service of the demo model, and no other field."""
+    return {
+        "apiVersion": "serving.kvasir.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": name},
+        "spec": merged({"model": {"source": "demo://"}}, spec),
+    }
+
+
+@contextlib.contextmanager
+def gpus(cluster: Cluster, count: int) -> Iterator[None]:
+    """On one node that takes pods now."""
+    listed = json.loads(cluster.kubectl("get", "nodes", "--output", "json"))["items"]
+    free = {node["metadata"]["name"] for node in listed if not node["spec"].get("unschedulable")}
+    node = next(name for name in schedulable(cluster) if name in free)
+    patch = ("patch", "node", node, "--subresource=status", "--type=merge", "--patch")
+    cluster.kubectl(
+        *patch, json.dumps({"status": {"capacity": {GPU: str(count)}, "allocatable": {GPU: str(count)}}})
+    )
+    try:
+        yield
+    finally:
+        cluster.kubectl(*patch, json.dumps({"status": {"capacity": {GPU: None}, "allocatable": {GPU: None}}}))
+
+
+def ready_condition(resource: Object) -> Object:
+    found: Object = next(entry for entry in resource["status"]["conditions"] if entry["type"] == "Ready")
+    return found
+
+
+def pods(namespace: Namespace, component: str) -> dict[str, Object]:
+    """Of the demo service, by name."""
+    selector = f"app.kubernetes.io/instance=demo,app.kubernetes.io/component={component}"
+    return {pod["metadata"]["name"]: pod for pod in namespace.get("pods", "--selector", selector)["items"]}
+
+
+def uid_of(pod: Object) -> str:
+    return str(pod["metadata"]["uid"])

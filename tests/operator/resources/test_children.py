@@ -1,0 +1,176 @@
+"""Everything that a service is made of: the objects besides the two workloads, ownership, labels, keys."""
+
+import base64
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvasir.link import keys as runtime_keys
+from kvasir.local.manifests.crd_schema import CRDSchema
+from kvasir_operator.cluster.kinds import CHILDREN, kind_of
+from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
+from kvasir_operator.resources.children import children, children_selector
+from kvasir_operator.resources.release import Release
+from kvasir_operator.resources.security import link_secret
+from kvasir_operator.spec import InferenceService, parse_service
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "children.yaml"
+DEMO = Path(__file__).parents[3] / "manifests" / "examples" / "demo.yaml"
+RELEASE = Release(
+    frontend_image="kvasir-frontend:test",
+    engine_image="kvasir-engine:test",
+    version="1.2.3",
+    operator_namespace="kvasir-system",
+)
+LINK_SECRET = "demo-link-b2c4d6f789"
+SCHEMA = CRDSchema.of_crd()
+UID = "5e7f4e2c-0000-0000-0000-000000000000"
+
+
+def service(name: str = "demo", **spec: Any) -> InferenceService:
+    manifest = yaml.safe_load(DEMO.read_text())
+    manifest = {**manifest, "metadata": {"name": name, "uid": UID}, "spec": {**manifest["spec"], **spec}}
+    completed, problems = SCHEMA.complete(manifest)
+    assert not problems
+    return parse_service(completed)
+
+
+def by_name(objects: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(entry["kind"], entry["metadata"]["name"]): entry for entry in objects}
+
+
+def test_objects_are_those_of_the_golden_file() -> None:
+    """Without the workloads, which have golden files of their own."""
+    rendered = [
+        entry for entry in children(service(), RELEASE, LINK_SECRET) if "template" not in entry.get("spec", {})
+    ]
+    if os.environ.get("KVASIR_UPDATE_GOLDEN"):
+        GOLDEN.write_text(yaml.safe_dump_all(rendered, sort_keys=False, width=116))
+    assert rendered == list(yaml.safe_load_all(GOLDEN.read_text()))
+
+
+def test_every_object_is_owned_and_found_by_its_labels() -> None:
+    wanted = dict(pair.split("=") for pair in children_selector("demo").split(","))
+    for child in children(service(), RELEASE, LINK_SECRET):
+        (owner,) = child["metadata"]["ownerReferences"]
+        assert (owner["uid"], owner["controller"]) == (UID, True)
+        assert wanted.items() <= child["metadata"]["labels"].items()
+        assert kind_of(child) in CHILDREN
+
+
+def test_what_pods_need_is_applied_before_them() -> None:
+    kinds = [child["kind"] for child in children(service(), RELEASE, LINK_SECRET)]
+    assert kinds[0] == "ServiceAccount"
+    assert kinds[-2:] == ["Deployment", "StatefulSet"]
+    assert list(dict.fromkeys(kinds)) == [kind.kind for kind in CHILDREN]
+
+
+def test_names_of_the_longest_service_are_names_of_services() -> None:
+    for child in children(service("a" * 45), RELEASE, LINK_SECRET):
+        assert len(child["metadata"]["name"]) <= 63
+
+
+def test_services_select_the_pods_they_are_about() -> None:
+    objects = by_name(children(service(), RELEASE, LINK_SECRET))
+    for name, workload in (
+        ("demo", ("Deployment", "demo-frontend")),
+        ("demo-frontend", ("Deployment", "demo-frontend")),
+        ("demo-engine", ("StatefulSet", "demo-engine")),
+    ):
+        template = objects[workload]["spec"]["template"]
+        spec = objects["Service", name]["spec"]
+        assert spec["selector"].items() <= template["metadata"]["labels"].items()
+        ports = {port["name"]: port["containerPort"] for port in template["spec"]["containers"][0]["ports"]}
+        for port in spec["ports"]:
+            target = port.get("targetPort", port["port"])
+            assert target in ports or target in ports.values()
+
+
+def test_engines_find_the_frontends_where_their_template_says() -> None:
+    objects = by_name(children(service(), RELEASE, LINK_SECRET))
+    environment = objects["StatefulSet", "demo-engine"]["spec"]["template"]["spec"]["containers"][0]["env"]
+    link = next(variable["value"] for variable in environment if variable["name"] == "KVASIR_LINK")
+    (port,) = [port for port in objects["Service", "demo-frontend"]["spec"]["ports"] if port["name"] == "link"]
+    assert link == f"tcp://demo-frontend:{port['port']}"
+    assert objects["Service", "demo-frontend"]["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_link_secret_is_owned_and_holds_every_key() -> None:
+    keys = new_link_keys()
+    secret = link_secret(service(), LINK_SECRET, keys)
+    assert secret["metadata"]["name"] == LINK_SECRET
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == UID
+    assert secret["immutable"] is True
+    assert {name: base64.b64decode(value).decode() for name, value in secret["data"].items()} == keys
+
+
+def test_link_secret_names_differ_and_are_names_of_objects() -> None:
+    names = {new_link_secret_name(service("a" * 45)) for _ in range(100)}
+    assert len(names) == 100
+    assert all(re.fullmatch(r"a{45}-link-[a-z0-9]{10}", name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("pods", "reads_nodes", "max_unavailable"), [(1, True, 0), (2, True, 1), (1, False, 1), (2, False, 1)]
+)
+def test_an_only_pod_is_evicted_after_the_operator_moved_it(
+    pods: int, reads_nodes: bool, max_unavailable: int
+) -> None:
+    given = service(engine={"dataParallelSize": pods, "resourceName": ""}, frontend={"replicas": pods})
+    objects = by_name(children(given, replace(RELEASE, reads_nodes=reads_nodes), LINK_SECRET))
+    for component in ("engine", "frontend"):
+        assert objects["PodDisruptionBudget", f"demo-{component}"]["spec"]["maxUnavailable"] == max_unavailable
+
+
+def ingress(component: str, release: Release = RELEASE, **network: Any) -> dict[int, Any]:
+    """The peers by port; None for everyone."""
+    objects = by_name(children(service(network=network), release, LINK_SECRET))
+    spec = objects["NetworkPolicy", f"demo-{component}"]["spec"]
+    assert spec["policyTypes"] == ["Ingress"]
+    rules = spec.get("ingress", [])
+    assert all(rule.get("from") != [] for rule in rules), "an empty list would mean everyone"
+    return {port["port"]: rule.get("from") for rule in rules for port in rule["ports"]}
+
+
+OPERATOR = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kvasir-system"}}}
+MONITORING = {"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}
+GATEWAY = {"podSelector": {"matchLabels": {"app": "gateway"}}}
+
+
+def test_each_port_admits_those_who_need_it() -> None:
+    (engines,) = ingress("frontend")[5570]
+    assert engines["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "engine"
+    assert engines["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "demo"
+    assert ingress("frontend") == {8000: None, 5570: [engines], 8081: [OPERATOR]}
+    assert ingress("engine") == {8081: [OPERATOR]}
+
+
+def test_peers_of_the_user_are_admitted() -> None:
+    network: dict[str, Any] = {"allowFrom": [GATEWAY], "allowMetricsFrom": [MONITORING]}
+    assert ingress("frontend", **network)[8000] == [GATEWAY]
+    assert ingress("frontend", **network)[8081] == [OPERATOR, MONITORING]
+    assert ingress("engine", **network) == {8081: [OPERATOR, MONITORING]}
+
+
+def test_an_operator_outside_the_cluster_opens_no_port() -> None:
+    outside = replace(RELEASE, operator_namespace="")
+    assert set(ingress("frontend", outside)) == {8000, 5570}
+    assert ingress("engine", outside) == {}
+
+
+def test_network_policies_can_be_left_out() -> None:
+    objects = children(service(network={"policy": False}), RELEASE, LINK_SECRET)
+    assert "NetworkPolicy" not in {child["kind"] for child in objects}
+
+
+def test_the_processes_look_for_the_names_that_the_operator_writes(tmp_path: Path) -> None:
+    for name, key in new_link_keys().items():
+        (tmp_path / name).write_text(key)
+    frontend = runtime_keys.load_frontend_keys(str(tmp_path))
+    engine = runtime_keys.load_engine_keys(str(tmp_path))
+    assert (frontend.peer_public, engine.peer_public) == (engine.public, frontend.public)
