@@ -6,10 +6,44 @@ throttled and memory beyond the limit ends the process. Torch-free; called by th
 
 import os
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 _UNLIMITED = 2**60
 """cgroup v1 writes "no limit" as a number near 2**63."""
+
+
+_NANOSECOND = 1e-9
+
+
+@dataclass(frozen=True)
+class CpuUse:
+    """Sums in seconds that only grow; two readings give a rate."""
+
+    waited: float
+    """Threads of this process were ready to run and had no core."""
+    others: float
+    """Other processes used the cores that this process may use."""
+
+
+def cpu_use(root: Path = Path("/")) -> CpuUse | None:
+    """Return what the processes of this machine take from each other; None if /proc does not show it."""
+    try:
+        return CpuUse(waited=_waited(root), others=_busy(root) - time.process_time())
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def openmp_threads(environ: Mapping[str, str] = os.environ) -> int | None:
+    """Return the number of threads that OMP_NUM_THREADS sets; None if it sets none."""
+    first = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # a list has a number for each level
+    return int(first) if first.isdecimal() and int(first) > 0 else None
+
+
+def openmp_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the OpenMP variables of the environment, which decide for how long a thread spins before it sleeps."""
+    return {name: value for name, value in sorted(environ.items()) if name.startswith(("OMP_", "GOMP_", "KMP_"))}
 
 
 def cgroup_cores(root: Path = Path("/")) -> int:
@@ -104,6 +138,31 @@ def _quota(folder: Path) -> float | None:
     if v1_quota is None or v1_period is None or v1_quota <= 0:
         return None
     return v1_quota / v1_period
+
+
+def _waited(root: Path) -> float:
+    """The second field of schedstat, added up over the threads of this process."""
+    waited = 0
+    for task in (root / "proc/self/task").iterdir():
+        try:
+            waited += int((task / "schedstat").read_text().split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            if not (root / "proc/self/schedstat").exists():
+                raise  # this kernel does not count it
+            # Otherwise the thread has just ended.
+    return waited * _NANOSECOND
+
+
+def _busy(root: Path) -> float:
+    """Seconds for which any process used the cores that this process may use."""
+    allowed = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    ticks = 0
+    for line in (root / "proc/stat").read_text().splitlines():
+        name, *fields = line.split()
+        if name in allowed:
+            user, nice, system, _idle, _iowait, irq, softirq = map(int, fields[:7])
+            ticks += user + nice + system + irq + softirq
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _number(file: Path) -> int | None:

@@ -29,6 +29,8 @@ class DeviceFacts:
     """Bytes: of the cgroup on CPU, of the device on a GPU."""
     fast_bfloat16: bool
     """The device multiplies bfloat16 matrices faster than float32 ones."""
+    openmp_threads: int | None = None
+    """The user's own OMP_NUM_THREADS."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class ResolvedEngine:
     device: str
     dtype: str
     threads: int
+    yield_threads: bool
+    """Compute with fewer threads while other processes need the cores."""
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -77,6 +81,8 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
     on_cpu = device.kind == "cpu"
     check_context(config.model.max_model_len, model.max_model_len)
     max_model_len = config.model.max_model_len or model.max_model_len
+    asked_threads = config.device.threads or device.openmp_threads
+    threads = asked_threads or _threads(config, model, device)
     max_num_seqs = config.scheduler.max_num_seqs
     max_num_batched_tokens = config.scheduler.max_num_batched_tokens
     if max_num_batched_tokens is None:
@@ -86,7 +92,8 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
     return ResolvedEngine(
         device=device.kind,
         dtype=_dtype(config.device.dtype, model.dtype, device),
-        threads=config.device.threads or _threads(config, model, device),
+        threads=threads,
+        yield_threads=on_cpu and asked_threads is None and threads > 1,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,

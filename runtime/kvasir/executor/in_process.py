@@ -3,16 +3,22 @@
 torch releases the GIL while it computes, so the engine's I/O thread runs meanwhile.
 """
 
+import logging
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 import torch
 
+from kvasir.config.machine import cpu_use, openmp_variables
 from kvasir.config.resolve import ResolvedEngine
+from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import ModelInfo
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker import Worker
+
+log = logging.getLogger(__name__)
 
 
 class InProcessExecutor:
@@ -20,6 +26,15 @@ class InProcessExecutor:
 
     def __init__(self, settings: ResolvedEngine, model: ModelInfo) -> None:
         self._worker: Worker | None = Worker(settings, model)
+        self._count = (
+            ThreadCount(settings.threads, len(os.sched_getaffinity(0)), cpu_use) if settings.yield_threads else None
+        )
+        log.info(
+            "threads: %d, %s%s",
+            settings.threads,
+            "fewer while other processes need the cores" if settings.yield_threads else "fixed",
+            "".join(f", {name}={value}" for name, value in openmp_variables().items()),
+        )
         # Starts with the first step that is submitted. torch counts threads for each thread that calls it.
         self._thread = ThreadPoolExecutor(
             1, thread_name_prefix="worker", initializer=partial(torch.set_num_threads, settings.threads)
@@ -35,10 +50,10 @@ class InProcessExecutor:
         self._running().warm_up()
 
     def execute(self, step: StepInput) -> StepOutput:
-        return self._running().execute(step)
+        return self._execute(self._running(), step)
 
     def submit(self, step: StepInput) -> Future[StepOutput]:
-        return self._thread.submit(self._running().execute, step)
+        return self._thread.submit(self._execute, self._running(), step)
 
     def work_ahead(self) -> bool:
         return self._running().work_ahead()
@@ -49,6 +64,17 @@ class InProcessExecutor:
     def shutdown(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._worker = None
+
+    def _execute(self, worker: Worker, step: StepInput) -> StepOutput:
+        count = self._count
+        if count is None:
+            return worker.execute(step)
+        count.begin_step()
+        if torch.get_num_threads() != count.threads:
+            torch.set_num_threads(count.threads)
+        output = worker.execute(step)
+        count.end_step()
+        return output
 
     def _running(self) -> Worker:
         assert self._worker is not None, "the executor was shut down"

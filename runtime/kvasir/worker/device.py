@@ -2,7 +2,7 @@
 
 import torch
 
-from kvasir.config.machine import cgroup_cores, cpu_flags, cpu_name, memory_limit
+from kvasir.config.machine import cgroup_cores, cpu_flags, cpu_name, memory_limit, openmp_threads
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import DeviceFacts
 from kvasir.config.settings import DeviceConfig
@@ -23,6 +23,7 @@ def device_facts(config: DeviceConfig) -> DeviceFacts:
             cores=cgroup_cores(),
             memory_limit=memory_limit(),
             fast_bfloat16=not cpu_flags().isdisjoint(_BFLOAT16_FLAGS),
+            openmp_threads=openmp_threads(),
         )
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return DeviceFacts(

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.config.machine import cgroup_cores, cpu_flags, cpu_name, memory_limit, resident_memory
+from kvasir.config.machine import (
+    CpuUse,
+    cgroup_cores,
+    cpu_flags,
+    cpu_name,
+    cpu_use,
+    memory_limit,
+    openmp_threads,
+    openmp_variables,
+    resident_memory,
+)
 
 GiB = 2**30
 
@@ -105,3 +115,48 @@ def test_a_process_is_as_old_as_its_parent_sees_it() -> None:
     spawned = time.monotonic()
     age = float(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
     assert 0 < age <= time.monotonic() - spawned + 1 / os.sysconf("SC_CLK_TCK")
+
+
+def test_cpu_use_adds_up_threads_and_allowed_cores(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2})
+    monkeypatch.setattr(os, "sysconf", lambda name: 100)
+    monkeypatch.setattr(time, "process_time", lambda: 1.5)
+    write(root / "proc/self/task/7/schedstat", "5000000000 250000000 9\n")
+    write(root / "proc/self/task/8/schedstat", "4000000000 500000000 9\n")
+    cores = ["cpu  9 9 9 9 9 9 9 9 0 0", "cpu0 100 20 30 999 99 1 4 77 5 0", "cpu1 500 0 0 0 0 0 0 0 0 0"]
+    write(root / "proc/stat", "\n".join([*cores, "cpu2 200 0 45 999 99 0 0 77 0 0", "intr 12 0"]))
+    assert cpu_use(root) == CpuUse(waited=0.75, others=4.0 - 1.5)
+
+
+def test_cpu_use_is_none_without_the_kernels_counters(root: Path) -> None:
+    write(root / "proc/stat", "cpu0 100 0 0 0 0 0 0 0 0 0\n")
+    assert cpu_use(root) is None
+    (root / "proc/self/task/7").mkdir(parents=True)
+    assert cpu_use(root) is None
+
+
+def test_cpu_use_passes_over_a_thread_that_has_ended(root: Path) -> None:
+    write(root / "proc/stat", "cpu0 100 0 0 0 0 0 0 0 0 0\n")
+    write(root / "proc/self/schedstat", "1 1 1\n")
+    write(root / "proc/self/task/7/schedstat", "1 2000000000 1\n")
+    (root / "proc/self/task/8").mkdir()
+    use = cpu_use(root)
+    assert use is not None
+    assert use.waited == 2.0
+
+
+def test_cpu_use_of_this_process_grows() -> None:
+    first, second = cpu_use(), cpu_use()
+    assert first is not None
+    assert second is not None
+    assert second.waited >= first.waited > 0
+
+
+@pytest.mark.parametrize(("value", "threads"), [("3", 3), (" 4,2", 4), ("", None), ("0", None), ("all", None)])
+def test_openmp_threads_takes_the_first_number(value: str, threads: int | None) -> None:
+    assert openmp_threads({"OMP_NUM_THREADS": value}) == threads
+
+
+def test_openmp_variables_are_found_by_their_prefix() -> None:
+    environ = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000", "PATH": "/bin"}
+    assert openmp_variables(environ) == {"GOMP_SPINCOUNT": "1000", "OMP_WAIT_POLICY": "passive"}

@@ -65,6 +65,25 @@ def test_threads_that_were_asked_for_are_used_whatever_the_model() -> None:
     assert resolve_engine(config, dataclasses.replace(MODEL, width=64), CPU).threads == 3
 
 
+def test_a_default_count_of_threads_yields_to_other_processes() -> None:
+    assert resolve().yield_threads
+    assert not resolve(GPU).yield_threads
+    assert not resolve(parallel=ParallelConfig(data_parallel_size_local=4)).yield_threads  # one thread each
+
+
+def test_threads_that_were_asked_for_never_yield() -> None:
+    config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(threads=3))
+    assert not resolve_engine(config, MODEL, CPU).yield_threads
+
+
+def test_omp_num_threads_sets_the_threads_unless_an_option_does() -> None:
+    facts = dataclasses.replace(CPU, openmp_threads=2)
+    resolved = resolve(facts)
+    assert (resolved.threads, resolved.yield_threads) == (2, False)
+    config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(threads=3))
+    assert resolve_engine(config, MODEL, facts).threads == 3
+
+
 def test_the_budget_follows_the_rows_and_the_rows_the_budget() -> None:
     assert resolve(scheduler=SchedulerConfig(max_num_seqs=4096)).max_num_batched_tokens == 4096
     assert resolve(scheduler=SchedulerConfig(max_num_batched_tokens=16)).max_num_seqs == 16

@@ -1,11 +1,14 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from kvasir.executor.executor import Executor
 from kvasir.executor.in_process import InProcessExecutor
+from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import load_model_info
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput
+from kvasir.worker.worker import Worker
 from runtime.models.tiny import llama, save
 from runtime.worker.driver import Driver, engine_settings, greedy
 
@@ -44,6 +47,27 @@ def test_steps_that_are_submitted_run_in_their_order_and_know_the_tokens_of_the_
     with pytest.raises(KeyError):
         executor.submit(StepInput(["nobody"], [], [])).result()
     executor.shutdown()
+
+
+@pytest.mark.parametrize("submitted", [False, True])
+def test_a_step_computes_with_the_count_of_threads(
+    submitted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_num_threads()
+    executor = InProcessExecutor(
+        engine_settings(threads=2, yield_threads=True), load_model_info(save(llama(), tmp_path))
+    )
+    executor.load(lambda done, total: None)
+    executor.allocate_kv_cache()
+    used = []
+    monkeypatch.setattr(Worker, "execute", lambda worker, step: used.append(torch.get_num_threads()))
+    monkeypatch.setattr(ThreadCount, "end_step", lambda count: setattr(count, "threads", 3 - count.threads))
+    for _ in range(3):
+        step = StepInput([], [], [])
+        executor.submit(step).result() if submitted else executor.execute(step)
+    assert used == [2, 1, 2]
+    executor.shutdown()
+    torch.set_num_threads(before)
 
 
 def test_shutdown_may_come_at_any_time_and_twice(tmp_path: Path) -> None:

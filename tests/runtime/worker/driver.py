@@ -21,6 +21,7 @@ DEFAULTS: dict[str, Any] = {
     "device": "cpu",
     "dtype": "float32",
     "threads": 1,
+    "yield_threads": False,
     "max_model_len": 256,
     "max_num_seqs": 40,
     "max_num_batched_tokens": 8192,

@@ -1,0 +1,99 @@
+"""How many threads compute a step: fewer while other processes need the cores.
+
+The threads of a step wait for each other after every operation, so one thread without a core holds up all of them,
+for a scheduler's time slice each time. A single thread waits for no other. The count falls when threads of this
+process wait for a core, and rises when the other processes leave room for one more.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from kvasir.config.machine import CpuUse
+
+log = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 0.25
+"""Between two readings; /proc/stat counts in hundredths of a second."""
+MAX_GAP_SECONDS = 0.05
+"""After a longer time without a step, waiting is measured from the next step on."""
+MAX_WAITING = 0.2
+"""Threads that wait for a core, on average, before one of them is given up."""
+MIN_ROOM = 0.75
+"""Share of a core that must be free for one more thread."""
+MIN_HOLD_SECONDS = 1.0
+MAX_HOLD_SECONDS = 32.0
+"""Bounds of the time that a lower count stays; it doubles when the count rose too early."""
+
+
+def fewer_threads(threads: int, waiting: float) -> int:
+    """Return the count after `waiting` threads, on average, had no core.
+
+    A thread that shares its core with one busy process waits for half of the time.
+    """
+    if waiting <= MAX_WAITING:
+        return threads
+    return max(1, threads - max(1, round(2 * waiting)))
+
+
+def more_threads(threads: int, most: int, cores: int, others: float) -> int:
+    """Return the count, at most `most`, for which other processes that use `others` cores leave room."""
+    room = int(cores - others + 1 - MIN_ROOM)
+    return max(threads, min(most, room))
+
+
+class ThreadCount:
+    """Decides from readings of `read` around the steps of one engine; without readings nothing changes."""
+
+    def __init__(
+        self,
+        most: int,
+        cores: int,
+        read: Callable[[], CpuUse | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.threads = most
+        self._most = most
+        self._cores = cores
+        self._read = read
+        self._clock = clock
+        self._use = read()
+        self._read_at = self._step_ended = clock()
+        self._hold = MIN_HOLD_SECONDS
+        self._fell_at = self._rose_at = -MAX_HOLD_SECONDS
+
+    def begin_step(self) -> None:
+        now = self._clock()
+        if now - self._step_ended > MAX_GAP_SECONDS and now - self._read_at >= INTERVAL_SECONDS:
+            self._measure(now, stepping=False)
+
+    def end_step(self) -> None:
+        now = self._step_ended = self._clock()
+        if now - self._read_at >= INTERVAL_SECONDS:
+            self._measure(now, stepping=True)
+
+    def _measure(self, now: float, *, stepping: bool) -> None:
+        before, since = self._use, now - self._read_at
+        after = self._use = self._read()
+        self._read_at = now
+        if before is None or after is None:
+            return
+        waiting, others = (after.waited - before.waited) / since, (after.others - before.others) / since
+        threads = fewer_threads(self.threads, waiting) if stepping else self.threads
+        if threads < self.threads:
+            self._fall(now)
+        elif now - self._fell_at >= self._hold:
+            threads = more_threads(threads, self._most, self._cores, others)
+            if threads > self.threads:
+                self._rose_at = now
+        if threads != self.threads:
+            log.info(
+                "%d of %d threads compute: this engine waited for %.1f cores, other processes used %.1f",
+                *(threads, self._most, waiting, others),
+            )
+        self.threads = threads
+
+    def _fall(self, now: float) -> None:
+        too_early = now - self._rose_at < 2 * self._hold
+        self._hold = min(2 * self._hold, MAX_HOLD_SECONDS) if too_early else MIN_HOLD_SECONDS
+        self._fell_at = now
