@@ -1,4 +1,4 @@
-"""What the load generator asks: its settings, its pace, and the requests made from them; used by load.py.
+"""Settings of the load generator, and the requests that it sends.
 
 Prompts are random token ids (the same for the same seed), or come from a file.
 """
@@ -16,7 +16,7 @@ from kvasir_contract.units import parse_duration
 COMPLETIONS: Final = "completions"
 CHAT: Final = "chat"
 CONCURRENCY: Final = 8
-"""Streams at a time, where neither they nor a request rate are given."""
+"""Concurrent streams if neither --concurrency nor --request-rate is given."""
 _WORDS: Final = (
     *("the", "of", "and", "to", "in", "is", "that", "it", "was", "for", "on", "are", "as", "with", "his", "they"),
     *(
@@ -38,38 +38,43 @@ _WORDS: Final = (
         "we",
     ),
 )
-"""Each is one token in most vocabularies: for servers whose prompts cannot be token ids."""
+"""Words that are one token in most vocabularies, for prompts that cannot be token ids."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """How many requests of which kind."""
+    """Number and kind of the requests."""
 
-    model: str | None = option(None, "model name [default: the first one served]", metavar="NAME")
-    endpoint: str = option(COMPLETIONS, "which of OpenAI's endpoints to ask", choices=(COMPLETIONS, CHAT))
+    model: str | None = option(None, "name of the model [default: the first served name]", metavar="NAME")
+    endpoint: str = option(COMPLETIONS, "OpenAI endpoint to send requests to", choices=(COMPLETIONS, CHAT))
     requests: int = option(100, "requests to send", parse=parse_int(1))
     input_len: int = option(128, "random tokens per prompt; with --endpoint chat, words", parse=parse_int(1))
-    output_len: int = option(128, "max_tokens", parse=parse_int(1))
+    output_len: int = option(128, "max_tokens of each request", parse=parse_int(1))
     range_ratio: float = option(
         0.0,
         "draw both lengths evenly from their value ± this share of it",
         parse=parse_number(0, 1),
         metavar="SHARE",
     )
-    prefix_len: int = option(0, "tokens (words) that all prompts begin with, on top", parse=parse_int(0))
-    vocab_low: int = option(100, "random token ids from here", parse=parse_int(0))
-    vocab_high: int = option(1000, "to below here", parse=parse_int(1))
+    prefix_len: int = option(0, "additional tokens (words) that all prompts begin with", parse=parse_int(0))
+    vocab_low: int = option(100, "lowest random token id", parse=parse_int(0))
+    vocab_high: int = option(1000, "random token ids are below this", parse=parse_int(1))
     prompts: str | None = option(
         None,
-        "a file with a prompt per line instead; if it ends in .jsonl, an object per line with prompt (text or "
-        "token ids) or messages, and max_tokens if it should have its own",
+        "read prompts from this file, one per line; in a .jsonl file, each line is an object with prompt (text or "
+        "token ids) or messages, and optionally max_tokens",
         metavar="FILE",
     )
     temperature: float = option(0.0, "temperature of every request", parse=parse_number(0))
-    ignore_eos: bool = option(True, "generate all of max_tokens (a field of Kvasir's and vLLM's API)")
-    stream: bool = option(True, "stream the answers; without it, only whole answers are timed")
+    ignore_eos: bool = option(
+        True, "generate max_tokens tokens regardless of end-of-sequence (a field of Kvasir's and vLLM's API)"
+    )
+    stream: bool = option(True, "stream the answers; otherwise only whole answers are timed")
     disconnect: float = option(
-        0.0, "share of the requests that hang up after a few tokens", parse=parse_number(0, 1), metavar="SHARE"
+        0.0,
+        "share of the requests whose client disconnects after a few tokens",
+        parse=parse_number(0, 1),
+        metavar="SHARE",
     )
     seed: int = option(0, "the same seed sends the same requests", parse=parse_int(0))
 
@@ -82,26 +87,28 @@ class Workload:
 
 @dataclass(frozen=True)
 class Pace:
-    """When requests are sent."""
+    """Times at which requests are sent."""
 
     concurrency: int | None = option(
-        None, f"streams at a time [default: {CONCURRENCY}; with --request-rate any number]", parse=parse_int(1)
+        None,
+        f"maximum concurrent requests [default: {CONCURRENCY}; unlimited with --request-rate]",
+        parse=parse_int(1),
     )
     request_rate: float | None = option(
         None,
-        "send this many requests per second, at Poisson times, instead of one after the other",
+        "requests per second, sent at Poisson times, instead of each after an answer",
         parse=parse_number(1e-3),
     )
-    warmup: int = option(1, "requests before the clock starts", parse=parse_int(0))
-    timeout: float = option(600.0, "time for a request, at most", parse=parse_duration, metavar="TIME")
+    warmup: int = option(1, "requests before the measurement", parse=parse_int(0))
+    timeout: float = option(600.0, "maximum time of a request", parse=parse_duration, metavar="TIME")
     new_connections: bool = option(
-        False, "a connection of its own for each request: for servers that close theirs after an answer"
+        False, "open a new connection for each request, for servers that close connections after an answer"
     )
 
 
 @dataclass(frozen=True)
 class OfflineWorkload:
-    """Requests of random tokens, for an engine in this process."""
+    """Random requests for an engine in this process."""
 
     input_len: int = option(128, "tokens per prompt", parse=parse_int(1))
     output_len: int = option(128, "tokens to generate", parse=parse_int(1))

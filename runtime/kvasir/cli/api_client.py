@@ -1,7 +1,7 @@
 """A client of one server of the OpenAI API, and the options that `kvasir chat` and `kvasir complete` share.
 
-A server that is away or fails is a CommandFailed, one that refuses the request a ConfigError: it is the user's to
-mend.
+A server that is unreachable or fails raises CommandFailed. A request that the server rejects raises ConfigError,
+because the user can correct it.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from kvasir.config.options import (
 from kvasir_contract.endpoints import HTTP_PORT
 
 DEFAULT_URL: Final = f"http://127.0.0.1:{HTTP_PORT}"
-URL_HELP: Final = f"where the model is served [default: KVASIR_URL, else {DEFAULT_URL}]"
+URL_HELP: Final = f"URL of the server [default: KVASIR_URL, else {DEFAULT_URL}]"
 _HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+):\d+(/.*)?")
 _SAMPLING: Final = ("temperature", "top_p", "max_tokens", "stop", "seed")
 
@@ -39,52 +39,57 @@ def default_url() -> str:
 
 
 def base_url(text: str) -> str:
-    """Also of a URL with the /v1 that other clients want, and of a bare host:port. Raises ConfigError."""
+    """Return the URL without a trailing /v1, and with a scheme. Raises ConfigError for an invalid URL."""
     try:
         url = httpx.URL(text if "://" in text else f"http://{text}")
     except (httpx.InvalidURL, UnicodeError) as error:
-        raise ConfigError(f"{text} is no URL: {error}") from error
+        raise ConfigError(f"{text} is not a URL: {error}") from error
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(f"{text} is not the URL of a server: give http://HOST:PORT")
     return str(url).rstrip("/").removesuffix("/v1")
 
 
 def looks_like_url(text: str) -> bool:
-    """A model's name may hold "://" too: demo://, hf://org/name."""
+    """Return whether a text is a URL or host:port; names of models can contain "://" too (demo://, hf://org/name)."""
     return text.startswith(("http://", "https://")) or _HOST_AND_PORT.fullmatch(text) is not None
 
 
 def add_request_options(parser: OptionParser) -> None:
-    """What a request asks of the sampler; what is left out is the server's default."""
+    """Add the sampling options. Options that are not given are left to the server."""
     group = parser.add_argument_group("request")
     number = argument_type(parse_number(0))
-    group.add_argument("--temperature", type=number, metavar="T", help="0 for the most likely answer")
-    group.add_argument("--top-p", type=number, metavar="P", help="draw from the most likely tokens of this share")
+    group.add_argument("--temperature", type=number, metavar="T", help="sampling temperature; 0 is greedy")
     group.add_argument(
-        "--max-tokens", type=argument_type(parse_int(1)), metavar="N", help="longest answer, in tokens"
+        "--top-p", type=number, metavar="P", help="sample from the most likely tokens with this total probability"
     )
-    group.add_argument("--stop", action="append", metavar="TEXT", help="end before this text; may be given again")
-    group.add_argument("--seed", type=int, metavar="N", help="the same answer for the same seed")
+    group.add_argument(
+        "--max-tokens", type=argument_type(parse_int(1)), metavar="N", help="maximum tokens of the answer"
+    )
+    group.add_argument("--stop", action="append", metavar="TEXT", help="stop before this text; can be repeated")
+    group.add_argument("--seed", type=int, metavar="N", help="random seed: the same seed gives the same answer")
 
 
 def add_server_options(parser: OptionParser) -> None:
-    parser.add_argument("--model", metavar="NAME", help="model name [default: the first one served]")
+    parser.add_argument("--model", metavar="NAME", help="name of the model [default: the first served name]")
     add_api_key(parser)
 
 
 def add_api_key(parser: OptionParser) -> None:
     parser.add_argument(
-        "--api-key", default=os.environ.get("KVASIR_API_KEY"), metavar="KEY", help="[default: KVASIR_API_KEY]"
+        "--api-key",
+        default=os.environ.get("KVASIR_API_KEY"),
+        metavar="KEY",
+        help="API key of the server [default: KVASIR_API_KEY]",
     )
 
 
 def request_fields(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of `add_request_options` that were given."""
+    """Return the fields of `add_request_options` that were given."""
     return {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
 
 
 def check_text(args: argparse.Namespace) -> None:
-    """Raises ConfigError for an argument that is not UTF-8: no request could hold it."""
+    """Raise ConfigError for an argument that is not UTF-8, which a request cannot contain."""
     for name, value in vars(args).items():
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and not _is_utf_8(text):
@@ -92,18 +97,18 @@ def check_text(args: argparse.Namespace) -> None:
 
 
 def read_input() -> str:
-    """All of standard input. Raises ConfigError where it is not UTF-8."""
+    """Return all of standard input. Raises ConfigError if it is not UTF-8."""
     try:
         text = sys.stdin.read()
     except UnicodeDecodeError as error:
         raise ConfigError(f"standard input is not UTF-8: {error.reason} at byte {error.start}") from error
-    if not _is_utf_8(text):  # bytes that the locale let pass
+    if not _is_utf_8(text):  # the locale may decode invalid bytes
         raise ConfigError("standard input is not UTF-8")
     return text
 
 
 def parts(event: Event, read: Callable[[Any], Part]) -> list[Part]:
-    """What `read` takes of each choice. Raises CommandFailed where the server answers in another form."""
+    """Apply `read` to each choice. Raises CommandFailed if the answer has another form."""
     try:
         return [read(choice) for choice in event["choices"]]
     except (LookupError, TypeError, AttributeError):
@@ -111,7 +116,7 @@ def parts(event: Event, read: Callable[[Any], Part]) -> list[Part]:
 
 
 class ApiServer:
-    """The server at a base URL; a context manager, which closes its connections."""
+    """A client of the server at a base URL; a context manager that closes its connections."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
         self.url = url
@@ -127,7 +132,7 @@ class ApiServer:
         self._http.close()
 
     def first_model(self) -> str:
-        """The name of the first model that is served."""
+        """Return the name of the first served model."""
         try:
             answer = self._http.get("/v1/models")
         except httpx.RequestError as error:
@@ -137,10 +142,12 @@ class ApiServer:
         try:
             return str(answer.json()["data"][0]["id"])
         except (ValueError, LookupError, TypeError):
-            raise CommandFailed(f"{self.url} does not list its models as an OpenAI server does") from None
+            raise CommandFailed(
+                f"{self.url} does not list its models like an OpenAI server: check the URL"
+            ) from None
 
     def ask(self, path: str, body: dict[str, Any]) -> Event:
-        """The whole answer at once."""
+        """Return the whole answer."""
         try:
             answer = self._http.post(path, json=body)
         except httpx.RequestError as error:
@@ -150,7 +157,7 @@ class ApiServer:
         return _object(answer.text)
 
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[Event]:
-        """The events of a streamed answer, to its end."""
+        """Yield the events of a streamed answer."""
         try:
             with self._http.stream("POST", path, json=body | {"stream": True}) as answer:
                 if answer.is_error:
@@ -163,10 +170,12 @@ class ApiServer:
                         yield _event(line.removeprefix("data: "))
         except httpx.RequestError as error:
             raise self._unreachable(error) from error
-        raise CommandFailed(f"{self.url} ended the stream in the middle of the answer")
+        raise CommandFailed(f"{self.url} closed the stream before the answer was complete: see its log")
 
     def _unreachable(self, error: httpx.RequestError) -> CommandFailed:
-        return CommandFailed(f"no answer from {self.url}: {error}. Is a model served there? (kvasir serve)")
+        return CommandFailed(
+            f"no answer from {self.url}: {error}. Check the URL, or start a server with `kvasir serve`"
+        )
 
 
 def _event(text: str) -> Event:
@@ -187,7 +196,7 @@ def _object(text: str) -> Event:
 
 
 def _not_understood(text: str) -> CommandFailed:
-    return CommandFailed(f"the server does not answer as an OpenAI server does: {_one_line(text)!r}")
+    return CommandFailed(f"the server does not answer like an OpenAI server: {_one_line(text)!r}")
 
 
 def _one_line(text: str) -> str:

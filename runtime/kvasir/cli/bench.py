@@ -1,4 +1,4 @@
-"""`kvasir bench serve|throughput|latency|startup`: the options; the work is kvasir.benchmark's."""
+"""`kvasir bench serve|throughput|latency|startup`: the options; kvasir.benchmark does the work."""
 
 import argparse
 import asyncio
@@ -28,7 +28,7 @@ def parser() -> OptionParser:
         prog="kvasir bench",
         usage="kvasir bench WHAT …",
         description="Measure a server, an engine or a start-up.",
-        epilog="kvasir bench WHAT --help tells its options.",
+        epilog="`kvasir bench WHAT --help` lists its options.",
     )
     result.set_defaults(measure=lambda args: _show_help(result))
     commands = result.add_subparsers(
@@ -57,9 +57,9 @@ def _add_serve(commands: "Commands") -> None:
         "serve",
         help="put load on a server of the OpenAI API",
         usage="kvasir bench serve [URL] [option …]",
-        description="Send requests to any server of the OpenAI API and time its answers: TTFT (until the first "
-        "token), TPOT (per token after it), ITL (between two chunks) and the whole request. Exit code 1 when a "
-        "request failed.",
+        description="Send requests to any server of the OpenAI API and time its answers: TTFT (time to first "
+        "token), TPOT (time per token after it), ITL (time between two chunks) and end to end. The exit code is 1 "
+        "if a request failed.",
     )
     parser.set_defaults(measure=_serve)
     parser.add_argument("url", metavar="URL", nargs="?", default=default_url(), help=URL_HELP)
@@ -88,7 +88,7 @@ def _serve(args: argparse.Namespace) -> int:
         **load_figures(measured.outcomes, measured.seconds),
     }
     if measured.interrupted:
-        print("interrupted: these are the requests that had ended")
+        print("interrupted: the figures cover the requests that had ended")
     _show(figures, load_lines(figures), args.json)
     for message in sorted({outcome.error for outcome in measured.outcomes if outcome.error}):
         print(f"failed: {message}", file=sys.stderr)
@@ -100,10 +100,10 @@ def _serve(args: argparse.Namespace) -> int:
 def _add_throughput(commands: "Commands") -> None:
     parser = commands.add_parser(
         "throughput",
-        help="tokens per second of an engine in this process, all requests given at once",
+        help="tokens per second of an engine in this process, with all requests submitted at once",
         usage="kvasir bench throughput MODEL [option …]",
-        description="Load a model into this process and have it answer random prompts as fast as it can: no HTTP, "
-        "no tokenizer, no other process.",
+        description="Load a model into this process and generate from random prompts at full speed: no HTTP, no "
+        "tokenizer, no other process.",
     )
     parser.set_defaults(measure=_throughput)
     parser.add_argument(
@@ -111,7 +111,7 @@ def _add_throughput(commands: "Commands") -> None:
         type=argument_type(parse_int(1)),
         default=64,
         metavar="N",
-        help="requests to give [default: 64]",
+        help="requests to submit [default: 64]",
     )
     _add_engine(parser)
 
@@ -128,15 +128,17 @@ def _throughput(args: argparse.Namespace) -> int:
 def _add_latency(commands: "Commands") -> None:
     parser = commands.add_parser(
         "latency",
-        help="time that an engine in this process takes for one batch",
+        help="time of one batch in an engine in this process",
         usage="kvasir bench latency MODEL [option …]",
         description="Load a model into this process and time batches of random prompts, one batch after the other: "
         "no HTTP, no tokenizer, no other process.",
     )
     parser.set_defaults(measure=_latency)
     number = argument_type(parse_int(1))
-    parser.add_argument("--batch-size", type=number, default=1, metavar="N", help="requests at a time [default: 1]")
-    parser.add_argument("--iterations", type=number, default=10, metavar="N", help="batches [default: 10]")
+    parser.add_argument(
+        "--batch-size", type=number, default=1, metavar="N", help="requests in a batch [default: 1]"
+    )
+    parser.add_argument("--iterations", type=number, default=10, metavar="N", help="batches to time [default: 10]")
     _add_engine(parser)
 
 
@@ -174,21 +176,21 @@ def _engine_of(args: argparse.Namespace) -> EngineConfig:
 def _add_startup(commands: "Commands") -> None:
     parser = commands.add_parser(
         "startup",
-        help="time and memory of `kvasir serve` from its spawn to its first token",
+        help="time and memory of `kvasir serve` from spawn to first token",
         usage="kvasir bench startup MODEL [option …]",
-        description="Start `kvasir serve` with these options, ask it for a token, end it; as often as told. Any "
-        "free port is used.",
+        description="Start `kvasir serve` with these options on a free port, request a token and stop it, "
+        "several times.",
     )
     parser.set_defaults(measure=_startup)
     parser.add_argument(
-        "--repeat", type=argument_type(parse_int(1)), default=3, metavar="N", help="starts [default: 3]"
+        "--repeat", type=argument_type(parse_int(1)), default=3, metavar="N", help="number of starts [default: 3]"
     )
     parser.add_argument(
         "--limit",
         type=argument_type(parse_duration),
         default=600.0,
         metavar="TIME",
-        help="time for a start, at most [default: 600s]",
+        help="maximum time of a start [default: 600s]",
     )
     serve_command.add_serve_options(parser, without=("host", "port"))
     _add_json(parser)
@@ -215,7 +217,7 @@ def _warn() -> None:
 
 
 def _add_json(parser: OptionParser) -> None:
-    parser.add_argument("--json", metavar="FILE", help="write the figures here too")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to this file")
 
 
 def _show(figures: Figures, lines: list[str], file: str | None) -> None:

@@ -1,4 +1,4 @@
-"""`kvasir chat [URL]`: talk to a served model in the terminal, or ask it once; a client of the OpenAI API."""
+"""`kvasir chat [URL]`: chat with a served model in the terminal, or send one message."""
 
 import argparse
 import sys
@@ -25,11 +25,11 @@ def parser() -> OptionParser:
     result = OptionParser(
         prog="kvasir chat",
         usage="kvasir chat [URL] [option …]",
-        description="Talk to a served model. With --message, or with text on standard input, asks once and ends. "
-        "In the dialogue /reset forgets it, /quit or Ctrl-D ends it, Ctrl-C stops an answer.",
+        description="Chat with a served model. With --message, or with text on standard input, send one message "
+        "and exit. In the chat, /reset starts a new conversation, /quit or Ctrl-D exits, Ctrl-C stops an answer.",
     )
     result.add_argument("url", metavar="URL", nargs="?", default=default_url(), help=URL_HELP)
-    result.add_argument("-m", "--message", metavar="TEXT", help="ask this once and end")
+    result.add_argument("-m", "--message", metavar="TEXT", help="send this message and exit")
     result.add_argument("--system", metavar="TEXT", help="system message")
     add_request_options(result)
     add_server_options(result)
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Chat:
-    """One conversation: its messages so far, and how to ask for the next one."""
+    """One conversation: its messages so far, and the request for the next one."""
 
     def __init__(self, server: ApiServer, model: str, system: str | None, fields: dict[str, Any]) -> None:
         self._server = server
@@ -61,7 +61,7 @@ class Chat:
         return f"{self._model} at {self._server.url}"
 
     def ask(self, text: str) -> None:
-        """Print the answer as it streams in; an answer that was cut off is not kept."""
+        """Print the answer as it streams in. An incomplete answer is not added to the conversation."""
         asked: list[Message] = [*self._messages, {"role": "user", "content": text.strip()}]
         answer: list[str] = []
         body = {"model": self._model, "messages": asked, **self._fields}
@@ -79,7 +79,7 @@ class Chat:
 def _dialogue(chat: Chat) -> int:
     import readline  # noqa: F401  (input() edits lines and keeps a history once it is imported)
 
-    print(f"{chat.title}. /reset forgets the conversation, /quit ends it.")
+    print(f"{chat.title}. /reset starts a new conversation, /quit exits.")
     while True:
         try:
             text = input("\n> ").strip()
@@ -88,7 +88,7 @@ def _dialogue(chat: Chat) -> int:
             print()
             return 0
         except UnicodeError:
-            print("that was not UTF-8", file=sys.stderr)
+            print("the input was not UTF-8", file=sys.stderr)
             continue
         if text in ("/quit", "/exit"):
             return 0

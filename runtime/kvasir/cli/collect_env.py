@@ -12,9 +12,9 @@ def parser() -> OptionParser:
         prog="kvasir collect-env",
         usage="kvasir collect-env [--json]",
         description="Describe this machine and installation: versions, CPU, memory, GPUs, the cluster that kubectl "
-        "talks to, and settings from the environment. Of keys and tokens only that they are set.",
+        "uses, and settings from the environment. Values of keys and tokens are not shown.",
     )
-    result.add_argument("--json", action="store_true", help="as one JSON object")
+    result.add_argument("--json", action="store_true", help="print one JSON object")
     return result
 
 

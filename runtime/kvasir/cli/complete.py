@@ -1,4 +1,4 @@
-"""`kvasir complete TARGET [PROMPT]`: have a served model continue a text; a client of the OpenAI API."""
+"""`kvasir complete TARGET [PROMPT]`: continue a text with a served model."""
 
 import argparse
 import json
@@ -25,25 +25,27 @@ def parser() -> OptionParser:
     result = OptionParser(
         prog="kvasir complete",
         usage="kvasir complete TARGET [PROMPT] [option …]",
-        description="Have a served model continue a text. The continuation goes to standard output as it comes in. "
-        "Exit code 0: done, 1: the server is away or failed, 2: the request was refused.",
+        description="Continue a text with a served model. The continuation is streamed to standard output. "
+        "Exit codes: 0 done, 1 the server is unreachable or failed, 2 the request was rejected.",
     )
     result.add_argument(
         "target",
         metavar="TARGET",
-        help=f"URL of a server, or the name of a model of the one at KVASIR_URL [default: {DEFAULT_URL}]",
+        help=f"URL of a server, or the name of a model on the server at KVASIR_URL [default: {DEFAULT_URL}]",
     )
     result.add_argument(
         "prompt",
         nargs="?",
         metavar="PROMPT",
-        help="text to continue [default: standard input, less its line break]",
+        help="text to continue [default: standard input without its last line break]",
     )
     add_request_options(result)
     result.add_argument(
-        "-n", type=argument_type(parse_int(1)), default=1, metavar="N", help="continuations [default: 1]"
+        "-n", type=argument_type(parse_int(1)), default=1, metavar="N", help="number of continuations [default: 1]"
     )
-    result.add_argument("--json", action="store_true", help="print the server's whole answer as JSON, at its end")
+    result.add_argument(
+        "--json", action="store_true", help="print the whole answer of the server as JSON when it is complete"
+    )
     add_server_options(result)
     return result
 
@@ -53,7 +55,9 @@ def run(args: argparse.Namespace) -> int:
     prompt = _prompt(args.prompt)
     is_url = looks_like_url(args.target)
     if not is_url and args.model:
-        raise ConfigError(f"{args.target} and --model {args.model}: give one model, or a URL and --model")
+        raise ConfigError(
+            f"both {args.target} and --model {args.model} name a model: give one model, or a URL and --model"
+        )
     with ApiServer(base_url(args.target if is_url else default_url()), args.api_key) as server:
         model = (args.model or server.first_model()) if is_url else args.target
         body: dict[str, Any] = {"model": model, "prompt": prompt, **request_fields(args)}
@@ -68,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _prompt(given: str | None) -> str:
     if given is None and sys.stdin.isatty():
-        raise ConfigError("there is no prompt: give one as an argument, or on standard input")
+        raise ConfigError("the prompt is missing: give it as an argument, or on standard input")
     prompt = read_input().removesuffix("\n") if given is None else given
     if not prompt:
         raise ConfigError("the prompt is empty")
@@ -76,7 +80,7 @@ def _prompt(given: str | None) -> str:
 
 
 def _print_stream(server: ApiServer, body: dict[str, Any], count: int) -> None:
-    """The first continuation as it comes, further ones after it, each below a line of dashes."""
+    """Print the first continuation as it streams in, then the others, each below a line of dashes."""
     texts = [""] * count
     try:
         for event in server.stream("/v1/completions", body):

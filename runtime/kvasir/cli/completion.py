@@ -1,4 +1,4 @@
-"""`kvasir completion`: a script that has bash or zsh complete commands, options and files; made of the parsers."""
+"""`kvasir completion`: a bash and zsh script, generated from the parsers, that completes commands and options."""
 
 import argparse
 import importlib
@@ -25,7 +25,7 @@ def parser() -> OptionParser:
     return OptionParser(
         prog="kvasir completion",
         usage="kvasir completion",
-        description="Print a script that has bash or zsh complete kvasir's commands and options. "
+        description="Print a script with which bash or zsh completes kvasir's commands and options. "
         'Put eval "$(kvasir completion)" into ~/.bashrc or ~/.zshrc.',
     )
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _cases(commands: dict[str, str]) -> Iterator[tuple[str, list[str]]]:
-    """What may follow, by a pattern of the word's place, the command and the word after it."""
+    """Yield (pattern of the word's position, the command and its first word; possible completions)."""
     for name in commands:
         parser = importlib.import_module(f"kvasir.cli.{name.replace('-', '_')}").parser()
         for action in parser._actions:

@@ -1,4 +1,4 @@
-"""`kvasir engine MODEL`: one data-parallel rank, what an engine pod runs."""
+"""`kvasir engine MODEL`: one data-parallel rank; the command of an engine pod."""
 
 import argparse
 import logging
@@ -25,7 +25,7 @@ def parser() -> OptionParser:
     result = OptionParser(
         prog="kvasir engine",
         usage="kvasir engine MODEL [option …]",
-        description="Run one engine: scheduler, KV cache and model of one data-parallel rank. It serves the "
+        description="Run one engine: scheduler, KV cache and model of one data-parallel rank. It connects to the "
         "frontends that --link names. Every option can also be given as an environment variable: "
         "--max-num-seqs as KVASIR_MAX_NUM_SEQS.",
     )
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     config = config_of(args)
     if not config.link.link:
         raise ConfigError(
-            "an engine needs --link, the addresses of its frontends; to serve a model on this machine use "
+            "an engine needs --link, the addresses of its frontends; to serve a model on this machine, use "
             "`kvasir serve MODEL`"
         )
     process = config.process

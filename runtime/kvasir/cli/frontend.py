@@ -1,4 +1,4 @@
-"""`kvasir frontend MODEL`: one API server, what a frontend pod runs."""
+"""`kvasir frontend MODEL`: one API server; the command of a frontend pod."""
 
 import argparse
 import logging
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if len(config.link.link) != 1:
         raise ConfigError(
             f"a frontend needs one --link address to bind, for example tcp://*:{LINK_PORT}; to serve a model on "
-            "this machine use `kvasir serve MODEL`"
+            "this machine, use `kvasir serve MODEL`"
         )
     setup_logging("frontend", config.process.log_level, config.process.log_format)
     for text in unknown_variables():

@@ -1,8 +1,8 @@
-"""The `kvasir` command: finds the sub-command and runs it; each lives in a module of its own, imported when used.
+"""The `kvasir` command: finds the sub-command, imports its module and runs it.
 
-A sub-command's module has parser() and run(args) → exit code. A ConfigError is the user's to mend: one line, exit
-code 2, never a traceback. A CommandFailed (a server that is away, say) is a line too, with exit code 1. Engines and
-frontends, which are run by a cluster, report every error by a failure as well (kvasir_contract.failure).
+A sub-command's module has parser() and run(args) → exit code. ConfigError is an error of the user: one line, exit
+code 2, no traceback. CommandFailed (for example an unreachable server) prints one line too, with exit code 1.
+Engines and frontends, which run in pods, report every error as a failure as well (kvasir_contract.failure).
 """
 
 import argparse
@@ -23,21 +23,21 @@ from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 
 COMMANDS = {
-    "up": "run the InferenceServices of a manifest on this machine, as local processes",
+    "up": "run the InferenceServices of a manifest as processes on this machine",
     "serve": "serve one model on this machine: a frontend and its engines",
-    "chat": "talk to a served model in the terminal",
-    "complete": "have a served model continue a text",
+    "chat": "chat with a served model in the terminal",
+    "complete": "continue a text with a served model",
     "bench": "measure a server, an engine or a start-up",
     "collect-env": "describe this machine and installation, for a bug report",
-    "completion": "print a script for completion in bash and zsh",
-    "frontend": "run one API server (what a frontend pod runs)",
-    "engine": "run one engine, a data-parallel rank (what an engine pod runs)",
+    "completion": "print a completion script for bash and zsh",
+    "frontend": "run one API server (the command of a frontend pod)",
+    "engine": "run one engine, a data-parallel rank (the command of an engine pod)",
 }
 PROCESSES: Final = ("frontend", "engine")
 
 
 class Command(Protocol):
-    """The shape of a sub-command's module."""
+    """The functions that a sub-command's module has."""
 
     def parser(self) -> argparse.ArgumentParser: ...
 
@@ -47,12 +47,12 @@ class Command(Protocol):
 def main(argv: list[str] | None = None) -> int:
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
-        sys.stdout.flush()  # here and not at the interpreter's end, where a broken pipe would be a traceback
+        sys.stdout.flush()  # a broken pipe at the interpreter's exit would print a traceback
         return code
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered has no reader either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the buffered rest
         return ExitCode.BROKEN_PIPE
 
 
@@ -65,7 +65,7 @@ def _run(argv: list[str]) -> int:
         return ExitCode.OK
     name, rest = argv[0], argv[1:]
     if name not in COMMANDS:
-        print(f"kvasir: there is no command {name!r}; {_advice(name)}", file=sys.stderr)
+        print(f"kvasir: unknown command {name!r}; {_advice(name)}", file=sys.stderr)
         return ExitCode.USER_ERROR
     if name in PROCESSES:
         return _run_process(name, rest)
@@ -73,8 +73,8 @@ def _run(argv: list[str]) -> int:
 
 
 def _run_process(name: str, argv: list[str]) -> int:
-    """Like `_run_command`; what went wrong before the process had a log is reported too."""
-    # The first process of a container ignores signals without a handler: it would go on until it is killed.
+    """Run a frontend or engine. Every error is reported as a failure too, even before logging is set up."""
+    # The kernel ignores signals without a handler for the first process of a container.
     before = signal.signal(signal.SIGTERM, _end_early)
     try:
         return _command(name, argv)
@@ -90,7 +90,7 @@ def _run_process(name: str, argv: list[str]) -> int:
 
 
 def _end_early(*_: object) -> None:
-    """End a process that has not begun to serve and has no handler of its own yet."""
+    """Exit on SIGTERM before the process has installed its own handler."""
     with contextlib.suppress(OSError):
         os.write(sys.stderr.fileno(), b"stopped before it was ready\n")
     os._exit(ExitCode.OK)
@@ -127,7 +127,7 @@ def _command(name: str, argv: list[str]) -> int:
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    """Return which extra brings the module; "" for a module that no extra brings."""
+    """Return advice on the extra to install for a missing module, "" if it is not in an extra."""
     extra = _extra_of(error.name or "")
     return f"{error.name} is not installed: pip install 'kvasir[{extra}]'" if extra else ""
 
@@ -146,12 +146,12 @@ def _overview() -> str:
         "",
     ]
     lines += [f"  {name:<{width}}  {summary}" for name, summary in COMMANDS.items()]
-    lines += ["", "kvasir COMMAND --help tells a command's options."]
+    lines += ["", "`kvasir COMMAND --help` lists the options of a command."]
     return "\n".join(lines)
 
 
 def _extra_of(module: str) -> str | None:
-    """The extra that brings this third-party module, where it is one of ours."""
+    """Return the extra that contains this third-party module; None for other modules."""
     top = module.partition(".")[0]
     if top in ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "tokenizers", "jinja2"):
         return "frontend"

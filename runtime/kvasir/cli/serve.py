@@ -32,16 +32,16 @@ _SERVER_SET_HERE = ("fd",)
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """What `kvasir serve` decides itself."""
+    """Options that only `kvasir serve` has."""
 
     data_parallel_size: int = option(
-        1, "engines, each with its own copy of the model (and its own GPU)", parse=parse_int(1, 1024)
+        1, "number of engines, each with its own copy of the model (and its own GPU)", parse=parse_int(1, 1024)
     )
 
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Everything `kvasir serve` was given."""
+    """All settings of `kvasir serve`."""
 
     serve: ServeConfig
     model: ModelConfig
@@ -58,8 +58,8 @@ def parser() -> OptionParser:
     result = OptionParser(
         prog="kvasir serve",
         usage="kvasir serve MODEL [option …]",
-        description="Serve one model on this machine, as local processes, until Ctrl-C: OpenAI's HTTP API by a "
-        "frontend, and an engine per data-parallel rank. Every option can also be given as an environment "
+        description="Serve one model on this machine until Ctrl-C, with one frontend process for OpenAI's HTTP API "
+        "and one engine process per data-parallel rank. Every option can also be given as an environment "
         "variable: --max-model-len as KVASIR_MAX_MODEL_LEN.",
     )
     add_serve_options(result)
@@ -67,7 +67,7 @@ def parser() -> OptionParser:
 
 
 def add_serve_options(parser: OptionParser, without: Collection[str] = ()) -> None:
-    """Also for `kvasir bench startup`, which sets some options itself."""
+    """Add the options of `kvasir serve`, except `without`; `kvasir bench startup` has them too."""
     parser.elsewhere = VLLM_OPTIONS
     parser.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
     add_options(parser, ServeConfig, "parallelism")
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def settings_of(args: argparse.Namespace) -> ServeSettings:
-    """Raises ConfigError for a contradiction."""
+    """Build the settings. Raises ConfigError for options that contradict each other."""
     return ServeSettings(
         serve=from_args(ServeConfig, args),
         model=from_args(ModelConfig, args, source=args.model),
@@ -124,7 +124,7 @@ def settings_of(args: argparse.Namespace) -> ServeSettings:
 
 
 def argv_of(settings: ServeSettings) -> list[str]:
-    """The arguments of `kvasir` that give these settings; API keys are left to the environment."""
+    """Return the arguments of `kvasir` for these settings, without API keys: see `environment_of`."""
     server = replace(settings.server, api_key=())
     configs = (
         *(settings.serve, settings.model, server, settings.device, settings.cache),
@@ -134,7 +134,7 @@ def argv_of(settings: ServeSettings) -> list[str]:
 
 
 def environment_of(settings: ServeSettings) -> dict[str, str]:
-    """The environment to `argv_of`: without options of Kvasir but its keys."""
+    """Return the environment that belongs to `argv_of`: API keys, and no other option of Kvasir."""
     return inherited_environment() | _key_environment(settings.server.api_key)
 
 
@@ -159,14 +159,16 @@ def _options(configs: Sequence[object]) -> list[str]:
 
 
 def _key_environment(keys: Sequence[str]) -> dict[str, str]:
-    """Keys travel in the environment: everybody on the machine can read a process's arguments."""
+    """Pass keys in the environment, because every user of the machine can read a process's arguments."""
     if any("," in key for key in keys):
-        raise ConfigError("--api-key: a key must not contain a comma; put such keys into files, see --api-key-dir")
+        raise ConfigError(
+            "--api-key: a key must not contain a comma; put keys with commas into files, see --api-key-dir"
+        )
     return {"KVASIR_API_KEY": ",".join(keys)} if keys else {}
 
 
 def _gpus(settings: ServeSettings) -> list[str]:
-    """A GPU for each engine; a single engine finds one itself."""
+    """Reserve a GPU for each engine. A single engine with device auto chooses one itself."""
     engines, device = settings.serve.data_parallel_size, settings.device.device
     if device == "cpu" or (device == "auto" and not visible_gpus()):
         return []
@@ -176,6 +178,6 @@ def _gpus(settings: ServeSettings) -> list[str]:
 
 
 def name_of(source: str) -> str:
-    """The last part of the model's source, as it can stand in a path."""
+    """Return the last part of the model's source, as a file name."""
     tail = source.rstrip("/:").rpartition("/")[2].partition("@")[0]
     return re.sub(r"[^A-Za-z0-9._-]", "-", tail).strip(".") or "model"

@@ -1,4 +1,4 @@
-"""`kvasir up MANIFEST`: a manifest's InferenceServices, run on this machine from the operator's pod templates."""
+"""`kvasir up MANIFEST`: run the operator's pod templates for a manifest as local processes."""
 
 import argparse
 from contextlib import ExitStack
@@ -15,21 +15,23 @@ def parser() -> OptionParser:
     result = OptionParser(
         prog="kvasir up",
         usage="kvasir up MANIFEST [option …]",
-        description="Run the InferenceServices of a manifest on this machine, as local processes, until Ctrl-C. "
-        "They are checked by the same schema and run the same commands as in a cluster.",
+        description="Run the InferenceServices of a manifest as processes on this machine, until Ctrl-C. The "
+        "manifest is checked by the same schema, and the processes are those of a cluster's pods.",
     )
     result.add_argument(
         "manifest", metavar="MANIFEST", type=Path, help="YAML file with InferenceServices and the Secrets they name"
     )
     result.add_argument(
-        "--host", default="127.0.0.1", help=f"address to listen on; {ANY_HOST} for all [default: %(default)s]"
+        "--host",
+        default="127.0.0.1",
+        help=f"address to listen on; {ANY_HOST} for all addresses [default: %(default)s]",
     )
     result.add_argument(
         "--port",
         type=argument_type(parse_int(0, LAST_PORT)),
         default=HTTP_PORT,
         metavar="N",
-        help="port of the first service, the next ones follow; 0 takes any free ones [default: %(default)s]",
+        help="port of the first service, others use the next ports; 0 chooses free ports [default: %(default)s]",
     )
     return result
 

@@ -1,4 +1,4 @@
-"""What may have been meant by an option or a variable that does not exist. Used by options.py and variables.py."""
+"""Suggestions for unknown options and environment variables."""
 
 import difflib
 import itertools
@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Final
 
 _SAME: Final = 0.9
-"""Names as alike as this are taken for each other, however they are cut into words."""
+"""Similarity from which two names count as the same, however they are split into words."""
 _SAME_WORD: Final = 0.6
-"""Names of as many words are, where each word is as alike as this to the other's: "size" alone is ambiguous."""
+"""Similarity that every word needs if both names have equally many words: "size" alone matches too much."""
 _BEGINNING: Final = 5
-"""Characters of a name, dashes included, that may stand for the whole of it."""
+"""Characters, including dashes, from which a prefix of a name is accepted as a hint at the whole name."""
 _NOT_YET: Final = "is not supported yet"
 
 VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
@@ -37,16 +37,16 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "--enable-log-requests": "is --log-requests here",
         "--enable-chunked-prefill": "is not needed: it is always on",
         "--trust-remote-code": "is not supported: code from a model's own repository is never run",
-        "--revision": "is written behind the model: hf://org/name@revision",
+        "--revision": "is part of the model here: hf://org/name@revision",
         "--model": "is not needed: the model is the first argument",
         "-dp": "is --data-parallel-size here",
     }
 )
-"""Advice for options of `vllm serve` that Kvasir does not have."""
+"""Options of `vllm serve` that Kvasir does not have → the end of a sentence that begins with the option."""
 
 
 def for_option(given: str, known: Collection[str], elsewhere: Mapping[str, str]) -> str:
-    """In brackets, to stand behind an error; "" if nothing is similar. `elsewhere`: advice by foreign name."""
+    """Return a suggestion in brackets for an unknown option, or "". `elsewhere` maps options of vLLM to advice."""
     name = given.replace("_", "-")
     if name in elsewhere:
         return f" ({name} {elsewhere[name]})"
@@ -58,22 +58,22 @@ def for_option(given: str, known: Collection[str], elsewhere: Mapping[str, str])
 
 
 def for_missing(words: Sequence[str], many: Collection[str]) -> str:
-    """In brackets, where a positional argument is missed: one of the `many` options, of several values, took it."""
+    """Return a hint in brackets if one of the `many` options took the missing positional argument, or ""."""
     for at, word in enumerate(words):
         taken = list(itertools.takewhile(lambda value: not value.startswith("-"), words[at + 1 :]))
         if word in many and len(taken) > 1:
-            return f" ({word} takes several values, and took {taken[-1]} too: write that before {word})"
+            return f" ({word} takes several values and took {taken[-1]} too: write that before {word})"
     return ""
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """The known name that this one is a slip or the beginning of, "" where there is none."""
+    """Return the known name that this one abbreviates or misspells, or ""."""
     close = [other for other in known if _begins(name, other) or _is_slip(name, other)]
     return max(close, key=lambda other: _likeness(name, other), default="")
 
 
 def _negative(option: str) -> bool:
-    """Its opposite is the last thing to suggest."""
+    """Return whether an option switches off: such options are not suggested for the others."""
     return option.startswith(("--no-", "--disable-"))
 
 

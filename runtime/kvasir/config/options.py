@@ -27,14 +27,14 @@ Config = TypeVar("Config")
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used; the message names it and says what would be accepted."""
+    """A setting that cannot be used. The message names it and the accepted values."""
 
     reason: ClassVar[Reason] = Reason.INVALID_SPEC
-    """How a process that ends by this error reports it."""
+    """The reason that a process reports if it exits with this error."""
 
 
 class UsageError(SystemExit):
-    """The command line cannot be parsed; the text has been printed."""
+    """The command line cannot be parsed. The message has been printed already."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ExitCode.USER_ERROR)
@@ -42,13 +42,13 @@ class UsageError(SystemExit):
 
 
 class CommandFailed(Exception):
-    """A command could not do what it was asked, and no setting is to blame; the message says what happened."""
+    """A command failed, and not because of a setting, for example because a server is unreachable."""
 
 
 class OptionParser(argparse.ArgumentParser):
-    """argparse with this project's manners: no abbreviations, one-line errors, exit code 2."""
+    """An ArgumentParser without abbreviations, with one-line errors and suggestions, and exit code 2."""
 
-    elsewhere: Mapping[str, str] = MappingProxyType({})  # what to tell of options that only other programs have
+    elsewhere: Mapping[str, str] = MappingProxyType({})  # option of vLLM → advice
     _words: Sequence[str] = ()
 
     def __init__(self, **kwargs: Any) -> None:
@@ -65,7 +65,7 @@ class OptionParser(argparse.ArgumentParser):
         raise UsageError(text)
 
     def _chosen(self) -> "OptionParser":
-        """The sub-command's parser: what it does not know, argparse has its parent tell."""
+        """Return the sub-command's parser: argparse reports its unknown options through the parent."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 return next((action.choices[word] for word in self._words if word in action.choices), self)
@@ -94,8 +94,8 @@ def option(
     """A dataclass field that is also a command-line option.
 
     `many` takes one or more values (comma-separated in the environment) into a tuple. A field whose default is a
-    bool becomes a pair of flags, --x and --no-x. With `never_blank` a variable that is set and holds nothing is
-    refused, where else it is as good as none.
+    bool becomes a pair of flags, --x and --no-x. With `never_blank` an environment variable that is set and empty
+    is rejected; otherwise it counts as unset.
     """
     return dataclasses.field(
         default=default,
@@ -119,7 +119,7 @@ def variable_of(name: str) -> str:
 
 
 def names_of(config: type[Any]) -> list[str]:
-    """The fields that are options."""
+    """Return the names of the fields that are options."""
     return [field.name for field in _options(config)]
 
 
@@ -151,7 +151,7 @@ def add_options(
 def from_args(
     config: type[Config], args: argparse.Namespace, environ: Mapping[str, str] = os.environ, **fixed: Any
 ) -> Config:
-    """The config object from parsed arguments, the environment and the defaults.
+    """Build the config object from parsed arguments, the environment and the defaults.
 
     `fixed` sets fields that are not options. Raises ConfigError for a bad variable or a contradiction.
     """
@@ -168,7 +168,7 @@ def from_args(
 
 
 def to_args(config: Any) -> list[str]:
-    """The command line that gives this config object: what differs from the defaults."""
+    """Return the arguments that build this config object, without those that equal the defaults."""
     args: list[str] = []
     for field in _options(type(config)):
         value = getattr(config, field.name)
@@ -185,7 +185,7 @@ def to_args(config: Any) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class parse_int:  # lower case: used like the functions beside it
+class parse_int:  # lower case: used like the functions below
     """A parser of integers within bounds, both included."""
 
     minimum: int
@@ -241,11 +241,11 @@ def parse_bool(text: str) -> bool:
         return True
     if lowered in ("0", "false", "no", "off"):
         return False
-    raise ValueError(f"{text!r} is neither true nor false")
+    raise ValueError(f"{text!r} is not a boolean: give true or false")
 
 
 def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """For argparse, which shows the message of an ArgumentTypeError only: a parser's ValueErrors become one."""
+    """Return a parser that raises ArgumentTypeError: argparse hides the message of a ValueError."""
 
     def convert(text: str) -> Any:
         try:
@@ -280,7 +280,7 @@ def _metavar_of(field: dataclasses.Field[Any]) -> str | None:
 def _from_environment(field: dataclasses.Field[Any], text: str) -> Any:
     meta = field.metadata
     if meta["never_blank"] and not text.strip(" \t\r\n,"):
-        raise ConfigError(f"{variable_of(field.name)} is set and empty: give it a value, or unset it")
+        raise ConfigError(f"{variable_of(field.name)} is set but empty: give it a value, or unset it")
     if text == "":
         return None
     parse: Callable[[str], Any] = parse_bool if isinstance(field.default, bool) else meta["parse"]

@@ -1,6 +1,6 @@
-"""What a user can set, one frozen dataclass per concern; None is auto. See options.py for how they are read.
+"""All settings of frontends and engines, one frozen dataclass per concern; options.py reads them.
 
-Names and meanings are those of `vllm serve` wherever the meaning is the same.
+None stands for `auto` and is resolved later. Names are those of `vllm serve` if the meaning is the same.
 """
 
 import dataclasses
@@ -21,31 +21,31 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Which model; the same for frontends and engines."""
+    """The model to serve; the same for frontends and engines."""
 
     source: str
-    """hf://org/name[@revision], file:///path, demo://; as given, not yet normalised."""
+    """hf://org/name[@revision], file:///path, demo://; as the user wrote it, not normalised."""
     served_model_name: tuple[str, ...] = option(
-        (), "names that requests may use for the model [default: the model as given]", many=True, metavar="NAME"
+        (), "names of the model in requests [default: the MODEL argument]", many=True, metavar="NAME"
     )
     max_model_len: int | None = option(
-        None, "tokens of prompt and output together [default: from the model's config]", parse=parse_int(1)
+        None, "maximum tokens of prompt and output together [default: from the model's config]", parse=parse_int(1)
     )
     download_dir: str | None = option(
-        None, "where hf:// models are kept [default: the Hugging Face cache]", metavar="DIR"
+        None, "directory for downloaded hf:// models [default: the Hugging Face cache]", metavar="DIR"
     )
 
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """Where and in which precision an engine computes."""
+    """Device, precision and threads of an engine."""
 
-    device: str = option("auto", "device of the model", choices=("auto", "cpu", "cuda"))
+    device: str = option("auto", "device that computes the model", choices=("auto", "cpu", "cuda"))
     dtype: str = option("auto", "precision of weights and KV cache", choices=DTYPES)
     threads: int | None = option(
         None,
-        "CPU threads of this engine [default: OMP_NUM_THREADS; else the cgroup's cores, shared among the ranks of "
-        "this machine, fewer while other processes need them; 1 for a model of hidden size 256 or less]",
+        "CPU threads of this engine [default: OMP_NUM_THREADS; else the cgroup's cores divided by the ranks on this "
+        "machine, fewer while other processes need them; 1 for a model of hidden size 256 or less]",
         parse=parse_int(1),
     )
 
@@ -57,42 +57,42 @@ class CacheConfig:
     block_size: int = option(16, "tokens per KV block", parse=parse_int(1, 1024))
     kv_cache_memory_bytes: int | None = option(
         None,
-        "memory of the KV cache, for example 2Gi [default: 1Gi on CPU; on a GPU what profiling finds free]",
+        "memory of the KV cache, for example 2Gi [default: 1Gi on CPU; on a GPU the free memory]",
         parse=parse_bytes,
         metavar="SIZE",
     )
     gpu_memory_utilization: float = option(
-        0.9, "share of the GPU's memory to use, weights included", parse=parse_fraction, metavar="SHARE"
+        0.9, "share of the GPU's memory to use, including weights", parse=parse_fraction, metavar="SHARE"
     )
     enable_prefix_caching: bool = option(
-        True, "keep the KV blocks of finished requests, for prompts that begin with the same tokens"
+        True, "keep KV blocks of finished requests, and reuse them for prompts that begin with the same tokens"
     )
     num_gpu_blocks_override: int | None = option(
-        None, "KV blocks to allocate, whatever the memory (for tests)", parse=parse_int(1)
+        None, "number of KV blocks to allocate, regardless of the memory (for tests)", parse=parse_int(1)
     )
 
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """How many requests and tokens go into a step."""
+    """Limits of a step, and the order of requests."""
 
     max_num_seqs: int | None = option(
-        None, "requests in a step at most [default: 256; 64 on CPU]", parse=parse_int(1, 65536)
+        None, "maximum requests in a step [default: 256; 64 on CPU]", parse=parse_int(1, 65536)
     )
     max_num_batched_tokens: int | None = option(
-        None, "tokens in a step at most, prefill chunks included [default: 8192; 2048 on CPU]", parse=parse_int(1)
+        None, "maximum tokens in a step, including prefill chunks [default: 8192; 2048 on CPU]", parse=parse_int(1)
     )
     long_prefill_token_threshold: int | None = option(
         None,
-        "tokens of one prompt in a step at most, while other requests are there [default: as many as fit]",
+        "maximum tokens of one prompt in a step while there are other requests [default: as many as fit]",
         parse=parse_int(1),
     )
     scheduling_policy: str = option(
         "fcfs",
-        "who is served first: who came first, or whose priority is smallest",
+        "order of requests: by arrival (fcfs), or by their priority field, smallest first",
         choices=("fcfs", "priority"),
     )
-    async_scheduling: bool = option(False, "schedule each step while the one before it is computed")
+    async_scheduling: bool = option(False, "schedule a step while the device computes the previous one")
 
     def __post_init__(self) -> None:
         if self.max_num_seqs and self.max_num_batched_tokens and self.max_num_batched_tokens < self.max_num_seqs:
@@ -108,7 +108,7 @@ class ParallelConfig:
 
     data_parallel_rank: int = option(0, "this engine's rank", parse=parse_int(0))
     data_parallel_size_local: int = option(
-        1, "ranks on this machine: they share its CPU cores and its memory", parse=parse_int(1)
+        1, "ranks on this machine, which share its CPU cores and memory", parse=parse_int(1)
     )
 
 
@@ -118,46 +118,50 @@ class LinkConfig:
 
     link: tuple[str, ...] = option(
         (),
-        "link addresses, ipc:///path or tcp://host:port: a frontend binds one, an engine connects to each",
+        "link addresses, ipc:///path or tcp://host:port; a frontend binds one, an engine connects to all",
         many=True,
         metavar="ADDRESS",
     )
     link_keys: str | None = option(
-        None, "directory with this side's CURVE keys; needed for tcp:// beyond loopback", metavar="DIR"
+        None, "directory with the CURVE keys of this side; required for tcp:// except on loopback", metavar="DIR"
     )
-    service_uid: str = option("", "UID of the InferenceService; engines of another are refused", metavar="UID")
+    service_uid: str = option(
+        "", "UID of the InferenceService; a frontend rejects engines with another UID", metavar="UID"
+    )
     heartbeat_timeout: float = option(
-        10.0, "a peer silent for this long is lost", parse=parse_duration, metavar="TIME"
+        10.0, "treat a peer as lost after this time without a message", parse=parse_duration, metavar="TIME"
     )
 
     def __post_init__(self) -> None:
         if self.heartbeat_timeout <= 0:
             raise ConfigError(
-                f"--heartbeat-timeout {self.heartbeat_timeout:g}: every peer would be lost at once; heartbeats "
-                "come each second, so give 3s or more"
+                f"--heartbeat-timeout {self.heartbeat_timeout:g}: every peer would be lost immediately; heartbeats "
+                "are sent every second, so give 3s or more"
             )
 
 
 @dataclass(frozen=True)
 class OpsConfig:
-    """A small HTTP port of every process, for probes and metrics."""
+    """The HTTP port for probes and metrics that every process can have."""
 
-    ops_host: str = option("127.0.0.1", f"address of the probes and metrics; {ANY_HOST} for all", metavar="HOST")
+    ops_host: str = option(
+        "127.0.0.1", f"address for probes and metrics; {ANY_HOST} for all addresses", metavar="HOST"
+    )
     ops_port: int | None = option(
         None,
-        f"port of the probes and metrics; 0 takes any free one [default: {OPS_PORT} for an engine; none for a "
-        "frontend, whose API answers probes too]",
+        f"port for probes and metrics; 0 chooses a free one [default: {OPS_PORT} for an engine; none for a "
+        "frontend, whose API port answers probes too]",
         parse=parse_int(0, 65535),
     )
 
 
 @dataclass(frozen=True)
 class TraceConfig:
-    """What an engine logs of its steps."""
+    """Logging of an engine's slow steps."""
 
     slow_step: float = option(
         30.0,
-        "log phase and batch of a step that takes longer than this; 0: of none",
+        "log phase and batch of a step that takes longer than this; 0 logs none",
         parse=parse_duration,
         metavar="TIME",
     )
@@ -167,120 +171,130 @@ class TraceConfig:
 class ServerConfig:
     """A frontend's HTTP server."""
 
-    host: str = option("127.0.0.1", f"address to listen on; {ANY_HOST} for all, IPv4 and IPv6", metavar="HOST")
-    port: int = option(HTTP_PORT, "port to listen on; 0 takes any free one", parse=parse_int(0, 65535))
+    host: str = option(
+        "127.0.0.1", f"address to listen on; {ANY_HOST} for all addresses, IPv4 and IPv6", metavar="HOST"
+    )
+    port: int = option(HTTP_PORT, "port to listen on; 0 chooses a free one", parse=parse_int(0, 65535))
     fd: int | None = option(
-        None, "serve on this inherited, already bound socket instead of host and port", parse=parse_int(0)
+        None, "file descriptor of an inherited, bound socket to use instead of host and port", parse=parse_int(0)
     )
     api_key: tuple[str, ...] = option(
         (),
-        "keys that clients must send as bearer tokens [default: none needed]",
+        "API keys; clients must send one as bearer token [default: no key required]",
         many=True,
         metavar="KEY",
         never_blank=True,
     )
     api_key_dir: str | None = option(
-        None, "directory whose files each hold an accepted key (a mounted Secret)", metavar="DIR", never_blank=True
+        None, "directory (a mounted Secret) with one API key per file", metavar="DIR", never_blank=True
     )
     max_request_bytes: int = option(
-        32 * 2**20, "largest request body [default: 32Mi]", parse=parse_bytes, metavar="SIZE"
+        32 * 2**20, "maximum size of a request body [default: 32Mi]", parse=parse_bytes, metavar="SIZE"
     )
     max_upload_bytes: int | None = option(
         None,
-        "request bodies that are being received, together; more are answered with 429 [default: 16 of the largest]",
+        "maximum size of all incomplete request bodies together, else status 429 [default: 16 × max-request-bytes]",
         parse=parse_bytes,
         metavar="SIZE",
     )
     max_live_requests: int = option(
-        4096, "requests in flight at most; more are answered with 429", parse=parse_int(1)
+        4096, "maximum requests in flight; further ones get status 429", parse=parse_int(1)
     )
     upload_timeout: float = option(
-        60.0, "time for a request to arrive, its head and its body each", parse=parse_duration, metavar="TIME"
+        60.0,
+        "time limit for receiving the headers of a request, and for its body",
+        parse=parse_duration,
+        metavar="TIME",
     )
     stalled_reader_timeout: float = option(
         60.0,
-        "a client that takes nothing of its answer for this long is cut off",
+        "disconnect a client that reads nothing of its answer for this long",
         parse=parse_duration,
         metavar="TIME",
     )
     allowed_origins: tuple[str, ...] = option(
         (),
-        "origins whose web pages may call the API, * for all (CORS) [default: none]",
+        "origins whose web pages may call the API (CORS), * for all [default: none]",
         many=True,
         metavar="ORIGIN",
     )
     allowed_methods: tuple[str, ...] = option(
-        ("GET", "HEAD", "POST"), "methods these pages may use [default: GET HEAD POST]", many=True, metavar="METHOD"
+        ("GET", "HEAD", "POST"),
+        "methods that these pages may use [default: GET HEAD POST]",
+        many=True,
+        metavar="METHOD",
     )
     allowed_headers: tuple[str, ...] = option(
-        ("*",), "request headers these pages may send [default: all]", many=True, metavar="HEADER"
+        ("*",), "request headers that these pages may send [default: all]", many=True, metavar="HEADER"
     )
-    allow_credentials: bool = option(False, "these pages may send cookies and HTTP authentication")
-    log_requests: bool = option(True, "write a log line at the end of each request, probes apart")
+    allow_credentials: bool = option(False, "let these pages send cookies and HTTP authentication")
+    log_requests: bool = option(True, "log a line at the end of each request, except probes")
     shutdown_delay: float = option(
         0.0,
-        "on SIGTERM, go on accepting for this long while endpoints settle",
+        "on SIGTERM, accept requests for this time, until load balancers have removed this server",
         parse=parse_duration,
         metavar="TIME",
     )
 
     @property
     def upload_bytes(self) -> int:
-        """`max_upload_bytes`, where it is left open too."""
+        """Return `max_upload_bytes`, or its default."""
         return 16 * self.max_request_bytes if self.max_upload_bytes is None else self.max_upload_bytes
 
     def __post_init__(self) -> None:
         if self.max_request_bytes < 1:
             raise ConfigError(
-                f"--max-request-bytes {self.max_request_bytes}: no request would fit; give 1Mi or more"
+                f"--max-request-bytes {self.max_request_bytes}: no request could be accepted; give 1Mi or more"
             )
         if self.upload_bytes < self.max_request_bytes:
             raise ConfigError(
-                f"--max-upload-bytes {self.upload_bytes} is below --max-request-bytes {self.max_request_bytes}: a "
-                "body of that size could never be received; give it once or several times"
+                f"--max-upload-bytes {self.upload_bytes} is below --max-request-bytes {self.max_request_bytes}: "
+                "the largest body could never be received; give a multiple of --max-request-bytes"
             )
         for name in ("upload_timeout", "stalled_reader_timeout"):
             if getattr(self, name) <= 0:
-                raise ConfigError(f"--{name.replace('_', '-')} 0: every client would be cut off; give 10s or more")
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} 0: every client would be disconnected; give 10s or more"
+                )
         self._check_origins()
         self._check_keys()
 
     def _check_keys(self) -> None:
-        """A variable that is not set must not take the lock off the door."""
+        """Reject empty keys: an unset shell variable must not disable authentication."""
         if not all(key.strip() for key in self.api_key):
-            raise ConfigError("--api-key: a key is empty (is the variable set?)")
+            raise ConfigError("--api-key: a key is empty; check the variable that it comes from")
         if self.api_key_dir is not None and not self.api_key_dir.strip():
-            raise ConfigError("--api-key-dir: the directory's name is empty (is the variable set?)")
+            raise ConfigError("--api-key-dir: the directory's name is empty; check the variable that it comes from")
 
     def _check_origins(self) -> None:
         for origin in self.allowed_origins:
             if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
                 raise ConfigError(
-                    f"--allowed-origins {origin}: an origin is a scheme, a host and maybe a port, for example "
-                    "https://chat.example.org:8443, without a path or a slash at the end; * is all of them"
+                    f"--allowed-origins {origin}: an origin is a scheme, a host and an optional port, for example "
+                    "https://chat.example.org:8443, without a path or a slash at the end; * allows all"
                 )
         if self.allow_credentials and "*" in self.allowed_origins:
             raise ConfigError(
                 "--allow-credentials with --allowed-origins *: any web page could act as its visitor; name origins"
             )
         if self.allow_credentials and not self.allowed_origins:
-            raise ConfigError("--allow-credentials without --allowed-origins does nothing: name the origins")
+            raise ConfigError("--allow-credentials has no effect without --allowed-origins: name the origins")
 
 
 @dataclass(frozen=True)
 class ProcessConfig:
-    """What every process has."""
+    """Settings that every process has."""
 
     drain_timeout: float = option(
-        60.0, "on SIGTERM, time for running requests to finish", parse=parse_duration, metavar="TIME"
+        60.0, "time on SIGTERM for running requests to finish", parse=parse_duration, metavar="TIME"
     )
-    log_level: str = option("info", "least level to log", choices=("debug", "info", "warning", "error"))
+    log_level: str = option("info", "lowest level to log", choices=("debug", "info", "warning", "error"))
     log_format: str = option("text", "format of log lines", choices=("text", "json"))
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Everything `kvasir engine` was given."""
+    """All settings of `kvasir engine`."""
 
     model: ModelConfig
     device: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)
@@ -295,7 +309,7 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class FrontendConfig:
-    """Everything `kvasir frontend` was given."""
+    """All settings of `kvasir frontend`."""
 
     model: ModelConfig
     server: ServerConfig = dataclasses.field(default_factory=ServerConfig)

@@ -1,7 +1,4 @@
-"""Variables of the environment that look like settings of Kvasir: slips of the pen, and those a pod may not have.
-
-Called by the commands that read settings from the environment.
-"""
+"""Checks of KVASIR_ environment variables: warns of unknown ones, rejects those that a pod must not have."""
 
 import os
 import re
@@ -22,17 +19,17 @@ KNOWN: Final = frozenset(
         *("KVASIR_DATA_PARALLEL_SIZE", "KVASIR_URL"),
     )
 )
-"""Of any command: pods and shells often have one environment for several."""
+"""Variables of all commands: a pod or shell often has one environment for several commands."""
 
 _OF_A_SERVICE = re.compile(
     r"KVASIR(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
-"""Variables that Kubernetes sets for a Service whose name begins with kvasir, as well as name_PORT with a URL."""
+"""Variables that Kubernetes sets for a Service whose name begins with kvasir. It also sets NAME_PORT, to a URL."""
 _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 def refuse_unmanaged_variables(environ: Mapping[str, str] = os.environ) -> None:
-    """Raises ConfigError for a setting that the operator's pod template did not make."""
+    """Raise ConfigError for a KVASIR_ variable that is not from the operator's pod template."""
     managed = environ.get(MANAGED_VARIABLES)
     if managed is None:
         return
@@ -40,12 +37,12 @@ def refuse_unmanaged_variables(environ: Mapping[str, str] = os.environ) -> None:
     if others := sorted(name for name in environ if name.startswith(PREFIX) and name not in allowed):
         raise ConfigError(
             f"{', '.join(others)}: in a pod, options are set by fields of the InferenceService and by extraArgs; "
-            "take KVASIR_ variables out of the image, or of the Secret or ConfigMap that envFrom names"
+            "remove KVASIR_ variables from the image, and from the Secret or ConfigMap that envFrom names"
         )
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """A sentence for each."""
+    """Return a sentence for each KVASIR_ variable that is not a setting."""
     return [
         f"{name} is not a setting of Kvasir and has no effect{_meant(name)}"
         for name, value in sorted(environ.items())

@@ -73,7 +73,7 @@ def test_ctrl_c_shows_what_was_measured(server: FakeServer, tmp_path: Path) -> N
     )
     terminal.expect(r"requests.* [1-9]\d*/5000")
     terminal.sendintr()
-    terminal.expect("interrupted: these are the requests that had ended")
+    terminal.expect("interrupted: the figures cover the requests that had ended")
     terminal.expect(r"[1-9]\d* finished, 0 hung up, 0 failed")
     terminal.expect(pexpect.EOF)
     terminal.close()

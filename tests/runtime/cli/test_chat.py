@@ -26,7 +26,7 @@ def test_every_way_to_write_the_address_finds_the_server(
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://[::1", "http://[::1 is no URL: "),
+        ("http://[::1", "http://[::1 is not a URL: "),
         ("ftp://x", "ftp://x is not the URL of a server: give http://HOST:PORT"),
         ("http://", "http:// is not the URL of a server: give http://HOST:PORT"),
     ],

@@ -64,7 +64,7 @@ def test_an_answer_that_is_no_json_is_one_line(server: FakeServer, capfd: pytest
     assert main.main(["complete", server.address, "x", "--json"]) == 1
     told = capfd.readouterr().err
     assert told == (
-        "kvasir complete: the server does not answer as an OpenAI server does: '<html> log in first</html>'\n"
+        "kvasir complete: the server does not answer like an OpenAI server: '<html> log in first</html>'\n"
     )
 
 
@@ -101,13 +101,13 @@ ERROR = b'{"error": {"message": "top_p must be at most 1"}}'
         (
             (200, sse(text_chunk("a"), done=False) + b"data: <html>\n\n"),
             1,
-            "does not answer as an OpenAI server does",
+            "does not answer like an OpenAI server",
         ),
-        ((200, sse(text_chunk("a"), done=False) + b"data: []\n\n"), 1, "does not answer as an OpenAI server does"),
-        ((200, sse(text_chunk("a"), {"text": "b"})), 1, "does not answer as an OpenAI server does"),
-        ((200, sse(text_chunk("a"), text_chunk("b", 7))), 1, "does not answer as an OpenAI server does"),
+        ((200, sse(text_chunk("a"), done=False) + b"data: []\n\n"), 1, "does not answer like an OpenAI server"),
+        ((200, sse(text_chunk("a"), {"text": "b"})), 1, "does not answer like an OpenAI server"),
+        ((200, sse(text_chunk("a"), text_chunk("b", 7))), 1, "does not answer like an OpenAI server"),
         ((200, sse(text_chunk("a"), {"error": "engine lost"})), 1, "engine lost"),
-        ((200, sse(text_chunk("a"), done=False)), 1, "ended the stream in the middle of the answer"),
+        ((200, sse(text_chunk("a"), done=False)), 1, "closed the stream before the answer was complete"),
     ],
 )
 def test_the_exit_code_tells_whose_mistake_it_was(

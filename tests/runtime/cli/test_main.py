@@ -27,8 +27,8 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["serv"], "there is no command 'serv'; did you mean serve?"),
-        (["quux"], "there is no command 'quux'; choose from up, serve"),
+        (["serv"], "unknown command 'serv'; did you mean serve?"),
+        (["quux"], "unknown command 'quux'; choose from up, serve"),
         (["engine", "demo://"], "an engine needs --link"),
         (["frontend", "demo://"], "a frontend needs one --link address"),
     ],

@@ -110,9 +110,12 @@ def test_a_key_with_a_comma_is_refused(place: Place) -> None:
     [
         (["demo://", "--max-num-seq", "3"], "unrecognized arguments: --max-num-seq 3"),
         (["demo://", "--tensor-parallel-size", "2"], "--tensor-parallel-size is not supported yet"),
-        (["--api-key", "k", "demo://"], "--api-key takes several values, and took demo:// too"),
-        (["demo://", "--api-key", ""], "--api-key: a key is empty (is the variable set?)"),
-        (["demo://", "--api-key-dir", ""], "--api-key-dir: the directory's name is empty (is the variable set?)"),
+        (["--api-key", "k", "demo://"], "--api-key takes several values and took demo:// too"),
+        (["demo://", "--api-key", ""], "--api-key: a key is empty; check the variable that it comes from"),
+        (
+            ["demo://", "--api-key-dir", ""],
+            "--api-key-dir: the directory's name is empty; check the variable",
+        ),
         (
             ["demo://", "--max-model-len", "9999"],
             "--max-model-len 9999 is more than the model's own 2048 positions",
