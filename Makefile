@@ -8,7 +8,7 @@ CPU    := runtime/kvasir/kernels/cpu
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test e2e e2e-operator e2e-load images lint format cluster cluster-down kind-node clean
+.PHONY: help up test e2e e2e-operator e2e-load images lint format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -39,6 +39,9 @@ images:  ## build the three container images, with docker or buildah
 
 format: $(VENV)/.dev  ## rewrite the code in the format of ruff
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+demo-model: $(VENV)/.dev  ## train the demo model again from demo/corpus, write it into the package, and measure it
+	@$(BIN)/python demo/train.py $(TRAIN_ARGS)
 
 cluster: | $(BIN)/python  ## a Kubernetes of three nodes on this machine with Kvasir in it, left up; prints how to use it
 	@$(BIN)/python -m e2e.installed

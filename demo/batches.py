@@ -1,4 +1,4 @@
-"""Makes training batches of the corpus: token ids, and how much each of them counts; called by train.py."""
+"""Make training batches of the corpus: token ids, and the weight of each of them in the loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SYSTEM_PROMPTS = (
 @dataclass(frozen=True)
 class Batch:
     tokens: torch.Tensor  # [B, S], padded at the end
-    weights: torch.Tensor  # [B, S], of the loss at predicting the token that stands there
+    weights: torch.Tensor  # [B, S], of the loss at predicting the token at this position
 
 
 class Batches:
@@ -39,7 +39,7 @@ class Batches:
         self.corpus = corpus
         self.rng = rng
         self.tokenizer = tokenizer
-        # Questions cut into other pieces than usual: what a typo does to them.
+        # Cuts questions into other tokens than usual, as a typo does.
         self.dropout_tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self.dropout_tokenizer.model.dropout = 0.15
         self.special = {token: tokenizer.token_to_id(token) for token in SPECIAL}
@@ -59,7 +59,7 @@ class Batches:
         return self._pad(rows)
 
     def _turns(self) -> Iterator[list[Turn]]:
-        """Every phrasing once an epoch, in a new order; a fifth of the questions are unknown ones."""
+        """Return every phrasing once an epoch, in a new order; a fifth of the questions are unknown ones."""
         while True:
             epoch = list(self.corpus.conversations())
             self.rng.shuffle(epoch)
@@ -69,7 +69,7 @@ class Batches:
                 yield turns
 
     def _conversation(self, limit: int) -> tuple[list[int], list[float]]:
-        """Unrelated questions one after the other until there are `limit` tokens."""
+        """Return unrelated questions one after the other, until there are `limit` tokens."""
         ids, weights = [self.special[BEGIN]], [0.0]
         if self.rng.random() < 0.2:
             text = [self.special[SYSTEM], *self._encode(self.rng.choice(SYSTEM_PROMPTS)), self.special[END]]

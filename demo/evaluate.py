@@ -1,7 +1,8 @@
-"""Measures a trained demo model: python demo/evaluate.py [folder]
+"""Measure a trained demo model: python demo/evaluate.py [folder]
 
-How decisive its greedy answers are (the gap between the two best logits), whether bfloat16 agrees with float32, and
-how it takes questions that are not in the corpus (`held-out.md`: paraphrases, and things to decline).
+The report shows how decisive its greedy answers are (the gap between the two best logits), whether bfloat16 agrees
+with float32, and how many questions outside the corpus it answers right (`held-out.md`: paraphrases, and questions
+to decline).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ PACKAGE_DATA = HERE.parent / "runtime/kvasir/hub/demo"
 
 @dataclass(frozen=True)
 class Followed:
-    """The model along one expected answer: the gap at each token, negative where greedy would leave it."""
+    """The gap at each token of one expected answer; negative if greedy decoding would choose another token."""
 
     question: str
     gaps: list[float]
@@ -34,7 +35,7 @@ class Followed:
 def follow(
     model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, conversations: list[list[Turn]]
 ) -> list[Followed]:
-    """One forward pass a conversation along its last answer: greedy gives that answer if every gap is positive."""
+    """Run each conversation once along its last answer: greedy gives that answer if every gap is positive."""
     return [_follow(model, tokenizer, turns) for turns in conversations]
 
 

@@ -1,8 +1,8 @@
-"""Reads the corpus of the demo model; called by train.py and evaluate.py.
+"""Read the corpus of the demo model.
 
-The corpus is Markdown that reads as what it is: `## question`, then `- another phrasing` lines, then the answer.
-Under a heading `# After: question` stand follow-ups, which only make sense once that question was answered.
-`unknown.json` holds templates of questions that the model should decline, `prose.md` plain paragraphs.
+The corpus is Markdown: `## question`, then `- another phrasing` lines, then the answer. Follow-ups, which only make
+sense after another question, are under a heading `# After: question`. `unknown.json` holds templates of questions
+that the model declines, `prose.md` plain paragraphs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Questions the model was not taught: templates with slots, all with one answer."""
+    """Templates of questions outside the corpus, all with one answer."""
 
     answer: str
     templates: tuple[str, ...]
@@ -50,7 +50,7 @@ class Unknown:
         return Turn(question[0].upper() + question[1:] if rng.random() < 0.7 else question, self.answer)
 
     def _fill(self, rng: random.Random, slot: str) -> str:
-        """One of the slot's words, or now and then a word that nobody ever heard."""
+        """Return one of the slot's words, or sometimes an invented word."""
         if rng.random() < 0.3:
             return "".join(rng.choice(SYLLABLES) for _ in range(rng.randint(2, 4)))
         return rng.choice(self.slots[slot])
@@ -75,14 +75,14 @@ class Corpus:
         return {question: entry.answer for entry in self.standalone for question in entry.questions}
 
     def conversations(self) -> Iterator[list[Turn]]:
-        """Every phrasing once as it is written, a follow-up behind the question it follows."""
+        """Return every phrasing once, as it is written; a follow-up comes after the question that it follows."""
         for entry in self.entries:
             before = [] if entry.after is None else [Turn(entry.after, self.answer_of[entry.after])]
             for question in entry.questions:
                 yield [*before, Turn(question, entry.answer)]
 
     def texts(self) -> Iterator[str]:
-        """Everything the tokenizer's vocabulary is learnt from."""
+        """Return all texts from which the tokenizer's vocabulary is trained."""
         for entry in self.entries:
             yield from entry.questions
             yield entry.answer
@@ -115,7 +115,7 @@ def read_entries(path: Path) -> Iterator[Entry]:
 
 
 def _check(corpus: Corpus) -> None:
-    """Refuses a corpus that would teach two answers to one question, or a follow-up to nothing."""
+    """Reject a corpus with two answers to one question, or with a follow-up to a missing question."""
     seen: dict[tuple[str | None, str], str] = {}
     for entry in corpus.entries:
         if entry.after is not None and entry.after not in corpus.answer_of:

@@ -1,7 +1,7 @@
-"""Trains the demo model (`demo://`) from its corpus and writes it into the package: python demo/train.py
+"""Train the demo model (`demo://`) from its corpus and write it into the package: make demo-model
 
 A byte-level BPE tokenizer, then a Llama of 1.9 M parameters from scratch, in minutes on two CPU cores. It overfits
-on purpose: greedy answers should be decisive, so that tests may rely on them. Needs the `engine` and `dev` extras.
+on purpose: greedy answers are decisive, so that tests can rely on them. Needs the `engine` and `dev` extras.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def train_tokenizer(corpus: Corpus, vocab_size: int) -> Tokenizer:
-    """Byte-level, so that any text round-trips; plain text gets `<|begin|>` in front, as Llama's does."""
+    """Train a byte-level tokenizer: any text round-trips, and plain text starts with `<|begin|>`, as in Llama."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -85,7 +85,7 @@ def train_tokenizer(corpus: Corpus, vocab_size: int) -> Tokenizer:
 
 
 def model_config(vocab_size: int) -> dict[str, Any]:
-    """What config.json says: stored in bfloat16 or not, it is computed in float32, so that machines agree."""
+    """Return the content of config.json: stored in bfloat16, computed in float32, so that machines agree."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -150,7 +150,7 @@ def weighted_loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
 
 
 def round_to_bfloat16(model: LlamaForCausalLM) -> None:
-    """Stored in half the bytes, computed in float32: nothing may be lost on the way."""
+    """Round the weights to values that bfloat16 holds, so that storing them in half the bytes loses nothing."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.to(torch.bfloat16).to(torch.float32))

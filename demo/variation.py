@@ -1,4 +1,4 @@
-"""What people type instead of a question as it is written; called by batches.py for each question."""
+"""Vary a question as people would type it: other openings, typos, missing words, another case."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _FILLERS = {"the", "a", "an", "does", "do", "is", "of", "to", "i", "my"}
 
 
 def vary(rng: random.Random, question: str) -> str:
-    """A question as somebody in a hurry would type it; one in four comes back as it is."""
+    """Return a question as a person in a hurry would type it; one in four stays as it is."""
     if rng.random() < 0.25:
         return question
     text = question

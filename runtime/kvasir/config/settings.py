@@ -44,8 +44,8 @@ class DeviceConfig:
     dtype: str = option("auto", "precision of weights and KV cache", choices=DTYPES)
     threads: int | None = option(
         None,
-        "CPU threads of this engine [default: OMP_NUM_THREADS; else the cgroup's cores divided by the ranks on this "
-        "machine, fewer while other processes need them; 1 for a model of hidden size 256 or less]",
+        "CPU threads of this engine [default: OMP_NUM_THREADS; else the cgroup's cores divided by the ranks on "
+        "this machine, fewer while other processes need them; 1 for a model of hidden size 256 or less]",
         parse=parse_int(1),
     )
 
