@@ -21,10 +21,10 @@ from kvasir.frontend.routes import chat, completions, control, description, mode
 from kvasir.frontend.types.chat import CHAT
 from kvasir.frontend.types.completions import COMPLETION
 from kvasir.frontend.types.tokens import DETOKENIZE, TOKENIZE
-from kvasir.local.manifest import read_manifest
+from kvasir.local.manifests.manifest import read_manifest
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_operator import settings
+from kvasir_operator import operator_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = read_corpus()
@@ -78,7 +78,7 @@ def options() -> set[str]:
                     yield from of(choice)
 
     modules = [importlib.import_module(f"kvasir.cli.{name.replace('-', '_')}") for name in COMMANDS]
-    operator = re.findall(r'"(--[a-z-]+)"', Path(settings.__file__).read_text())
+    operator = re.findall(r'"(--[a-z-]+)"', Path(operator_settings.__file__).read_text())
     return {option for module in modules for option in of(module.parser())} | set(operator)
 
 
