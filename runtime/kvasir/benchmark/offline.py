@@ -26,7 +26,7 @@ class Measurement:
 def measure_throughput(config: EngineConfig, workload: OfflineWorkload, requests: int) -> Measurement:
     """All requests are given at once; the engine batches them as it likes."""
     engine = start_engine(config)
-    draw = _requests(engine, workload)
+    draw = random_requests(engine, workload)
     _check(engine.run([next(draw)], lambda done, total: None))
     asked = [next(draw) for _ in range(requests)]
     with progress_bar("requests") as progress:
@@ -65,7 +65,7 @@ def measure_latency(
             f"--batch-size {batch_size}: the engine takes {engine.settings.max_num_seqs} requests into a step at "
             "most; raise --max-num-seqs"
         )
-    draw = _requests(engine, workload)
+    draw = random_requests(engine, workload)
     runs = []
     with progress_bar("iterations") as progress:
         for iteration in range(iterations + 1):
@@ -88,7 +88,7 @@ def measure_latency(
     return Measurement(figures, lines)
 
 
-def _requests(engine: LocalEngine, workload: OfflineWorkload) -> Iterator[AddRequest]:
+def random_requests(engine: LocalEngine, workload: OfflineWorkload) -> Iterator[AddRequest]:
     """Requests of random tokens, without end."""
     longest = workload.input_len + workload.output_len
     if longest > engine.settings.max_model_len:

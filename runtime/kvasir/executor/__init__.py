@@ -1,1 +1,1 @@
-"""The executor: runs an engine's workers. Reading order: executor.py, in_process.py."""
+"""The executor: runs an engine's workers. Reading order: executor.py, in_process.py, thread_count.py."""
