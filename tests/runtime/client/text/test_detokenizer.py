@@ -19,6 +19,7 @@ MAKERS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
 }
 CHARACTERS = st.characters(exclude_categories=["Cs"]) | st.sampled_from(list(" \n" + "".join(trained.CORPUS)))
 TEXTS = st.text(CHARACTERS, max_size=40) | st.sampled_from(trained.CORPUS)
+SOME_TEXT = st.text(CHARACTERS, min_size=1, max_size=40) | st.sampled_from(trained.CORPUS)
 CUTS = st.lists(st.integers(0, 200), max_size=12)
 
 
@@ -47,7 +48,16 @@ def stream(tokenizer: Tokenizer, prompt: list[int], outputs: list[list[int]]) ->
     return [*(text.push(token_ids) for token_ids in outputs), text.finish()]
 
 
-@given(text=TEXTS, prompt_length=st.integers(0, 40), cuts=CUTS)
+def halves(tokenizer: Tokenizer, token_ids: list[int], prompt_length: int) -> tuple[list[int], list[int]]:
+    """A prompt of about this length that ends at a character, and at least one token of output."""
+    whole = tokenizer.decode(token_ids)
+    length = prompt_length % len(token_ids)
+    while not whole.startswith(tokenizer.decode(token_ids[:length])):
+        length -= 1
+    return token_ids[:length], token_ids[length:]
+
+
+@given(text=SOME_TEXT, prompt_length=st.integers(0, 40), cuts=CUTS)
 @example(text="日本語👩‍👩‍👧Größe", prompt_length=0, cuts=list(range(60)))
 @example(
     text="\x80\u0800\u0800\u0800\u0800\u0800", prompt_length=0, cuts=[17]
@@ -57,12 +67,10 @@ def test_any_split_of_any_text_gives_the_text_of_the_whole(
     tokenizer: Tokenizer, text: str, prompt_length: int, cuts: list[int]
 ) -> None:
     token_ids = tokenizer.encode(text, add_special_tokens=False)
-    prompt, output = token_ids[:prompt_length], token_ids[prompt_length:]
-    before, whole = tokenizer.decode(prompt), tokenizer.decode(token_ids)
-    if not whole.startswith(before):  # the prompt ends within a character
-        return
+    prompt, output = halves(tokenizer, token_ids, prompt_length)
+    assert output
     deltas = stream(tokenizer, prompt, list(trained.pieces(output, cuts)))
-    assert "".join(deltas) == whole[len(before) :]
+    assert "".join(deltas) == tokenizer.decode(token_ids)[len(tokenizer.decode(prompt)) :]
 
 
 @given(text=TEXTS)
@@ -111,6 +119,12 @@ def test_the_first_word_of_an_answer_without_text_before_it_has_no_space(byte_fa
     special = byte_fallback.backend.token_to_id("<|assistant|>")
     output = byte_fallback.encode("the dog", add_special_tokens=False)
     assert "".join(stream(byte_fallback, [special], [output])) == "the dog"
+
+
+def test_an_id_without_text_leaves_the_next_word_its_space(byte_fallback: Tokenizer) -> None:
+    the, missing = byte_fallback.backend.token_to_id("▁the"), 10**6
+    for outputs in ([[the], [missing], [the]], [[missing], [the], [missing], [missing], [the]]):
+        assert "".join(stream(byte_fallback, [], outputs)) == "the the"
 
 
 def test_special_tokens_give_no_text_and_do_not_split_characters(tokenizer: Tokenizer) -> None:

@@ -143,6 +143,21 @@ def test_cached_blocks_that_nobody_uses_count_as_free():
 
 
 def test_a_hit_on_free_blocks_needs_them_like_empty_ones():
+    """Six free blocks, all of them cached: a hit on the six needs a seventh, and must wait for it."""
+    engine = CoreHarness(num_blocks=9)
+    run(engine, "first", SYSTEM, max_tokens=1)
+    engine.add(add_request("busy", list(range(300, 309)), 3))
+    engine.step()
+    assert engine.blocks.pool.num_free == 6
+    hit = engine.add(add_request("hit", [*SYSTEM, 1], 1))
+    engine.step()
+    assert [request.request_id for request in engine.scheduler.waiting] == ["hit"]
+    engine.run()
+    assert hit.num_cached_tokens == [24]
+    assert hit.token_ids == expected_output([*SYSTEM, 1], 1)
+
+
+def test_cached_blocks_in_use_again_are_not_free_for_others():
     """Nine blocks, of which seven are cached and free: with six of them revived, three are left for others."""
     engine = CoreHarness(num_blocks=9, max_num_seqs=2)
     run(engine, "first", SYSTEM, max_tokens=4)
