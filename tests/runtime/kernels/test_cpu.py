@@ -156,20 +156,37 @@ def test_attend(lengths: tuple[int, int], block_size: int, dtype: torch.dtype) -
     assert_close(out, expected.transpose(0, 1).flatten(1).to(dtype))
 
 
-def number(bits: int) -> Tensor:
-    """[1] the float32 of these bits."""
-    return torch.tensor([bits], dtype=torch.uint32).view(torch.float32)
+def number(bits: int, dtype: torch.dtype) -> Tensor:
+    """[1] the number of this type that these bits stand for."""
+    unsigned = torch.uint32 if dtype == torch.float32 else torch.uint16
+    return torch.tensor([bits], dtype=unsigned).view(dtype)
 
 
-NANS = (0x7FC00000, 0xFFC00000, 0x7FC00001, 0xFFC00001, 0x7FC000FF, 0x7FC00100, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001)
+NANS = {
+    torch.float32: (
+        0x7FC00000, 0xFFC00000, 0x7FC00001, 0xFFC00001, 0x7FC000FF, 0x7FC00100, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001,
+    ),
+    torch.bfloat16: (0x7FC0, 0xFFC0, 0x7FC1, 0xFFC1, 0x7FFF, 0xFFFF, 0x7F81),
+}  # fmt: skip
 """NaN is many numbers: operations keep the lower bits of the one that they are given."""
+INFINITIES = {torch.float32: (0x7F800000,), torch.bfloat16: (0x7F80,)}
 
 
-@pytest.mark.parametrize("bits", [*NANS, 0x7F800000], ids=hex)
+def bit_patterns(*tables: dict[torch.dtype, tuple[int, ...]]) -> list[object]:
+    """Each pattern of each type once: a cast from float32 would make one NaN of all."""
+    return [
+        pytest.param(dtype, bits, id=f"{dtype}-{bits:#x}")
+        for dtype in DTYPES
+        for table in tables
+        for bits in table[dtype]
+    ]
+
+
+@pytest.mark.parametrize(("dtype", "bits"), bit_patterns(NANS, INFINITIES), indirect=["dtype"])
 @pytest.mark.parametrize("part", ["query", "key"])
 @torch.inference_mode()
 def test_nan_of_a_query_or_key_is_nan_in_every_row_that_sees_it(part: str, bits: int, dtype: torch.dtype) -> None:
-    bad = number(bits)
+    bad = number(bits, dtype)
     for lengths in ((0, 24), (23, 24)):  # many rows, and few
         qkv = numbers(lengths[1] - lengths[0], 8 * 32, dtype=dtype)
         token = min(10, len(qkv) - 1)
@@ -180,10 +197,10 @@ def test_nan_of_a_query_or_key_is_nan_in_every_row_that_sees_it(part: str, bits:
         assert out[~seen].isfinite().all()
 
 
-@pytest.mark.parametrize("bits", NANS, ids=hex)
+@pytest.mark.parametrize(("dtype", "bits"), bit_patterns(NANS), indirect=["dtype"])
 def test_nan_of_a_gate_is_nan(bits: int, dtype: torch.dtype) -> None:
     x = torch.ones(1, 64, dtype=dtype)
-    x[0, 3] = number(bits)
+    x[0, 3] = number(bits, dtype)
     for name in ("silu", "gelu_pytorch_tanh"):
         assert gated(x, ACTIVATIONS[name]).isnan().tolist()[0] == [place == 3 for place in range(32)]
 

@@ -1,13 +1,10 @@
 """When a request ends, token by token, and what its last output says about it."""
 
-import logging
 
 import msgspec
 import pytest
 
-from kvasir.engine.scheduling.endings import NAN_COMPUTED
 from kvasir.link.protocol import AddRequest, FinishReason
-from kvasir.worker.step import NAN_TOKEN
 from runtime.engine.fakes import EOS, CoreHarness, add_request
 
 STOP = 77
