@@ -1,64 +1,217 @@
-"""What a request asks of the sampler; shared by frontend and engine, free of torch.
+"""Sampling parameters: name, type, range, default and meaning of each, written once for all processes. No torch.
 
-The frontend fills every field (the seed too) before a request goes onto the link, so that any engine that
-continues the request draws the same tokens.
+Reading order: the ranges, `SamplingParams` (what an engine gets), `SamplingFields` (what a client may send).
+The frontend checks parameters before it sends them, and the engine before it uses them: `SamplingParams.check`.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
+from typing import Annotated, Final, get_type_hints
 
 import msgspec
+from msgspec import Meta
 
-GREEDY_TEMPERATURE = 1e-5
+GREEDY_TEMPERATURE: Final = 1e-5
 """Below this temperature a request is decoded greedily (as in vLLM: dividing by less overflows)."""
+MAX_STOP_TOKEN_IDS: Final = 64
+"""An engine looks each token up among them."""
+MAX_BAD_WORDS: Final = 256
+"""The frontend tokenizes them on its event loop, twice each: an engine gets up to two token sequences per word."""
+MAX_BAD_WORD_CHARACTERS: Final = 128
+MAX_BAD_WORD_TOKENS: Final = 1024
+"""More than the longest bad word can have: a character is at most 4 bytes, and a token at least one byte."""
+
+
+class BadParameter(ValueError):
+    """A sampling parameter has a value that no engine accepts. The message gives the accepted values."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
+        self.name = name
+        """The parameter."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The range of a number, both ends included.
+
+    msgspec ignores it when it decodes `SamplingParams`: a value out of range must cost its own request, and not the
+    connection that a malformed frame costs. `SamplingParams.check` reads it.
+    """
+
+    least: float
+    most: float = math.inf
+    accepted: str = ""
+    """The range in words; by default it is made of the two numbers."""
+
+    def __str__(self) -> str:
+        if self.accepted:
+            return self.accepted
+        return f"{self.least:g} or more" if self.most == math.inf else f"{self.least:g} to {self.most:g}"
+
+    def __contains__(self, value: float) -> bool:
+        """False for NaN."""
+        return self.least <= value <= self.most
+
+    @property
+    def meta(self) -> Meta:
+        """The same range for msgspec, which decodes the bodies of HTTP requests with it."""
+        return Meta(ge=self.least) if self.most == math.inf else Meta(ge=self.least, le=self.most)
+
+
+MAX_TOKENS: Final = Bounds(1)
+SEED: Final = Bounds(-(2**63), 2**63 - 1, "an integer of 64 bits, -2**63 to 2**63 - 1")
+TEMPERATURE: Final = Bounds(0, 1e6, "a number that is 0 (greedy) or more, up to 1000000")
+"""A higher temperature makes no difference, because all tokens are equally likely, and would overflow."""
+TOP_P: Final = Bounds(math.ulp(0), 1, "a number above 0 and at most 1")
+TOP_K: Final = Bounds(0, 2**63 - 1, "0 (all tokens) or more, up to 2**63 - 1")
+MIN_P: Final = Bounds(0, 1)
+PENALTY: Final = Bounds(-2, 2)
+REPETITION_PENALTY: Final = Bounds(0.01, 100)
+"""Beyond this range logits overflow."""
+MIN_TOKENS: Final = Bounds(0)
+BIAS: Final = Bounds(-100, 100)
+TOP_LOGPROBS: Final = Bounds(0, 20)
+"""Most likely tokens to report for each place: vLLM's default limit, and OpenAI's."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """How the tokens of one request are chosen and when it ends.
+    """How the tokens of one request are chosen and when it ends. The frontend fills in every field, the seed too,
+    so that any engine that continues the request draws the same tokens.
 
     Fields are only appended, with defaults: they travel on the link.
     """
 
-    max_tokens: int
-    """Tokens to generate, the ones already emitted by an earlier attempt included; at least 1."""
-    seed: int
-    """Random numbers are drawn from (seed, position of the token); any 64-bit signed value."""
-    temperature: float = 1.0
-    """0 is greedy."""
-    top_p: float = 1.0
+    max_tokens: Annotated[int, MAX_TOKENS]
+    """Tokens to generate, the ones already emitted by an earlier attempt included."""
+    seed: Annotated[int, SEED]
+    """Random numbers are drawn from (seed, position of the token)."""
+    temperature: Annotated[float, TEMPERATURE] = 1.0
+    """Divides the logits. 0 is greedy."""
+    top_p: Annotated[float, TOP_P] = 1.0
     """Keep the smallest set of tokens whose probability reaches this; 1 keeps all."""
-    top_k: int = 0
+    top_k: Annotated[int, TOP_K] = 0
     """Keep the k most likely tokens; 0 keeps all."""
     stop_token_ids: tuple[int, ...] = ()
-    """End at any of these tokens, besides the model's end-of-sequence tokens."""
+    """End at any of these tokens, in addition to the model's end-of-sequence tokens."""
     ignore_eos: bool = False
     """Go on after an end-of-sequence token (benchmarks)."""
-    min_p: float = 0.0
+    min_p: Annotated[float, MIN_P] = 0.0
     """Keep tokens at least this fraction as likely as the most likely one; 0 keeps all."""
-    presence_penalty: float = 0.0
+    presence_penalty: Annotated[float, PENALTY] = 0.0
     """Taken from the logit of every token that the output has already."""
-    frequency_penalty: float = 0.0
+    frequency_penalty: Annotated[float, PENALTY] = 0.0
     """Taken from a token's logit once per time that it is in the output."""
-    repetition_penalty: float = 1.0
+    repetition_penalty: Annotated[float, REPETITION_PENALTY] = 1.0
     """Divides positive logits, multiplies negative ones, of tokens in prompt or output; 1 is off."""
     logit_bias: tuple[tuple[int, float], ...] = ()
-    """(token id, what is added to its logit)."""
+    """(token id, number to add to its logit)."""
     allowed_token_ids: tuple[int, ...] = ()
     """Draw from these only; empty: from all."""
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Token sequences that are never completed in the output."""
-    min_tokens: int = 0
+    min_tokens: Annotated[int, MIN_TOKENS] = 0
     """No end-of-sequence and no stop token before this many output tokens."""
-    logprobs: int | None = None
+    logprobs: Annotated[int | None, TOP_LOGPROBS] = None
     """Report each output token's log probability and those of this many most likely tokens; None: none."""
-    prompt_logprobs: int | None = None
+    prompt_logprobs: Annotated[int | None, TOP_LOGPROBS] = None
     """The same for the prompt's tokens, from its second one on."""
 
     @property
     def greedy(self) -> bool:
         return self.temperature < GREEDY_TEMPERATURE
 
-    def named_token_ids(self) -> Iterator[int]:
-        """All token ids that it holds."""
-        biased = (token_id for token_id, _ in self.logit_bias)
-        return chain(self.stop_token_ids, self.allowed_token_ids, biased, *self.bad_words)
+    def check(self, vocab_size: int) -> None:
+        """Raise BadParameter for the first value that an engine with this vocabulary cannot use."""
+        for name, bounds in BOUNDS.items():
+            value = getattr(self, name)
+            if value is not None and value not in bounds:
+                raise BadParameter(name, f"{name} is {value}: give {bounds}")
+        if self.min_tokens > self.max_tokens:
+            raise BadParameter(
+                "min_tokens", f"min_tokens is {self.min_tokens}: give max_tokens, {self.max_tokens}, or less"
+            )
+        self._check_lengths(vocab_size)
+        for name, token_ids in self._named_token_ids():
+            check_token_ids(token_ids, vocab_size, name)
+        for _, added in self.logit_bias:
+            if added not in BIAS:
+                raise BadParameter("logit_bias", f"logit_bias holds {added}: give {BIAS}")
+
+    def _check_lengths(self, vocab_size: int) -> None:
+        for name, most in (
+            ("stop_token_ids", MAX_STOP_TOKEN_IDS),
+            ("allowed_token_ids", vocab_size),
+            ("logit_bias", vocab_size),
+            ("bad_words", 2 * MAX_BAD_WORDS),
+        ):
+            if (count := len(getattr(self, name))) > most:
+                raise BadParameter(name, f"{name} has {count} entries: give at most {most}")
+        for word in self.bad_words:
+            if not 0 < len(word) <= MAX_BAD_WORD_TOKENS:
+                raise BadParameter(
+                    "bad_words", f"bad_words holds a word of {len(word)} tokens: give 1 to {MAX_BAD_WORD_TOKENS}"
+                )
+
+    def _named_token_ids(self) -> Iterator[tuple[str, Sequence[int]]]:
+        yield "stop_token_ids", self.stop_token_ids
+        yield "allowed_token_ids", self.allowed_token_ids
+        yield "logit_bias", [token_id for token_id, _ in self.logit_bias]
+        yield "bad_words", list(chain(*self.bad_words))
+
+
+def _bounds_of(struct: type[msgspec.Struct]) -> Mapping[str, Bounds]:
+    hints = get_type_hints(struct, include_extras=True)
+    noted = ((name, each) for name, hint in hints.items() for each in getattr(hint, "__metadata__", ()))
+    return MappingProxyType({name: each for name, each in noted if isinstance(each, Bounds)})
+
+
+BOUNDS: Final = _bounds_of(SamplingParams)
+"""The range of each parameter that is a number."""
+
+
+def check_token_ids(token_ids: Sequence[int], vocab_size: int, name: str) -> None:
+    """Raise BadParameter, for the field `name`, if one of the tokens is not in the vocabulary."""
+    if not token_ids:
+        return
+    for token_id in (min(token_ids), max(token_ids)):
+        if not 0 <= token_id < vocab_size:
+            raise BadParameter(name, f"{name}: token id {token_id} is out of range (0 to {vocab_size - 1})")
+
+
+# ------------------------------------------------------------------------------------------------------ HTTP bodies
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """The sampling parameters as a client sends them, under the names of OpenAI's and vLLM's APIs.
+
+    A field that has the same name in `SamplingParams` has the same meaning, and its text describes both. None: the
+    model's generation_config.json decides, or nothing is requested. client/input/sampling.py makes SamplingParams.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    """0 or -1 keeps all tokens."""
+    min_p: Annotated[float, MIN_P.meta] | None = None
+    presence_penalty: Annotated[float, PENALTY.meta] = 0.0
+    frequency_penalty: Annotated[float, PENALTY.meta] = 0.0
+    repetition_penalty: Annotated[float, REPETITION_PENALTY.meta] | None = None
+    seed: int | None = None
+    logit_bias: dict[str, Annotated[float, BIAS.meta]] = msgspec.field(default_factory=dict)
+    """Token id, as a decimal number in a string → number to add to its logit."""
+    bad_words: list[str] = msgspec.field(default_factory=list)
+    """Texts that never appear in the output, at the beginning of a word or in it."""
+    allowed_token_ids: Annotated[list[int], Meta(min_length=1)] | None = None
+    min_tokens: Annotated[int, MIN_TOKENS.meta] = 0
+    """No end-of-sequence token, stop token or stop string before this many tokens."""
+    stop: str | list[str] = msgspec.field(default_factory=list)
+    include_stop_str_in_output: bool = False
+    """Keep the stop string, or the stop token's text, in the output."""
+    stop_token_ids: list[int] = msgspec.field(default_factory=list)
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+    prompt_logprobs: Annotated[int, TOP_LOGPROBS.meta] | None = None

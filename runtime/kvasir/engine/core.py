@@ -11,6 +11,7 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.scheduler import RequestRefused, Scheduler
 from kvasir.executor.executor import Executor
 from kvasir.link.protocol import AddRequest, Call, EngineStats, FinishReason, Outputs, RequestOutput, Result
+from kvasir.params import BadParameter, check_token_ids
 from kvasir.worker.step import StepInput, StepOutput
 
 log = logging.getLogger(__name__)
@@ -171,14 +172,13 @@ class EngineCore:
         return True
 
     def _check_vocabulary(self, request: EngineRequest) -> None:
-        """The frontend has checked it; a token that is not there would end the engine and not the request."""
-        for token_ids in (request.token_ids, list(request.params.named_token_ids())):
-            if token_ids and not 0 <= min(token_ids) <= max(token_ids) < self._vocab_size:
-                raise RequestRefused(
-                    f"a token id is outside of the model's vocabulary of {self._vocab_size} tokens"
-                )
-        if () in request.params.bad_words:
-            raise RequestRefused("bad_words holds a word without tokens")
+        """Raise RequestRefused for values that would end the engine and not the request. Frontends check them too,
+        but a frontend of another version may have other bounds."""
+        try:
+            check_token_ids(request.token_ids, self._vocab_size, "prompt")
+            request.params.check(self._vocab_size)
+        except BadParameter as error:
+            raise RequestRefused(str(error)) from error
 
     def _answer(self, frontend: str, output: RequestOutput) -> None:
         self._answers.setdefault(frontend, []).append(output)

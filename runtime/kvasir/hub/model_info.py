@@ -2,14 +2,14 @@
 
 import hashlib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.reading import read_json, read_json_if_any
 from kvasir.hub.tokenizer_files import canonical_json, tokenizer_hash
+from kvasir.params import BOUNDS
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
@@ -126,10 +126,11 @@ def _eos_token_ids(config: _Config) -> tuple[int, ...]:
 
 def _generation_defaults(config: _Config) -> dict[str, float | int]:
     defaults: dict[str, float | int] = {}
-    for name, (fits, wanted) in _SAMPLING_DEFAULTS.items():
+    for name in _SAMPLING_DEFAULTS:
         if (value := config.get(name)) is not None:
-            if not fits(value):
-                raise config.error(name, value, wanted)
+            fits = _is_int if name == "top_k" else _is_number
+            if not (fits(value) and value in BOUNDS[name]):
+                raise config.error(name, value, str(BOUNDS[name]))
             defaults[name] = value if name == "top_k" else float(value)
     return defaults
 
@@ -149,11 +150,5 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_SAMPLING_DEFAULTS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "temperature": (lambda v: _is_number(v) and v >= 0, "a number, 0 or more"),
-    "top_p": (lambda v: _is_number(v) and 0 < v <= 1, "a number above 0 and at most 1"),
-    "top_k": (lambda v: _is_int(v) and v >= 0, "a whole number, 0 or more"),
-    "min_p": (lambda v: _is_number(v) and 0 <= v <= 1, "a number from 0 to 1"),
-    "repetition_penalty": (lambda v: _is_number(v) and 0.01 <= v <= 100, "a number from 0.01 to 100; 1 is off"),
-}
-"""The fields of generation_config.json, their valid values, and the error message for others."""
+_SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Sampling parameters that generation_config.json may set for requests that leave them out."""

@@ -13,7 +13,6 @@ import pytest
 
 from kvasir.client.async_llm import AsyncLLM, Delta
 from kvasir.client.input.input_processor import Prompted
-from kvasir.client.input.sampling_fields import SamplingFields
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ServerConfig
 from kvasir.hashing import chain_fits, chain_root, extend_chain
@@ -31,7 +30,7 @@ from kvasir.link.protocol import (
     RequestOutput,
 )
 from kvasir.link.sockets import QUEUE_MESSAGES
-from kvasir.params import SamplingParams
+from kvasir.params import SamplingFields, SamplingParams
 from runtime.client import trained
 from runtime.client.observers import RecordingObserver
 from runtime.client.scripted_engine import PATIENCE, ScriptedEngine

@@ -84,7 +84,7 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "Hi", "bad_words": "x"}, "bad_words", "expected an array"),
     ({"prompt": "Hi", "bad_words": [""]}, "bad_words", "no word"),
     ({"prompt": "Hi", "allowed_token_ids": []}, "allowed_token_ids", "length >= 1"),
-    ({"prompt": "Hi", "allowed_token_ids": [-1]}, "allowed_token_ids", "-1 is no token"),
+    ({"prompt": "Hi", "allowed_token_ids": [-1]}, "allowed_token_ids", "token id -1 is out of range"),
     ({"prompt": "Hi", "min_tokens": -1}, "min_tokens", "expected an integer >= 0"),
     ({"prompt": "Hi", "min_tokens": 6, "max_tokens": 5}, "min_tokens", "at most 5 tokens"),
     ({"prompt": "Hi", "max_tokens": 0, "echo": False}, "max_tokens", "at least 1"),

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvasir.params import SamplingParams
 from kvasir.worker.batch.request_table import RequestTable
@@ -59,3 +61,33 @@ def test_an_id_that_has_a_row_is_not_taken_again() -> None:
     table.add(new("a", [1]))
     with pytest.raises(AssertionError, match="a has a row"):
         table.add(new("a", [1]))
+
+
+TOKENS = st.lists(st.integers(0, 9), min_size=1, max_size=3).map(tuple)
+CHECKED = st.builds(
+    SamplingParams,
+    max_tokens=st.integers(1, 2**63 - 1),
+    seed=st.integers(-(2**63), 2**63 - 1),
+    temperature=st.floats(0, 1e6),
+    top_p=st.floats(0, 1, exclude_min=True),
+    top_k=st.integers(0, 2**63 - 1),
+    stop_token_ids=TOKENS,
+    min_p=st.floats(0, 1),
+    presence_penalty=st.floats(-2, 2),
+    frequency_penalty=st.floats(-2, 2),
+    repetition_penalty=st.floats(0.01, 100),
+    logit_bias=st.dictionaries(st.integers(0, 9), st.floats(-100, 100)).map(lambda bias: tuple(bias.items())),
+    allowed_token_ids=st.just(()) | TOKENS,
+    bad_words=st.lists(TOKENS, max_size=3).map(tuple),
+    min_tokens=st.just(0) | st.just(1),
+    logprobs=st.none() | st.integers(0, 20),
+    prompt_logprobs=st.none() | st.integers(0, 20),
+)
+
+
+@given(CHECKED)
+def test_parameters_that_pass_the_check_always_make_a_row(params: SamplingParams) -> None:
+    params.check(10)
+    table = RequestTable(rows=1, max_model_len=4, block_size=4)
+    table.add(NewRow("a", [1, 2], 1, params))
+    assert table.seed[0] == params.seed

@@ -1,4 +1,4 @@
 """From a request's fields to prompt tokens and sampling parameters.
 
-Reading order: input_processor.py, sampling.py, sampling_fields.py.
+Reading order: input_processor.py, sampling.py.
 """

@@ -13,13 +13,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from kvasir.client.input.sampling import Sampling, check_in_vocabulary
-from kvasir.client.input.sampling_fields import SamplingFields
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.client.text.stop_strings import StopStrings
 from kvasir.hub.chat_template import ChatTemplate, ChatTemplateError
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
-from kvasir.params import SamplingParams
+from kvasir.params import SamplingFields, SamplingParams
 
 INLINE_CHARACTERS: Final = 2048
 """Texts up to this length are tokenized on the event loop (a millisecond); longer ones in a thread."""

@@ -1,13 +1,13 @@
 """The body of POST /v1/chat/completions and the messages that the chat template gets."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
-from kvasir.client.input.sampling_fields import TopLogprobs
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.types.fields import Schema
 from kvasir.frontend.types.generation import CHILDREN, NOT_YET, GenerationRequest
+from kvasir.params import TOP_LOGPROBS
 
 ROLES = ("system", "developer", "user", "assistant")
 RESERVED_VARIABLES = {
@@ -37,7 +37,7 @@ class ChatRequest(GenerationRequest, kw_only=True):
     max_completion_tokens: int | None = None
     """Wins over `max_tokens`, its older name."""
     logprobs: bool = False
-    top_logprobs: TopLogprobs | None = None
+    top_logprobs: Annotated[int, TOP_LOGPROBS.meta] | None = None
     add_generation_prompt: bool | None = None
     """End the prompt with the beginning of the assistant's answer; the default, unless a message is continued."""
     continue_final_message: bool = False

@@ -4,10 +4,10 @@ from typing import Annotated, cast
 
 from msgspec import Meta
 
-from kvasir.client.input.sampling_fields import TopLogprobs
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.types.fields import Schema
 from kvasir.frontend.types.generation import CHILDREN, NOT_YET, GenerationRequest
+from kvasir.params import TOP_LOGPROBS
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for completions."""
@@ -22,7 +22,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
     """Add the tokenizer's special tokens (a begin-of-sequence token, say) to a prompt that is text."""
     best_of: Annotated[int, Meta(ge=1, le=MOST_CANDIDATES)] | None = None
     """Generate so many and answer with the `n` whose log probability per token is highest."""
-    logprobs: TopLogprobs | None = None
+    logprobs: Annotated[int, TOP_LOGPROBS.meta] | None = None
     echo: bool = False
     """Put the prompt before the output, its log probabilities too; then max_tokens may be 0."""
 

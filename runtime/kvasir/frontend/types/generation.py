@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kvasir.client.input.sampling_fields import SamplingFields
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.types.fields import Schema
+from kvasir.params import SamplingFields
 
 MOST_CHOICES = 128
 """For one prompt: OpenAI's limit."""

@@ -12,11 +12,10 @@ import pytest
 from tokenizers import processors
 
 from kvasir.client.input.input_processor import INLINE_CHARACTERS, InputProcessor
-from kvasir.client.input.sampling_fields import SamplingFields
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
-from kvasir.params import SamplingParams
+from kvasir.params import SamplingFields, SamplingParams
 from runtime.client import trained
 
 LIMIT = 64
@@ -106,14 +105,14 @@ def test_stop_tokens_are_kept_once(processor: InputProcessor) -> None:
         ("top_k", -2, "top_k is -2"),
         ("seed", 2**63, "64 bits"),
         ("seed", -(2**63) - 1, "64 bits"),
-        ("stop_token_ids", [700], "ids go from 0 to 699"),
-        ("stop_token_ids", [-1], "ids go from 0 to 699"),
+        ("stop_token_ids", [700], "token id 700 is out of range .0 to 699"),
+        ("stop_token_ids", [-1], "token id -1 is out of range .0 to 699"),
         ("stop_token_ids", list(range(65)), "at most 64"),
-        ("allowed_token_ids", [5, 700], "700 is no token"),
+        ("allowed_token_ids", [5, 700], "token id 700 is out of range"),
         ("logit_bias", {"five": 1.0}, "'five' is no token id"),
         ("logit_bias", {"05": 1.0}, "'05' is no token id"),
         ("logit_bias", {"-1": 1.0}, "'-1' is no token id"),
-        ("logit_bias", {"700": 1.0}, "700 is no token"),
+        ("logit_bias", {"700": 1.0}, "token id 700 is out of range"),
         ("logit_bias", {"9" * 5000: 1.0}, "is no token id"),
         ("bad_words", [""], "'' is no word"),
         ("bad_words", ["ok", " \n"], "is no word"),
@@ -135,7 +134,8 @@ def test_a_value_out_of_range_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("prompt", "message"), [([], "prompt is empty"), ([5, 700], "700 is no"), ([-1], "-1 is no")]
+    ("prompt", "message"),
+    [([], "prompt is empty"), ([5, 700], "token id 700 is out"), ([-1], "token id -1 is out")],
 )
 def test_a_prompt_that_no_engine_can_take_is_refused(
     processor: InputProcessor, prompt: list[int], message: str

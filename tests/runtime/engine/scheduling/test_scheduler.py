@@ -1,5 +1,7 @@
 """The scheduler through EngineCore, over a fake executor that checks the worker's contract."""
 
+import math
+
 import msgspec
 import pytest
 
@@ -216,8 +218,8 @@ def test_a_request_that_can_never_fit_is_refused_at_once():
     ("token_ids", "error"),
     [
         ([], "the prompt has no tokens"),
-        ([1, 1000], "outside of the model's vocabulary of 1000"),
-        ([1, -1], "outside of the model's vocabulary of 1000"),
+        ([1, 1000], "prompt: token id 1000 is out of range (0 to 999)"),
+        ([1, -1], "prompt: token id -1 is out of range (0 to 999)"),
     ],
 )
 def test_a_prompt_that_would_break_the_model_is_refused(token_ids, error):
@@ -232,11 +234,16 @@ def test_a_prompt_that_would_break_the_model_is_refused(token_ids, error):
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"stop_token_ids": (1000,)}, "outside of the model's vocabulary of 1000"),
-        ({"allowed_token_ids": (3, -1)}, "outside of the model's vocabulary of 1000"),
-        ({"logit_bias": ((1000, 1.0),)}, "outside of the model's vocabulary of 1000"),
-        ({"bad_words": ((3,), (4, 1000))}, "outside of the model's vocabulary of 1000"),
-        ({"bad_words": ((3,), ())}, "a word without tokens"),
+        ({"stop_token_ids": (1000,)}, "stop_token_ids: token id 1000 is out of range (0 to 999)"),
+        ({"allowed_token_ids": (3, -1)}, "allowed_token_ids: token id -1 is out of range (0 to 999)"),
+        ({"logit_bias": ((1000, 1.0),)}, "logit_bias: token id 1000 is out of range (0 to 999)"),
+        ({"bad_words": ((3,), (4, 1000))}, "bad_words: token id 1000 is out of range (0 to 999)"),
+        ({"bad_words": ((3,), ())}, "bad_words holds a word of 0 tokens: give 1 to 1024"),
+        ({"seed": 2**63}, f"seed is {2**63}: give an integer of 64 bits"),
+        ({"logprobs": -1}, "logprobs is -1: give 0 to 20"),
+        ({"max_tokens": 0}, "max_tokens is 0: give 1 or more"),
+        ({"top_p": 1.5}, "top_p is 1.5: give a number above 0 and at most 1"),
+        ({"temperature": math.nan}, "temperature is nan: give a number that is 0"),
     ],
 )
 def test_parameters_that_would_break_the_sampler_are_refused(changes, error):
