@@ -137,7 +137,8 @@ class AsyncLLM:
         `trace` (a fresh one) is filled in as it happens.
 
         Closing or cancelling the generator aborts the request. Raises EngineUnavailable, TooManyRequests or
-        InvalidRequest before the first delta, and RequestFailed at any time.
+        InvalidRequest before the first delta (an engine may refuse what this frontend accepts), and RequestFailed
+        at any time.
         """
         request = LiveRequest(
             request_id,

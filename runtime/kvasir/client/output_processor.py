@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvasir.client.journal import Journal, LiveRequest
-from kvasir.client.request_errors import RequestFailed
+from kvasir.client.request_errors import RequestFailed, failure_of
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.text.logprob_lists import first_of
 from kvasir.client.text.stop_strings import StopSearch
-from kvasir.link.protocol import FinishReason, RequestOutput
+from kvasir.link.protocol import FinishReason, RefusalKind, RequestOutput
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +71,10 @@ class OutputProcessor:
         for batch in mine:
             self._take(batch, len(batch.outputs))
 
-    def fail(self, request: LiveRequest, message: str) -> None:
-        """End the request with RequestFailed, unless it has ended."""
+    def fail(self, request: LiveRequest, message: str, refusal: RefusalKind | None = None) -> None:
+        """End the request with RequestFailed, or with the error for a refusal, unless it has ended."""
         if self.end(request, FinishReason.ERROR):
-            request.collector.fail(RequestFailed(message))
+            request.collector.fail(failure_of(message, refusal))
 
     def end(self, request: LiveRequest, reason: FinishReason) -> bool:
         """No engine works on the request any more. False: none did, it has ended before."""
@@ -136,7 +136,8 @@ class OutputProcessor:
         token_ids, reason, stop_reason = output.token_ids, output.finish_reason, output.stop_token_id
         if reason is FinishReason.ERROR or reason is FinishReason.ABORT:
             engine = request.engine
-            self.fail(request, output.error or f"the engine {engine} gave up the request: try again")
+            message = output.error or f"the engine {engine} gave up the request: try again"
+            self.fail(request, message, output.refusal)
             return
         stop: str | None = None
         if request.stops is None:

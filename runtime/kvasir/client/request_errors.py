@@ -1,5 +1,14 @@
 """What can go wrong with a request, as the frontend tells it to the client; raised by AsyncLLM and its parts."""
 
+from typing import Final
+
+from kvasir.link.protocol import RefusalKind
+
+OVERLOADED_RETRY_AFTER: Final = 1.0
+"""Seconds that a client is asked to wait when an engine has reached a bound."""
+UNAVAILABLE_RETRY_AFTER: Final = 1.0
+"""Seconds that a client is asked to wait when its engine is stopping or not ready: another one may take over."""
+
 
 class InvalidRequest(ValueError):
     """The request cannot be served as it is (400). The message says what to change."""
@@ -31,3 +40,16 @@ class TooManyRequests(Exception):
 
 class RequestFailed(Exception):
     """The engine failed this request, or was lost, after it was accepted (500, or an error in the stream)."""
+
+
+def failure_of(message: str, refusal: RefusalKind | None) -> Exception:
+    """Return the error that a client gets for a request that an engine refused or failed."""
+    match refusal:
+        case RefusalKind.INVALID:
+            return InvalidRequest(message)
+        case RefusalKind.OVERLOADED:
+            return TooManyRequests(message, OVERLOADED_RETRY_AFTER)
+        case RefusalKind.UNAVAILABLE:
+            return EngineUnavailable(message, UNAVAILABLE_RETRY_AFTER)
+        case _:
+            return RequestFailed(message)

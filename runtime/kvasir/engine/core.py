@@ -10,7 +10,16 @@ from kvasir.engine.kv.request_blocks import CacheInUse
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.scheduler import RequestRefused, Scheduler
 from kvasir.executor.executor import Executor
-from kvasir.link.protocol import AddRequest, Call, EngineStats, FinishReason, Outputs, RequestOutput, Result
+from kvasir.link.protocol import (
+    AddRequest,
+    Call,
+    EngineStats,
+    FinishReason,
+    Outputs,
+    RefusalKind,
+    RequestOutput,
+    Result,
+)
 from kvasir.params import BadParameter, check_token_ids
 from kvasir.worker.step import StepInput, StepOutput
 
@@ -47,7 +56,7 @@ class EngineCore:
             self._check_vocabulary(request)
             answer = self.scheduler.add(request)
         except RequestRefused as refusal:
-            answer = _error(message.request_id, message.attempt, len(message.output_token_ids), str(refusal))
+            answer = _refused(message, str(refusal))
         if answer is not None:
             self._answer(frontend, answer)
 
@@ -67,12 +76,22 @@ class EngineCore:
         return len(requests)
 
     def fail_all(self, reason: str) -> int:
-        """End every request with an error for its client; returns how many there were."""
+        """End every request with an error for its client, because the engine stops; return how many there were."""
         requests = list(self.scheduler.requests.values())
         for request in requests:
             self.scheduler.abort(request)
-            error = _error(request.request_id, request.attempt, request.num_output_tokens, reason)
-            self._answer(request.frontend, error)
+            self._answer(
+                request.frontend,
+                RequestOutput(
+                    request_id=request.request_id,
+                    attempt=request.attempt,
+                    position=request.num_output_tokens,
+                    token_ids=[],
+                    finish_reason=FinishReason.ERROR,
+                    error=reason,
+                    refusal=RefusalKind.UNAVAILABLE,
+                ),
+            )
         return len(requests)
 
     def call(self, call: Call) -> Result:
@@ -156,9 +175,7 @@ class EngineCore:
             return True
         if live.frontend != frontend:
             reason = f"request id {message.request_id} is in use by another frontend"
-            self._answer(
-                frontend, _error(message.request_id, message.attempt, len(message.output_token_ids), reason)
-            )
+            self._answer(frontend, _refused(message, reason))
             return False
         if message.attempt <= live.attempt:
             log.warning(
@@ -184,5 +201,13 @@ class EngineCore:
         self._answers.setdefault(frontend, []).append(output)
 
 
-def _error(request_id: str, attempt: int, position: int, reason: str) -> RequestOutput:
-    return RequestOutput(request_id, attempt, position, [], finish_reason=FinishReason.ERROR, error=reason)
+def _refused(message: AddRequest, reason: str) -> RequestOutput:
+    return RequestOutput(
+        request_id=message.request_id,
+        attempt=message.attempt,
+        position=len(message.output_token_ids),
+        token_ids=[],
+        finish_reason=FinishReason.ERROR,
+        error=reason,
+        refusal=RefusalKind.INVALID,
+    )

@@ -8,7 +8,7 @@ The order of a conversation: Hello (until answered) → Welcome or Refused → H
 Ready → AddRequest / Abort and Outputs → Draining → Goodbye, or Dead. Heartbeats both ways all the time.
 
 A Hello after Ready starts over: the engine took the frontend for lost and has dropped its requests. A request that
-comes before Ready is answered with FinishReason.ERROR; one that crosses Draining is still served.
+comes before Ready is answered with RefusalKind.UNAVAILABLE; one that crosses Draining is still served.
 """
 
 from enum import StrEnum
@@ -41,6 +41,23 @@ class FinishReason(StrEnum):
     """`max_tokens` or the model's context is reached."""
     ABORT = "abort"
     ERROR = "error"
+
+
+class RefusalKind(StrEnum):
+    """Why an engine does not take a request, or gives it back."""
+
+    INVALID = "invalid"
+    """No engine can compute it as it is (HTTP 400)."""
+    OVERLOADED = "overloaded"
+    """The engine has reached a bound; it can take the request later (HTTP 429)."""
+    UNAVAILABLE = "unavailable"
+    """The engine is not ready, or is stopping; another engine can take the request (HTTP 503)."""
+    UNKNOWN = "unknown"
+    """A kind that a later version has added (HTTP 500, like any failure)."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "RefusalKind":
+        return cls.UNKNOWN
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
@@ -137,6 +154,8 @@ class RequestOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=
     output of an attempt."""
     queue_seconds: float | None = None
     """Time from the request's arrival in the engine until it was first admitted; with `num_cached_tokens`."""
+    refusal: RefusalKind | None = None
+    """With FinishReason.ERROR: why the engine does not compute the request. None: it tried, and failed."""
 
 
 class Outputs(_Message, frozen=True):

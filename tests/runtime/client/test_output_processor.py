@@ -7,9 +7,9 @@ import pytest
 from kvasir.client.collector import Delta
 from kvasir.client.journal import Journal, LiveRequest
 from kvasir.client.output_processor import SLICE, OutputProcessor
-from kvasir.client.request_errors import RequestFailed
+from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.client.text.stop_strings import StopSearch, StopStrings
-from kvasir.link.protocol import FinishReason, Logprobs, RequestOutput
+from kvasir.link.protocol import FinishReason, Logprobs, RefusalKind, RequestOutput
 from kvasir.params import SamplingParams
 from runtime.client.observers import RecordingObserver
 
@@ -169,6 +169,28 @@ async def test_a_request_that_the_engine_gives_up_fails_with_its_reason(reason: 
     bench.outputs.receive(ENGINE, [output("r", 0, finish_reason=reason, error="the prompt is too long")])
     with pytest.raises(RequestFailed, match="the prompt is too long"):
         await request.collector.take()
+    assert bench.observer.finished == [(FinishReason.ERROR, 2, 0)]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error", "retry_after"),
+    [
+        (RefusalKind.INVALID, InvalidRequest, None),
+        (RefusalKind.OVERLOADED, TooManyRequests, 1),
+        (RefusalKind.UNAVAILABLE, EngineUnavailable, 1),
+        (RefusalKind.UNKNOWN, RequestFailed, None),
+    ],
+)
+async def test_a_refused_request_fails_with_the_error_of_its_kind(
+    refusal: RefusalKind, error: type[Exception], retry_after: float | None
+) -> None:
+    bench = Bench()
+    request = bench.add("r")
+    refused = output("r", 0, finish_reason=FinishReason.ERROR, error="the queue is full", refusal=refusal)
+    bench.outputs.receive(ENGINE, [refused])
+    with pytest.raises(error, match="the queue is full") as caught:
+        await request.collector.take()
+    assert getattr(caught.value, "retry_after", None) == retry_after
     assert bench.observer.finished == [(FinishReason.ERROR, 2, 0)]
 
 

@@ -18,7 +18,7 @@ from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.hashing import chain_root, extend_chain
 from kvasir.link.engine_end.engine_link import FrontendLost, Received
-from kvasir.link.protocol import AddRequest, EngineStats, FinishReason, Outputs, Result
+from kvasir.link.protocol import AddRequest, EngineStats, FinishReason, Outputs, RefusalKind, Result
 from kvasir.params import SamplingParams
 from kvasir.worker.step import NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
 
@@ -198,6 +198,7 @@ class Answer:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     error: str = ""
+    refusal: RefusalKind | None = None
     num_cached_tokens: list[int | None] = field(default_factory=list)
     """As each of its outputs told it."""
 
@@ -253,6 +254,7 @@ class CoreHarness:
                 answer.finish_reason = output.finish_reason
                 answer.stop_token_id = output.stop_token_id
                 answer.error = output.error
+                answer.refusal = output.refusal
                 answer.num_cached_tokens.append(output.num_cached_tokens)
 
     def run(self, limit: int = 2000) -> None:

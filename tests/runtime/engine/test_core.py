@@ -3,7 +3,7 @@ import logging
 import pytest
 
 from kvasir.engine.scheduling.engine_request import RequestStatus
-from kvasir.link.protocol import Call, FinishReason, Result
+from kvasir.link.protocol import Call, FinishReason, RefusalKind, Result
 from kvasir.worker.step import NAN_TOKEN
 from runtime.engine.fakes import FRONTEND, CoreHarness, add_request, expected_output, next_token
 
@@ -176,6 +176,7 @@ def test_an_id_in_use_by_another_frontend_is_refused():
     [refused] = outputs[FRONTEND].outputs
     assert refused.finish_reason is FinishReason.ERROR
     assert "in use by another frontend" in refused.error
+    assert refused.refusal is RefusalKind.INVALID
     assert [each.request_id for each in outputs[OTHER].outputs] == ["a"]
 
 
@@ -217,6 +218,7 @@ def test_requests_that_are_failed_get_an_error_at_their_position():
         "running": (FinishReason.ERROR, "shut down"),
         "waiting": (FinishReason.ERROR, "shut down"),
     }
+    assert {answer.refusal for answer in engine.answers.values()} == {RefusalKind.UNAVAILABLE}
 
 
 @pytest.mark.parametrize("overlap_steps", [False, True])

@@ -18,6 +18,7 @@ from kvasir.link.protocol import (
     Logprobs,
     Outputs,
     Ready,
+    RefusalKind,
     RequestOutput,
     Result,
 )
@@ -46,6 +47,8 @@ class Script:
     """Stop after so many tokens until `ScriptedEngine.resume`."""
     error: str = ""
     """Fail instead of sending the last token of the answer."""
+    refusal: RefusalKind | None = None
+    """Of the failure that `error` causes."""
     cached: int = 0
     """Prompt tokens that were found in the prefix cache."""
     calls: dict[str, str] = field(default_factory=dict)
@@ -182,6 +185,7 @@ class ScriptedEngine:
             tokens,
             reason,
             error=error,
+            refusal=self.script.refusal if error else None,
             logprobs=None if (top := request.params.logprobs) is None else logprobs_of(tokens, top),
             prompt_logprobs=self._of_prompt(request) if running.sent == 0 else None,
             num_cached_tokens=self.script.cached if running.sent == 0 else None,

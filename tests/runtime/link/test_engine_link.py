@@ -20,6 +20,7 @@ from kvasir.link.protocol import (
     Hello,
     Outputs,
     Ready,
+    RefusalKind,
     Refused,
     Welcome,
 )
@@ -92,6 +93,7 @@ def test_a_request_before_ready_is_answered_with_an_error(bare):
         (answer,) = bare.expect(Outputs).outputs
         assert (answer.request_id, answer.finish_reason, answer.position) == ("early", FinishReason.ERROR, 0)
         assert "Starting" in answer.error
+        assert answer.refusal is RefusalKind.UNAVAILABLE
         assert link.inbox.empty()
 
 

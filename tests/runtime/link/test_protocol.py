@@ -25,6 +25,7 @@ from kvasir.link.protocol import (
     Progress,
     ProtocolError,
     Ready,
+    RefusalKind,
     Refused,
     RequestOutput,
     Result,
@@ -54,7 +55,7 @@ FROM_ENGINE = [
     HELLO,
     Ready(block_size=16, num_blocks=100, max_model_len=4096, max_num_seqs=64, features=("a",)),
     Outputs([RequestOutput("r", 2, 17, [4, 5], FinishReason.STOP, stop_token_id=5)], STATS),
-    Outputs([RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why")], STATS),
+    Outputs([RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS),
     Draining(),
     Dead("out of memory"),
     Heartbeat(STATS, step_age=1.5),
@@ -132,10 +133,19 @@ def test_fields_that_an_older_peer_does_not_know_have_their_defaults():
     ready = FROM_ENGINE[1]
     assert decode_from_engine(without_last(ready)) == msgspec.structs.replace(ready, features=())
     assert decode_from_engine(without_last(FROM_ENGINE[6], 3)) == Heartbeat()
+    name, [refused], stats = msgspec.msgpack.decode(encode(FROM_ENGINE[3]))
+    [output] = decode_from_engine(msgspec.msgpack.encode([name, [refused[:-1]], stats])).outputs
+    assert output == msgspec.structs.replace(FROM_ENGINE[3].outputs[0], refusal=None)
     add = msgspec.msgpack.decode(encode(FROM_FRONTEND[2]))
     add[5] = add[5][:2]
     decoded = decode_from_frontend(msgspec.msgpack.encode(add[:6]))
     assert decoded.params == SamplingParams(max_tokens=5, seed=-(2**63))
+
+
+def test_a_kind_of_refusal_of_a_newer_peer_is_unknown():
+    name, [refused], stats = msgspec.msgpack.decode(encode(FROM_ENGINE[3]))
+    frame = msgspec.msgpack.encode([name, [[*refused[:-1], "too late"]], stats])
+    assert decode_from_engine(frame).outputs[0].refusal is RefusalKind.UNKNOWN
 
 
 # --------------------------------------------------------------------------------------------------- rubbish

@@ -31,6 +31,7 @@ from kvasir.link.protocol import (
     Outputs,
     Progress,
     Ready,
+    RefusalKind,
     RequestOutput,
     Result,
 )
@@ -324,4 +325,5 @@ def _not_ready(message: AddRequest, phase: Phase) -> RequestOutput:
         token_ids=[],
         finish_reason=FinishReason.ERROR,
         error=f"the engine takes no requests yet, it is {phase}",
+        refusal=RefusalKind.UNAVAILABLE,
     )

@@ -7,7 +7,7 @@ import pytest
 
 from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
 from kvasir.engine.scheduling.scheduler import Scheduler
-from kvasir.link.protocol import FinishReason
+from kvasir.link.protocol import FinishReason, RefusalKind
 from runtime.engine.fakes import EOS, CoreHarness, add_request, expected_output, next_token
 
 
@@ -211,6 +211,7 @@ def test_a_request_that_can_never_fit_is_refused_at_once():
     assert answer.error == (
         "the prompt has 13 tokens and this engine holds 13 of prompt and output together: shorten the prompt"
     )
+    assert answer.refusal is RefusalKind.INVALID
     assert other.finish_reason is FinishReason.LENGTH
 
 
@@ -228,6 +229,7 @@ def test_a_prompt_that_would_break_the_model_is_refused(token_ids, error):
     engine.run()
     assert answer.finish_reason is FinishReason.ERROR
     assert error in answer.error
+    assert answer.refusal is RefusalKind.INVALID
     assert engine.executor.steps == []
 
 
@@ -254,6 +256,7 @@ def test_parameters_that_would_break_the_sampler_are_refused(changes, error):
     engine.run()
     assert answer.finish_reason is FinishReason.ERROR
     assert error in answer.error
+    assert answer.refusal is RefusalKind.INVALID
     assert engine.executor.steps == []
 
 

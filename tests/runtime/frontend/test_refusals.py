@@ -1,0 +1,45 @@
+"""A request that an engine refuses gets the status of the refusal, not 500."""
+
+from typing import Any
+
+import pytest
+
+from kvasir.link.protocol import RefusalKind
+from runtime.frontend.harness import Frontend
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/completions": {"prompt": "Hi"},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(
+    ("refusal", "status", "type_", "code", "retry_after"),
+    [
+        (RefusalKind.INVALID, 400, "invalid_request_error", None, None),
+        (RefusalKind.OVERLOADED, 429, "rate_limit_error", "too_many_requests", "1"),
+        (RefusalKind.UNAVAILABLE, 503, "server_error", "engine_unavailable", "1"),
+        (RefusalKind.UNKNOWN, 500, "server_error", "request_failed", None),
+    ],
+)
+async def test_a_refusal_before_the_first_token_has_its_own_status(
+    frontend: Frontend,
+    path: str,
+    stream: bool,
+    refusal: RefusalKind,
+    status: int,
+    type_: str,
+    code: str | None,
+    retry_after: str | None,
+) -> None:
+    script = frontend.engine.script
+    script.answer, script.error, script.refusal = [], "the engine refuses it: send another one", refusal
+    async with frontend.http() as client:
+        response = await client.post(path, json={"stream": stream, **BODIES[path]})
+    error = response.json()["error"]
+    assert (response.status_code, error["type"], error["code"]) == (status, type_, code)
+    assert error["message"] == "the engine refuses it: send another one"
+    assert response.headers.get("retry-after") == retry_after
+    await frontend.idle()
