@@ -116,7 +116,7 @@ async def test_a_leader_whose_lease_was_taken_ends(world: World) -> None:
 
         await world.eventually(taken)
         assert await operator.ended() == 1
-        assert "was lost to somebody" in "\n".join(operator.log)
+        assert "somebody holds it now" in "\n".join(operator.log)
 
 
 async def test_ranks_roll_one_at_a_time_and_a_killed_operator_goes_on(world: World) -> None:

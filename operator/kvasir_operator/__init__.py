@@ -1,1 +1,1 @@
-"""The Kvasir operator: turns InferenceServices into frontends and engines."""
+"""The Kvasir operator, which turns InferenceServices into frontends and engines."""

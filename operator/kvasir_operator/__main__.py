@@ -1,4 +1,4 @@
-"""`kvasir-operator` (python -m kvasir_operator): the operator; with `plan FILE` it prints what it would do."""
+"""The command `kvasir-operator`: runs the operator, or with `plan FILE` prints its plan."""
 
 import sys
 

@@ -1,6 +1,7 @@
-"""Carries a plan out: applies, prunes, deletes, and writes the status. A refusal is an answer, not an end.
+"""Executes a plan: applies, prunes and deletes objects, and writes the status.
 
-Server-side apply with our field manager owns every field that is sent; what others add stays.
+An error of the API server about one object is recorded as a refusal, and the rest of the plan continues.
+Server-side apply with our field manager owns every field that is sent and keeps the fields of other managers.
 """
 
 import logging
@@ -29,21 +30,21 @@ _NAMESPACE_TERMINATING: Final = "NamespaceTerminating"
 _BAD_BODY: Final = (400, 422)
 _OVERLOADED: Final = (429, 503, 504)
 _BAD_FIELD: Final = ("typed patch object", "merged object", "field not declared in schema")
-"""Server-side apply answers 500 for a field that the object's schema does not have; other errors are 500 too."""
+"""Parts of the messages of the HTTP 500 with which server-side apply rejects an unknown field."""
 
 
 @dataclass(frozen=True)
 class PlanOutcome:
-    """The result of a plan."""
+    """The result of executing a plan."""
 
     children: Mapping[ChildKey, ChildObject]
-    """Those that were applied, as the API server has them now."""
+    """The applied children, as the API server returned them."""
     refusals: Mapping[ChildKey, Refusal]
     unchanged: Mapping[str, str]
-    """By UID of an applied child, its digest."""
+    """The digest of each applied child, by UID."""
 
     def onto(self, observed: Observed) -> Observed:
-        """Return the facts after the plan, as far as the status needs them."""
+        """Return the observed facts, updated with this outcome as far as the status needs it."""
         workloads = {
             kind: workload_of(child.object)
             for (kind, _), child in self.children.items()
@@ -64,17 +65,18 @@ class Actor:
         self._events = events
 
     async def create_link_secret(self, owner: Object, service: InferenceService) -> str | Refusal:
-        """Return the name of a new Secret with new keys. Raises ClusterError if the API server does not answer."""
+        """Create a Secret with new link keys and return its name. Raises ClusterError if the API server does not
+        respond."""
         name = new_link_secret_name(service)
         try:
             await self._cluster.create(SECRET, service.namespace, link_secret(service, name, new_link_keys()))
         except ClusterError as error:
             return _refusal((SECRET, name), error)
-        await self._events.say(owner, "Created", f"Secret {name}")
+        await self._events.record(owner, "Created", f"Created Secret {name}")
         return name
 
     async def execute(self, owner: Object, service: InferenceService, plan: Plan) -> PlanOutcome:
-        """Raises ClusterError if the API server does not answer at all."""
+        """Execute everything but the status. Raises ClusterError if the API server does not respond at all."""
         children: dict[ChildKey, ChildObject] = {}
         refusals: dict[ChildKey, Refusal] = {}
         unchanged: dict[str, str] = {}
@@ -91,7 +93,9 @@ class Actor:
             unchanged[child.uid] = digest(apply.body, applied)
         for (kind, name), child in plan.prunes:
             if await self._delete(refusals, kind, child.object, None):
-                await self._events.say(owner, "Deleted", f"{kind.kind} {name} is no longer needed")
+                await self._events.record(
+                    owner, "Deleted", f"Deleted {kind.kind} {name}, which is no longer needed"
+                )
         for deletion in plan.deletions:
             await self._delete_pod(owner, deletion, refusals)
         return PlanOutcome(children, refusals, unchanged)
@@ -109,8 +113,12 @@ class Actor:
         except ClusterError as error:
             if error.status not in (*_BAD_BODY, 500):
                 raise
-            # A CustomResourceDefinition older than the operator lacks fields of the status: the rest must be heard.
-            log.warning("the status of %s is cut to what its definition has: %s", metadata["name"], error)
+            # A CustomResourceDefinition that is older than the operator lacks some status fields. Write the others.
+            log.warning(
+                "the status of %s lacks fields, because the CustomResourceDefinition is outdated (apply crds/): %s",
+                metadata["name"],
+                error,
+            )
             body["status"] = {name: status[name] for name in ("observedGeneration", "conditions") if name in status}
             await self._cluster.apply(INFERENCE_SERVICE, body, force=True, subresource="status")
 
@@ -120,32 +128,33 @@ class Actor:
         kind, name = apply.key
         if apply.existing is None:
             child = await self._cluster.apply(kind, apply.body, force=False)
-            await self._events.say(owner, "Created", f"{kind.kind} {name}")
+            await self._events.record(owner, "Created", f"Created {kind.kind} {name}")
             return child
         existing = apply.existing.object
         child = await self._repair(kind, apply.body, existing)
         if child["metadata"]["resourceVersion"] != existing["metadata"]["resourceVersion"]:
-            await self._events.say(owner, "Updated", f"{kind.kind} {name}")
+            await self._events.record(owner, "Updated", f"Updated {kind.kind} {name}")
         return child
 
     async def _repair(self, kind: Kind, body: Object, existing: Object) -> Object:
         if any(map(_is_update, existing["metadata"].get("managedFields", ()))):
             existing = await self._own_by_apply(kind, existing)
-        # With its UID: should another object have its name by now, this is a conflict and not a takeover.
+        # The UID makes this a conflict, not a takeover, if another object has the name by now.
         ours = {**body, "metadata": {**body["metadata"], "uid": existing["metadata"]["uid"]}}
         try:
             return await self._cluster.apply(kind, ours, force=True)
         except InvalidError:
-            # Apply merges our list entries with those of others (the ports of a Service), and the mixture may be
-            # invalid: replace whole fields instead. A body that is invalid by itself is refused here, too.
+            # Apply merges our list entries with those of other managers (such as the ports of a Service). The
+            # result may be invalid, so replace whole fields. This request also fails if the body is invalid by
+            # itself.
             replaced = await self._cluster.merge(kind, existing, {"spec": body.get("spec", {})})
             await self._own_by_apply(kind, replaced)
             return await self._cluster.apply(kind, ours, force=True)
 
     async def _own_by_apply(self, kind: Kind, resource: Object) -> Object:
-        """Make the fields that a merge patch of ours wrote part of what we applied.
+        """Transfer the fields that our merge patch wrote to our apply entry.
 
-        Else the patch would own them for ever, and a field would outlive its removal from the desired object.
+        Otherwise the patch would own them forever, and a field would remain after it leaves the desired object.
         """
         entries = resource["metadata"]["managedFields"]
         patched = [entry for entry in entries if _is_update(entry)]
@@ -159,7 +168,7 @@ class Actor:
     async def _delete_pod(self, owner: Object, deletion: PodDeletion, refusals: dict[ChildKey, Refusal]) -> None:
         if await self._delete(refusals, POD, deletion.pod.reference, deletion.grace):
             kind = NORMAL if deletion.grace is None else WARNING
-            await self._events.say(owner, deletion.event, deletion.why, kind)
+            await self._events.record(owner, deletion.event, deletion.why, kind)
 
     async def _delete(
         self, refusals: dict[ChildKey, Refusal], kind: Kind, resource: Object, grace: int | None
@@ -174,7 +183,7 @@ class Actor:
 
 
 def _refusal(key: ChildKey, error: ClusterError, *, existing: bool = True) -> Refusal:
-    """Raises the error if the API server did not answer at all: then nothing can be written about it either."""
+    """Return the refusal for an error. Raises the error if the API server did not respond at all."""
     if error.status == 0:
         raise error
     kind, name = key
@@ -187,14 +196,14 @@ def _refusal(key: ChildKey, error: ClusterError, *, existing: bool = True) -> Re
     if error.status in _BAD_BODY or (error.status == 500 and any(words in str(error) for words in _BAD_FIELD)):
         return Refusal(
             Reason.INVALID_SPEC,
-            f"the API server rejects {kind.kind} {name}: {error}; correct the field of spec that it names",
+            f"the API server rejects {kind.kind} {name}: {error}; correct this field of spec",
         )
     if error.status in _OVERLOADED:
-        return Refusal(Reason.REFUSED, f"the API server could not store {kind.kind} {name} for the moment: {error}")
+        return Refusal(Reason.REFUSED, f"the API server cannot store {kind.kind} {name} at the moment: {error}")
     return Refusal(
         Reason.REFUSED,
-        f"the API server refuses {kind.kind} {name}: {error}; change what forbids it (a quota, a policy, the "
-        "operator's rights)",
+        f"the API server refuses {kind.kind} {name}: {error}; check quotas, admission policies and the "
+        "operator's permissions",
     )
 
 
@@ -203,12 +212,12 @@ def _is_apply(entry: Object) -> bool:
 
 
 def _is_update(entry: Object) -> bool:
-    """Whether it is about fields that a merge patch of ours wrote."""
+    """Return whether the entry covers fields that our merge patch wrote."""
     return (entry["manager"], entry["operation"], entry.get("subresource", "")) == (MANAGER, "Update", "")
 
 
 def _union(one: Object, other: Object) -> Object:
-    """Return the fields of both sets; a set is a tree of dictionaries."""
+    """Return the union of two field sets, which are trees of dictionaries."""
     return {
         name: _union(one[name], other[name]) if name in one and name in other else (one | other)[name]
         for name in one | other

@@ -1,4 +1,4 @@
-"""Makes the keys of a link and the name of their Secret, both random; resources/security.py renders the Secret."""
+"""Generates the keys of a link and the random name of their Secret. `resources/security.py` renders the Secret."""
 
 import secrets
 from typing import Final
@@ -9,12 +9,12 @@ from kvasir_contract.environment import CLIENT_PUBLIC, CLIENT_SECRET, SERVER_PUB
 from kvasir_operator.spec import InferenceService
 
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
-"""Kubernetes' own choice for random names: they cannot spell words."""
+"""The alphabet of Kubernetes' random names, which cannot spell words."""
 _SUFFIX_LENGTH: Final = 10
 
 
 def new_link_keys() -> dict[str, str]:
-    """Return two new CURVE key pairs by file name, in Z85. Never log them."""
+    """Return two new CURVE key pairs in Z85, by file name. Never log them."""
     server_public, server_secret = zmq.curve_keypair()
     client_public, client_secret = zmq.curve_keypair()
     keys = {
@@ -27,5 +27,5 @@ def new_link_keys() -> dict[str, str]:
 
 
 def new_link_secret_name(service: InferenceService) -> str:
-    """Return a name that no Secret has yet: <service>-link-<random>."""
+    """Return an unused Secret name of the form <service>-link-<random>."""
     return f"{service.name}-link-" + "".join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX_LENGTH))

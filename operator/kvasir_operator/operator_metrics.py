@@ -16,11 +16,9 @@ class OperatorMetrics:
         self.registry = registry
         self.leading = Gauge("kvasir_operator_leading", "1 while this replica leads.", registry=registry)
         self.services = Gauge(
-            "kvasir_operator_services", "InferenceServices at the last resync.", registry=registry
+            "kvasir_operator_services", "InferenceServices found by the last resync.", registry=registry
         )
-        self._depth = Gauge(
-            "kvasir_operator_queue_depth", "Services that wait to be reconciled.", registry=registry
-        )
+        self._depth = Gauge("kvasir_operator_queue_depth", "Services waiting to be reconciled.", registry=registry)
         self._failing = Gauge(
             "kvasir_operator_failing_services", "Services whose last reconcile failed.", registry=registry
         )
@@ -28,7 +26,7 @@ class OperatorMetrics:
             "kvasir_operator_reconciles", "Reconciles, by result.", ["result"], registry=registry
         )
         self._seconds = Histogram(
-            "kvasir_operator_reconcile_seconds", "Time of a reconcile.", buckets=_SECONDS, registry=registry
+            "kvasir_operator_reconcile_seconds", "Duration of a reconcile.", buckets=_SECONDS, registry=registry
         )
 
     def watch_queue(self, depth: Callable[[], int], failing: Callable[[], int]) -> None:
@@ -38,7 +36,7 @@ class OperatorMetrics:
     def measured(
         self, reconcile: Callable[[KeyT], Awaitable[float | None]]
     ) -> Callable[[KeyT], Awaitable[float | None]]:
-        """The same function, counted and timed."""
+        """Return a wrapper of `reconcile` that counts and times each call."""
 
         async def handle(key: KeyT) -> float | None:
             began = time.monotonic()

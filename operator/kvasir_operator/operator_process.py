@@ -1,7 +1,7 @@
-"""The operator's process: takes the Lease, then watches and reconciles until it is told to stop or loses the Lease.
+"""The operator's process: acquires the Lease, then watches and reconciles until it is stopped or loses the Lease.
 
-It is never in the data path: services go on while it is down, and what changed meanwhile is repaired
-when it is back.
+The operator is never in the data path. Services continue while it is down, and it repairs their objects when it
+starts again.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ from kvasir_operator.upgrades import Upgrades
 log = logging.getLogger(__name__)
 
 _RETRY: Final = 5.0
-"""Seconds until a resync that failed is tried again."""
+"""Delay before a failed resync is retried."""
 _STUCK: Final = 3.0
-"""Resync periods without a resync after which the process should be restarted."""
+"""The liveness probe fails after this many resync periods without a resync."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class OperatorError(Exception):
-    """Ends the process; the message says why, in words for people."""
+    """Ends the process with an exit code and a message for the user."""
 
     def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ class OperatorError(Exception):
 
 
 class Operator:
-    """Owns the parts of the process and their order."""
+    """Owns the parts of the process and starts and stops them in order."""
 
     def __init__(self, settings: OperatorSettings) -> None:
         self._settings = settings
@@ -81,7 +81,7 @@ class Operator:
         self._resynced_at = time.monotonic()
 
     async def run(self) -> None:
-        """Raises OperatorError."""
+        """Run until stopped. Raises OperatorError."""
         self._listen_for_signals()
         server = ProbeServer(self._metrics.registry, trouble=self._trouble, unready=self._unready)
         async with contextlib.AsyncExitStack() as stack:
@@ -102,13 +102,13 @@ class Operator:
             await self._serve(cluster)
 
     async def _check(self, cluster: Cluster) -> None:
-        """Raises ClusterError, in words for people, where the operator could not work."""
+        """Raise ClusterError with a helpful message if a required kind or permission is missing."""
         for namespace in self._namespaces():
             try:
                 await cluster.probe(INFERENCE_SERVICE, namespace)
             except NotFoundError as error:
                 raise ClusterError(
-                    f"the cluster does not know the kind {KIND}: install the CustomResourceDefinition "
+                    f"the cluster has no CustomResourceDefinition of {KIND}: install it "
                     "(kubectl apply -f crds/), then start the operator again"
                 ) from error
             for kind in WATCHED:
@@ -116,7 +116,7 @@ class Operator:
         self._checked = True
 
     async def _serve(self, cluster: Cluster) -> None:
-        """Until stopped, in leadership as soon as there is one."""
+        """Wait for the Lease, then lead until stopped."""
         settings = self._settings
         lease = Lease(
             cluster,
@@ -131,7 +131,7 @@ class Operator:
                 self._metrics.leading.set(1)
                 await self._unless_stopped(self._lead(cluster, lease))
         except LeaseLostError as error:
-            message = f"{error}: ending, so that two replicas never work at once"
+            message = f"{error}: exiting so that two replicas never reconcile at the same time"
             raise OperatorError(ExitCode.FAILED, message) from error
         except ClusterError as error:
             raise OperatorError(ExitCode.FAILED, str(error)) from error
@@ -141,7 +141,7 @@ class Operator:
         log.info("stopped")
 
     async def _lead(self, cluster: Cluster, lease: Lease) -> None:
-        """Raises LeaseLostError, or whatever ends one of the parts."""
+        """Reconcile until cancelled. Raises LeaseLostError or the error that ended a part."""
         settings, reports = self._settings, StatusReports()
         cordons: Cordons[Key] = Cordons(lambda key: queue.add(key))
         reconciler = Reconciler(
@@ -168,7 +168,7 @@ class Operator:
             await reports.close()
 
     async def _watch(self, cluster: Cluster, queue: WorkQueue[Key], cordons: Cordons[Key]) -> None:
-        """kopf takes over SIGTERM and SIGINT when it starts; they are ours again when it has."""
+        """Run kopf's watches. Restores our signal handlers, which kopf replaces when it starts."""
         namespaces = self._settings.namespaces
         started = asyncio.Event()
         waiting = asyncio.create_task(started.wait())
@@ -184,10 +184,10 @@ class Operator:
             )
         finally:
             waiting.cancel()
-        self._stop.set()  # it ends in peace by a signal only
+        self._stop.set()  # kopf returns without an error only after a signal
 
     async def _resync(self, cluster: Cluster, queue: WorkQueue[Key], reconciler: Reconciler) -> None:
-        """Every service now and then, whatever the watches say; spread out, so that they don't come all at once."""
+        """Queue every service periodically, as a fallback for the watches. Random delays spread the load."""
         spread = 0.0
         while True:
             try:
@@ -199,7 +199,7 @@ class Operator:
                         queue.add_after(key, random.uniform(0.0, spread))
                         keys.add(key)
             except ClusterError as error:
-                log.warning("the services could not be listed: %s", error)
+                log.warning("cannot list the InferenceServices: %s; retrying in %.0f s", error, _RETRY)
                 await asyncio.sleep(_RETRY)
                 continue
             self._metrics.services.set(len(keys))
@@ -219,7 +219,7 @@ class Operator:
             loop.add_signal_handler(number, self._stop.set)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do it until the process is told to stop; whether it was done."""
+        """Run `work` until it completes or the process is stopped. Return False if the process was stopped."""
         task, stop = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
@@ -232,9 +232,9 @@ class Operator:
             await asyncio.gather(task, stop, return_exceptions=True)
 
     def _trouble(self) -> str:
-        silent = time.monotonic() - self._resynced_at
-        if self._leading and silent > _STUCK * self._settings.resync:
-            return f"the last resync was {silent:.0f} s ago"
+        age = time.monotonic() - self._resynced_at
+        if self._leading and age > _STUCK * self._settings.resync:
+            return f"the last resync was {age:.0f} s ago"
         return ""
 
     def _unready(self) -> str:

@@ -1,6 +1,6 @@
-"""The operator's settings: command-line options, each with an environment variable for its manifest.
+"""The operator's settings: command-line options, each with an equivalent environment variable.
 
-They are read once into one frozen object. A value that cannot be used ends the process with a one-line message.
+They are read once into one frozen object. An invalid value ends the process with a one-line message.
 """
 
 import argparse
@@ -24,29 +24,29 @@ _NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/nam
 class OperatorSettings:
     release: Release
     operator_class: str
-    """Services of this class are handled, and no others."""
+    """The operator handles only services of this class."""
     max_upgrades: int
-    """Services that take a new release by themselves at a time; 0: none does."""
+    """How many services may upgrade automatically at the same time; 0 if none may."""
     namespaces: tuple[str, ...]
-    """Those that are watched; empty for all."""
+    """Watched namespaces; empty for all."""
     lease_namespace: str
     lease_duration: float
-    """Seconds."""
+    """In seconds."""
     identity: str
-    """Of this replica, in the Lease."""
+    """The name of this replica in the Lease."""
     host: str
     port: int
-    """Probes and metrics."""
+    """Port of probes and metrics."""
     resync: float
-    """Seconds between two reconciles of every service, whether or not something happened."""
+    """Interval in seconds at which every service is reconciled without an event."""
     workers: int
-    """Services that are reconciled at the same time."""
+    """How many services are reconciled at the same time."""
     log_level: str
     log_format: str
 
 
 def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> OperatorSettings:
-    """Exits with code 2 and one line for what cannot be used."""
+    """Return the settings. Exits with code 2 and a one-line message if a value is invalid."""
     parser = _parser(environment)
     return _settings(parser, parser.parse_args(arguments), environment)
 
@@ -54,12 +54,10 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] = os
 def parse_preview(
     arguments: Sequence[str], environment: Mapping[str, str] = os.environ
 ) -> tuple[Path, OperatorSettings]:
-    """The arguments of `kvasir-operator plan`: a file, and the operator's options."""
+    """Return the file and the settings from the arguments of `kvasir-operator plan`."""
     parser = _parser(environment)
     parser.prog = "kvasir-operator plan"
-    parser.description = (
-        "Prints what the operator would do for the InferenceServices of a manifest; changes nothing."
-    )
+    parser.description = "Print the changes that the operator would make for a manifest, without making them."
     parser.add_argument("file", type=Path, metavar="FILE", help="the manifest")
     options = parser.parse_args(arguments)
     return options.file, _settings(parser, options, environment)
@@ -71,7 +69,7 @@ def _settings(
     for image in ("frontend_image", "engine_image"):
         if not getattr(options, image):
             flag = "--" + image.replace("_", "-")
-            parser.error(f"{flag} (or {_variable(flag)}) is missing: the image of services that name none")
+            parser.error(f"{flag} (or {_variable(flag)}) is required, for services without spec.image")
     namespaces = tuple(name.strip() for name in options.namespaces.split(",") if name.strip())
     return OperatorSettings(
         release=Release(
@@ -99,7 +97,7 @@ def _settings(
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kvasir-operator",
-        description="Makes InferenceServices into pods. Options have environment variables: --port is KVASIR_PORT.",
+        description="Run InferenceServices as pods. Each option has an environment variable, such as KVASIR_PORT.",
         allow_abbrev=False,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -108,38 +106,43 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         value = environment.get(_variable(flag), default)
         parser.add_argument(flag, default=value, help=text, **more)  # type: ignore[arg-type]
 
-    option("--frontend-image", "", "image of frontends, for services that name none")
-    option("--engine-image", "", "image of engines, for services that name none")
-    option("--namespaces", "", "namespaces to watch, separated by commas; empty for all")
+    option("--frontend-image", "", "image of frontends, for services that do not set spec.image")
+    option("--engine-image", "", "image of engines, for services that do not set spec.image")
+    option("--namespaces", "", "comma-separated namespaces to watch; empty for all")
     option(
         "--operator-class",
         "",
-        "handle the services whose spec.operatorClass is this, and no others",
+        "handle only services with this spec.operatorClass",
         type=_class_name,
     )
     option(
         "--upgrade",
         "manual",
-        "whether services take a new release of the operator by themselves, or when they are asked to",
+        "roll out a new release of the operator automatically, or only when a service requests it",
         choices=["manual", "automatic"],
     )
-    option("--max-upgrades", "1", "services that take a new release by themselves at a time", type=_count)
+    option("--max-upgrades", "1", "how many services may upgrade automatically at the same time", type=_count)
     option(
         "--operator-namespace",
         _own_namespace(environment),
-        "where the operator runs: NetworkPolicies let it reach the pods' ops ports from there",
+        "namespace of the operator, from which NetworkPolicies allow access to the pods' ops ports",
     )
-    option("--lease-namespace", _own_namespace(environment), "where the Lease of the leading replica is")
-    option("--lease-duration", "15s", "how long others wait for a leader that fell silent", type=_at_least_a_second)
-    option("--identity", _identity(environment), "of this replica, in the Lease")
-    option("--host", ANY_HOST, "address of probes and metrics; * is every address")
-    option("--port", "8080", "port of probes and metrics; 0 takes any free one", type=_port)
+    option("--lease-namespace", _own_namespace(environment), "namespace of the Lease for leader election")
     option(
-        "--resync", "10m", "every service is looked at this often, even if nothing happens", type=_at_least_a_second
+        "--lease-duration",
+        "15s",
+        "time without a renewal after which another replica takes over",
+        type=_at_least_a_second,
     )
-    option("--workers", "8", "services that are reconciled at the same time", type=_count)
-    option("--log-level", "info", "what is logged", choices=["debug", "info", "warning", "error"])
-    option("--log-format", "text", "how", choices=["text", "json"])
+    option("--identity", _identity(environment), "name of this replica in the Lease")
+    option("--host", ANY_HOST, "address of probes and metrics; * for all addresses")
+    option("--port", "8080", "port of probes and metrics; 0 for any free port", type=_port)
+    option(
+        "--resync", "10m", "interval at which every service is reconciled without an event", type=_at_least_a_second
+    )
+    option("--workers", "8", "how many services are reconciled at the same time", type=_count)
+    option("--log-level", "info", "least severe level to log", choices=["debug", "info", "warning", "error"])
+    option("--log-format", "text", "format of log lines", choices=["text", "json"])
     return parser
 
 
@@ -155,7 +158,7 @@ def _own_namespace(environment: Mapping[str, str]) -> str:
 
 
 def _identity(environment: Mapping[str, str]) -> str:
-    """A pod's name is its host's; outside a cluster several processes may share a host."""
+    """Return a name that is unique among replicas: a pod's name, or host and PID outside a cluster."""
     return environment.get("POD_NAME") or f"{socket.gethostname()}_{os.getpid()}"
 
 
@@ -168,7 +171,7 @@ def _version() -> str:
 
 def _class_name(text: str) -> str:
     if not re.fullmatch(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?)?", text, re.ASCII) or len(text) > 63:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a class: use lower-case letters, digits and '-'")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid class: use lower-case letters, digits and '-'")
     return text
 
 
@@ -178,17 +181,17 @@ def _at_least_a_second(text: str) -> float:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     if duration < 1:
-        raise argparse.ArgumentTypeError(f"{text} is too short: at least 1s")
+        raise argparse.ArgumentTypeError(f"{text} is too short: use at least 1s")
     return duration
 
 
 def _port(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port: give a number from 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid port: use a number from 0 to 65535")
     return int(text)
 
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid count: use a number of at least 1")
     return int(text)

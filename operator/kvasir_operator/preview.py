@@ -1,7 +1,7 @@
-"""`kvasir-operator plan FILE`: what the operator would do for the InferenceServices of a manifest, as a dry run.
+"""The command `kvasir-operator plan FILE`: a dry run of the operator for the InferenceServices of a manifest.
 
-Nothing is written. The API server fills in defaults and checks the service and each of its children by dry runs, so
-what it would refuse is shown too.
+Nothing is written. The API server fills in defaults and validates the service and each of its children with dry-run
+requests, so the output includes its refusals.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from kvasir_operator.spec import InvalidSpec, parse_service
 
 
 class PreviewError(Exception):
-    """The file cannot be used; the message says why."""
+    """The manifest cannot be used."""
 
 
 def preview(arguments: Sequence[str]) -> int:
-    """Print the plans. Returns the exit code: 2 if the manifest, or something in it, cannot be used."""
+    """Print the plans. Return the exit code, which is 2 if the manifest or an object is invalid."""
     file, settings = parse_preview(arguments)
     try:
         services = read_manifest(file)
@@ -50,10 +50,10 @@ def read_manifest(file: Path) -> list[Object]:
     except OSError as error:
         raise PreviewError(f"{file} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise PreviewError(f"{file} is not YAML: {error}") from error
+        raise PreviewError(f"{file} is not valid YAML: {error}") from error
     services = [entry for entry in documents if isinstance(entry, dict) and entry.get("kind") == KIND]
     if not services:
-        raise PreviewError(f"{file} has no {KIND}")
+        raise PreviewError(f"{file} contains no {KIND}")
     for service in services:
         metadata = service.get("metadata")
         if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
@@ -85,17 +85,17 @@ async def _preview(services: Sequence[Object], settings: OperatorSettings) -> in
 async def _plan(
     cluster: Cluster, reports: StatusReports, manifest: Object, settings: OperatorSettings
 ) -> tuple[str, list[str]]:
-    """Return the plan as text, and a line for each child that the API server would refuse."""
+    """Return the plan as text, and a line for each child that the API server refuses."""
     resource = await _stored(cluster, manifest)
     if resource["spec"].get("operatorClass", "") != settings.operator_class:
-        return "left alone: its spec.operatorClass is another\n", []
+        return "not handled: its spec.operatorClass belongs to another operator\n", []
     service = parse_service(resource)
     previous: Mapping[str, Any] = resource.get("status") or {}
     cordons: Cordons[Key] = Cordons(lambda _: None)
     observer = ServiceObserver(cluster, reports, cordons)
     observed = await observer.observe(resource, service, ServiceMemory(service.uid))
     plan = make_plan(service, observed, previous, settings.release, observer.now())
-    if plan.new_link_keys:  # as it goes on once the Secret exists
+    if plan.new_link_keys:  # the plan after the Secret is created
         observed = observed.with_changes(link_secret=f"{service.name}-link-new", link_secret_exists=True)
         after = make_plan(service, observed, previous, settings.release, observer.now())
         plan = Plan(**{**vars(after), "new_link_keys": True})
@@ -110,7 +110,8 @@ async def _plan(
 
 
 async def _stored(cluster: Cluster, manifest: Object) -> Object:
-    """The service as the API server would store it: with defaults, and without fields that the manifest dropped."""
+    """Return the service as the API server would store it, with defaults and without fields removed from the
+    manifest."""
     metadata = manifest["metadata"]
     try:
         found = await cluster.get(INFERENCE_SERVICE, metadata["namespace"], metadata["name"])
@@ -120,7 +121,7 @@ async def _stored(cluster: Cluster, manifest: Object) -> Object:
 
 
 async def _changes(cluster: Cluster, apply: Apply) -> bool:
-    """Whether the API server would store something else than it has."""
+    """Return whether the apply would change the stored object."""
     applied = await cluster.apply(apply.key[0], apply.body, force=True, dry_run=True)
     if apply.existing is None:
         return True

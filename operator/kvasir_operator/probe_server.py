@@ -1,6 +1,6 @@
-"""Probes and metrics over HTTP: /healthz, /readyz, /metrics. Started by operator_process.py before anything else.
+"""The HTTP server of the probes and metrics: /healthz, /readyz and /metrics.
 
-A replica that stands by is live and ready: it is there to take over.
+It starts first. A standby replica is live and ready.
 """
 
 import logging
@@ -19,7 +19,8 @@ class ProbeServer:
     def __init__(
         self, registry: CollectorRegistry, *, trouble: Callable[[], str], unready: Callable[[], str]
     ) -> None:
-        """`trouble`: why the process should be restarted; `unready`: why it cannot work yet; "" if all is well."""
+        """`trouble` returns why the process should be restarted, `unready` why it cannot work yet; "" for no
+        problem."""
         self._registry = registry
         self._trouble = trouble
         self._unready = unready
@@ -34,12 +35,12 @@ class ProbeServer:
         self._runner = web.AppRunner(application, access_log=None, handle_signals=False)
 
     async def start(self, host: str, port: int) -> int:
-        """Returns the port. Raises OSError."""
+        """Start to listen and return the port. Raises OSError."""
         await self._runner.setup()
         site = web.TCPSite(self._runner, None if host == ANY_HOST else host, port)
         await site.start()
         bound: int = self._runner.addresses[0][1]
-        log.info("probes and metrics on http://%s:%d", host, bound)
+        log.info("serving probes and metrics on http://%s:%d", host, bound)
         return bound
 
     async def close(self) -> None:

@@ -1,7 +1,8 @@
-"""reconcile(key): observe → plan → act → status, for one InferenceService.
+"""Reconciles one InferenceService: observe, plan, act, write the status.
 
-The handler of the work queue. Level-triggered: it does not know why it is called, compares what exists with what
-should exist, and may be killed anywhere. What it keeps between calls only saves requests.
+`Reconciler.reconcile` is the handler of the work queue. It is level-triggered: it compares the existing objects
+with the desired ones, whatever triggered it, and may be killed at any point. The state that it keeps between calls
+only saves requests.
 """
 
 import logging
@@ -21,8 +22,9 @@ from kvasir_operator.observe.observed import Object, Observed, Refusal
 from kvasir_operator.observe.service_memory import Key, ServiceMemory
 from kvasir_operator.observe.service_observer import ServiceObserver
 from kvasir_operator.observe.status_reports import StatusReports
+from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, TIME_FORMAT, Plan, make_plan
-from kvasir_operator.plan.service_status import Status, condition, invalid_status
+from kvasir_operator.plan.service_status import Status, invalid_status
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService, InvalidSpec, parse_service
 from kvasir_operator.upgrades import Upgrades
@@ -30,7 +32,7 @@ from kvasir_operator.upgrades import Upgrades
 log = logging.getLogger(__name__)
 
 STATUS_INTERVAL_SECONDS: Final = 2.0
-"""Between two writes of one service's status."""
+"""Shortest interval between two writes of a service's status."""
 
 
 class Reconciler:
@@ -47,7 +49,7 @@ class Reconciler:
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`upgrades`: which services may take a new release by themselves; none if left out."""
+        """`upgrades` limits automatic upgrades; without it, no service upgrades automatically."""
         self._cluster = cluster
         self._release = release
         self._events = events
@@ -63,7 +65,7 @@ class Reconciler:
         self._memories: dict[Key, ServiceMemory] = {}
 
     async def reconcile(self, key: Key) -> float | None:
-        """Return the seconds after which it wants to be called again. Raises ClusterError."""
+        """Reconcile a service. Return the seconds after which to call again, or None. Raises ClusterError."""
         resource = await self._get(key)
         if resource is None:
             self._forget(key)
@@ -85,7 +87,7 @@ class Reconciler:
         plan = await self._carry_out(key, resource, service, observed, decided, memory)
         memory.rollout = plan.status.get("rollout", {})
         written = await self._publish(resource, previous, plan.status, memory)
-        # A place for an upgrade becomes free without an event about this service.
+        # No event about this service reports that a slot for its upgrade is free.
         place = BLOCKED_INTERVAL_SECONDS if plan.upgrade_available and self._upgrades.are_automatic else None
         return min((wait for wait in (written, plan.again, place) if wait is not None), default=None)
 
@@ -98,7 +100,7 @@ class Reconciler:
         previous: Status,
         memory: ServiceMemory,
     ) -> Plan:
-        """Carry the plan out; return the plan after its outcome, with the status to write."""
+        """Execute the plan. Return a second plan, made from the outcome, with the status to write."""
 
         def planned() -> Plan:
             return make_plan(service, observed, previous, self._release, self._now())
@@ -133,14 +135,14 @@ class Reconciler:
         return plan
 
     def forget_all_but(self, keys: Collection[Key]) -> None:
-        """Drop the state of services that do not exist any more: a watch may have missed their deletion."""
+        """Drop the state of services that no longer exist, in case a watch missed their deletion."""
         for key in [key for key in self._memories if key not in keys]:
             self._forget(key)
 
     # -------------------------------------------------------------------------------------------------- details
 
     async def _get(self, key: Key) -> Object | None:
-        """None if it is gone or going: its children go with it, because it is their owner."""
+        """Return the service, or None if it is deleted or terminating. The garbage collector deletes children."""
         try:
             resource = await self._cluster.get(INFERENCE_SERVICE, key.namespace, key.name)
         except NotFoundError:
@@ -161,7 +163,7 @@ class Reconciler:
     async def _publish(
         self, resource: Object, previous: Status, status: Status, memory: ServiceMemory
     ) -> float | None:
-        """Write the status. Return the seconds after which it may be written, if that is not now."""
+        """Write the status, or return the seconds until it may be written."""
         if status == previous:
             return None
         wait = memory.status_written + STATUS_INTERVAL_SECONDS - self._monotonic()
@@ -180,4 +182,4 @@ class Reconciler:
         log.info("%s: Ready=%s %s: %s", name, after["status"], after["reason"], after["message"])
         if after["status"] != before.get("status", "False"):
             reason, kind = ("Ready", NORMAL) if after["status"] == "True" else ("NotReady", WARNING)
-            await self._events.say(resource, reason, after["message"], kind)
+            await self._events.record(resource, reason, after["message"], kind)

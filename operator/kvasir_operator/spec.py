@@ -1,8 +1,8 @@
-"""The InferenceService as typed Python: the one place that reads the resource's raw dictionary.
+"""The InferenceService as typed Python. Only this module reads the resource's raw dictionary.
 
-Used by the operator's reconcile and by `kvasir up`. What comes in has been defaulted and validated by the schema
-in crds/ (by the API server, or by kvasir.local), so a missing required field here is a bug, not a user's mistake.
-What an older schema let through is `InvalidSpec`.
+The operator and `kvasir up` use it. The schema in crds/ has already defaulted and validated the resource, so a
+missing required field means that the installed schema is older than the operator. A value that an older schema
+accepted raises `InvalidSpec`.
 """
 
 import math
@@ -15,15 +15,15 @@ from typing import Any, Final, TypeVar
 from kvasir_contract.units import parse_bytes, parse_duration
 
 Json = Mapping[str, Any]
-"""A piece of a Kubernetes object that is passed on as it is."""
+"""A part of a Kubernetes object that is passed on unchanged."""
 Value = TypeVar("Value")
 
 _QUANTITY: Final = re.compile(r"\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?", re.ASCII)
-"""A resource quantity of Kubernetes that is not negative."""
+"""A non-negative Kubernetes resource quantity."""
 
 
 class InvalidSpec(ValueError):
-    """Names the field and what it should be."""
+    """A field is invalid. The message names the field and the accepted values."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,23 @@ class ModelSpec:
     source: str
     """hf://org/name[@revision], file:///path or demo://"""
     served_names: tuple[str, ...]
-    """At least one."""
+    """Never empty."""
     token_secret: SecretKey | None
 
 
 @dataclass(frozen=True)
 class KVCacheSpec:
     block_size: int
-    """Tokens per block."""
+    """In tokens."""
     memory_utilization: float
-    """Share of the GPU's memory; not for CPU engines, nor with `memory`."""
+    """Share of the GPU's memory. Ignored for CPU engines and if `memory` is set."""
     memory: int | None
-    """Bytes."""
+    """In bytes."""
 
 
 @dataclass(frozen=True)
 class PodSpec:
-    """What the user adds to a kind of pod, in Kubernetes' own words."""
+    """The user's additions to the pods of a component, in the format of Kubernetes."""
 
     resources: Json
     node_selector: Json
@@ -74,7 +74,7 @@ class PodSpec:
 class EngineSpec:
     data_parallel_size: int
     resource_name: str
-    """The extended resource that an engine takes one of; "" for the CPU."""
+    """The extended resource that each engine requests; "" for the CPU."""
     dtype: str
     max_model_len: int | None
     max_num_seqs: int | None
@@ -89,21 +89,21 @@ class EngineSpec:
 class FrontendSpec:
     replicas: int
     api_keys: str | None
-    """Name of the Secret with the accepted keys."""
+    """Name of the Secret that holds the accepted keys."""
     drain_timeout: float
-    """Seconds."""
+    """In seconds."""
     extra_args: tuple[str, ...]
     pod: PodSpec
 
 
 @dataclass(frozen=True)
 class RolloutSpec:
-    """How pods are replaced; not both numbers are 0."""
+    """How pods are replaced. At least one of the two numbers is positive."""
 
     max_surge: int
-    """Engines beyond the desired ones, while they replace others."""
+    """How many engines may run in addition to the desired ones during a roll-out."""
     max_unavailable: int
-    """Engines that may be missing if the cluster has no room for additional ones."""
+    """How many engines may be missing if the cluster has no room for additional ones."""
     drain_timeout: float
     """Seconds that an engine has to finish its requests."""
 
@@ -111,11 +111,11 @@ class RolloutSpec:
 @dataclass(frozen=True)
 class NetworkSpec:
     policy: bool
-    """Whether NetworkPolicies restrict who may connect to the pods."""
+    """Whether NetworkPolicies restrict access to the pods."""
     allow_from: tuple[Json, ...] | None
-    """Who may use the API, as peers of a NetworkPolicy; None for everyone."""
+    """Peers that may use the API, as in a NetworkPolicy; None for everyone."""
     allow_metrics_from: tuple[Json, ...]
-    """Who may read metrics and status, in addition to the operator."""
+    """Peers that may read metrics and status, in addition to the operator."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,11 @@ class InferenceService:
     rollout: RolloutSpec
     network: NetworkSpec
     paused: bool
-    """The operator changes nothing, and goes on reporting the status."""
+    """Whether the operator only reports the status and changes nothing."""
     operator_class: str
-    """The installation of the operator that handles the service."""
+    """The operator installation that handles the service."""
     image: str | None
-    """None: the images of the operator's release."""
+    """None for the images of the operator's release."""
     image_pull_policy: str | None
     image_pull_secrets: tuple[str, ...]
 
@@ -144,7 +144,7 @@ def parse_service(resource: Json) -> InferenceService:
         return _parse(resource["metadata"], resource["spec"])
     except KeyError as error:
         raise InvalidSpec(
-            f"spec lacks {error}, which the schema fills in: the CustomResourceDefinition in the cluster is older "
+            f"spec lacks {error}, which the schema sets by default: the CustomResourceDefinition is older "
             "than the operator; apply crds/"
         ) from error
 
@@ -201,7 +201,7 @@ def _engine_pod(engine: Json) -> PodSpec:
     for kind, amounts in pod.resources.items():
         if resource_name in amounts:
             where = f"spec.engine.pod.resources.{kind}"
-            raise InvalidSpec(f"{where}: remove {resource_name}: Kvasir sets it because of engine.resourceName")
+            raise InvalidSpec(f"{where}: remove {resource_name}, which Kvasir sets from engine.resourceName")
     return pod
 
 
@@ -269,16 +269,16 @@ def _resources(resources: Json, where: str) -> Json:
 
 
 def _parse_quantity(value: object) -> str:
-    """Return the quantity as a string, in which form it survives every JSON library."""
+    """Return the quantity as a string, which every JSON library preserves."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
         return format(Decimal(repr(value)), "f")
     if isinstance(value, str) and _QUANTITY.fullmatch(value):
         return value
-    raise ValueError(f"{value!r} is not a quantity: write a number or a string such as 500m or 4Gi")
+    raise ValueError(f"{value!r} is not a valid quantity: use a number or a string such as 500m or 4Gi")
 
 
 def _parse_memory(value: str | int) -> int:
     size = parse_bytes(value)
     if size < 1:
-        raise ValueError(f"{value!r} is too small: write 1 byte or more")
+        raise ValueError(f"{value!r} is too small: use at least 1 byte")
     return size

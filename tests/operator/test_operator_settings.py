@@ -25,12 +25,12 @@ def test_without_namespaces_all_are_watched() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--port", "http"], "'http' is not a port"),
+        (["--port", "http"], "'http' is not a valid port"),
         (["--resync", "often"], "'often' is not a duration"),
         (["--lease-duration", "10ms"], "at least 1s"),
-        (["--workers", "0"], "'0' is not a number from 1 on"),
+        (["--workers", "0"], "'0' is not a valid count"),
         (["--log-level", "loud"], "invalid choice"),
-        (["--engine-image", ""], "KVASIR_ENGINE_IMAGE) is missing"),
+        (["--engine-image", ""], "KVASIR_ENGINE_IMAGE) is required"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_words(
@@ -45,7 +45,7 @@ def test_what_cannot_be_used_is_refused_in_words(
 def test_a_variable_is_checked_like_its_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_settings([], {**IMAGES, "KVASIR_PORT": "many"})
-    assert "--port: 'many' is not a port" in capsys.readouterr().err
+    assert "--port: 'many' is not a valid port" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "a", "team-2", "a" * 63])
@@ -59,7 +59,7 @@ def test_a_class_that_is_not_a_name_is_refused(name: str, capsys: pytest.Capture
     with pytest.raises(SystemExit) as end:
         parse_settings([f"--operator-class={name}"], IMAGES)
     assert end.value.code == 2
-    assert "is not a class: use lower-case letters, digits and '-'" in capsys.readouterr().err
+    assert "is not a valid class: use lower-case letters, digits and '-'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""The API server, in plain dictionaries: get, list, apply, delete. Everything the operator says to it goes here.
+"""A client of the API server that uses plain dictionaries. Every request of the operator passes through it.
 
-kubernetes.aio supplies the connection: where the server is, TLS, tokens and their renewal. Its typed models are not
-used: they cost memory and import time, and drop fields that they don't know. Watches are kopf's (watch.py), with
-the credentials of this connection.
+kubernetes.aio provides the connection: the server's address, TLS, and tokens with their renewal. Its typed models
+are not used, because they cost memory and import time and drop unknown fields. kopf runs the watches (watch.py)
+with the credentials of this connection.
 """
 
 import json
@@ -24,7 +24,7 @@ Object = dict[str, Any]
 CONNECT_TIMEOUT: Final = 5.0
 REQUEST_TIMEOUT: Final = 30.0
 PAGE: Final = 500
-"""Objects per answer of a list."""
+"""Objects per page of a list."""
 
 _JSON: Final = "application/json"
 _APPLY: Final = "application/apply-patch+yaml"
@@ -32,37 +32,37 @@ _MERGE: Final = "application/merge-patch+json"
 
 
 class ClusterError(Exception):
-    """A request that did not do what it should; the message is the API server's own, or says why none answered."""
+    """A request failed. The message is that of the API server, or says why there was no response."""
 
     def __init__(
         self, message: str, *, status: int = 0, reason: str = "", causes: frozenset[str] = frozenset()
     ) -> None:
         super().__init__(message)
         self.status = status
-        """HTTP status; 0 if there was no answer."""
+        """HTTP status; 0 if there was no response."""
         self.reason = reason
-        """In Kubernetes' words: Forbidden, Invalid…"""
+        """The reason in Kubernetes' terms, such as Forbidden or Invalid."""
         self.causes = causes
-        """The reasons of its causes: NamespaceTerminating, FieldValueInvalid…"""
+        """The reasons of the causes, such as NamespaceTerminating or FieldValueInvalid."""
 
 
 class NotFoundError(ClusterError):
-    """There is no such object, or no such kind of object."""
+    """The object or the kind does not exist."""
 
 
 class ConflictError(ClusterError):
-    """It exists already, has changed meanwhile, or somebody else owns a field."""
+    """The object already exists or has changed, or another manager owns a field."""
 
 
 class InvalidError(ClusterError):
-    """The API server refuses the object: what is in it, or a policy."""
+    """The API server rejects the object, because of its content or a policy."""
 
 
 _BY_STATUS: Final[Mapping[int, type[ClusterError]]] = {404: NotFoundError, 409: ConflictError, 422: InvalidError}
 
 
 class Cluster:
-    """One connection pool to the API server. Every method raises ClusterError."""
+    """A connection pool to the API server. Every method raises ClusterError."""
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
@@ -72,20 +72,20 @@ class Cluster:
 
     @classmethod
     async def connect(cls, kubeconfig: str | None = None) -> Self:
-        """To the cluster of this kubeconfig; without one to that of this pod, else of the user's kubeconfig."""
+        """Connect to the cluster of `kubeconfig`, or else of this pod, or else of the user's kubeconfig."""
         configuration = Configuration()
         try:
             if kubeconfig is not None:
-                raise ConfigException("one is given")
+                raise ConfigException("a kubeconfig is given")
             load_incluster_config(configuration)  # type: ignore[no-untyped-call]
         except ConfigException:
             file = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
             try:
                 await load_kube_config(file, client_configuration=configuration)  # type: ignore[no-untyped-call]
-            except Exception as error:  # a file that is no kubeconfig makes the library raise what it likes
+            except Exception as error:  # the library raises arbitrary exceptions for a malformed kubeconfig
                 raise ClusterError(
-                    f"no cluster: this is not a pod of one, and {file} is no kubeconfig to use ({error}); set "
-                    "KUBECONFIG"
+                    f"no cluster found: this process is not in a pod, and {file} cannot be used ({error}); set "
+                    "KUBECONFIG to a valid file"
                 ) from error
         return cls(configuration)
 
@@ -100,9 +100,9 @@ class Cluster:
     async def list(
         self, kind: Kind, namespace: str | None, selector: str = "", *, fields: str = "", page: int = PAGE
     ) -> list[Object]:
-        """Read from etcd, not from a cache: what is listed was there when this was called.
+        """List objects, read from etcd and not from a cache.
 
-        `selector`: of labels; `fields`: of fields, the few that the API server selects by.
+        `selector` selects by labels, `fields` by those fields that the API server supports.
         """
         found: list[Object] = []
         selectors = {"labelSelector": selector, "fieldSelector": fields}
@@ -116,7 +116,7 @@ class Cluster:
             query["continue"] = more
 
     async def probe(self, kind: Kind, namespace: str | None) -> None:
-        """Raises ClusterError where this kind cannot be listed."""
+        """Check that this kind can be listed. Raises ClusterError."""
         await self._request("GET", kind.path(namespace), {"limit": "1"})
 
     async def apply(
@@ -128,9 +128,9 @@ class Cluster:
         subresource: str | None = None,
         dry_run: bool = False,
     ) -> Object:
-        """Server-side apply. Without force it raises ConflictError if another manager holds a field of it.
+        """Apply an object. Without `force`, raises ConflictError if another manager owns one of the fields.
 
-        A field that the API server does not know is refused, never dropped.
+        The API server rejects unknown fields instead of dropping them.
         """
         metadata = resource["metadata"]
         path = kind.path(metadata["namespace"], metadata["name"], subresource)
@@ -138,25 +138,25 @@ class Cluster:
         return await self._request("PATCH", path, query | _dry(dry_run), resource, _APPLY)
 
     async def merge(self, kind: Kind, existing: Object, fields: Object) -> Object:
-        """Merge patch: lists are replaced as a whole. Raises ConflictError if the object has changed since."""
+        """Send a merge patch, which replaces whole lists. Raises ConflictError if the object has changed."""
         metadata = existing["metadata"]
         own = {**fields.get("metadata", {}), "resourceVersion": metadata["resourceVersion"]}
         path = kind.path(metadata["namespace"], metadata["name"])
         return await self._request("PATCH", path, {"fieldManager": MANAGER}, {**fields, "metadata": own}, _MERGE)
 
     async def create(self, kind: Kind, namespace: str, resource: Object, *, dry_run: bool = False) -> Object:
-        """Raises ConflictError if an object of this name exists."""
+        """Create an object. Raises ConflictError if one of this name exists."""
         query = {"fieldManager": MANAGER} | _dry(dry_run)
         return await self._request("POST", kind.path(namespace), query, resource)
 
     async def replace(self, kind: Kind, resource: Object, *, dry_run: bool = False) -> Object:
-        """Raises ConflictError if it has changed since its resourceVersion."""
+        """Replace an object. Raises ConflictError if it has changed since its resourceVersion."""
         metadata = resource["metadata"]
         path = kind.path(metadata["namespace"], metadata["name"])
         return await self._request("PUT", path, {"fieldManager": MANAGER} | _dry(dry_run), resource)
 
     async def delete(self, kind: Kind, resource: Object, *, grace: int | None = None) -> None:
-        """Exactly this object, not a later one of its name; one that is gone already is no error."""
+        """Delete exactly this object, not a later one of the same name. A missing object is not an error."""
         metadata = resource["metadata"]
         options: Object = {"propagationPolicy": "Background", "preconditions": {"uid": metadata["uid"]}}
         if grace is not None:
@@ -189,7 +189,7 @@ class Cluster:
             data: bytes = await response.read()  # type: ignore[no-untyped-call]
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             cause = str(error) or type(error).__name__
-            raise ClusterError(f"the API server {self.configuration.host} does not answer: {cause}") from error
+            raise ClusterError(f"the API server {self.configuration.host} does not respond: {cause}") from error
         if response.status >= 400:
             raise _error(response.status, data)
         answer: Object = json.loads(data)
@@ -201,7 +201,7 @@ def _dry(dry_run: bool) -> dict[str, str]:
 
 
 def _error(status: int, data: bytes) -> ClusterError:
-    """From a Status object; something in front of the API server may answer with anything."""
+    """Return the error for a Status object, or for any other body that a proxy may return."""
     causes: frozenset[str] = frozenset()
     try:
         answer = json.loads(data)
@@ -211,5 +211,5 @@ def _error(status: int, data: bytes) -> ClusterError:
     except (ValueError, KeyError, TypeError, AttributeError):
         message, reason = data[:200].decode(errors="replace").strip() or f"HTTP status {status}", ""
     if status == 422 and "metadata.uid" in message:
-        return ConflictError(f"another object has taken its place: {message}", status=409, reason="Conflict")
+        return ConflictError(f"another object has this name now: {message}", status=409, reason="Conflict")
     return _BY_STATUS.get(status, ClusterError)(message, status=status, reason=reason, causes=causes)

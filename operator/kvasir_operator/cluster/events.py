@@ -1,7 +1,6 @@
-"""Kubernetes Events about an InferenceService, for `kubectl describe`: one for each thing that happens.
+"""Kubernetes Events about an InferenceService, for `kubectl describe`.
 
-The same thing about the same service within a quarter of an hour is said once. Best effort: an Event that cannot be
-written is logged, and nothing else depends on it.
+Repetitions of an Event within 15 minutes are dropped. Events are best effort: a failed write is only logged.
 """
 
 import logging
@@ -22,7 +21,7 @@ NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
 
 QUIET: Final = 900.0
-"""Seconds for which the same Event is not repeated."""
+"""Time for which the same Event is not repeated."""
 REMEMBERED: Final = 4096
 
 
@@ -30,25 +29,25 @@ class Events:
     def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._said: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+        self._recorded: OrderedDict[tuple[str, str, str], float] = OrderedDict()
 
-    async def say(self, about: Object, reason: str, message: str, kind: str = NORMAL) -> None:
-        """`about`: the InferenceService."""
-        if not self._is_news((about["metadata"]["uid"], reason, message)):
+    async def record(self, about: Object, reason: str, message: str, kind: str = NORMAL) -> None:
+        """Write an Event about an InferenceService, unless it is a repetition."""
+        if not self._is_new((about["metadata"]["uid"], reason, message)):
             return
         try:
             await self._cluster.create(EVENT, about["metadata"]["namespace"], _event(about, reason, message, kind))
         except ClusterError as error:
-            log.warning("the Event %s about %s was not written: %s", reason, about["metadata"]["name"], error)
+            log.warning("cannot write the Event %s about %s: %s", reason, about["metadata"]["name"], error)
 
-    def _is_news(self, what: tuple[str, str, str]) -> bool:
+    def _is_new(self, what: tuple[str, str, str]) -> bool:
         now = self._clock()
-        if now - self._said.get(what, -QUIET) < QUIET:
+        if now - self._recorded.get(what, -QUIET) < QUIET:
             return False
-        self._said[what] = now
-        self._said.move_to_end(what)
-        if len(self._said) > REMEMBERED:
-            self._said.popitem(last=False)
+        self._recorded[what] = now
+        self._recorded.move_to_end(what)
+        if len(self._recorded) > REMEMBERED:
+            self._recorded.popitem(last=False)
         return True
 
 

@@ -1,4 +1,4 @@
-"""The kinds of object that the operator reads or writes, and where the API server keeps them."""
+"""The kinds of object that the operator reads or writes, and their URL paths."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +14,7 @@ class Kind:
 
     @property
     def group(self) -> str:
-        """ "" for the core group."""
+        """The API group; "" for the core group."""
         return self.api_version.rpartition("/")[0]
 
     @property
@@ -22,7 +22,7 @@ class Kind:
         return self.api_version.rpartition("/")[2]
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """Of one object, or of the collection: in a namespace, or in all."""
+        """Return the path of an object, or of a collection in one or all namespaces."""
         parts = ["apis" if self.group else "api", self.api_version]
         parts += ["namespaces", namespace] if namespace else []
         parts += [self.plural]
@@ -44,13 +44,14 @@ EVENT: Final = Kind("v1", "Event", "events")
 LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 
 CHILDREN: Final = (SERVICE_ACCOUNT, SERVICE, DISRUPTION_BUDGET, NETWORK_POLICY, DEPLOYMENT, STATEFUL_SET)
-"""What an InferenceService is made of, in the order in which it is applied: what pods need comes before the pods.
+"""The kinds of an InferenceService's children, in the order in which they are applied: dependencies of pods first.
 
-The link's Secrets are not among them: the operator may create Secrets, and neither list nor read them."""
+The link's Secrets are not listed here, because the operator may create Secrets but neither list nor read them.
+"""
 
 
 def kind_of(resource: dict[str, object]) -> Kind:
-    """The kind of a child, as rendered. Raises KeyError for any other object."""
+    """Return the kind of a rendered child. Raises KeyError for any other object."""
     return _BY_NAME[(str(resource["apiVersion"]), str(resource["kind"]))]
 
 

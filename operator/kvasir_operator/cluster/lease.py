@@ -1,8 +1,8 @@
-"""Leadership by a Lease: of several operators one works, the others wait.
+"""Leader election by a Lease: one replica of the operator works, the others stand by.
 
-The library's own election is left alone: it ends with the process at the first broken connection, and does not give
-the Lease back. As everywhere in Kubernetes, nobody compares clocks: a holder is gone when its record has not
-changed for its duration, measured here.
+The library's election is not used, because it ends with the process at the first broken connection and does not
+release the Lease. Clocks of different machines are never compared: a holder is considered gone when its record has
+not changed for its duration, measured on the local clock.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ LEASE_NAME: Final = "kvasir-operator"
 
 
 class LeaseLostError(Exception):
-    """Somebody else may lead now: stop at once."""
+    """Another replica may lead now, so this one must stop at once."""
 
 
 class Lease:
-    """One candidate. The three methods are called in this order, release() in any case."""
+    """One candidate. Call `acquire`, then `hold`, and finally `release` in any case."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Lease:
         duration: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`duration`: seconds after which others take over from a holder that fell silent; at least 1."""
+        """`duration`: seconds without a renewal after which another candidate takes over; at least 1."""
         self._cluster = cluster
         self._namespace = namespace
         self._name = name
@@ -46,14 +46,14 @@ class Lease:
         self._duration = duration
         self._clock = clock
         self._interval = duration / 7.5
-        """Between attempts: 2 s of 15."""
+        """Interval between attempts, 2 s for a duration of 15 s."""
         self._record: Object | None = None
-        """As this candidate has last seen or written it."""
+        """The record that this candidate last read or wrote."""
         self._seen_at = 0.0
         """When the record last changed."""
 
     async def acquire(self) -> None:
-        """Returns when this candidate leads. Raises ClusterError where the API server refuses for good."""
+        """Return when this candidate leads. Raises ClusterError if the API server denies access."""
         waiting_for = ""
         while True:
             try:
@@ -61,10 +61,10 @@ class Lease:
             except ClusterError as error:
                 if error.status in (401, 403):
                     raise
-                log.warning("the Lease %s/%s: %s", self._namespace, self._name, error)
+                log.warning("cannot acquire the Lease %s/%s: %s", self._namespace, self._name, error)
             else:
                 if holder == self._identity:
-                    log.info("leading, by the Lease %s/%s", self._namespace, self._name)
+                    log.info("leading with the Lease %s/%s", self._namespace, self._name)
                     return
                 if holder != waiting_for:
                     log.info("standing by: %s leads", holder)
@@ -72,7 +72,7 @@ class Lease:
             await asyncio.sleep(self._interval)
 
     async def hold(self) -> None:
-        """Renews for as long as possible, then raises LeaseLostError."""
+        """Renew the Lease as long as possible. Raises LeaseLostError."""
         while True:
             await asyncio.sleep(self._interval)
             try:
@@ -81,38 +81,38 @@ class Lease:
             except TimeoutError:
                 holder = ""
             except ClusterError as error:
-                log.warning("the Lease could not be renewed: %s", error)
+                log.warning("cannot renew the Lease: %s", error)
                 if self._remaining() > self._interval:
                     continue
                 holder = ""
             if holder != self._identity:
-                raise LeaseLostError(f"the Lease {self._namespace}/{self._name} was lost to {holder or 'silence'}")
+                cause = f"{holder} holds it now" if holder else "it was not renewed in time"
+                raise LeaseLostError(f"lost the Lease {self._namespace}/{self._name}: {cause}")
 
     async def release(self) -> None:
-        """Lets another candidate lead at once."""
+        """Release the Lease, so that another candidate can lead at once."""
         if self._record is None or _holder(self._record) != self._identity:
             return
         spec = {**self._record["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
         try:
             await self._cluster.replace(LEASE, {**self._record, "spec": spec})
-            log.info("gave the Lease back")
+            log.info("released the Lease")
         except ClusterError as error:
-            log.warning("the Lease could not be given back: %s", error)
+            log.warning("cannot release the Lease: %s", error)
         self._record = None
 
     # ------------------------------------------------------------------------------------------------- one attempt
 
     def _remaining(self) -> float:
-        """Seconds of leadership that are left after the last renewal, less a margin for clocks that drift."""
+        """Return the seconds of leadership left after the last renewal, with a margin for clock drift."""
         return self._seen_at + self._duration * 0.8 - self._clock()
 
     async def _try(self) -> str:
-        """Take it or renew it; returns who holds it now."""
+        """Acquire or renew the Lease if possible. Return the current holder."""
         began = self._clock()
         if self._record is not None and _holder(self._record) == self._identity:
-            with contextlib.suppress(
-                ConflictError, NotFoundError
-            ):  # somebody wrote or deleted it: look who and what
+            # After a conflict, another client has written or deleted the Lease: read it again below.
+            with contextlib.suppress(ConflictError, NotFoundError):
                 return await self._write(self._cluster.replace(LEASE, self._renewed(self._record)), began)
         try:
             record = await self._read(began)
@@ -160,7 +160,7 @@ class Lease:
 
 
 def _holder(record: Object) -> str:
-    """ "" for nobody."""
+    """Return the holder's identity; "" if there is none."""
     return record["spec"].get("holderIdentity") or ""
 
 

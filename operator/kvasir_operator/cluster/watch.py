@@ -1,7 +1,7 @@
-"""Watches, by kopf: whatever happens to a service, a child or a pod puts the service's key on the work queue.
+"""Watches, run by kopf. A change of a service, a child or a pod puts the service's key on the work queue.
 
-Only low-level event handlers are registered, so kopf writes nothing into the cluster: no finalizer, no annotation,
-no status, no Event. Watches are triggers and nothing else; what is true is read by reconciler.py.
+Only low-level event handlers are registered, so kopf writes nothing to the cluster: no finalizer, annotation,
+status or Event. The watches are only triggers; reconciler.py reads the state itself.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ WATCHED: Final = (*CHILDREN, POD)
 
 
 def registry(cluster: Cluster, put: Callable[[Key], None], cordons: Cordons[Key] | None) -> kopf.OperatorRegistry:
-    """`put` is called in the event loop. `cordons`: None if nodes may not be watched."""
+    """Return the handlers. `put` is called in the event loop. `cordons` is None if nodes may not be watched."""
     handlers = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=handlers)
@@ -48,10 +48,10 @@ def registry(cluster: Cluster, put: Callable[[Key], None], cordons: Cordons[Key]
 def kopf_settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    settings.scanning.disabled = True  # no watch of CRDs and namespaces: fewer rights, fewer requests
+    settings.scanning.disabled = True  # no watch of CRDs and namespaces: fewer permissions and requests
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
-    settings.watching.server_timeout = 300  # belt and braces: every watch is renewed now and then
+    settings.watching.server_timeout = 300  # renew every watch regularly, in case one has stalled
     settings.process.ultimate_exiting_timeout = 10
     for kind in WATCHED:
         settings.watching.label_selectors[_selector(kind)] = f"{MANAGED_BY_LABEL}={MANAGER},{INSTANCE_LABEL}"
@@ -59,7 +59,7 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 async def connection(cluster: Cluster) -> kopf.ConnectionInfo:
-    """The credentials of our own connection; kopf asks again when they are no longer accepted."""
+    """Return the credentials of our own connection. kopf calls this again when they are rejected."""
     configuration = cluster.configuration
     header = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
     scheme, _, token = header.rpartition(" ")

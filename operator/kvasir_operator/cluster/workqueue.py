@@ -1,8 +1,8 @@
-"""The work queue: keys that want to be handled, each at most once at a time, again later where that failed.
+"""The work queue: handles each key in at most one worker at a time, and retries failures with backoff.
 
-Watches and the resync put keys in; the reconciler is the handler. A key that is put in while it is waiting is the
-same piece of work; one that is put in while it is being handled is handled once more afterwards. So nothing that
-happened is missed, and a burst of events is one run.
+Watches and the resync add keys; the reconciler is the handler. Adding a key that is already waiting has no effect.
+A key that is added while it is being handled is handled once more afterwards. No event is missed, and a burst of
+events causes one run.
 """
 
 import asyncio
@@ -20,19 +20,21 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 
 @dataclass(frozen=True)
 class Backoff:
-    """Seconds before the next attempt: doubled with each failure in a row."""
+    """Exponential backoff between attempts, in seconds."""
 
     first: float = 1.0
     most: float = 120.0
 
     def delay(self, failures: int) -> float:
-        """After this many failures; the jitter keeps keys that failed together from coming back together."""
+        """Return the delay after this many failures in a row. Jitter spreads keys that failed together."""
         return min(self.most, self.first * 2.0 ** min(failures - 1, 30)) * random.uniform(0.8, 1.2)
 
 
 class WorkQueue(Generic[KeyT]):
-    """`handle(key)` returns the seconds after which it wants to be called again, or None; what it raises is a
-    failure."""
+    """A queue of keys for `handle`.
+
+    `handle(key)` returns the seconds after which to call it again, or None. An exception counts as a failure.
+    """
 
     def __init__(
         self,
@@ -46,16 +48,16 @@ class WorkQueue(Generic[KeyT]):
         self._backoff = backoff
         self._waiting: deque[KeyT] = deque()
         self._queued: set[KeyT] = set()
-        """What is in `_waiting`."""
+        """The keys in `_waiting`."""
         self._active: set[KeyT] = set()
         self._again: set[KeyT] = set()
-        """Active, and put in meanwhile."""
+        """Active keys that were added again in the meantime."""
         self._later: dict[KeyT, asyncio.TimerHandle] = {}
         self._failures: dict[KeyT, int] = {}
         self._filled = asyncio.Event()
 
     def add(self, key: KeyT) -> None:
-        """Handle it as soon as a worker is free. Call it in the loop's thread."""
+        """Handle a key as soon as a worker is free. Call this from the event loop's thread."""
         timer = self._later.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -67,7 +69,7 @@ class WorkQueue(Generic[KeyT]):
             self._filled.set()
 
     def add_after(self, key: KeyT, delay: float) -> None:
-        """Handle it in so many seconds, unless that happens sooner anyhow."""
+        """Handle a key after a delay, unless it is handled sooner."""
         loop = asyncio.get_running_loop()
         if key in self._queued or key in self._again:
             return
@@ -80,16 +82,16 @@ class WorkQueue(Generic[KeyT]):
 
     @property
     def depth(self) -> int:
-        """Keys that wait for a worker."""
+        """Number of keys that wait for a worker."""
         return len(self._waiting)
 
     @property
     def failing(self) -> int:
-        """Keys whose last handling failed."""
+        """Number of keys whose last attempt failed."""
         return len(self._failures)
 
     async def run(self) -> None:
-        """Until cancelled; what is being handled then is cancelled with it."""
+        """Run the workers until cancelled, which also cancels keys that are being handled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._workers):
@@ -124,7 +126,7 @@ class WorkQueue(Generic[KeyT]):
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             delay = self._backoff.delay(failures)
             log.warning(
-                "%s: attempt %d failed (%s: %s); the next is in %.0f s",
+                "%s: attempt %d failed (%s: %s); retrying in %.0f s",
                 key,
                 failures,
                 type(error).__name__,

@@ -1,7 +1,7 @@
-"""Which nodes are cordoned, and which services have pods there: kept by a watch, so that it costs no requests.
+"""Which nodes are cordoned, and which services have pods on them. A watch maintains this without further requests.
 
 `kubectl drain` cordons a node before it evicts pods. A cordon triggers a reconcile of the services that have pods
-on the node; the observer then reads the node itself.
+on the node, and the observer then reads the node itself.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ KeyT = TypeVar("KeyT")
 
 class Cordons(Generic[KeyT]):
     def __init__(self, put: Callable[[KeyT], None]) -> None:
-        """`put`: called with the key of each service that a change of a node concerns."""
+        """`put` is called with the key of each service that a change of a node affects."""
         self._put = put
         self._cordoned: set[str] = set()
         self._nodes: dict[KeyT, frozenset[str]] = {}
@@ -28,7 +28,7 @@ class Cordons(Generic[KeyT]):
             self._put(key)
 
     def among(self, key: KeyT, nodes: Iterable[str]) -> frozenset[str]:
-        """Return the cordoned ones of the nodes, and remember that this service has pods on all of them."""
+        """Return the nodes that are cordoned, and remember that this service has pods on all given nodes."""
         self._nodes[key] = frozenset(nodes)
         return self._nodes[key] & self._cordoned
 

@@ -1,4 +1,4 @@
-"""From the API server's dictionaries to the typed facts of `observed`: the one place that reads them."""
+"""Converts the API server's dictionaries to the typed facts of `observed`."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -73,14 +73,14 @@ _SCHEDULED: Final = {"True": True, "False": False}
 
 
 def node_problem(node: Object) -> str:
-    """Return the problem of a node whose kubelet is silent; "" if it reports.
+    """Return the problem of a node whose kubelet stopped reporting; "" if there is none.
 
-    Ready=False is the kubelet's own word: it lives, and ends its pods itself.
+    Ready=False is reported by the kubelet itself, which is alive and ends its pods.
     """
     ready = _condition(node.get("status", {}), "Ready")
     if ready.get("status") != "Unknown":
         return ""
-    return f"node {node['metadata']['name']} does not answer ({ready.get('message') or ready.get('reason')})"
+    return f"node {node['metadata']['name']} does not respond ({ready.get('message') or ready.get('reason')})"
 
 
 def is_cordoned(node: Object) -> bool:
@@ -88,7 +88,7 @@ def is_cordoned(node: Object) -> bool:
 
 
 def event_time(event: Object) -> str:
-    """Return when it last happened (RFC 3339, UTC); old and new kinds of Events keep it in different fields."""
+    """Return when an Event last occurred (RFC 3339, UTC). Old and new Events store this in different fields."""
     series = event.get("series") or {}
     return str(event.get("lastTimestamp") or series.get("lastObservedTime") or event.get("eventTime") or "")
 
@@ -116,7 +116,7 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def _container(name: str, spec: Mapping[str, Any], status: Mapping[str, Any]) -> Container:
-    """Our container: a webhook may have put others next to it."""
+    """Return the state of our container. A webhook may have added others."""
     declared: Mapping[str, Any] = next((entry for entry in spec.get("containers", ()) if entry["name"] == name), {})
     found: Mapping[str, Any] = next(
         (entry for entry in status.get("containerStatuses", ()) if entry["name"] == name), {}

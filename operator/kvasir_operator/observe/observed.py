@@ -1,6 +1,6 @@
-"""The facts that a plan is made from: what the cluster has of one InferenceService, and what the pods report.
+"""The facts from which a plan is made: the objects of an InferenceService and the reports of its pods.
 
-Everything here is immutable and comes from one pass of reads, plus the API server's answers to earlier applies.
+Everything is immutable and comes from one pass of reads, plus the API server's answers to earlier requests.
 """
 
 from collections.abc import Mapping
@@ -21,16 +21,16 @@ class Ownership(Enum):
     OURS = "ours"
     """The InferenceService is its controller."""
     ORPHAN = "orphan"
-    """It was applied by this operator for a service of this name, and has no controller now."""
+    """Applied by this operator for a service of this name, and without a controller now."""
     FOREIGN = "foreign"
 
 
 @dataclass(frozen=True)
 class ChildObject:
-    """An object of a child's name, or with the labels of the service's children."""
+    """An object that has the name of a child or the labels of children."""
 
     object: Object
-    """As the API server returned it: for comparison and repair."""
+    """The object as the API server returned it."""
     ownership: Ownership
     terminating: bool
 
@@ -46,19 +46,19 @@ class WorkloadState:
     uid: str
     replicas: int
     is_observed: bool
-    """Whether its controller has seen the newest spec: until then its status is about an older one."""
+    """Whether the controller has processed the newest spec. Until then, the status describes an older one."""
     revision: str
-    """StatefulSet: the revision of the newest template; "" if not known yet."""
+    """Revision of the StatefulSet's newest template; "" if it is not known yet."""
     pods: int
     updated: int
     """Pods of the newest template."""
     failure: str
-    """Deployment: why its pods cannot be created; "" if they can."""
+    """Why pods of the Deployment cannot be created; "" if they can."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a container ended."""
+    """How a container terminated."""
 
     code: int
     out_of_memory: bool
@@ -70,13 +70,13 @@ class Ended:
 class Container:
     image: str
     state: str
-    """running, waiting, terminated; "" before the first status."""
+    """running, waiting or terminated; "" before the first status."""
     waiting_reason: str
     waiting_message: str
     ended: Ended | None
     """Set in state terminated."""
     ended_before: Ended | None
-    """How the container before this one ended."""
+    """How the previous instance of the container terminated."""
     restarts: int
 
 
@@ -87,14 +87,14 @@ class Pod:
     uid: str
     component: str
     node: str
-    """"" until it is scheduled."""
+    """"" until the pod is scheduled."""
     ip: str
     revision: str
-    """Engines: the revision of the StatefulSet's template."""
+    """For engines, the revision of the StatefulSet's template."""
     terminating: bool
     ready: bool
     has_ended: bool
-    """Evicted, or otherwise over: its controller creates another one."""
+    """Whether the pod failed, was evicted or completed. Its controller creates another one."""
     end_message: str
     scheduled: bool | None
     """None before the scheduler has decided."""
@@ -103,32 +103,32 @@ class Pod:
 
     @property
     def rank(self) -> int:
-        """The data-parallel rank of an engine's pod: its ordinal."""
+        """The data-parallel rank of an engine's pod, which is its ordinal."""
         return int(self.name.rpartition("-")[2])
 
     @property
     def reference(self) -> Object:
-        """Exactly this pod, for a deletion."""
+        """The metadata that identifies exactly this pod for a deletion."""
         return {"metadata": {"name": self.name, "namespace": self.namespace, "uid": self.uid}}
 
 
 @dataclass(frozen=True)
 class PodState:
-    """How far a pod is, and why it is not further."""
+    """The phase of a pod, and why it is not further."""
 
     pod: str
     phase: Phase
     reason: Reason
     message: str = ""
     progress: str = ""
-    """As 3.1/15.0 GB."""
+    """For example "3.1/15.0 GB"."""
     ready: bool = False
-    """Whether it serves."""
+    """Whether the pod serves requests."""
     restarts: int = 0
 
 
 UNREPORTED_SECONDS: Final = 10.0
-"""How long an engine that reports nothing must be ready before the frontends are taken to know it."""
+"""How long an engine without link reports must be ready until the frontends are assumed to be connected."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ class Member:
     pod: Pod
     state: PodState
     waited: float
-    """Seconds for which this operator has seen it in this state. Never compared with another machine's clock."""
+    """Seconds for which this operator has observed the state. Never compared with another machine's clock."""
     linked: bool | None = None
-    """Engines: whether every ready frontend has accepted it. None: it does not report that."""
+    """For engines, whether every ready frontend has accepted it; None if it does not report that."""
 
     @property
     def serves(self) -> bool:
@@ -148,13 +148,13 @@ class Member:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it serves and the frontends know it, so that another engine may go."""
+        """Whether the pod serves and the frontends are connected to it, so that another engine may stop."""
         return self.serves and (self.waited >= UNREPORTED_SECONDS if self.linked is None else self.linked)
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The API server's answer to an apply or a deletion that it did not carry out."""
+    """An apply or a deletion that the API server did not carry out."""
 
     reason: Reason
     message: str
@@ -168,33 +168,33 @@ class Refusal:
 @dataclass(frozen=True)
 class Observed:
     generation: int
-    """Of the InferenceService."""
+    """Generation of the InferenceService."""
     asked_release: str
-    """The release that its annotation asks for; "" if none."""
+    """The release that its annotation requests; "" if there is none."""
     children: Mapping[ChildKey, ChildObject] = field(default_factory=dict)
     stateful_set: WorkloadState | None = None
-    """None if it does not exist or is not ours; so is `deployment`."""
+    """None if it does not exist or is not ours. The same applies to `deployment`."""
     deployment: WorkloadState | None = None
     engines: tuple[Member, ...] = ()
     frontends: tuple[Member, ...] = ()
     not_created: Mapping[int, str] = field(default_factory=dict)
     """By rank, why its pod cannot be created."""
     missing: Mapping[int, float] = field(default_factory=dict)
-    """By rank without a pod, for how many seconds this operator has seen it missing."""
+    """By rank without a pod, the seconds for which this operator has observed it missing."""
     link_secret: str = ""
     """Name of the Secret with the link's keys; "" before there is one."""
     link_secret_exists: bool | None = None
-    """None: not known."""
+    """None if unknown."""
     api_keys_exist: bool | None = None
     cordoned: frozenset[str] = frozenset()
-    """Nodes of the pods that take no new ones: they are being drained."""
+    """Nodes with pods of the service that are cordoned, because they are being drained."""
     refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
     unchanged: Mapping[str, str] = field(default_factory=dict)
     """By UID of a child, the digest of the last apply (see plan.applies)."""
     now: float = 0.0
-    """This process's clock (monotonic): for the age of refusals."""
+    """This process's monotonic clock, for the age of refusals."""
     may_upgrade: bool = False
-    """Whether this service has one of the fleet's places for upgrades."""
+    """Whether this service has a slot for an automatic upgrade."""
 
     @property
     def namespace_terminating(self) -> bool:

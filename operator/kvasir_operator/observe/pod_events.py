@@ -1,4 +1,4 @@
-"""Events about pods that are missing or cannot start: only they say why. They are read while something waits."""
+"""Events that explain why pods are missing or cannot start. They are read only while a pod waits."""
 
 import logging
 import re
@@ -16,16 +16,16 @@ from kvasir_operator.observe.service_memory import MISSING, ServiceMemory
 log = logging.getLogger(__name__)
 
 OVERDUE_SECONDS: Final = 3.0
-"""How long a pod may be missing, or wait for its volumes, before Events are read for the cause."""
+"""How long a pod may be missing, or wait for its volumes, before its Events are read."""
 EVENT_MARGIN_SECONDS: Final = 60.0
-"""How much older than the first look at a missing pod the Event about it may be."""
+"""How much older the Event about a missing pod may be than the first observation of its absence."""
 MAX_PODS_ASKED: Final = 4
-"""Pods of a service whose Events are read in one pass."""
+"""How many pods of a service have their Events read in one pass."""
 
 _NOT_CREATED: Final = re.compile(
     r"create Pod \S+-(?P<ordinal>\d+) in StatefulSet \S+ failed error: (?P<why>.*)", re.DOTALL
 )
-"""The StatefulSet controller's message: Kubernetes has no field for the cause."""
+"""The StatefulSet controller's message. Kubernetes has no field for the cause."""
 _MOUNT_EVENTS: Final = ("FailedMount", "FailedAttachVolume", "FailedMapVolume")
 
 
@@ -34,8 +34,7 @@ class PodEvents:
         self._cluster = cluster
 
     async def mount_failures(self, pods: Sequence[Pod], memory: ServiceMemory, now: float) -> Mapping[str, str]:
-        """Return by UID why the volumes of pods that wait for their container cannot be mounted. `now`:
-        monotonic."""
+        """Return by UID why volumes of waiting pods cannot be mounted. `now` is monotonic."""
         waiting = [
             pod for pod in pods if _waits_for_volumes(pod) and _pulls_for(pod, memory, now) >= OVERDUE_SECONDS
         ]
@@ -53,9 +52,10 @@ class PodEvents:
         missing: Mapping[int, float],
         clock: datetime,
     ) -> Mapping[int, str]:
-        """Return by rank why the StatefulSet's controller cannot create its pod: a quota or a policy.
+        """Return by rank why the StatefulSet controller cannot create its pod, such as a quota or a policy.
 
-        `missing`: the ranks without a pod, and the seconds for which they have been. `clock`: the time of day.
+        `missing` has the ranks without a pod and the seconds for which they have been missing. `clock` is the
+        wall-clock time.
         """
         longest = max(missing.values(), default=0.0)
         if longest < OVERDUE_SECONDS or stateful_set is None:
@@ -69,18 +69,18 @@ class PodEvents:
         return refused
 
     async def _read(self, namespace: str, fields: str) -> list[Object]:
-        """In the order in which they happened; none if they may not be read."""
+        """Return Events in the order of their time; none if they may not be read."""
         try:
             return sorted(await self._cluster.list(EVENT, namespace, fields=fields), key=objects.event_time)
         except ClusterError as error:
-            log.debug("events of %s cannot be read: %s", fields, error)
+            log.debug("cannot read the Events of %s: %s", fields, error)
             return []
 
 
 def missing_ranks(
     stateful_set: WorkloadState | None, pods: Sequence[Pod], memory: ServiceMemory, now: float
 ) -> Mapping[int, float]:
-    """Return the ranks without a pod, and for how many seconds this process has seen them so. `now`: monotonic."""
+    """Return the ranks without a pod and the seconds for which they have been missing. `now` is monotonic."""
     there = {pod.rank for pod in pods}
     wanted = range(stateful_set.replicas) if stateful_set is not None else range(0)
     marks = {rank: (MISSING, str(rank)) for rank in wanted if rank not in there}
@@ -89,7 +89,7 @@ def missing_ranks(
 
 
 def _waits_for_volumes(pod: Pod) -> bool:
-    """Whether the pod has a node and its container is not there yet, for no reason of its own."""
+    """Return whether the pod is scheduled and its container waits for no reason of its own."""
     container = pod.container
     return (
         bool(pod.scheduled)
@@ -101,7 +101,7 @@ def _waits_for_volumes(pod: Pod) -> bool:
 
 
 def _pulls_for(pod: Pod, memory: ServiceMemory, now: float) -> float:
-    """Seconds for which the pod has been seen in phase Pulling."""
+    """Return the seconds for which the pod has been observed in phase Pulling."""
     return max(
         (now - seen for mark, seen in memory.first_seen.items() if mark[:2] == (pod.uid, Phase.PULLING)), default=0
     )

@@ -1,4 +1,4 @@
-"""Phase, reason and message of a pod, from its status and from what its process reports. Pure functions."""
+"""Pure functions for the phase, reason and message of a pod, from its status and its report."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from kvasir_contract.status_report import ReportedProgress, StatusReport
 from kvasir_operator.observe.observed import Container, Ended, Pod, PodState
 
 MAX_MESSAGE_BYTES: Final = 1024
-"""Longer messages are cut: the image is the user's, and a status with 1,024 ranks must fit into etcd."""
+"""Longer messages are truncated: the image may be the user's, and a status with 1,024 ranks must fit into etcd."""
 
 _PULL_FAILURES: Final = frozenset(
     {
@@ -26,7 +26,7 @@ _PULL_FAILURES: Final = frozenset(
 _WAITING: Final = {
     Phase.LOADING: Reason.LOADING,
     Phase.WARMING: Reason.WARMING,
-    # The process is ready, and its readiness probe has not passed yet.
+    # The process is ready, but its readiness probe has not passed yet.
     Phase.READY: Reason.WARMING,
     Phase.DRAINING: Reason.ROLLING_OUT,
     Phase.FAILED: Reason.CRASH_LOOPING,
@@ -43,49 +43,55 @@ def pod_state(
 ) -> PodState:
     """Return the state of a pod.
 
-    `resource_name`: the extended resource that it requests, "" for none. `lost_node`: the problem of its node.
-    `mount_failure`: why its volumes cannot be mounted.
+    `resource_name` is the extended resource that the pod requests, or "". `lost_node` is the problem of its node.
+    `mount_failure` says why its volumes cannot be mounted.
     """
-
-    def state(phase: Phase, reason: Reason, message: str = "", progress: str = "", ready: bool = False) -> PodState:
-        text = cut(message, MAX_MESSAGE_BYTES)
-        return PodState(pod.name, phase, reason, text, progress, ready, pod.container.restarts)
-
     if lost_node and not pod.ready:
-        return state(Phase.FAILED, Reason.NODE_LOST, f"{lost_node}: the pod is replaced on another node")
+        return _state(pod, Phase.FAILED, Reason.NODE_LOST, f"{lost_node}: a replacement starts on another node")
     if pod.terminating:
-        return state(Phase.DRAINING, Reason.ROLLING_OUT)
+        return _state(pod, Phase.DRAINING, Reason.ROLLING_OUT)
     if pod.ready:
         if report is not None and report.reason is not None:
-            return state(Phase.READY, report.reason, report.message)
-        return state(Phase.READY, Reason.AS_DESIRED, report.message if report else "", ready=True)
+            return _state(pod, Phase.READY, report.reason, report.message)
+        return _state(pod, Phase.READY, Reason.AS_DESIRED, report.message if report else "", ready=True)
     if pod.has_ended:
-        return state(Phase.FAILED, Reason.CRASH_LOOPING, pod.end_message or "the pod failed")
+        return _state(pod, Phase.FAILED, Reason.CRASH_LOOPING, pod.end_message or "the pod failed")
     if pod.scheduled is None:
-        return state(Phase.SCHEDULING, Reason.LOADING)
+        return _state(pod, Phase.SCHEDULING, Reason.LOADING)
     if pod.scheduled is False:
         refused = unscheduled(pod.schedule_message, resource_name)
-        return state(Phase.SCHEDULING, refused.reason, refused.message)
-    if pod.container.state == "running":
-        return state(*_running(pod.container, report))
-    if (problem := _ended_state(pod.container)) is not None:
-        return state(Phase.FAILED, problem.reason, problem.message)
-    if pod.container.state == "terminated":
-        return state(Phase.STARTING, Reason.LOADING, "the container is being restarted")
-    if (problem := waiting_failure(pod.container)) is not None:
+        return _state(pod, Phase.SCHEDULING, refused.reason, refused.message)
+    return _state(pod, *_container_state(pod.container, report, mount_failure))
+
+
+def _state(
+    pod: Pod, phase: Phase, reason: Reason, message: str = "", progress: str = "", ready: bool = False
+) -> PodState:
+    text = cut(message, MAX_MESSAGE_BYTES)
+    return PodState(pod.name, phase, reason, text, progress, ready, pod.container.restarts)
+
+
+def _container_state(
+    container: Container, report: StatusReport | None, mount_failure: str
+) -> tuple[Phase, Reason, str, str]:
+    """Return phase, reason, message and progress of a scheduled pod that is not ready."""
+    if container.state == "running":
+        return _running(container, report)
+    if (problem := _ended_state(container)) is not None:
+        return Phase.FAILED, problem.reason, problem.message, ""
+    if container.state == "terminated":
+        return Phase.STARTING, Reason.LOADING, "the container is being restarted", ""
+    if (problem := waiting_failure(container)) is not None:
         phase = Phase.PULLING if problem.reason is Reason.IMAGE_PULL_FAILED else Phase.STARTING
-        return state(phase, problem.reason, problem.message)
+        return phase, problem.reason, problem.message, ""
     if mount_failure:
-        return state(
-            Phase.PULLING,
-            Reason.VOLUME_FAILED,
-            f"a volume cannot be mounted ({mount_failure}): create the missing object, or correct spec",
-        )
-    return state(Phase.PULLING, Reason.LOADING)
+        message = f"a volume cannot be mounted ({mount_failure}): create the missing object, or correct spec"
+        return Phase.PULLING, Reason.VOLUME_FAILED, message, ""
+    return Phase.PULLING, Reason.LOADING, "", ""
 
 
 def unscheduled(message: str, resource_name: str) -> Failure:
-    """Return why no node takes a pod, from the scheduler's message."""
+    """Return why no node accepts a pod, from the scheduler's message."""
     if resource_name and f"Insufficient {resource_name}" in message:
         return Failure(
             Reason.INSUFFICIENT_GPU,
@@ -94,13 +100,13 @@ def unscheduled(message: str, resource_name: str) -> Failure:
         )
     return Failure(
         Reason.UNSCHEDULABLE,
-        f"no node accepts the pod ({message}): compare pod.resources, nodeSelector, affinity and tolerations with "
+        f"no node accepts the pod ({message}): check pod.resources, nodeSelector, affinity and tolerations against "
         "the nodes",
     )
 
 
 def waiting_failure(container: Container) -> Failure | None:
-    """Return why a container cannot be started, or None if it is only not there yet."""
+    """Return why a container cannot be started, or None if it may still start."""
     why, message = container.waiting_reason, container.waiting_message
     if why in _PULL_FAILURES:
         detail = f" ({message})" if message else ""
@@ -110,14 +116,14 @@ def waiting_failure(container: Container) -> Failure | None:
             "registry",
         )
     if why == "CreateContainerConfigError":
-        return Failure(Reason.INVALID_SPEC, f"{message}: create it, or change the field of spec that names it")
+        return Failure(Reason.INVALID_SPEC, f"{message}: create it, or change the field of spec that refers to it")
     if why in ("CreateContainerError", "RunContainerError"):
         return Failure(Reason.CRASH_LOOPING, f"the container cannot be started ({message})")
     return None
 
 
 def ended_failure(ended: Ended | None) -> Failure | None:
-    """Return why a container ended, or None if it ended well."""
+    """Return why a container failed, or None if it exited with code 0."""
     if ended is None or ended.code == ExitCode.OK:
         return None
     if ended.out_of_memory:
@@ -137,29 +143,28 @@ def ended_failure(ended: Ended | None) -> Failure | None:
 
 
 def _ended_state(container: Container) -> Failure | None:
-    """Why a container that does not run at the moment ended before."""
+    """Return why the last instance of a stopped container failed, or None."""
     if container.state == "terminated":
         return ended_failure(container.ended) or ended_failure(container.ended_before)
     return ended_failure(container.ended_before) if waiting_failure(container) is None else None
 
 
 def _running(container: Container, report: StatusReport | None) -> tuple[Phase, Reason, str, str]:
-    """A container that runs and is not ready."""
+    """Return phase, reason, message and progress of a running container that is not ready."""
     if report is not None and report.reason is not None:
         return report.phase, report.reason, report.message, ""
     if report is not None and report.phase in _WAITING:
         return report.phase, _WAITING[report.phase], report.message, amount(report.progress)
     before = ended_failure(container.ended_before)
     if before is not None:
-        # Between two crashes it runs for a moment, which changes nothing: the cause of the last one is what
-        # matters.
+        # Between two crashes the container runs for a moment. The cause of the last crash remains the problem.
         times = "once" if container.restarts == 1 else f"{container.restarts} times"
         return Phase.STARTING, before.reason, f"{before.message} (restarted {times})", ""
     return Phase.STARTING, Reason.LOADING, report.message if report else "", ""
 
 
 def amount(progress: ReportedProgress | None) -> str:
-    """As 3.1/15.0 GB; "" without progress."""
+    """Return an amount such as "3.1/15.0 GB"; "" without progress."""
     if progress is None or progress.total <= 0:
         return ""
     unit, size = ("GB", 1e9) if progress.total >= 1e9 else ("MB", 1e6)

@@ -1,4 +1,5 @@
-"""State kept between the reconciles of one service. A reconcile without it is correct and costs more requests."""
+"""State kept between the reconciles of one service. Without it, a reconcile is still correct but sends more
+requests."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -8,12 +9,12 @@ from kvasir_contract.status_report import StatusReport
 from kvasir_operator.observe.observed import ChildKey, Refusal
 
 Mark = tuple[str, ...]
-"""Of a pod: its UID, its phase and whether it is leaving. Of a missing rank: MISSING and the rank."""
+"""For a pod: its UID, phase and whether it is leaving. For a missing rank: MISSING and the rank."""
 MISSING: Final = "missing"
 
 
 class Key(NamedTuple):
-    """Names an InferenceService."""
+    """Namespace and name of an InferenceService."""
 
     namespace: str
     name: str
@@ -28,11 +29,11 @@ class ServiceMemory:
     refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
     unchanged: dict[str, str] = field(default_factory=dict)
     first_seen: dict[tuple[str, ...], float] = field(default_factory=dict)
-    """When a pod was first seen in its present state, and a rank first seen missing (monotonic)."""
+    """When a pod was first observed in its present state, or a rank was first observed missing (monotonic)."""
     reports: Mapping[str, StatusReport] = field(default_factory=dict)
     """The last report of each pod, by UID."""
     rollout: Mapping[str, Any] | None = None
-    """The status's field of this name as last decided, written or not."""
+    """The `rollout` field of the last decided status, written or not."""
     link_secret: str = ""
     secrets_checked: float = float("-inf")
     link_secret_exists: bool | None = None
@@ -40,10 +41,10 @@ class ServiceMemory:
     status_written: float = float("-inf")
 
     def since(self, mark: Mark, now: float) -> float:
-        """Return the seconds since something was first seen, by this process's clock; it is remembered."""
+        """Return the seconds since a mark was first observed, and remember the mark."""
         return now - self.first_seen.setdefault(mark, now)
 
     def forget_but(self, marks: Collection[Mark], *, of_missing: bool) -> None:
-        """Drop outdated marks: those of missing ranks, or those of pods."""
+        """Drop outdated marks, either those of missing ranks or those of pods."""
         for mark in [mark for mark in self.first_seen if (mark[0] == MISSING) is of_missing and mark not in marks]:
             del self.first_seen[mark]

@@ -1,7 +1,7 @@
 """Reads everything that a plan needs, into one `Observed`.
 
-The API server is asked with lists, not through a cache: a watch that lost its connection reports no deletions. What
-may not be read (nodes in a namespaced installation) is left out, and the plan does without it.
+Objects are listed from the API server, not from a cache, because a disconnected watch misses deletions. Objects
+that may not be read (nodes in a namespaced installation) are omitted, and the plan works without them.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from kvasir_operator.spec import InferenceService
 log = logging.getLogger(__name__)
 
 SECRET_INTERVAL_SECONDS: Final = 240.0
-"""Between two checks whether the Secrets still exist, while no pod waits."""
+"""Interval between checks that the Secrets exist, while no pod waits."""
 
 
 class ServiceObserver:
@@ -74,7 +74,7 @@ class ServiceObserver:
         return self._now()
 
     async def observe(self, resource: Object, service: InferenceService, memory: ServiceMemory) -> Observed:
-        """Raises ClusterError if the API server does not answer."""
+        """Read the facts of a service. Raises ClusterError if the API server does not respond."""
         children, pods = await self._children(service)
         stateful_set = _workload(children, (STATEFUL_SET, workload_name(service, "engine")))
         deployment = _workload(children, (DEPLOYMENT, workload_name(service, "frontend")))
@@ -82,7 +82,7 @@ class ServiceObserver:
         reports = await self._reports.of([*engines, *frontends])
         self._remember_reports(memory, reports, [*engines, *frontends])
         members = await self._members([*engines, *frontends], service, memory)
-        # The newest first: the ServiceAccount that records it may not have been written yet.
+        # Prefer the newest name, which the ServiceAccount may not record yet.
         link_secret = memory.link_secret or _link_secret(children, service)
         await self._check_secrets(service, link_secret, members, memory)
         missing = missing_ranks(stateful_set, engines, memory, self._monotonic())
@@ -117,7 +117,7 @@ class ServiceObserver:
             for kind, resources in zip(CHILDREN, listed, strict=True)
             for resource in resources
         }
-        # An object of a child's name that lacks our labels: foreign, or ours with its labels taken away.
+        # A child's name without our labels: a foreign object, or ours with its labels removed.
         missing = [key for key in child_keys(service) if key not in found]
         unlabelled = await asyncio.gather(*(self._find(service, key) for key in missing))
         found |= {key: child for key, child in zip(missing, unlabelled, strict=True) if child is not None}
@@ -163,12 +163,12 @@ class ServiceObserver:
     def _remember_reports(
         self, memory: ServiceMemory, reports: Mapping[str, StatusReport], pods: Sequence[Pod]
     ) -> None:
-        """The last report of a ready pod counts until a newer one: one answer that is late changes nothing."""
+        """Keep the last report of each ready pod, so that one late answer changes nothing."""
         kept = {pod.uid: memory.reports[pod.uid] for pod in pods if pod.ready and pod.uid in memory.reports}
         memory.reports = {**kept, **reports}
 
     async def _lost_nodes(self, suspects: Sequence[Pod]) -> Mapping[str, str]:
-        """Return by name the problems of the nodes of pods that do not answer."""
+        """Return, by name, the problems of the nodes of pods that do not respond."""
         lost: dict[str, str] = {}
         if not self._reads_nodes:
             return lost
@@ -176,23 +176,23 @@ class ServiceObserver:
             try:
                 problem = objects.node_problem(await self._cluster.get(NODE, None, name))
             except NotFoundError:
-                problem = f"node {name} is gone"
+                problem = f"node {name} no longer exists"
             except ClusterError as error:
-                log.debug("node %s cannot be read: %s", name, error)
+                log.debug("cannot read node %s: %s", name, error)
                 continue
             if problem:
                 lost[name] = problem
         return lost
 
     async def _cordoned(self, key: Key, members: Collection[Member]) -> frozenset[str]:
-        """The watch names candidates; the node itself is read."""
+        """Return the cordoned nodes. The watch names candidates, and the nodes themselves are read."""
         cordoned = set()
         for name in sorted(self._cordons.among(key, (member.pod.node for member in members if member.pod.node))):
             try:
                 if objects.is_cordoned(await self._cluster.get(NODE, None, name)):
                     cordoned.add(name)
             except ClusterError as error:
-                log.debug("node %s cannot be read: %s", name, error)
+                log.debug("cannot read node %s: %s", name, error)
         return frozenset(cordoned)
 
     # ------------------------------------------------------------------------------------------------- Secrets
@@ -200,7 +200,7 @@ class ServiceObserver:
     async def _check_secrets(
         self, service: InferenceService, link_secret: str, members: Collection[Member], memory: ServiceMemory
     ) -> None:
-        """Whether the Secrets that pods mount exist. Often only while pods wait: running ones have theirs."""
+        """Check that the Secrets that pods mount exist: often while pods wait, otherwise rarely."""
         waiting = not members or any(member.state.phase is Phase.PULLING for member in members)
         unsure = memory.link_secret_exists is False or memory.api_keys_exist is False
         if not waiting and not unsure and self._monotonic() - memory.secrets_checked < SECRET_INTERVAL_SECONDS:
@@ -213,7 +213,10 @@ class ServiceObserver:
         memory.api_keys_exist = await self._exists(SECRET, service.namespace, keys) if keys else None
 
     async def _exists(self, kind: Kind, namespace: str, name: str) -> bool | None:
-        """Ask without reading: a dry run of its creation is a conflict if it exists. None: not known."""
+        """Return whether an object exists, or None if unknown.
+
+        A dry run of its creation fails with a conflict if it exists. This needs no permission to read it.
+        """
         body = {
             "apiVersion": kind.api_version,
             "kind": kind.kind,
@@ -224,13 +227,13 @@ class ServiceObserver:
         except ConflictError:
             return True
         except ClusterError as error:
-            log.debug("whether %s %s exists cannot be asked: %s", kind.kind, name, error)
+            log.debug("cannot check whether %s %s exists: %s", kind.kind, name, error)
             return None
         return False
 
 
 _ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,5})$", re.ASCII)
-"""An owner reference can be forged; a name without an ordinal is not a rank's."""
+"""A name without an ordinal is not that of a rank. Owner references can be forged."""
 
 
 def _workload(children: Mapping[ChildKey, ChildObject], key: ChildKey) -> WorkloadState | None:
@@ -241,7 +244,7 @@ def _workload(children: Mapping[ChildKey, ChildObject], key: ChildKey) -> Worklo
 
 
 def _link_secret(children: Mapping[ChildKey, ChildObject], service: InferenceService) -> str:
-    """The name as the ServiceAccount records it; should that be lost, as the pod templates name it."""
+    """Return the name that the ServiceAccount records, or else the name in the pod templates."""
     recorded = [
         children[key].object["metadata"]
         if key[0] is SERVICE_ACCOUNT
@@ -258,7 +261,7 @@ def _link_secret(children: Mapping[ChildKey, ChildObject], service: InferenceSer
 
 
 def _engine_pods(pods: Sequence[Object], stateful_set: WorkloadState | None) -> list[Pod]:
-    """The pods that the StatefulSet created."""
+    """Return the pods that the StatefulSet created."""
     if stateful_set is None:
         return []
     owned = (pod for pod in pods if objects.controller_of(pod).get("uid") == stateful_set.uid)
@@ -266,7 +269,7 @@ def _engine_pods(pods: Sequence[Object], stateful_set: WorkloadState | None) -> 
 
 
 def _frontend_pods(pods: Sequence[Object], service: InferenceService) -> list[Pod]:
-    """The pods of the Deployment that serve or will: one that ends, or has ended, has a successor already."""
+    """Return the Deployment's pods that serve or will serve. Terminating and ended pods have successors."""
     prefix = f"{workload_name(service, 'frontend')}-"
     owned = [
         objects.pod_of(pod)

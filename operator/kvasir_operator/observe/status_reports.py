@@ -1,7 +1,7 @@
-"""Asks pods for their status: GET /status on their ops port, by the pods' addresses.
+"""Requests the status of pods with GET /status on their ops port.
 
-Best effort: a pod that does not answer in time is described by its Kubernetes status instead. What answers may be
-any image of a tenant, so the size of an answer, the time for it and every field are bounded.
+This is best effort: a pod that does not respond in time is described by its Kubernetes status instead. The
+responder may be any image of a tenant, so the size, duration and every field of a response are limited.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from kvasir_operator.observe.observed import Pod
 
 POD_TIMEOUT_SECONDS: Final = 1.0
 SERVICE_TIMEOUT_SECONDS: Final = 3.0
-"""For all pods of a service: if none can be reached, there may be a thousand of them."""
+"""Limit for all pods of a service, which may have a thousand unreachable pods."""
 MAX_CONCURRENT: Final = 32
 MAX_HEADER_BYTES: Final = 4096
 
@@ -33,9 +33,9 @@ class StatusReports:
             await self._session.close()
 
     async def of(self, pods: Sequence[Pod]) -> Mapping[str, StatusReport]:
-        """Return the reports by the UID of the pod, without those that do not answer."""
+        """Return the reports by UID of the pod, without pods that do not respond."""
         reports: dict[str, StatusReport] = {}
-        slots = asyncio.Semaphore(MAX_CONCURRENT)  # the service's own: silent pods of one do not hold up another
+        slots = asyncio.Semaphore(MAX_CONCURRENT)  # per service: unresponsive pods of one do not block another
 
         async def ask(pod: Pod) -> None:
             async with slots:

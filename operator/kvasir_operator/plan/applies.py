@@ -1,4 +1,4 @@
-"""Which children are written: those that differ from the desired ones, and never a foreign object."""
+"""Which children to write: those that differ from the desired ones, but never foreign objects."""
 
 import hashlib
 import json
@@ -17,20 +17,20 @@ class Apply:
     key: ChildKey
     body: Object
     existing: ChildObject | None
-    """None: it is created, and a conflict means that another client was first."""
+    """None to create the object. A conflict then means that another client created it first."""
 
 
 @dataclass(frozen=True)
 class Applies:
     applies: tuple[Apply, ...]
     taken: tuple[Problem, ...]
-    """Names that foreign objects have."""
+    """Names that belong to foreign objects."""
     held_back: frozenset[ChildKey]
-    """Refused a moment ago: the same body would be refused again."""
+    """Children that were refused recently and would be refused again."""
 
 
 def plan_applies(desired: Sequence[Object], observed: Observed, retry_seconds: float) -> Applies:
-    """In the order of `desired`. A body that was refused is tried again after `retry_seconds`."""
+    """Return the applies in the order of `desired`. A refused body is retried after `retry_seconds`."""
     applies, taken, held_back = [], [], set()
     for body in desired:
         key = kind_of(body), body["metadata"]["name"]
@@ -47,7 +47,7 @@ def plan_applies(desired: Sequence[Object], observed: Observed, retry_seconds: f
 
 
 def plan_prunes(wanted: Sequence[ChildKey], observed: Observed) -> tuple[tuple[ChildKey, ChildObject], ...]:
-    """Return the children of the service's own that are not wanted any more."""
+    """Return the service's own children that are no longer wanted."""
     return tuple(
         (key, child)
         for key, child in observed.children.items()
@@ -69,10 +69,10 @@ def digest_of(body: Object) -> str:
 
 
 def digest(body: Object, child: Object) -> str:
-    """Return a digest that stays the same until the desired body or a field of ours changes.
+    """Return a digest that changes only with the desired body or with one of our fields.
 
-    A change of a field by somebody else takes it out of the set of our fields that the API server keeps, so a set
-    that is still complete means values that are still ours. This saves the apply requests of an idle service.
+    If another client changes one of our fields, the API server removes it from our managed fields. A complete set
+    therefore means that all values are still ours. This saves the apply requests of an idle service.
     """
     ours = [
         entry.get("fieldsV1")

@@ -1,8 +1,7 @@
-"""make_plan(service, observed, previous, release, now) → Plan: everything that a reconcile does, decided in one
-place.
+"""The plan of a reconcile: everything it writes and deletes, and the status.
 
-Pure: the same arguments give the same plan. `actor` carries it out; what the API server answers comes back in the
-next `Observed` (refusals, the newest children), and the status is made from that.
+`make_plan` is a pure function. `actor` executes the plan and adds the API server's answers (refusals and the newest
+children) to the observed facts. A second plan from these facts gives the status.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +14,11 @@ from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind
 from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership
 from kvasir_operator.plan.applies import Apply, plan_applies, plan_prunes
+from kvasir_operator.plan.conditions import MAX_NAMED, Decisions
 from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, release_lost, roll_engines
 from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends
 from kvasir_operator.plan.problem import Problem
-from kvasir_operator.plan.service_status import MAX_NAMED, Decisions, Status, service_status
+from kvasir_operator.plan.service_status import Status, service_status
 from kvasir_operator.resources.children import child_keys, children
 from kvasir_operator.resources.names import RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
 from kvasir_operator.resources.pinning import pin
@@ -28,61 +28,49 @@ from kvasir_operator.spec import InferenceService
 TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 PROGRESS_INTERVAL_SECONDS: Final = (2.0, 30.0)
-"""Between two looks at pods on their way, whose progress raises no event: at first, and of a pod that takes
-long."""
+"""Shortest and longest interval between two looks at starting pods, whose progress triggers no watch event."""
 BLOCKED_INTERVAL_SECONDS: Final = 30.0
-"""Between two looks at an obstacle: it is not ours, so it is not watched."""
+"""Interval between two looks at an obstacle that is not watched, such as a quota."""
 WORKLOADS: Final = (DEPLOYMENT, STATEFUL_SET)
 
 
 @dataclass(frozen=True)
 class Plan:
+    """The actions of a reconcile, in the order of the fields below `status`."""
+
     status: Status
     new_link_keys: bool = False
-    """The Secret with the link's keys is created first, then a new plan is made."""
+    """Whether to create the Secret with the link's keys first, and then make a new plan."""
     applies: tuple[Apply, ...] = ()
     prunes: tuple[tuple[ChildKey, ChildObject], ...] = ()
     deletions: tuple[PodDeletion, ...] = ()
     again: float | None = None
-    """Seconds after which things may have changed without an event; None: never."""
+    """Seconds until the state may have changed without a watch event; None if it cannot."""
     held_back: frozenset[ChildKey] = frozenset()
-    """Children whose refusal stands: they are not tried again in this pass."""
+    """Children that were refused recently and are not retried in this pass."""
     upgrade_available: bool = False
-    """The release would change the pods of this service, and has not been asked for."""
+    """Whether the operator's release would change the pods of this service and is not requested yet."""
 
 
 def make_plan(
     service: InferenceService, observed: Observed, previous: Mapping[str, Any], release: Release, now: datetime
 ) -> Plan:
-    """`previous`: the status before, perhaps {}."""
+    """Return the plan of a reconcile. `previous` is the current status or {}."""
     engines = roll_engines(service, observed, previous.get("rollout", {}))
     frontends = roll_frontends(service, observed)
     desired = _desired(service, observed, release, engines, frontends)
     found = plan_applies(desired.bodies, observed, BLOCKED_INTERVAL_SECONDS)
-    problems = (*found.taken, *_problems(service, observed))
-    held = service.paused or observed.namespace_terminating
-    if service.paused:
-        problems = (*problems, Problem(Reason.PAUSED, "spec.paused holds back every change"))
-    under_way = [
-        _being_written(observed, found.applies),
-        engines.under_way,
-        *(
-            f"the pod of the additional rank {rank} cannot be created ({why})"
-            for rank, why in observed.not_created.items()
-            if rank in engines.surge
-        ),
-        frontends.under_way,
-    ]
+    problems = [*found.taken, *_problems(service, observed)]
     decisions = Decisions(
-        problems=problems,
-        under_way=tuple(filter(None, under_way)),
+        problems=tuple(problems),
+        under_way=_under_way(observed, found.applies, engines, frontends),
         surge=engines.surge,
         rollout=engines.memo,
         release=desired.release,
         upgrade=desired.upgrade,
     )
     status = service_status(service, observed, decisions, previous, now.strftime(TIME_FORMAT))
-    if held:
+    if service.paused or observed.namespace_terminating:
         again = BLOCKED_INTERVAL_SECONDS if service.paused and _is_moving(observed) else None
         return Plan(status, again=again, held_back=frozenset(observed.refusals))
     return Plan(
@@ -93,7 +81,7 @@ def make_plan(
         prunes=plan_prunes(child_keys(service), observed),
         deletions=(
             *release_lost(observed),
-            # Pods that are deleted now could be made again from the template before this one.
+            # A pod that is deleted before the new template is applied could be created from the old template again.
             *(() if _changes_template(STATEFUL_SET, found.applies) else engines.deletions),
             *(() if _changes_template(DEPLOYMENT, found.applies) else frontends.deletions),
         ),
@@ -102,16 +90,30 @@ def make_plan(
     )
 
 
+def _under_way(
+    observed: Observed, applies: Sequence[Apply], engines: EngineRollout, frontends: FrontendRollout
+) -> tuple[str, ...]:
+    """Return descriptions of the changes that are in progress."""
+    blocked = (
+        f"the pod of surge rank {rank} cannot be created ({why})"
+        for rank, why in observed.not_created.items()
+        if rank in engines.surge
+    )
+    return tuple(filter(None, [_writes(observed, applies), engines.under_way, *blocked, frontends.under_way]))
+
+
 # --------------------------------------------------------------------------------------------------------- children
 
 
 @dataclass(frozen=True)
 class _Desired:
+    """The children that should exist."""
+
     bodies: tuple[Object, ...]
     release: str
-    """The release whose templates run."""
+    """The release whose pod templates run."""
     upgrade: str
-    """The release that is available and not asked for; "" if there is none."""
+    """The release that is available but not requested; "" if there is none."""
 
 
 def _desired(
@@ -121,10 +123,10 @@ def _desired(
     engines: EngineRollout,
     frontends: FrontendRollout,
 ) -> _Desired:
-    """The children to have, as far as they can be had now."""
+    """Return the desired children, without workloads that cannot run yet."""
     may_upgrade = observed.asked_release == release.id or observed.may_upgrade
     replicas = {STATEFUL_SET: engines.replicas, DEPLOYMENT: frontends.replicas}
-    # Pods must not run as a foreign account, nor can they run without keys.
+    # Pods must not use a foreign ServiceAccount, and they cannot start without the link's keys.
     held = _has_foreign_account(service, observed) or not observed.link_secret
     bodies, pinned = [], []
     for body in children(service, release, observed.link_secret):
@@ -150,14 +152,14 @@ def _desired(
     )
 
 
-def _being_written(observed: Observed, applies: Sequence[Apply]) -> str:
-    """What this plan changes is under way until the next one finds it done."""
+def _writes(observed: Observed, applies: Sequence[Apply]) -> str:
+    """Describe the objects that this plan writes. They count as under way until the next plan sees them."""
     names = [f"{kind.kind} {name}" for kind, name in (apply.key for apply in applies)]
     if _needs_link_keys(observed):
         names.insert(0, "the link's keys")
     if len(names) > MAX_NAMED:
         names[MAX_NAMED:] = [f"{len(names) - MAX_NAMED} more"]
-    return f"being written: {', '.join(names)}" if names else ""
+    return f"writing {', '.join(names)}" if names else ""
 
 
 def _changes_template(kind: Kind, applies: Sequence[Apply]) -> bool:
@@ -194,6 +196,8 @@ def _problems(service: InferenceService, observed: Observed) -> list[Problem]:
     if observed.deployment is not None and observed.deployment.failure:
         message = f"frontend pods cannot be created: {observed.deployment.failure}"
         problems.append(Problem(Reason.UNSCHEDULABLE, message))
+    if service.paused:
+        problems.append(Problem(Reason.PAUSED, "spec.paused is true, so the operator makes no changes"))
     return problems
 
 
@@ -208,9 +212,12 @@ def _is_moving(observed: Observed) -> bool:
 
 
 def _again(
-    observed: Observed, status: Status, problems: tuple[Problem, ...], now: datetime, *, rolling: bool
+    observed: Observed, status: Status, problems: Sequence[Problem], now: datetime, *, rolling: bool
 ) -> float | None:
-    """Seconds until things may have changed without an event. `rolling`: engines are being replaced."""
+    """Return the seconds until the state may have changed without a watch event.
+
+    `rolling`: whether engines are being replaced.
+    """
     if observed.namespace_terminating:
         return None
     members = (*observed.engines, *observed.frontends)
@@ -233,7 +240,7 @@ def _again(
     unobserved = any(workload is not None and not workload.is_observed for workload in _workloads(observed))
     blocked = any(member.state.phase in (Phase.DRAINING, Phase.SCHEDULING) for member in members)
     stateful_set = observed.stateful_set
-    # Surge ranks too: that a quota forbids their pods is found by looking.
+    # This includes surge ranks: no watch event reports that a quota forbids their pods.
     missing = stateful_set is not None and len(observed.engines) < stateful_set.replicas
     if problems or blocked or unobserved or missing or observed.cordoned:
         waits.append(BLOCKED_INTERVAL_SECONDS)

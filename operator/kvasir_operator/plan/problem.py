@@ -1,4 +1,4 @@
-"""Something about the children, or their pods, that is not as it should be."""
+"""A problem with the children or their pods."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,5 +13,5 @@ class Problem:
 
 
 def most_urgent(problems: Iterable[Problem]) -> Problem | None:
-    """Return the problem to report first; of equals the first."""
+    """Return the most urgent problem; the first of several equally urgent ones."""
     return min(problems, key=lambda problem: problem.reason.urgency, default=None)

@@ -1,4 +1,4 @@
-"""A plan as text: one line for each thing that would be done, then the status."""
+"""A plan as text: one line per action, then the status."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -7,7 +7,7 @@ from kvasir_operator.plan.applies import Apply
 from kvasir_operator.plan.plan import Plan
 
 MAX_CHANGES: Final = 12
-"""Changed fields of an object that are named."""
+"""How many changed fields of an object are listed."""
 
 
 def render(plan: Plan) -> str:
@@ -26,7 +26,7 @@ def render(plan: Plan) -> str:
 
 
 def describe(apply: Apply) -> list[str]:
-    """Return what an apply would do, with the fields that it changes."""
+    """Return the lines for an apply, with the fields that it changes."""
     kind, name = apply.key
     if apply.existing is None:
         return [f"create {kind.kind}/{name}"]
@@ -37,7 +37,7 @@ def describe(apply: Apply) -> list[str]:
 
 
 def status_lines(status: Mapping[str, Any]) -> list[str]:
-    """Return the conditions and ranks of a status as lines."""
+    """Return the lines for the conditions and ranks of a status."""
     engines, frontends = status.get("engines", {}), status.get("frontends", {})
     lines = [
         f"status: engines {engines.get('summary', '-')}, "
@@ -54,7 +54,7 @@ def status_lines(status: Mapping[str, Any]) -> list[str]:
 
 
 def changed_fields(wanted: object, found: object, path: str = "") -> Iterator[str]:
-    """Yield "path: found → wanted" for the fields of `wanted` that differ in `found`; others are not ours."""
+    """Yield "path: found → wanted" for each field of `wanted` that differs in `found`."""
     if isinstance(wanted, Mapping) and isinstance(found, Mapping):
         for name, value in wanted.items():
             if path == "metadata.annotations" and name.endswith(_RECORDS):
@@ -78,7 +78,7 @@ def changed_fields(wanted: object, found: object, path: str = "") -> Iterator[st
 
 _KEYS: Final = ("name", "mountPath", "uid")
 _RECORDS: Final = ("/template", "/inputs")
-"""Annotations that record what other fields show."""
+"""Annotations that only repeat what other fields show."""
 
 
 def _short(value: object) -> str:

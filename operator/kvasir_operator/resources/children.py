@@ -1,4 +1,4 @@
-"""Everything that an InferenceService is made of in a cluster, and that it owns there: the desired state."""
+"""The desired state: all objects that an InferenceService owns in a cluster."""
 
 from typing import Final
 
@@ -16,10 +16,10 @@ from kvasir_operator.spec import InferenceService
 
 
 def children(service: InferenceService, release: Release, link_secret: str) -> list[Object]:
-    """Return the objects in the order in which they are applied: what pods need comes before the pods.
+    """Return the objects in the order in which they are applied, dependencies of pods first.
 
-    `link_secret` names the Secret with the link's keys. The Secret itself is not among the objects, because the
-    operator makes it once and cannot read it afterwards.
+    `link_secret` is the name of the Secret with the link's keys. The Secret itself is not included, because the
+    operator creates it once and cannot read it afterwards.
     """
     return [
         service_account(service, link_secret),
@@ -42,5 +42,5 @@ _NO_RELEASE: Final = Release(frontend_image="", engine_image="", version="")
 
 
 def children_selector(name: str) -> str:
-    """Return the label selector of the children and pods of the InferenceService of this name."""
+    """Return the label selector of the children and pods of this InferenceService."""
     return f"{INSTANCE_LABEL}={name},{MANAGED_BY_LABEL}={MANAGER}"

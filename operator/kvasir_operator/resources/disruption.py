@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets: how many pods an eviction, such as `kubectl drain`, may take at once."""
+"""PodDisruptionBudgets, which limit how many pods an eviction (such as `kubectl drain`) may take at once."""
 
 from kvasir_operator.resources.names import Component, Object, metadata, selector_labels, workload_name
 from kvasir_operator.resources.release import Release
@@ -18,10 +18,10 @@ def disruption_budgets(service: InferenceService, release: Release) -> list[Obje
 
 
 def _budget(service: InferenceService, component: Component, pods: int, *, moved: bool) -> Object:
-    """One pod at a time.
+    """Return a budget of one pod at a time.
 
-    The eviction of an only pod waits until the operator has started another elsewhere. `moved`: whether it does so;
-    otherwise the drain would never end.
+    `moved` is whether the operator starts another pod elsewhere before the eviction of the only pod. If it does
+    not, the eviction must be allowed, or the drain would never end.
     """
     return {
         "apiVersion": "policy/v1",
@@ -30,7 +30,7 @@ def _budget(service: InferenceService, component: Component, pods: int, *, moved
         "spec": {
             "maxUnavailable": 0 if moved and pods == 1 else 1,
             "selector": {"matchLabels": selector_labels(service, component)},
-            # A pod that does not serve must not hold up the drain of its node.
+            # A pod that does not serve must not block the drain of its node.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }

@@ -20,11 +20,11 @@ from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
 
 SHARED_MEMORY: Final = "1Gi"
-"""Upper bound of /dev/shm; memory is taken only as it is used."""
+"""Upper bound of /dev/shm. Memory is allocated only when it is used."""
 
 
 def engine_stateful_set(service: InferenceService, release: Release, link_secret: str) -> Object:
-    """All ranks start at once; the operator replaces pods of an old revision itself, hence OnDelete."""
+    """Return the StatefulSet. All ranks start at once, and OnDelete lets the operator replace old pods itself."""
     name = workload_name(service, "engine")
     template = engine_template(service, release, link_secret)
     annotations = workload_annotations(service, "engine", release, link_secret, template)
@@ -50,7 +50,7 @@ def engine_template(service: InferenceService, release: Release, link_secret: st
         "env": _environment(service),
         "ports": [{"name": OPS_PORT_NAME, "containerPort": OPS_PORT}],
         "resources": _resources(service),
-        # No start-up probe with a fixed budget: liveness passes while loading makes progress or steps advance.
+        # There is no startup probe with a fixed budget. Liveness passes while loading or the steps make progress.
         "livenessProbe": http_probe(LIVENESS),
         "readinessProbe": http_probe(READINESS),
     }

@@ -19,28 +19,28 @@ Component = Literal["engine", "frontend"]
 Object = dict[str, Any]
 
 LINK_KEYS_ANNOTATION: Final = f"{GROUP}/link-keys"
-"""On the ServiceAccount: the name of the Secret with the link's keys. On pod templates too, so that new keys
+"""On the ServiceAccount, the name of the Secret with the link's keys. Also on pod templates, so that new keys
 replace the pods."""
 INPUTS_ANNOTATION: Final = f"{GROUP}/inputs"
-"""On workloads: a digest of what the pod template is made from, the operator's release excepted."""
+"""On workloads, a digest of the inputs of the pod template, without the operator's release."""
 RELEASE_ANNOTATION: Final = f"{GROUP}/release"
-"""On workloads: the release that made the pod template. On an InferenceService: the release that it asks for."""
+"""On workloads, the release that made the pod template. On an InferenceService, the release that it requests."""
 TEMPLATE_ANNOTATION: Final = f"{GROUP}/template"
-"""On workloads: the pod template as it was applied, in JSON."""
+"""On workloads, the pod template as it was applied, in JSON."""
 
 
 def workload_name(service: InferenceService, component: Component) -> str:
-    """Return the name of the StatefulSet or Deployment, its headless Service, budget and network policy."""
+    """Return the name of a component's workload, headless Service, disruption budget and network policy."""
     return f"{service.name}-{component}"
 
 
 def selector_labels(service: InferenceService, component: Component) -> dict[str, str]:
-    """Return the labels that select this component's pods and no others; they never change."""
+    """Return the labels that select only this component's pods. They never change."""
     return {NAME_LABEL: APP, INSTANCE_LABEL: service.name, COMPONENT_LABEL: component}
 
 
 def labels(service: InferenceService, component: Component | Literal["link"]) -> dict[str, str]:
-    """Return the labels of an object; "link" stands for what both components need to reach each other."""
+    """Return the labels of an object; "link" is for objects of the link between both components."""
     return {
         NAME_LABEL: APP,
         INSTANCE_LABEL: service.name,

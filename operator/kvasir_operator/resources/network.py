@@ -1,4 +1,4 @@
-"""The Services of an InferenceService: the one that clients use, and a headless one per kind of pod."""
+"""The Services of an InferenceService: one for clients, and a headless one per component."""
 
 from kvasir_contract.endpoints import (
     HTTP_PORT,
@@ -13,13 +13,13 @@ from kvasir_operator.spec import InferenceService
 
 
 def http_service(service: InferenceService) -> Object:
-    """Return the Service through which clients reach the OpenAI API, on port 80."""
+    """Return the Service for clients of the OpenAI API, on port 80."""
     port = {"name": HTTP_PORT_NAME, "port": 80, "targetPort": HTTP_PORT_NAME, "appProtocol": "http"}
     return _service(service, "frontend", service.name, {"type": "ClusterIP", "ports": [port]})
 
 
 def frontend_service(service: InferenceService) -> Object:
-    """Return the Service with the addresses of every frontend: engines connect to them, monitoring scrapes them.
+    """Return the headless Service with the addresses of all frontends, for engines and monitoring.
 
     It includes frontends that are not ready, because a frontend becomes ready when an engine connects.
     """
@@ -32,12 +32,12 @@ def frontend_service(service: InferenceService) -> Object:
 
 
 def engine_service(service: InferenceService) -> Object:
-    """Return the Service that gives each rank a name and monitoring its address, also while the rank loads."""
+    """Return the headless Service with the name and address of each rank, including loading ranks."""
     return _headless(service, "engine", [{"name": OPS_PORT_NAME, "port": OPS_PORT}])
 
 
 def url(service: InferenceService) -> str:
-    """Return the base URL that clients in the cluster use."""
+    """Return the base URL for clients in the cluster."""
     return f"http://{service.name}.{service.namespace}.svc/v1"
 
 

@@ -1,6 +1,6 @@
-"""NetworkPolicies: who may connect to which port of the pods. What the pods connect to is not restricted.
+"""NetworkPolicies, which limit the incoming connections of pods. Outgoing connections are not limited.
 
-The kubelet's probes need no rule: Kubernetes lets a pod's own node through.
+The kubelet's probes need no rule, because Kubernetes allows connections from a pod's own node.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService, Json
 
 _NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
-"""Kubernetes sets it on every namespace."""
+"""Set by Kubernetes on every namespace."""
 
 
 def network_policies(service: InferenceService, release: Release) -> list[Object]:
@@ -27,7 +27,7 @@ def network_policies(service: InferenceService, release: Release) -> list[Object
 
 
 def _readers(service: InferenceService, release: Release) -> list[Json]:
-    """Who may read status and metrics: the operator, and the peers that the user names."""
+    """Return the peers that may read status and metrics: the operator and those that the user configured."""
     operator: list[Json] = []
     if release.operator_namespace:
         operator = [{"namespaceSelector": {"matchLabels": {_NAMESPACE_LABEL: release.operator_namespace}}}]
@@ -39,7 +39,7 @@ def _policy(service: InferenceService, component: Component, rules: Sequence[Obj
         "podSelector": {"matchLabels": selector_labels(service, component)},
         "policyTypes": ["Ingress"],
     }
-    if rules:  # without rules nothing gets in
+    if rules:  # without rules, no connection is allowed
         spec["ingress"] = list(rules)
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -50,7 +50,7 @@ def _policy(service: InferenceService, component: Component, rules: Sequence[Obj
 
 
 def _rule(port: int, peers: Sequence[Json]) -> list[Object]:
-    """Return rules only for given peers: an empty `from` would mean everyone."""
+    """Return a rule, or none if there are no peers, because an empty `from` would allow everyone."""
     return [{**_open(port), "from": [dict(peer) for peer in peers]}] if peers else []
 
 

@@ -1,7 +1,7 @@
-"""Keeps a workload's pod template across releases of the operator, so that an upgrade replaces no pods by itself.
+"""Keeps a workload's pod template when the operator is upgraded, so that an upgrade replaces no pods by itself.
 
-A workload's annotations record the release that made its template, a digest of what the user contributed to it, and
-the template as it was applied. `pin` decides from them.
+Annotations of a workload record the release that made its template, a digest of the user's inputs, and the template
+as it was applied. `pin` compares them.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
 
 MAX_TEMPLATE_BYTES: Final = 128 * 1024
-"""A longer template is not recorded, and so not kept: the API server accepts 256 KiB of annotations per object."""
+"""Longer templates are not recorded and therefore not kept. The API server accepts 256 KiB of annotations."""
 _COUNTS: Final = {"engine": "data_parallel_size", "frontend": "replicas"}
-"""Numbers of pods are not part of a pod template."""
+"""The number of pods is not part of a pod template."""
 
 
 def workload_annotations(
@@ -41,10 +41,10 @@ def workload_annotations(
 
 
 def inputs(service: InferenceService, component: Component, link_secret: str) -> str:
-    """Return a digest of all that the template is made from but the release.
+    """Return a digest of all inputs of the template except the release.
 
-    Fields at their default do not count: a release that adds one does not change the digests of services that do
-    not use it.
+    Fields at their default do not count, so a release that adds a field does not change the digests of existing
+    services.
     """
     user: dict[str, Any] = {
         **_set_fields(service, without=("engine", "frontend", "rollout", "network", "paused", "operator_class")),
@@ -58,7 +58,7 @@ def inputs(service: InferenceService, component: Component, link_secret: str) ->
 
 
 def pin(desired: Object, existing: Object) -> Object:
-    """Return `desired` with the template of `existing` if only the releases that made the two differ."""
+    """Return `desired`, with the template of `existing` if the two differ only in the operator's release."""
     old: Mapping[str, str] = existing["metadata"].get("annotations") or {}
     new: Mapping[str, str] = desired["metadata"]["annotations"]
     if old.get(INPUTS_ANNOTATION) != new[INPUTS_ANNOTATION]:

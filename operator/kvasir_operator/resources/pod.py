@@ -1,4 +1,4 @@
-"""What engine pods and frontend pods have in common: hardening, scratch space, link keys, the user's additions."""
+"""The common parts of engine and frontend pods: hardening, scratch space, link keys, and the user's additions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,18 +12,18 @@ from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, Component, Obj
 from kvasir_operator.spec import InferenceService, PodSpec
 
 LOST_NODE_SECONDS: Final = 30
-"""How long a pod stays bound to a node that is gone; other pods have taken over its work by then."""
+"""How long a pod stays bound to a lost node. Other pods have taken over its work by then."""
 _LOST_NODE_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _REVISION_LABELS: Final[Mapping[Component, str]] = {
     "engine": "controller-revision-hash",
     "frontend": "pod-template-hash",
 }
-"""The label in which a workload's controller writes the revision of a pod."""
+"""The label with a pod's revision, which the workload's controller sets."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """A volume that Kvasir adds and its path in the container."""
+    """A volume that Kvasir adds, and its path in the container."""
 
     name: str
     path: str
@@ -41,13 +41,13 @@ def pod_template(
     mounts: Sequence[Mount],
     grace: float,
 ) -> Object:
-    """Return a pod of one container: `container`, completed by what every container has."""
+    """Return a pod template with one container: `container`, completed with the common fields."""
     mounts = [*mounts, _link_keys(link_secret, component), *_scratch()]
     spec = {
         "containers": [_container(service, component, pod, container, mounts)],
         "volumes": [{"name": mount.name, **mount.source} for mount in mounts] + [dict(v) for v in pod.volumes],
         "terminationGracePeriodSeconds": math.ceil(grace),
-        # A Service called `kvasir` would inject KVASIR_PORT, which is one of our options.
+        # A Service called `kvasir` would otherwise inject KVASIR_PORT, which is one of our options.
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         "serviceAccountName": service.name,
@@ -68,7 +68,7 @@ def pod_template(
 
 
 def option_args(**options: str | int | float | Sequence[str] | None) -> list[str]:
-    """Return options as arguments: max_num_seqs=8 becomes --max-num-seqs 8; None is left out."""
+    """Return options as arguments: max_num_seqs=8 becomes --max-num-seqs 8. None is omitted."""
     args: list[str] = []
     for name, value in options.items():
         if value is None:
@@ -89,7 +89,7 @@ def http_probe(timing: ProbeTiming) -> Object:
 
 
 def without_empty(fields: Mapping[str, Any]) -> Object:
-    """Leave out None, {} and []: server-side apply would take ownership of an empty field."""
+    """Return the fields without None, {} and [], because server-side apply takes ownership of empty fields."""
     return {name: value for name, value in fields.items() if value is not None and value not in ({}, [])}
 
 
@@ -106,7 +106,7 @@ def _container(
             "env": _environment(service, pod, container["env"]),
             "envFrom": [dict(source) for source in pod.env_from],
             "volumeMounts": [_volume_mount(mount) for mount in mounts] + [dict(m) for m in pod.volume_mounts],
-            # If a process crashes before it can write its message, the pod's status has the end of its log.
+            # If a process crashes before it writes its message, the pod's status contains the end of its log.
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": {
                 "allowPrivilegeEscalation": False,
@@ -128,7 +128,7 @@ def _environment(service: InferenceService, pod: PodSpec, of_component: Sequence
     variables = [
         *kvasir,
         {"name": environment.MANAGED_VARIABLES, "value": managed},
-        # The root file system is read-only: caches of hubs and compilers go below HOME.
+        # The root file system is read-only, so hubs and compilers keep their caches below HOME.
         {"name": "HOME", "value": environment.CACHE_DIRECTORY},
         *_token(service),
         *pod.env,
@@ -144,7 +144,7 @@ def _token(service: InferenceService) -> list[Object]:
 
 
 def _link_keys(secret: str, component: Component) -> Mount:
-    """Mount this side's secret key and the other side's public key, and not the rest of the Secret."""
+    """Return a mount of this side's secret key and the other side's public key, without the other keys."""
     files = environment.FRONTEND_KEY_FILES if component == "frontend" else environment.ENGINE_KEY_FILES
     source = {"secretName": secret, "items": [{"key": file, "path": file} for file in files]}
     return Mount("kvasir-link", environment.LINK_KEYS_DIRECTORY, {"secret": source}, read_only=True)
@@ -165,7 +165,7 @@ def _volume_mount(mount: Mount) -> Object:
 
 
 def _tolerations(pod: PodSpec) -> list[Object]:
-    """Add ours for the taints of a lost node, unless a toleration of the user's is about the same taint."""
+    """Return the user's tolerations, and ours for the taints of a lost node that the user's do not cover."""
     theirs = [dict(toleration) for toleration in pod.tolerations]
     ours = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
@@ -176,14 +176,14 @@ def _tolerations(pod: PodSpec) -> list[Object]:
 
 
 def _is_about(toleration: Object, key: str) -> bool:
-    """Whether it bears the NoExecute taint of this key; without a key or an effect it is about every one."""
+    """Return whether a toleration covers the NoExecute taint of this key. No key or effect means all of them."""
     return toleration.get("key") in (None, "", key) and toleration.get("effect") in (None, "", "NoExecute")
 
 
 def _spread(service: InferenceService, component: Component, pod: PodSpec) -> list[Object]:
-    """Return the user's constraints. Without any, spread over nodes if possible, so that a lost node is no outage.
+    """Return the user's constraints, or by default a spread over nodes, so that a lost node is not an outage.
 
-    Pods count per revision: during a roll-out the new ones spread no matter where the old ones are.
+    Pods are counted per revision, so the new pods of a roll-out spread independently of the old ones.
     """
     counted = {"labelSelector": {"matchLabels": selector_labels(service, component)}}
     if pod.topology_spread_constraints:

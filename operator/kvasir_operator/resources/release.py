@@ -1,4 +1,4 @@
-"""What the operator's installation contributes to the objects that it makes."""
+"""The properties of the operator's installation that its objects depend on."""
 
 import hashlib
 import json
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Release:
     frontend_image: str
-    """For services that name no image; so is `engine_image`."""
+    """For services without an image of their own. The same applies to `engine_image`."""
     engine_image: str
     version: str
     """Version of the kvasir package."""
     operator_namespace: str = ""
-    """NetworkPolicies let the operator's probes in from here; "" if there is no such namespace."""
+    """NetworkPolicies allow the operator's requests from this namespace; "" if there is none."""
     reads_nodes: bool = True
     """Whether the operator sees cordoned nodes, so that evictions can wait for it."""
 
     @property
     def id(self) -> str:
-        """Differs between releases whose pod templates may differ: 0.1.0-1a2b3c4d."""
+        """An identifier that differs if the pod templates may differ, such as 0.1.0-1a2b3c4d."""
         images = json.dumps([self.frontend_image, self.engine_image])
         return f"{self.version}-{hashlib.sha256(images.encode()).hexdigest()[:8]}"

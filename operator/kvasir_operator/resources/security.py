@@ -1,4 +1,4 @@
-"""What authenticates the pods: a ServiceAccount without a token, and the keys of the link."""
+"""The identity of the pods: a ServiceAccount without a token, and the keys of the link."""
 
 import base64
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ from kvasir_operator.spec import InferenceService
 
 
 def service_account(service: InferenceService, link_secret: str) -> Object:
-    """Return the pods' account, which has no rights; its pods get no token.
+    """Return the pods' ServiceAccount, which has no permissions and whose token is not mounted.
 
-    It records which Secret has the link's keys: it is written before the pods that mount them.
+    It records the name of the Secret with the link's keys, because it is written before the pods that mount them.
     """
     fields = metadata(service, service.name, "link")
     return {
@@ -25,8 +25,8 @@ def service_account(service: InferenceService, link_secret: str) -> Object:
 def link_secret(service: InferenceService, name: str, keys: Mapping[str, str]) -> Object:
     """Return the Secret that holds `keys`, by file name.
 
-    Other keys have another name, so that a kubelet that remembers an immutable Secret never mounts old keys. If the
-    Secret is deleted, the operator makes new keys, which replaces every pod.
+    New keys get a new name, so that a kubelet that caches an immutable Secret never mounts old keys. If the Secret
+    is deleted, the operator creates new keys, which replaces every pod.
     """
     return {
         "apiVersion": "v1",

@@ -29,19 +29,19 @@ async def test_the_same_is_said_once_in_a_while() -> None:
     cluster, now = FakeCluster(), [0.0]
     recorder = events(cluster, now)
     for _ in range(3):
-        await recorder.say(SERVICE, "Created", "Service demo")
-    await recorder.say(SERVICE, "Created", "Secret demo-link")
+        await recorder.record(SERVICE, "Created", "Service demo")
+    await recorder.record(SERVICE, "Created", "Secret demo-link")
     assert len(cluster.written) == 2
     now[0] = QUIET
-    await recorder.say(SERVICE, "Created", "Service demo")
+    await recorder.record(SERVICE, "Created", "Service demo")
     assert len(cluster.written) == 3
 
 
 async def test_an_event_is_about_the_service_and_has_a_name_of_its_own() -> None:
     cluster = FakeCluster()
     recorder = events(cluster, [0.0])
-    await recorder.say(SERVICE, "Created", "a")
-    await recorder.say(SERVICE, "Created", "b")
+    await recorder.record(SERVICE, "Created", "a")
+    await recorder.record(SERVICE, "Created", "b")
     first, second = cluster.written
     assert first["involvedObject"]["uid"] == "1"
     assert first["metadata"]["name"] != second["metadata"]["name"]
@@ -50,4 +50,4 @@ async def test_an_event_is_about_the_service_and_has_a_name_of_its_own() -> None
 async def test_an_event_that_cannot_be_written_stops_nothing() -> None:
     cluster = FakeCluster()
     cluster.down = True
-    await events(cluster, [0.0]).say(SERVICE, "Created", "a")
+    await events(cluster, [0.0]).record(SERVICE, "Created", "a")

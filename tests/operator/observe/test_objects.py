@@ -187,7 +187,7 @@ def test_pod_of_a_pod_that_is_over(phase: str, ended: bool) -> None:
     [
         ("True", ""),
         ("False", ""),  # the kubelet itself says so: it lives
-        ("Unknown", "node n1 does not answer (kubelet stopped)"),
+        ("Unknown", "node n1 does not respond (kubelet stopped)"),
         (None, ""),
     ],
 )

@@ -169,7 +169,7 @@ def test_nothing_is_decided_before_the_controller_has_seen_the_spec() -> None:
     assert rolled("old ready", "old ready", stateful_set=too_many) == (2, [], "")
     of = service(1)
     words = roll_engines(of, observed(of, engines("ready"), stateful_set=unseen), {}).under_way
-    assert "has not seen yet" in words
+    assert "has not processed the new spec" in words
 
 
 def test_ranks_that_leave_are_not_replaced() -> None:

@@ -95,11 +95,11 @@ def test_a_drain_ends_and_frontends_never_lack(ready: int) -> None:
     [
         (workload(1), ""),
         (workload(1, pods=0), ""),
-        (workload(1, is_observed=False), "the Deployment of the frontends has a new spec"),
-        (workload(1, pods=2, updated=1), "1 frontend pod runs an old template"),
-        (workload(1, pods=3, updated=1), "2 frontend pods run an old template"),
-        (workload(1, pods=2, updated=2), "1 frontend pod is leaving"),
-        (workload(1, pods=3, updated=3), "2 frontend pods are leaving"),
+        (workload(1, is_observed=False), "the Deployment controller has not processed"),
+        (workload(1, pods=2, updated=1), "1 frontend pod still runs the old revision"),
+        (workload(1, pods=3, updated=1), "2 frontend pods still run the old revision"),
+        (workload(1, pods=2, updated=2), "1 frontend pod is being removed"),
+        (workload(1, pods=3, updated=3), "2 frontend pods are being removed"),
     ],
 )
 def test_the_deployments_roll_out_is_under_way(deployment: Any, words: str) -> None:
@@ -112,7 +112,7 @@ def test_the_deployments_roll_out_is_under_way(deployment: Any, words: str) -> N
 def test_a_drain_is_under_way() -> None:
     assert rolled(["ready @a"], cordoned=DRAINED).under_way == "1 frontend pod is on a node that is being drained"
     two = rolled(["ready @a", "ready @a"], 2, cordoned=DRAINED, deployment=workload(2, is_observed=False)).under_way
-    assert two.startswith("the Deployment of the frontends has a new spec")
+    assert two.startswith("the Deployment controller has not processed")
     assert two.endswith("; 2 frontend pods are on a node that is being drained")
 
 

@@ -13,25 +13,19 @@ from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import SERVICE
 from kvasir_operator.observe.observed import Member, Observed, Ownership
 from kvasir_operator.observe.pod_state import MAX_MESSAGE_BYTES as MAX_POD_MESSAGE_BYTES
+from kvasir_operator.plan.conditions import MAX_MESSAGE_BYTES, Decisions, condition
 from kvasir_operator.plan.plan import TIME_FORMAT
 from kvasir_operator.plan.problem import Problem
-from kvasir_operator.plan.service_status import (
-    MAX_MESSAGE_BYTES,
-    Decisions,
-    Status,
-    condition,
-    invalid_status,
-    service_status,
-)
+from kvasir_operator.plan.service_status import Status, invalid_status, service_status
 from operator_facts import LATER, NOON, engines, frontends, member, observed, owned_by, service, workload
 
 CRD = Path(__file__).parents[3] / "crds" / "inferenceservices.serving.kvasir.dev.yaml"
 AT_NOON, AT_LATER = NOON.strftime(TIME_FORMAT), LATER.strftime(TIME_FORMAT)
 
 READY, STARTING, CRASHING = frontends("ready"), frontends("starting"), frontends("crashing")
-ROLLING = Decisions(under_way=("2 engine pods run an old template",))
+ROLLING = Decisions(under_way=("2 engine pods still run the old revision",))
 REFUSED = Decisions((Problem(Reason.REFUSED, "exceeded quota"),))
-SURGE = Decisions(under_way=("1 engine pod runs an old template",), surge=frozenset({2}))
+SURGE = Decisions(under_way=("1 engine pod still runs the old revision",), surge=frozenset({2}))
 
 
 def status_of(

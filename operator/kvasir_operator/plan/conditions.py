@@ -1,0 +1,224 @@
+"""The conditions of an InferenceService, with the reason and message of each.
+
+Ready, Progressing and Degraded report the most urgent problem. Its reason is chosen in `_worst`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kvasir_contract.failure import cut
+from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
+from kvasir_operator.cluster.kinds import SERVICE
+from kvasir_operator.observe.observed import Observed, Ownership, PodState
+from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS
+from kvasir_operator.plan.problem import Problem, most_urgent
+from kvasir_operator.plan.rank_status import desired_rank_states
+from kvasir_operator.plan.words import count, verb
+from kvasir_operator.resources.names import RELEASE_ANNOTATION
+from kvasir_operator.spec import InferenceService
+
+CONDITIONS: Final = ("Ready", "EnginesReady", "FrontendsReady", "Progressing", "Degraded", "UpgradeAvailable")
+MAX_NAMED: Final = 3
+"""The most pods that a message names. A failure names one pod, because its message is long."""
+MAX_MESSAGE_BYTES: Final = 4096
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The decisions of a plan that its status shows."""
+
+    problems: tuple[Problem, ...] = ()
+    under_way: tuple[str, ...] = ()
+    surge: frozenset[int] = frozenset()
+    rollout: Mapping[str, Any] = field(default_factory=dict)
+    """The state of the roll-out that the next plan needs."""
+    release: str = ""
+    """The release whose pod templates run."""
+    upgrade: str = ""
+    """The release that is available but not requested; "" if there is none."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A condition without its generation and time."""
+
+    type: str
+    status: bool
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class PodGroup:
+    """All engines or all frontends."""
+
+    name: str
+    ready: int
+    desired: int
+    problem: Problem | None
+    """Why some pods are not ready; None if all are ready."""
+
+    @property
+    def count(self) -> str:
+        return f"{self.ready}/{self.desired} {self.name} are ready"
+
+    def condition(self, kind: str) -> Condition:
+        if self.problem is None:
+            return Condition(kind, True, Reason.AS_DESIRED, self.count)
+        return Condition(kind, False, self.problem.reason, f"{self.count}; {self.problem.message}")
+
+
+def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return the condition of this type from a status, or {} if there is none."""
+    return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
+
+
+def engine_group(service: InferenceService, observed: Observed, decisions: Decisions) -> PodGroup:
+    """Return the group of engines. A ready surge rank counts in place of the rank that is being replaced."""
+    surge = [
+        member.state for member in observed.engines if member.pod.rank in decisions.surge and member.state.ready
+    ]
+    return _group("engines", [*desired_rank_states(service, observed), *surge], service.engine.data_parallel_size)
+
+
+def service_conditions(
+    service: InferenceService, observed: Observed, decisions: Decisions, engines: PodGroup
+) -> list[Condition]:
+    """Return all conditions, in the order of CONDITIONS."""
+    frontends = _group("frontends", [member.state for member in observed.frontends], service.frontend.replicas)
+    worst = _worst(service, observed, decisions, (engines, frontends))
+    answers = is_reachable(service, observed) and engines.ready > 0 and frontends.ready > 0
+
+    reason = worst.reason if worst else Reason.AS_DESIRED
+    counts = f"{engines.count}, {frontends.count}"
+    return [
+        Condition("Ready", answers, reason, f"{counts}; {worst.message}" if worst else counts),
+        engines.condition("EnginesReady"),
+        frontends.condition("FrontendsReady"),
+        Condition(
+            "Progressing",
+            worst is not None and not reason.is_failure and reason is not Reason.PAUSED,
+            reason,
+            worst.message if worst else "everything is as desired",
+        ),
+        _degraded(answers, engines, reason),
+        _upgrade(decisions),
+    ]
+
+
+def is_reachable(service: InferenceService, observed: Observed) -> bool:
+    """Return whether the Service for clients exists and belongs to this InferenceService."""
+    child = observed.children.get((SERVICE, service.name))
+    return child is not None and child.ownership is not Ownership.FOREIGN
+
+
+def serving(states: Sequence[PodState]) -> int:
+    """Return the number of pods that serve."""
+    return sum(state.ready for state in states)
+
+
+def stamped(
+    conditions: Sequence[Condition], previous: Sequence[Mapping[str, Any]], generation: int, now: str
+) -> list[dict[str, Any]]:
+    """Return conditions as the API stores them. One whose status did not change keeps its transition time."""
+    before = {entry["type"]: entry for entry in previous}
+    entries = []
+    for condition in conditions:
+        status = "True" if condition.status else "False"
+        old = before.get(condition.type, {})
+        entries.append(
+            {
+                "type": condition.type,
+                "status": status,
+                "observedGeneration": generation,
+                "lastTransitionTime": old["lastTransitionTime"] if old.get("status") == status else now,
+                "reason": str(condition.reason),
+                "message": cut(condition.message, MAX_MESSAGE_BYTES),
+            }
+        )
+    return entries
+
+
+def _group(name: str, states: Sequence[PodState], desired: int) -> PodGroup:
+    ready = min(serving(states), desired)
+    problem = None
+    if ready < desired:
+        problem = _worst_of(states) or Problem(Reason.LOADING, "the pods do not exist yet")
+    return PodGroup(name, ready, desired, problem)
+
+
+def _worst(
+    service: InferenceService, observed: Observed, decisions: Decisions, groups: Sequence[PodGroup]
+) -> Problem | None:
+    """Return the most urgent problem of the service, whose reason becomes the reason of Ready."""
+    desired = service.engine.data_parallel_size
+    leaving = sum(
+        member.pod.rank >= desired and member.pod.rank not in decisions.surge for member in observed.engines
+    )
+    under_way = [*decisions.under_way]
+    if leaving:
+        under_way.append(f"{count(leaving, 'engine pod')} {verb(leaving, 'is', 'are')} being removed")
+    # A surge rank that fails delays the roll-out, even if every desired engine is ready.
+    surge = [
+        member.state
+        for member in observed.engines
+        if member.pod.rank in decisions.surge
+        and (member.state.phase is not Phase.SCHEDULING or member.waited >= SURGE_PATIENCE_SECONDS)
+    ]
+    failed = _worst_of([state for state in surge if state.reason.is_failure])
+    return most_urgent(
+        [
+            *([_together(decisions.problems)] if decisions.problems else []),
+            *([failed] if failed else []),
+            *([Problem(Reason.ROLLING_OUT, "; ".join(under_way))] if under_way else []),
+            *(group.problem for group in groups if group.problem is not None),
+        ]
+    )
+
+
+def _together(problems: Sequence[Problem]) -> Problem:
+    """Combine problems into one message, most urgent first, because each of them must be fixed."""
+    in_order = sorted(problems, key=lambda problem: problem.reason.urgency)
+    messages = [problem.message for problem in in_order[:MAX_NAMED]]
+    more = [f"and {len(in_order) - MAX_NAMED} more"] if len(in_order) > MAX_NAMED else []
+    return Problem(in_order[0].reason, "; also: ".join([*messages, *more]))
+
+
+def _degraded(answers: bool, engines: PodGroup, reason: Reason) -> Condition:
+    if not answers:
+        return Condition("Degraded", False, reason, "the service does not answer requests")
+    if engines.problem is None:
+        return Condition("Degraded", False, reason, "all engines are ready")
+    return Condition("Degraded", True, engines.problem.reason, f"{engines.count}; {engines.problem.message}")
+
+
+def _upgrade(decisions: Decisions) -> Condition:
+    if not decisions.upgrade:
+        return Condition("UpgradeAvailable", False, Reason.AS_DESIRED, "the pods run the operator's release")
+    message = (
+        f"release {decisions.upgrade} of the operator would change the pods, which run release "
+        f"{decisions.release}: set the annotation {RELEASE_ANNOTATION}={decisions.upgrade} to "
+        "roll it out; a change of the spec that replaces the pods rolls it out too"
+    )
+    return Condition("UpgradeAvailable", True, Reason.UPGRADE_PENDING, message)
+
+
+def _worst_of(states: Sequence[PodState]) -> Problem | None:
+    """Return the most urgent reason of the pods that are not ready, and name pods with this reason."""
+    unready = [state for state in states if not state.ready]
+    if not unready:
+        return None
+    reason = min((state.reason for state in unready), key=lambda reason: reason.urgency)
+    those = [state for state in unready if state.reason is reason]
+    shown = 1 if reason.is_failure else MAX_NAMED
+    named = "; ".join(_sentence(state) for state in those[:shown])
+    return Problem(reason, named + (f" (and {len(those) - shown} more)" if len(those) > shown else ""))
+
+
+def _sentence(state: PodState) -> str:
+    if state.reason.is_failure:
+        return f"pod {state.pod}: {state.message}"
+    phase = f"{state.phase} {state.progress}".rstrip()
+    return f"pod {state.pod}: {phase}" + (f" ({state.message})" if state.message else "")
