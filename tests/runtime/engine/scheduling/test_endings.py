@@ -1,6 +1,5 @@
 """When a request ends, token by token, and what its last output says about it."""
 
-
 import msgspec
 import pytest
 
