@@ -4,6 +4,7 @@ A divergence passes only where the reference's two best logits lie within 1e-3 o
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -127,7 +128,7 @@ def test_greedy_output_equals_transformers(
     model: tuple[PreTrainedModel, ModelInfo],
     lengths: list[int],
     shortest: int,
-    options: dict[str, int],
+    options: dict[str, Any],
     overlap_steps: bool,
 ) -> None:
     reference, info = model

@@ -1,12 +1,16 @@
 """Sampling fields through the whole service: HTTP, link, engine, sampler, and back."""
 
+import math
+from typing import Any
+
 import httpx
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from service.running import Service
 
-QUESTION = [{"role": "user", "content": "What is Kvasir?"}]
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is Kvasir?"}]
 PROMPT = list(range(40, 72))
 
 
@@ -14,7 +18,7 @@ def client_of(service: Service) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0)
 
 
-def complete(service: Service, **body: object) -> dict[str, object]:
+def complete(service: Service, **body: Any) -> dict[str, Any]:
     """The one choice of a greedy completion."""
     fields = {"prompt": PROMPT, "temperature": 0, "max_tokens": 12, "ignore_eos": True, "return_token_ids": True}
     answer = httpx.post(f"{service.url}/v1/completions", json=fields | body, timeout=60)
@@ -25,8 +29,6 @@ def complete(service: Service, **body: object) -> dict[str, object]:
 def test_the_most_likely_token_is_the_greedy_one_and_probabilities_add_up_to_no_more_than_one(
     service: Service,
 ) -> None:
-    import math
-
     answer = client_of(service).chat.completions.create(
         model="demo", messages=QUESTION, temperature=0, logprobs=True, top_logprobs=5
     )
@@ -42,42 +44,41 @@ def test_the_most_likely_token_is_the_greedy_one_and_probabilities_add_up_to_no_
 
 def test_scoring_an_answer_as_a_prompt_gives_the_logprobs_that_it_was_generated_with(service: Service) -> None:
     generated = complete(service, logprobs=1)
-    whole = PROMPT + list(generated["token_ids"])  # type: ignore[call-overload]
+    whole = PROMPT + list(generated["token_ids"])
     scored = complete(service, prompt=whole, max_tokens=0, echo=True, logprobs=1)
-    first, *others = scored["logprobs"]["token_logprobs"]  # type: ignore[index]
+    first, *others = scored["logprobs"]["token_logprobs"]
     assert first is None
-    wanted = generated["logprobs"]["token_logprobs"]  # type: ignore[index]
+    wanted = generated["logprobs"]["token_logprobs"]
     assert others[len(PROMPT) - 1 :] == pytest.approx(wanted, abs=2e-2)
 
 
 def test_bias_bad_words_and_allowed_tokens_decide_what_can_come(service: Service) -> None:
-    plain = list(complete(service)["token_ids"])  # type: ignore[call-overload]
+    plain = list(complete(service)["token_ids"])
     assert complete(service, logit_bias={"300": 100})["token_ids"] == [300] * 12
-    assert complete(service, logit_bias={str(plain[0]): -100})["token_ids"][0] != plain[0]  # type: ignore[index]
+    assert complete(service, logit_bias={str(plain[0]): -100})["token_ids"][0] != plain[0]
     allowed = [300, 301]
-    assert set(complete(service, allowed_token_ids=allowed)["token_ids"]) <= set(allowed)  # type: ignore[call-overload]
-    text = str(client_of(service).chat.completions.create(**_chat()).choices[0].message.content)
+    assert set(complete(service, allowed_token_ids=allowed)["token_ids"]) <= set(allowed)
+    text = str(ask(service).choices[0].message.content)
     word = next(word for word in text.split() if word.isalpha() and len(word) > 3)
-    without = client_of(service).chat.completions.create(**_chat(), extra_body={"bad_words": [word]})
+    without = ask(service, extra_body={"bad_words": [word]})
     assert word not in str(without.choices[0].message.content).split()
 
 
 def test_penalties_keep_tokens_from_coming_again(service: Service) -> None:
     body = {"logit_bias": {str(token_id): 50 for token_id in range(300, 306)}, "max_tokens": 24}
-    free = set(complete(service, **body)["token_ids"])  # type: ignore[call-overload]
+    free = set(complete(service, **body)["token_ids"])
     assert len(free) < 6
     for penalty in ({"frequency_penalty": 2}, {"repetition_penalty": 5}):
-        assert len(set(complete(service, **body, **penalty)["token_ids"])) > len(free)  # type: ignore[call-overload]
+        assert len(set(complete(service, **body, **penalty)["token_ids"])) > len(free)
 
 
 def test_a_stop_string_cuts_the_greedy_answer_and_the_engine_is_idle_after(service: Service) -> None:
-    client = client_of(service)
-    text = str(client.chat.completions.create(**_chat()).choices[0].message.content)
+    text = str(ask(service).choices[0].message.content)
     stop = text[len(text) // 2 : len(text) // 2 + 5]
     wanted = text[: text.index(stop)]
-    whole = client.chat.completions.create(**_chat(), stop=stop)
+    whole = ask(service, stop=stop)
     assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == (wanted, "stop")
-    stream = client.chat.completions.create(**_chat(), stop=[stop, "not in it"], stream=True)
+    stream = ask(service, stop=[stop, "not in it"], stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == wanted
 
 
@@ -90,5 +91,6 @@ def test_each_of_several_choices_is_the_one_that_its_own_seed_gives(service: Ser
     assert len({choice["text"] for choice in together}) > 1
 
 
-def _chat() -> dict[str, object]:
-    return {"model": "demo", "messages": QUESTION, "temperature": 0}
+def ask(service: Service, **fields: Any) -> Any:
+    """The answer of the OpenAI client, a completion or a stream of chunks."""
+    return client_of(service).chat.completions.create(model="demo", messages=QUESTION, temperature=0, **fields)

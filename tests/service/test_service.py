@@ -10,20 +10,21 @@ import time
 import httpx
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH, STATUS_PATH
 from kvasir_contract.phases import Phase
 from kvasir_contract.status_report import StatusReport
 from service.running import Service
 
-QUESTION = [{"role": "user", "content": "What is Kvasir?"}]
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is Kvasir?"}]
 
 
 def test_the_openai_client_gets_the_same_answer_in_every_way(service: Service) -> None:
     client = openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0)
     model = client.models.list().data[0].id
     whole = client.chat.completions.create(model=model, messages=QUESTION, temperature=0)
-    answer = whole.choices[0].message.content
+    answer = whole.choices[0].message.content or ""
     assert "serves large language models" in answer
     stream = client.chat.completions.create(
         model=model, messages=QUESTION, temperature=0, stream=True, stream_options={"include_usage": True}
@@ -32,6 +33,7 @@ def test_the_openai_client_gets_the_same_answer_in_every_way(service: Service) -
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == answer
     streamed = chunks[-1].usage
     assert streamed is not None
+    assert whole.usage is not None
     assert (streamed.prompt_tokens, streamed.completion_tokens) == (
         whole.usage.prompt_tokens,
         whole.usage.completion_tokens,

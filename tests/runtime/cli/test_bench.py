@@ -61,6 +61,11 @@ def test_a_terminal_gets_a_progress_bar(server: FakeServer) -> None:
     assert terminal.exitstatus == 0
 
 
+def obey_interrupts() -> None:
+    """A job in the background ignores SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_shows_what_was_measured(server: FakeServer, tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     argv = ["bench", "serve", server.address, "--requests", "5000", "--request-rate", "50", "--json", str(file)]
@@ -69,7 +74,7 @@ def test_ctrl_c_shows_what_was_measured(server: FakeServer, tmp_path: Path) -> N
         ["-m", "kvasir.cli.main", *argv],
         timeout=60,
         encoding="utf-8",
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
+        preexec_fn=obey_interrupts,
     )
     terminal.expect(r"requests.* [1-9]\d*/5000")
     terminal.sendintr()

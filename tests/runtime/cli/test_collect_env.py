@@ -1,6 +1,7 @@
 """`kvasir collect-env`: everything is there, and no secret."""
 
 import json
+import shutil
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_of_secrets_is_told_only_that_they_are_set() -> None:
 
 def test_programs_that_fail_or_are_not_there_are_an_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_ASK_TORCH", "raise OSError('libcudart.so is missing')")
-    monkeypatch.setattr(environment.shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     sections = environment.describe_environment({})
     assert sections["torch"] == {"state": "cannot be imported: OSError: libcudart.so is missing"}
     assert sections["gpu"] == {"state": "nvidia-smi is not here"}
@@ -70,7 +71,7 @@ def test_programs_that_fail_or_are_not_there_are_an_answer_too(monkeypatch: pyte
 def test_the_cluster_is_told_by_context_and_version(
     answers: dict[str, tuple[int, str, str]], state: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(
         environment, "_ask", lambda *command: next(answers[word] for word in command if word in answers)
     )

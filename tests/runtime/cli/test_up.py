@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -52,11 +53,12 @@ def test_private_directories_are_gone_afterwards(monkeypatch: pytest.MonkeyPatch
 
 def test_services_of_one_manifest_take_consecutive_ports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
-    monkeypatch.setattr(
-        prepare,
-        "open_place",
-        lambda *args, port, **rest: (opened.append(port), open_place(*args, port=0, **rest))[1],
-    )
+
+    def open_any_port(*args: Any, port: int, **rest: Any) -> Any:
+        opened.append(port)
+        return open_place(*args, port=0, **rest)
+
+    monkeypatch.setattr(prepare, "open_place", open_any_port)
     text = DEMO.read_text()
     path = tmp_path / "two.yaml"
     path.write_text(f"{text}---\n{text.replace('name: demo', 'name: other')}")

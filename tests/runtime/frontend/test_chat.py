@@ -1,13 +1,17 @@
 """POST /v1/chat/completions, not streamed."""
 
+from typing import Any
+
+from openai.types.chat import ChatCompletionMessageParam
+
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model
 
-QUESTION = [{"role": "user", "content": "What is a pod?"}]
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is a pod?"}]
 
 
 async def test_a_question_gets_the_assistants_message(frontend: Frontend) -> None:
     async with frontend.openai() as client:
-        answer = await client.chat.completions.create(model=MODEL, messages=QUESTION)  # type: ignore[arg-type]
+        answer = await client.chat.completions.create(model=MODEL, messages=QUESTION)
     choice = answer.choices[0]
     assert answer.id.startswith("chatcmpl-")
     assert answer.object == "chat.completion"
@@ -54,9 +58,10 @@ async def test_text_parts_are_joined_and_a_developer_speaks_as_the_system(fronte
 
 async def test_an_answer_can_be_sent_back_as_the_client_library_dumps_it(frontend: Frontend) -> None:
     async with frontend.openai() as client:
-        first = await client.chat.completions.create(model=MODEL, messages=QUESTION)  # type: ignore[arg-type]
-        messages = [*QUESTION, first.choices[0].message.model_dump(), {"role": "user", "content": "And a node?"}]
-        second = await client.chat.completions.create(model=MODEL, messages=messages)  # type: ignore[arg-type]
+        first = await client.chat.completions.create(model=MODEL, messages=QUESTION)
+        dumped: Any = first.choices[0].message.model_dump()
+        question: ChatCompletionMessageParam = {"role": "user", "content": "And a node?"}
+        second = await client.chat.completions.create(model=MODEL, messages=[*QUESTION, dumped, question])
     assert second.choices[0].message.content == ANSWER
 
 
@@ -64,7 +69,7 @@ async def test_what_clients_send_for_their_own_books_is_accepted(frontend: Front
     async with frontend.openai() as client:
         answer = await client.chat.completions.create(
             model=MODEL,
-            messages=QUESTION,  # type: ignore[arg-type]
+            messages=QUESTION,
             user="somebody",
             metadata={"team": "a"},
             store=False,
@@ -105,7 +110,7 @@ async def test_sampling_fields_of_a_chat_reach_the_engine(frontend: Frontend) ->
     async with frontend.openai() as client:
         await client.chat.completions.create(
             model=MODEL,
-            messages=QUESTION,  # type: ignore[arg-type]
+            messages=QUESTION,
             presence_penalty=0.5,
             frequency_penalty=-2,
             logit_bias={"11": 100},

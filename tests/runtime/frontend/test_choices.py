@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import cast
 
 import pytest
 
+from kvasir.client.async_llm import AsyncLLM
 from kvasir.client.collector import Delta
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import RequestFailed
@@ -31,7 +33,7 @@ async def test_each_choice_of_a_chat_draws_from_a_seed_of_its_own_and_the_prompt
     answer_by_seed(frontend, 7)
     frontend.engine.script.cached = 2
     async with frontend.openai() as client:
-        answer = await client.chat.completions.create(model=MODEL, messages=QUESTION, n=3, seed=7)  # type: ignore[arg-type]
+        answer = await client.chat.completions.create(model=MODEL, messages=QUESTION, n=3, seed=7)
     assert [(choice.index, choice.message.content) for choice in answer.choices] == list(enumerate(TEXTS))
     requests = frontend.engine.seen.requests
     assert sorted(request.params.seed for request in requests) == [7, 8, 9]
@@ -76,7 +78,7 @@ async def test_a_client_that_leaves_aborts_all_choices(frontend: Frontend) -> No
     frontend.engine.script.pause_at = 2
     async with frontend.openai() as client:
         stream = await client.completions.create(model=MODEL, prompt="Hi", n=3, max_tokens=50, stream=True)
-        async with aclosing(stream.response):  # type: ignore[type-var]
+        async with aclosing(stream.response):
             await anext(aiter(stream))
     await asyncio.to_thread(frontend.engine.wait_aborts, 3)
     await frontend.idle()
@@ -161,7 +163,7 @@ class LateScores:
 
 def three_choices(llm: LateScores) -> Generation:
     prompted = Prompted([20, 21], SamplingParams(max_tokens=2, seed=0, prompt_logprobs=1))
-    return Generation(llm, ("id", "unique"), [prompted], 3)  # type: ignore[arg-type]
+    return Generation(cast(AsyncLLM, llm), ("id", "unique"), [prompted], 3)
 
 
 async def test_every_choice_begins_with_the_scores_of_the_prompt_however_late_they_come() -> None:

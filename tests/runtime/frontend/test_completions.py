@@ -184,7 +184,7 @@ async def test_special_tokens_are_text_where_that_is_asked_for(frontend: Fronten
     model, tokenizer = demo_model()
     special = min(tokenizer.special_ids - set(model.eos_token_ids))
     frontend.engine.script.answer = [*frontend.engine.script.answer, special]
-    name = tokenizer.backend.id_to_token(special)
+    name = str(tokenizer.backend.id_to_token(special))
     async with frontend.http() as client:
         for asked, text in (({}, ANSWER), ({"skip_special_tokens": False}, ANSWER + name)):
             body = {"prompt": "Hi", "max_tokens": 50, **asked}

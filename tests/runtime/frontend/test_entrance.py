@@ -51,7 +51,7 @@ async def test_a_request_id_is_echoed_or_made(frontend: Frontend, path: str) -> 
 @pytest.mark.parametrize("given", ["x" * 129, "two words", "tab\there", "größe"])
 async def test_a_request_id_that_is_not_sane_is_replaced(frontend: Frontend, given: str) -> None:
     async with frontend.http() as client:
-        answer = await client.get("/v1/models", headers={"x-request-id": given.encode()})  # type: ignore[dict-item]
+        answer = await client.get("/v1/models", headers={b"x-request-id": given.encode()})
     assert answer.status_code == 200
     assert answer.headers["x-request-id"].isalnum()
     assert len(answer.headers["x-request-id"]) == 32
@@ -127,7 +127,7 @@ async def test_without_the_option_no_page_may_read_an_answer(frontend: Frontend)
 
 
 async def test_pages_of_the_origins_given_may_call_with_a_key_and_read_errors_too() -> None:
-    server = {"allowed_origins": (ORIGIN,), "allow_credentials": True, "api_key": ("key",)}
+    server: dict[str, Any] = {"allowed_origins": (ORIGIN,), "allow_credentials": True, "api_key": ("key",)}
     async with running_frontend(**server) as frontend, frontend.http() as client:
         allowed, other = await preflight(client, ORIGIN), await preflight(client, "https://evil.example")
         refused = await client.get("/v1/models", headers={"origin": ORIGIN})

@@ -21,7 +21,7 @@ async def test_a_chats_logprobs_are_those_of_its_tokens(frontend: Frontend) -> N
     async with frontend.openai() as client:
         answer = await client.chat.completions.create(
             model=MODEL,
-            messages=QUESTION,  # type: ignore[arg-type]
+            messages=QUESTION,
             logprobs=True,
             top_logprobs=2,
         )
@@ -139,7 +139,8 @@ async def test_echo_puts_the_prompt_and_its_logprobs_before_the_output(
     assert logprobs.text_offset is not None
     assert len(logprobs.tokens) == len(token_ids) + len(frontend.engine.script.answer) + 1
     assert (logprobs.token_logprobs or [])[: len(token_ids)] == [None, *logprobs_of(token_ids[1:], 1).token]
-    assert (logprobs.top_logprobs or [0])[0] is None
+    assert logprobs.top_logprobs is not None
+    assert logprobs.top_logprobs[0] is None
     assert logprobs.text_offset[len(token_ids)] == len(text)
     assert logprobs.text_offset == sorted(logprobs.text_offset)
 

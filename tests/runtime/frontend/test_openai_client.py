@@ -4,6 +4,7 @@ import asyncio
 
 import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from runtime.frontend.harness import ANSWER, MODEL, Frontend
 
@@ -11,9 +12,9 @@ from runtime.frontend.harness import ANSWER, MODEL, Frontend
 async def test_the_synchronous_client_asks_streams_and_lists(frontend: Frontend) -> None:
     def use() -> tuple[str | None, str, list[str], str]:
         with openai.OpenAI(base_url=f"{frontend.url}/v1", api_key="none", max_retries=0) as client:
-            messages = [{"role": "user", "content": "What is a pod?"}]
-            whole = client.chat.completions.create(model=MODEL, messages=messages)  # type: ignore[call-overload]
-            stream = client.chat.completions.create(model=MODEL, messages=messages, stream=True)  # type: ignore[call-overload]
+            messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is a pod?"}]
+            whole = client.chat.completions.create(model=MODEL, messages=messages)
+            stream = client.chat.completions.create(model=MODEL, messages=messages, stream=True)
             streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
             names = [model.id for model in client.models.list()]
             return whole.choices[0].message.content, streamed, names, client.models.retrieve(MODEL).id

@@ -4,13 +4,14 @@ import json
 from typing import Any
 
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from kvasir.link.protocol import Dead
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, script_for
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
-QUESTION = [{"role": "user", "content": "What is a pod?"}]
+QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is a pod?"}]
 
 
 async def events_of(frontend: Frontend, path: str, **body: object) -> list[Any]:
@@ -134,7 +135,7 @@ async def test_the_client_library_reads_both_streams(frontend: Frontend) -> None
     async with frontend.openai() as client:
         chat = await client.chat.completions.create(
             model=MODEL,
-            messages=QUESTION,  # type: ignore[arg-type]
+            messages=QUESTION,
             stream=True,
             stream_options={"include_usage": True},
         )

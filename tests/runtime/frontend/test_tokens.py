@@ -94,7 +94,7 @@ async def test_token_strs_are_the_vocabularys_own_names(frontend: Frontend) -> N
         ("/tokenize", {"prompt": "a", "model": "other"}, 404, "model", MODEL),
         ("/tokenize", {"prompt": "a", "promt": "b"}, 400, "promt", "did you mean prompt?"),
         ("/detokenize", {}, 400, "tokens", "is missing"),
-        ("/detokenize", {"tokens": [-1]}, 400, "tokens", "no token of this model"),
+        ("/detokenize", {"tokens": [-1]}, 400, "tokens", "out of range (0 to 1535)"),
         ("/detokenize", {"tokens": [10**30]}, 400, "tokens[0]", ""),
         ("/detokenize", {"tokens": [1.5]}, 400, "tokens[0]", "expected an integer"),
         ("/detokenize", {"tokens": "1"}, 400, "tokens", "expected an array"),

@@ -11,7 +11,7 @@ from runtime.frontend.harness import Frontend
 from runtime.frontend.scripted import TIMEOUT
 from runtime.frontend.test_slow_clients import connect, connection_of
 
-QUESTIONS = {
+QUESTIONS: dict[str, dict[str, object]] = {
     "/v1/completions": {"prompt": [5, 6, 7]},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
 }

@@ -194,7 +194,7 @@ def test_tools_reach_the_template_as_in_transformers(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
     path = save(tmp_path, CHATML)
-    tools = [{"type": "function", "function": {"name": "f", "description": "<&>", "parameters": {}}}]
+    tools: list[Any] = [{"type": "function", "function": {"name": "f", "description": "<&>", "parameters": {}}}]
     wanted = AutoTokenizer.from_pretrained(path).apply_chat_template(
         CHATS[0], tools=tools, tokenize=False, add_generation_prompt=True
     )

@@ -3,7 +3,7 @@
 import ctypes
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -172,7 +172,7 @@ NANS = {
 INFINITIES = {torch.float32: (0x7F800000,), torch.bfloat16: (0x7F80,)}
 
 
-def bit_patterns(*tables: dict[torch.dtype, tuple[int, ...]]) -> list[object]:
+def bit_patterns(*tables: Mapping[torch.dtype, tuple[int, ...]]) -> list[object]:
     """Each pattern of each type once: a cast from float32 would make one NaN of all."""
     return [
         pytest.param(dtype, bits, id=f"{dtype}-{bits:#x}")

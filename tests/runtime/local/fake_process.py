@@ -11,12 +11,12 @@ import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
-LOADING = [
+LOADING: list[dict[str, object]] = [
     {"phase": "Loading", "progress": {"done": 5, "total": 10}, "message": ""},
     {"phase": "Warming", "progress": None, "message": ""},
 ]
-FAILED = {"phase": "Failed", "progress": None, "message": "out of memory"}
-REFUSED = {"phase": "Ready", "message": "another model", "reason": "LinkRefused"}
+FAILED: dict[str, object] = {"phase": "Failed", "progress": None, "message": "out of memory"}
+REFUSED: dict[str, object] = {"phase": "Ready", "message": "another model", "reason": "LinkRefused"}
 READY = {"phase": "Ready", "progress": None, "message": ""}
 
 
@@ -55,7 +55,12 @@ def main() -> None:
     if behaviour == "breeds":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
     Handler.behaviour = behaviour
-    Handler.phases = {"loading": list(LOADING), "failed": [FAILED], "refused": [REFUSED]}.get(behaviour, [])
+    phases: dict[str, list[dict[str, object]]] = {
+        "loading": list(LOADING),
+        "failed": [FAILED],
+        "refused": [REFUSED],
+    }
+    Handler.phases = phases.get(behaviour, [])
     HTTPServer(("127.0.0.1", int(port)), Handler).serve_forever()
 
 

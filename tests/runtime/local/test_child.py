@@ -30,7 +30,7 @@ async def test_the_exit_code_of_a_process_that_ends_by_itself_is_not_lost(
         readiness=probe,
         liveness=None,
         startup=None,
-        status_url=None,
+        status_url="",
         grace=30,
         pass_fds=(tell,),
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvasir.layers.activation import ACTIVATIONS
-from kvasir.layers.rotary import LinearScaling, Llama3Scaling, LongRopeScaling, Rope, YarnScaling
+from kvasir.layers.rotary import LinearScaling, Llama3Scaling, LongRopeScaling, Rope, RopeScaling, YarnScaling
 from kvasir.models.architectures import gemma, gpt2, llama, mistral, phi, phi3, qwen
 from kvasir.models.decoder_config import DecoderConfig
 from kvasir.models.model_load_error import ModelLoadError
@@ -69,7 +69,7 @@ def test_null_is_absent() -> None:
         ),
     ],
 )
-def test_rope_of_old_and_new_files(keys: dict[str, Any], theta: float, scaling: object) -> None:
+def test_rope_of_old_and_new_files(keys: dict[str, Any], theta: float, scaling: RopeScaling | None) -> None:
     config = llama.read_config(LLAMA | keys)
     assert rope_of(config) == Rope(16, theta, scaling)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.weights import weight_files
@@ -77,7 +78,7 @@ def test_an_unknown_tensor_is_named(tmp_path: Path) -> None:
     [(llama, "model.layers.0.mlp.up_proj.weight"), (gpt2, "transformer.h.0.mlp.c_fc.weight")],
 )
 def test_a_wrong_shape_is_named_with_both_shapes(
-    build: Callable[[], torch.nn.Module], name: str, tmp_path: Path
+    build: Callable[[], PreTrainedModel], name: str, tmp_path: Path
 ) -> None:
     path = save(build(), tmp_path)
     shape = list(load_file(path / "model.safetensors")[name].shape)

@@ -54,7 +54,7 @@ def prompts() -> list[list[int]]:
 
 @pytest.mark.parametrize("name", list(MODELS))
 def test_tokens_are_those_of_generate(name: str, tmp_path: Path) -> None:
-    model = MODELS[name]()
+    model: Any = MODELS[name]()
     driver = Driver.load(save(model, tmp_path))
     for index, prompt in enumerate(prompts()):
         driver.add(f"r{index}", prompt, greedy(10))

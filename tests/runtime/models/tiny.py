@@ -154,7 +154,8 @@ def load_reference(path: Path, dtype: torch.dtype) -> PreTrainedModel:
     Loaded and not converted: `model.bfloat16()` rounds the rotary frequencies too, and `.float()` leaves them so.
     """
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-    return model.eval()
+    model.eval()
+    return model
 
 
 @torch.inference_mode()
@@ -175,4 +176,5 @@ def _randomised(model: PreTrainedModel) -> PreTrainedModel:
                 parameter.data.copy_(noise * 0.3)
         else:
             parameter.data.copy_(noise * 0.2)
-    return model.eval()
+    model.eval()
+    return model

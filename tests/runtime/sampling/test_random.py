@@ -1,5 +1,7 @@
 """The generator against Python's integers, and its statistics over seeds, positions and token ids."""
 
+import math
+
 import torch
 
 from kvasir.sampling.random import exponential, uniform
@@ -53,7 +55,7 @@ def chi_square(numbers: torch.Tensor, bins: int = 256) -> float:
     counts = torch.histc(numbers, bins, 0, 1)
     mean = numbers.numel() / bins
     statistic = float(((counts - mean) ** 2 / mean).sum())
-    return (statistic - (bins - 1)) / (2 * (bins - 1)) ** 0.5
+    return (statistic - (bins - 1)) / math.sqrt(2 * (bins - 1))
 
 
 def test_uniform_over_seeds_over_positions_and_over_tokens() -> None:
