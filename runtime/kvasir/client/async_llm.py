@@ -1,7 +1,7 @@
-"""AsyncLLM: generate text with whatever engines are there. The frontend's routes call it, on the event loop.
+"""AsyncLLM: generate text with the engines on the link. The frontend's routes call it, on the event loop.
 
-It puts the client's parts together: a request is written into the journal, the router picks an engine, the link
-carries it there, and the output processor turns what comes back into the deltas that `generate` yields.
+It puts the parts of the client together. A request is written into the journal, the router picks an engine, and the
+link carries the request there. The output processor turns the outputs into the deltas that `generate` yields.
 """
 
 import asyncio
@@ -12,30 +12,39 @@ from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
 from kvasir.client.collector import Delta
 from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import Journal, LiveRequest
-from kvasir.client.output_processor import OutputProcessor
+from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor
 from kvasir.client.request_errors import EngineUnavailable
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.router import Router
+from kvasir.client.service_limits import ServiceLimits
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.stop_strings import StopSearch
 from kvasir.config.settings import FrontendConfig
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
+from kvasir.link.frontend_end.events import (
+    CallAnswered,
+    EngineChanged,
+    EngineJoined,
+    EngineLost,
+    LinkEvent,
+    OutputsReceived,
+)
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
-from kvasir.link.protocol import Abort, FinishReason, Outputs, Result
+from kvasir.link.protocol import Abort, FinishReason
 
 __all__ = ["AsyncLLM", "Delta"]
 
 log = logging.getLogger(__name__)
 
 RETRY_AFTER = 5.0
-"""Seconds a client is told to wait when no engine is usable: about what a restarted engine needs at least."""
+"""Seconds after which a client may try again when no engine is usable: about the shortest restart of an engine."""
 
 
 class AsyncLLM:
-    """The engines of one model as one generator of text. Owns the link; listens to it (LinkListener)."""
+    """The engines of one model as one generator of text. Owns the link and takes its events."""
 
     def __init__(
         self,
@@ -46,7 +55,6 @@ class AsyncLLM:
         *,
         observer: RequestObserver,
     ) -> None:
-        self._model_len = config.model.max_model_len or model.max_model_len
         self._observer = observer
         self._journal = Journal(config.server.max_live_requests)
         self._router = Router(self._journal.in_flight)
@@ -56,47 +64,44 @@ class AsyncLLM:
             service=config.link.service_uid,
             fingerprint=model.fingerprint,
             tokenizer_hash=model.tokenizer_hash,
-            listener=self,
+            wake=self._take_events,
             # One HTTP request with many prompts can come, and be given up, before an engine has read any of them.
             burst=2 * config.server.max_live_requests,
         )
-        # Outputs that do not fit together: the link takes the engine for lost, and comes back to engine_lost below.
-        self._outputs = OutputProcessor(
-            self._journal,
-            observer,
-            model.eos_token_ids,
-            distrust=self._link.lose,
-            abort=lambda engine, request_ids: self._link.send(engine, Abort(request_ids)),
-        )
+        self._outputs = OutputProcessor(self._journal, observer, model.eos_token_ids)
+        self._outputs_planned = False
+        """`_work_outputs` comes in the next turn of the event loop."""
         self._calls = Calls(self._link.send)
         self._undispatched: list[LiveRequest] = []
         self._closing = False
+        self._limits = ServiceLimits(config.model.max_model_len or model.max_model_len, self._link.engines)
         self.input = InputProcessor(
             model,
             tokenizer,
             chat_template,
-            lambda: self.max_model_len,
+            self._limits.max_model_len,
             config.server.max_live_requests,
-            lambda: all(engine.serves_by_priority for engine in self._link.engines.values() if engine.usable),
+            self._limits.takes_priority,
         )
         self.ever_ready = False
-        """An engine has been ready since the start: what is asked now can be expected to be served."""
+        """An engine has been ready since the start: a request can be expected to be served."""
 
     async def start(self) -> None:
-        """Bind the link: engines can come from now on. Raises ConfigError for an address that cannot be bound."""
+        """Bind the link and accept engines. Raises ConfigError for an address that cannot be bound."""
         await self._link.start()
 
     async def close(self) -> None:
-        """End what is still live with an error and leave the engines."""
+        """End the live requests with an error and leave the engines."""
         self._closing = True
         for request in self._journal.unfinished():
             self._abort(request)
             self._outputs.fail(request, "the frontend is shutting down: try again")
+        self._take_events()
         await self._link.close()
         self.input.close()
 
-    async def drain(self, timeout: float) -> None:  # noqa: ASYNC109 - running into it is no error here
-        """Wait until no request is live, at most this many seconds; the caller has stopped taking new ones."""
+    async def drain(self, timeout: float) -> None:  # noqa: ASYNC109 - running into it is not an error here
+        """Wait until no request is live, at most `timeout` seconds; the caller has stopped taking new ones."""
         try:
             async with asyncio.timeout(timeout):
                 await self._journal.wait_empty()
@@ -107,7 +112,7 @@ class AsyncLLM:
 
     @property
     def link_address(self) -> str:
-        """Where the link is bound, for engines to connect to (with the port that was picked for port 0)."""
+        """The address for engines to connect to, with the port that was picked for port 0."""
         return self._link.addresses
 
     def check_room(self) -> None:
@@ -126,15 +131,14 @@ class AsyncLLM:
     @property
     def max_model_len(self) -> int:
         """Tokens of prompt and output together that every ready engine can take."""
-        ready = [engine.ready.max_model_len for engine in self._link.engines.values() if engine.ready]
-        return min([self._model_len, *ready])
+        return self._limits.max_model_len()
 
     async def generate(
         self, request_id: str, prompted: Prompted, trace: Trace | None = None
     ) -> AsyncGenerator[Delta, None]:
-        """The output as it comes; a consumer that is slow gets larger deltas, and the last has a finish reason.
+        """Yield the output as it comes; a slow consumer gets larger deltas. The last one has a finish reason.
 
-        `trace` (a fresh one) is filled in as it happens.
+        `trace`, a fresh one, is filled in on the way.
 
         Closing or cancelling the generator aborts the request. Raises EngineUnavailable, TooManyRequests or
         InvalidRequest before the first delta (an engine may refuse what this frontend accepts), and RequestFailed
@@ -164,10 +168,10 @@ class AsyncLLM:
             self._leave(request)
 
     async def call(self, method: str, seconds: float = CALL_TIMEOUT) -> list[CallOutcome]:
-        """Have every ready engine do something that is no request (see protocol.Call); what came of it in each.
+        """Send a protocol.Call to every ready engine and return the outcome of each.
 
-        Raises EngineUnavailable when none is ready. An engine that does not answer in time or is lost has an
-        outcome with an error.
+        Raises EngineUnavailable if no engine is ready. The outcome of an engine that is lost or does not answer in
+        time has an error.
         """
         engines = [engine for engine in self._link.engines.values() if engine.usable]
         if not engines or self._closing:
@@ -177,7 +181,7 @@ class AsyncLLM:
     # ------------------------------------------------------------------------------------------ requests
 
     def _dispatch_soon(self, request: LiveRequest) -> None:
-        """Together with the others of this turn of the event loop: an engine that is woken for each of them
+        """Dispatch it with the others of this turn of the event loop: an engine that is woken for each of them
         computes them one by one."""
         if not self._undispatched:
             asyncio.get_running_loop().call_soon(self._dispatch_all)
@@ -194,7 +198,7 @@ class AsyncLLM:
                 request.collector.fail(error)
 
     def _dispatch(self, request: LiveRequest) -> None:
-        """Give the request to an engine. Raises EngineUnavailable when there is none."""
+        """Give the request to an engine. Raises EngineUnavailable if none is usable."""
         # Each failed send removes an engine from the link, so this ends.
         while (engine := self._router.pick(self._link.engines.values())) and not self._closing:
             if self._link.send(engine.incarnation, request.message(engine.cache_block_size)):
@@ -206,7 +210,7 @@ class AsyncLLM:
         raise EngineUnavailable(self._why_unavailable(), RETRY_AFTER)
 
     def _leave(self, request: LiveRequest) -> None:
-        """The consumer is gone, with the end of its output or without."""
+        """Forget the request: its consumer has read it to the end, or has left."""
         self._abort(request)
         self._outputs.end(request, FinishReason.ABORT)
         self._journal.remove(request)
@@ -221,23 +225,36 @@ class AsyncLLM:
         phases = ", ".join(f"{engine.incarnation} is {engine.phase}" for engine in self._link.engines.values())
         return f"no engine is ready ({phases or 'none is connected'}): try again in a while"
 
-    # ------------------------------------------------------------------------------------------ LinkListener
+    # ------------------------------------------------------------------------------------------ events
 
-    def engine_changed(self, engine: RemoteEngine) -> None:
-        self._router.reported(engine)
-        if engine.usable:
-            self.ever_ready = True
+    def _take_events(self) -> None:
+        """Handle what has happened on the link, in order. Sends in here may queue further events."""
+        events = self._link.events
+        while events:
+            event = events.popleft()
+            try:
+                self._handle(event)
+            except Exception:  # the events behind it must still be handled
+                log.exception("an event of the link was not handled: %s", type(event).__name__)
 
-    def engine_outputs(self, engine: RemoteEngine, outputs: Outputs) -> None:
-        self._outputs.receive(engine.incarnation, outputs.outputs)
-        if not engine.lost:  # by these very outputs: the router has forgotten it
-            self._router.reported(engine)
+    def _handle(self, event: LinkEvent) -> None:
+        match event:
+            case OutputsReceived(engine, message):
+                try:
+                    self._outputs.receive(engine.incarnation, message.outputs)
+                finally:
+                    self._after_outputs()
+                self._router.reported(engine)
+            case EngineJoined(engine) | EngineChanged(engine):
+                self._router.reported(engine)
+                self.ever_ready = self.ever_ready or engine.usable
+            case CallAnswered(engine, result):
+                self._calls.answered(engine.incarnation, result)
+            case EngineLost(engine, reason):
+                self._on_engine_lost(engine, reason)
 
-    def engine_answered(self, engine: RemoteEngine, result: Result) -> None:
-        self._calls.answered(engine.incarnation, result)
-
-    def engine_lost(self, engine: RemoteEngine, reason: str) -> None:
-        """Its requests end here; what it sent before it was lost still reaches their consumers."""
+    def _on_engine_lost(self, engine: RemoteEngine, reason: str) -> None:
+        """End its requests. What it sent before it was lost still reaches their consumers."""
         self._outputs.flush(engine.incarnation)
         requests = self._journal.of_engine(engine.incarnation)
         for request in requests:
@@ -250,3 +267,23 @@ class AsyncLLM:
         self._router.forget(engine.incarnation)
         if requests:
             log.error("engine %s was lost with %d requests: %s", engine.incarnation, len(requests), reason)
+
+    def _work_outputs(self) -> None:
+        """Take the next slice of the outputs that wait."""
+        self._outputs_planned = False
+        try:
+            self._outputs.work()
+        finally:
+            self._after_outputs()
+
+    def _after_outputs(self) -> None:
+        """Do what the outputs ask for, and come back in the next turn for those that wait."""
+        if self._outputs.has_backlog and not self._outputs_planned:
+            self._outputs_planned = True
+            asyncio.get_running_loop().call_soon(self._work_outputs)
+        while self._outputs.actions:
+            match self._outputs.actions.popleft():
+                case AbortRequests(engine, request_ids):
+                    self._link.send(engine, Abort(request_ids))
+                case DistrustEngine(engine, reason):
+                    self._link.lose(engine, reason)

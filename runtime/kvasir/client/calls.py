@@ -1,6 +1,6 @@
-"""Calls to engines that are no requests (reset the prefix cache, say) and what came of each; owned by AsyncLLM.
+"""Calls to engines, such as the reset of the prefix cache, and the outcome of each; owned by AsyncLLM.
 
-Every engine that was called gets an outcome: its answer, that it was lost, or that it did not answer in time.
+Every engine that was called gets an outcome: its answer, its loss, or that it did not answer in time.
 """
 
 import asyncio
@@ -18,25 +18,25 @@ CALL_TIMEOUT: Final = 10.0
 
 @dataclass(frozen=True)
 class CallOutcome:
-    """What one engine answered."""
+    """The answer of one engine."""
 
     incarnation: str
     rank: int
     error: str
-    """Why it was not done; empty when it was."""
+    """Why the engine did not do it; empty if it did."""
 
 
 class Calls:
-    """`send(incarnation, call)` tells whether the engine can be reached; it may report it lost meanwhile."""
+    """The calls that wait for an answer. If `send(incarnation, call)` fails, `lost` follows for that engine."""
 
     def __init__(self, send: Callable[[str, Call], bool]) -> None:
         self._send = send
         self._ids = itertools.count(1)
         self._waiting: dict[tuple[str, int], asyncio.Future[str]] = {}
-        """By incarnation and id: a future of the error, empty when it was done."""
+        """By incarnation and id: a future of the error, empty on success."""
 
     async def call(self, engines: Iterable[RemoteEngine], method: str, seconds: float) -> list[CallOutcome]:
-        """Call all of these engines at once; one outcome each, in their order, after at most so many seconds."""
+        """Call all of these engines at once; return one outcome each, in their order, after at most `seconds`."""
         loop = asyncio.get_running_loop()
         called: list[tuple[RemoteEngine, int, asyncio.Future[str]]] = []
         try:
@@ -44,8 +44,7 @@ class Calls:
                 id, answer = next(self._ids), loop.create_future()
                 self._waiting[engine.incarnation, id] = answer
                 called.append((engine, id, answer))
-                if not self._send(engine.incarnation, Call(id, method)) and not answer.done():
-                    answer.set_result("it was lost")
+                self._send(engine.incarnation, Call(id, method))
             if called:
                 await asyncio.wait([answer for *_, answer in called], timeout=seconds)
         finally:
@@ -58,12 +57,13 @@ class Calls:
         ]
 
     def answered(self, incarnation: str, result: Result) -> None:
-        """Answers that nobody waits for any more are dropped."""
+        """Take an engine's answer. An answer that comes too late is dropped."""
         answer = self._waiting.get((incarnation, result.id))
         if answer is not None and not answer.done():
             answer.set_result(result.error)
 
     def lost(self, incarnation: str, reason: str) -> None:
+        """End the calls that wait for this engine: it does not answer any more."""
         for (called, _), answer in self._waiting.items():
             if called == incarnation and not answer.done():
                 answer.set_result(f"it was lost: {reason}")

@@ -1,14 +1,13 @@
 """Turns the outputs of engines into text and hands them to the consumers; called by AsyncLLM on the event loop.
 
-A step of a large batch brings hundreds of outputs at once. They are taken in slices, and between two slices the
-loop serves its other callbacks: the consumers of the first slice write while the next ones wait.
+A step of a large batch brings hundreds of outputs at once. The processor takes them in slices, so that the event
+loop can serve its other callbacks between two slices: the consumers of the first slice write while the next ones
+wait.
 """
 
-import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,6 +24,22 @@ SLICE: Final = 128
 """Outputs handled before the event loop gets its turn: around a millisecond."""
 
 
+@dataclass(frozen=True, slots=True)
+class AbortRequests:
+    """These requests have ended here; their engine still works on them."""
+
+    engine: str
+    request_ids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DistrustEngine:
+    """The engine sent outputs that do not fit what it sent before. Nothing that it sent from there on counts."""
+
+    engine: str
+    reason: str
+
+
 @dataclass(slots=True)
 class _Batch:
     engine: str
@@ -35,41 +50,50 @@ class _Batch:
 class OutputProcessor:
     """Ends requests, in success and in failure, and is the only one to append to their tokens.
 
-    `distrust(engine, reason)` is called for an engine whose outputs do not fit what it sent before; before it
-    returns, the engine's requests have been failed. `abort(engine, request_ids)` tells it to forget requests that
-    have ended here. The backlog is bounded by what live requests can generate.
+    `actions` holds what the owner must do about engines after `receive` and `work`, in order. The tokens that live
+    requests can generate bound the backlog.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        observer: RequestObserver,
-        eos_token_ids: tuple[int, ...],
-        distrust: Callable[[str, str], None],
-        abort: Callable[[str, list[str]], object],
-    ) -> None:
+    def __init__(self, journal: Journal, observer: RequestObserver, eos_token_ids: tuple[int, ...]) -> None:
+        self.actions: deque[AbortRequests | DistrustEngine] = deque()
         self._journal = journal
         self._observer = observer
         self._eos_token_ids = frozenset(eos_token_ids)
-        self._distrust = distrust
-        self._abort = abort
         self._stopped: list[str] = []
-        """Requests that a stop string has ended here and that their engine still works on."""
+        """Requests that ended here in the present slice and that their engine still works on."""
         self._backlog: deque[_Batch] = deque()
-        self._scheduled = False
+
+    @property
+    def has_backlog(self) -> bool:
+        """Outputs wait: the owner calls `work` again in the next turn of the event loop."""
+        return bool(self._backlog)
 
     def receive(self, engine: str, outputs: list[RequestOutput]) -> None:
-        """Take the outputs of one step: now, or after those that wait already."""
+        """Take the outputs of one step: a slice now if nothing waits, the rest in order by `work`."""
         self._backlog.append(_Batch(engine, outputs))
-        if not self._scheduled:
-            self._work()
+        if len(self._backlog) == 1:
+            self.work()
+
+    def work(self) -> None:
+        """Take the next slice of the backlog."""
+        left = SLICE
+        while self._backlog and left > 0:
+            batch = self._backlog[0]
+            count = min(left, len(batch.outputs) - batch.next)
+            first, batch.next = batch.next, batch.next + count
+            left -= count
+            if batch.next == len(batch.outputs):
+                self._backlog.popleft()
+            self._take(batch, first, count)
 
     def flush(self, engine: str) -> None:
-        """Take at once what this engine sent: it is lost, and what it did before still counts."""
+        """Take at once what waits of this engine. It is lost: its outputs still count, and no action follows."""
         mine = [batch for batch in self._backlog if batch.engine == engine]
-        self._backlog = deque(batch for batch in self._backlog if batch.engine != engine)
+        self._forget(engine)
         for batch in mine:
-            self._take(batch, len(batch.outputs))
+            if not self._take(batch, batch.next, len(batch.outputs) - batch.next):
+                break
+        self.actions = deque(action for action in self.actions if action.engine != engine)
 
     def fail(self, request: LiveRequest, message: str, refusal: RefusalKind | None = None) -> None:
         """End the request with RequestFailed, or with the error for a refusal, unless it has ended."""
@@ -77,7 +101,7 @@ class OutputProcessor:
             request.collector.fail(failure_of(message, refusal))
 
     def end(self, request: LiveRequest, reason: FinishReason) -> bool:
-        """No engine works on the request any more. False: none did, it has ended before."""
+        """Record that no engine works on the request any more. Returns False if none did."""
         if request.engine is None:
             return False
         self._journal.release(request)
@@ -86,48 +110,42 @@ class OutputProcessor:
         self._observer.request_finished(trace)
         return True
 
-    def _work(self) -> None:
-        left = SLICE
-        try:
-            while self._backlog and left > 0:
-                batch = self._backlog[0]
-                left -= self._take(batch, left)
-                # `distrust` may have flushed the batch away.
-                if self._backlog and self._backlog[0] is batch and batch.next >= len(batch.outputs):
-                    self._backlog.popleft()
-        finally:  # whatever goes wrong, the outputs behind it come to their requests
-            self._scheduled = bool(self._backlog)
-            if self._scheduled:
-                asyncio.get_running_loop().call_soon(self._work)
-
-    def _take(self, batch: _Batch, count: int) -> int:
-        """Handle up to `count` more outputs of the batch; returns how many it were."""
+    def _take(self, batch: _Batch, first: int, count: int) -> bool:
+        """Handle `count` outputs of the batch from `first` on. Returns False if the engine is distrusted."""
         now = time.perf_counter()
-        outputs = batch.outputs[batch.next : batch.next + count]
-        batch.next += len(outputs)
-        for output in outputs:
+        trusted = True
+        for output in batch.outputs[first : first + count]:
             request = self._journal.get(output.request_id)
-            # Of a request that was aborted, or of an attempt that is over: the engine did not know yet.
+            # The request was aborted or its attempt is over; the engine did not know yet.
             if request is None or request.engine != batch.engine or request.attempt != output.attempt:
                 continue
             if output.position != len(request.output_token_ids):
-                self._distrust(
-                    batch.engine,
-                    f"it sent tokens from position {output.position} of request {request.request_id}, of which "
-                    f"{len(request.output_token_ids)} tokens are known",
-                )
-                continue
+                self._distrust(request, output)
+                trusted = False
+                break
             try:
                 self._accept(request, output, now)
-            except Exception:  # a defect of ours costs this request, and no other
+            except Exception:  # a defect of ours fails this request and no other
                 log.exception("request %s: its output could not be handled", request.request_id)
                 self.end(request, FinishReason.ERROR)
                 request.collector.fail(RequestFailed("the server could not handle the output of the engine"))
                 self._stopped.append(request.request_id)
         if self._stopped:
             stopped, self._stopped = self._stopped, []
-            self._abort(batch.engine, stopped)
-        return len(outputs)
+            self.actions.append(AbortRequests(batch.engine, stopped))
+        return trusted
+
+    def _distrust(self, request: LiveRequest, output: RequestOutput) -> None:
+        assert request.engine is not None
+        self._forget(request.engine)
+        reason = (
+            f"it sent tokens from position {output.position} of request {request.request_id}, of which "
+            f"{len(request.output_token_ids)} tokens are known"
+        )
+        self.actions.append(DistrustEngine(request.engine, reason))
+
+    def _forget(self, engine: str) -> None:
+        self._backlog = deque(batch for batch in self._backlog if batch.engine != engine)
 
     def _accept(self, request: LiveRequest, output: RequestOutput, now: float) -> None:
         if output.num_cached_tokens is not None:

@@ -5,124 +5,27 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from kvasir.client.async_llm import AsyncLLM, Delta
 from kvasir.client.input.input_processor import Prompted
-from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
+from kvasir.client.request_errors import TooManyRequests
 from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ServerConfig
-from kvasir.hashing import chain_fits, chain_root, extend_chain
-from kvasir.hub.model_info import ModelInfo
-from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
-from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.hub.tokenizer import Tokenizer
 from kvasir.link.protocol import (
-    FEATURE_PREFIX_CACHE,
-    FEATURE_PRIORITY,
     Abort,
     AddRequest,
     FinishReason,
-    Goodbye,
-    Ready,
     RequestOutput,
 )
 from kvasir.link.sockets import QUEUE_MESSAGES
-from kvasir.params import SamplingFields, SamplingParams
-from runtime.client import trained
+from kvasir.params import SamplingParams
 from runtime.client.observers import RecordingObserver
 from runtime.client.scripted_engine import PATIENCE, ScriptedEngine
+from runtime.client.service import LIVE_LIMIT, MODEL, Service, WatchedLLM
 from runtime.link.peers import BareEngine
-
-MODEL: ModelInfo = trained.model_info()
-LIVE_LIMIT = 300
-
-
-class WatchedLLM(AsyncLLM):
-    """Sets an event when an engine changes, after it was handled."""
-
-    changed: asyncio.Event
-
-    def engine_changed(self, engine: RemoteEngine) -> None:
-        super().engine_changed(engine)
-        self.changed.set()
-
-    def engine_lost(self, engine: RemoteEngine, reason: str) -> None:
-        super().engine_lost(engine, reason)
-        self.changed.set()
-
-
-class Service:
-    """A frontend's client and the engines a test started for it."""
-
-    def __init__(self, llm: WatchedLLM, observer: RecordingObserver, tokenizer: Tokenizer) -> None:
-        self.llm = llm
-        self.observer = observer
-        self.tokenizer = tokenizer
-        self.engines: list[ScriptedEngine] = []
-        llm.changed = observer.changed
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what happens to engines or requests until this holds."""
-        async with asyncio.timeout(PATIENCE):
-            while not condition():
-                self.observer.changed.clear()
-                await self.observer.changed.wait()
-
-    def connect(self, *, ready: Ready | None = None, rank: int = 0) -> ScriptedEngine:
-        """An engine on its way."""
-        engine = ScriptedEngine(self.llm.link_address, MODEL, rank=rank)
-        self.engines.append(engine)
-        engine.start(ready)
-        return engine
-
-    async def engine(self, rank: int = 0) -> ScriptedEngine:
-        """An engine that takes requests."""
-        engine = ScriptedEngine(self.llm.link_address, MODEL, rank=rank)
-        self.engines.append(engine)
-        engine.start()
-        await self.until(lambda: self.usable(engine))
-        return engine
-
-    def usable(self, engine: ScriptedEngine) -> bool:
-        known = self.llm.engines.get(engine.identity.incarnation)
-        return known is not None and known.usable
-
-    def prompted(self, text: str = "The quick brown", max_tokens: int | None = None, **asked: object) -> Prompted:
-        fields = SamplingFields(**asked)  # type: ignore[arg-type]
-        return self.llm.input.prepare(self.tokenizer.encode(text, False), fields, max_tokens=max_tokens)
-
-    def ask(self, request_id: str, **params: object) -> asyncio.Task[list[Delta]]:
-        """A consumer that reads to the end."""
-
-        async def read() -> list[Delta]:
-            return [delta async for delta in self.llm.generate(request_id, self.prompted(**params))]
-
-        return asyncio.create_task(read())
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return load_tokenizer(trained.save(trained.byte_level(), tmp_path_factory.mktemp("model")))
-
-
-@pytest.fixture
-async def service(tokenizer: Tokenizer, tmp_path: Path) -> AsyncIterator[Service]:
-    observer = RecordingObserver()
-    config = FrontendConfig(
-        model=ModelConfig("demo://"),
-        server=ServerConfig(max_live_requests=LIVE_LIMIT),
-        link=LinkConfig(link=(f"ipc://{tmp_path}/link",)),
-    )
-    llm = WatchedLLM(config, MODEL, tokenizer, None, observer=observer)
-    await llm.start()
-    service = Service(llm, observer, tokenizer)
-    yield service
-    await llm.close()
-    for engine in service.engines:
-        engine.close()
 
 
 async def test_tokens_of_an_engine_are_streamed_as_text(service: Service) -> None:
@@ -192,39 +95,6 @@ async def test_a_consumer_that_leaves_aborts_its_request(service: Service, way: 
     assert [delta.token_ids for delta in await reader] == [[1]]
 
 
-async def test_an_engine_that_dies_fails_its_requests_and_no_others(service: Service) -> None:
-    engines = [await service.engine(0), await service.engine(1)]
-    readers = [service.ask("a"), service.ask("b")]
-    requests = [await engine.request() for engine in engines]
-    for engine, request in zip(engines, requests, strict=True):
-        engine.answer(request, 0, service.tokenizer.encode(" fox", False))
-    engines[0].die("out of memory")
-    by_id = dict(zip(("a", "b"), readers, strict=True))
-    lost, kept = by_id.pop(requests[0].request_id), by_id.popitem()[1]
-    with pytest.raises(RequestFailed, match=f"{engines[0].identity.incarnation} was lost .*try again"):
-        await lost
-    engines[1].answer(requests[1], len(service.tokenizer.encode(" fox", False)), [1], FinishReason.STOP)
-    assert "".join(delta.text for delta in await kept) == " fox"
-    assert sorted(reason for reason, *_ in service.observer.finished) == [FinishReason.ERROR, FinishReason.STOP]
-    # The next ones go to the engine that is left.
-    for n in range(3):
-        reader = service.ask(f"later-{n}")
-        engines[1].answer(await engines[1].request(), 0, [1], FinishReason.STOP)
-        await reader
-
-
-async def test_a_gap_in_positions_makes_the_engine_lost(service: Service) -> None:
-    engine = await service.engine()
-    readers = [service.ask("a"), service.ask("b")]
-    requests = [await engine.request(), await engine.request()]
-    engine.answer(requests[0], 0, [5])
-    engine.answer(requests[0], 2, [6])
-    for reader in readers:
-        with pytest.raises(RequestFailed, match="was lost"):
-            await reader
-    assert service.llm.live_requests == 0
-
-
 async def test_outputs_of_another_attempt_are_dropped(service: Service) -> None:
     engine = await service.engine()
     reader = service.ask("r")
@@ -233,80 +103,6 @@ async def test_outputs_of_another_attempt_are_dropped(service: Service) -> None:
     engine.answer(request, 7, [5], attempt=2)
     engine.answer(request, 0, [1], FinishReason.STOP)
     assert [delta.token_ids for delta in await reader] == [[1]]
-
-
-async def test_a_request_that_the_engine_refuses_fails_with_its_words(service: Service) -> None:
-    engine = await service.engine()
-    reader = service.ask("r")
-    request = await engine.request()
-    engine.answer(request, 0, [], FinishReason.ERROR, error="the prompt does not fit")
-    with pytest.raises(RequestFailed, match="the prompt does not fit"):
-        await reader
-
-
-async def test_without_an_engine_a_request_is_told_to_come_back(service: Service) -> None:
-    with pytest.raises(EngineUnavailable, match="none is connected") as caught:
-        await service.ask("r")
-    assert caught.value.retry_after > 0
-    assert not service.llm.ever_ready
-    service.connect()
-    await service.until(lambda: bool(service.llm.engines))
-    with pytest.raises(EngineUnavailable, match="is Starting"):
-        await service.ask("r")
-    assert service.llm.live_requests == 0
-    assert service.observer.started == service.observer.finished == []
-
-
-async def test_a_request_that_cannot_be_sent_goes_to_another_engine(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engines = [await service.engine(0), await service.engine(1)]
-    link = service.llm._link
-    send = link.send
-    broken: list[str] = []
-
-    def send_fails_once(incarnation: str, message: AddRequest | Abort) -> bool:
-        if not broken:
-            broken.append(incarnation)
-            link.lose(incarnation, "its connection broke")
-            return False
-        return send(incarnation, message)
-
-    monkeypatch.setattr(link, "send", send_fails_once)
-    reader = service.ask("r")
-    await service.until(lambda: bool(broken))
-    (other,) = (engine for engine in engines if engine.identity.incarnation not in broken)
-    request = await other.request()
-    assert request.attempt == 1
-    other.answer(request, 0, [1], FinishReason.STOP)
-    assert [delta.token_ids for delta in await reader] == [[1]]
-    assert len(service.observer.started) == 1
-
-
-async def test_requests_that_come_together_are_given_to_engines_together(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await service.engine()
-    link = service.llm._link
-    send = link.send
-    sent: list[str] = []
-
-    def recorded(incarnation: str, message: AddRequest | Abort) -> bool:
-        if isinstance(message, AddRequest):
-            sent.append(message.request_id)
-        return send(incarnation, message)
-
-    monkeypatch.setattr(link, "send", recorded)
-    readers = [service.ask(str(n)) for n in range(20)]
-    counts = []
-    for _ in range(3):
-        await asyncio.sleep(0)
-        counts.append(len(sent))
-    assert counts == [0, 20, 20]
-    assert sent == [str(n) for n in range(20)]
-    for reader in readers:
-        reader.cancel()
-    await asyncio.wait(readers)
 
 
 async def test_a_consumer_that_leaves_before_its_request_is_given_to_an_engine_leaves_nothing(
@@ -324,19 +120,6 @@ async def test_a_consumer_that_leaves_before_its_request_is_given_to_an_engine_l
     await reader
     assert service.llm.live_requests == 0
     assert len(service.observer.started) == len(service.observer.finished) == 1
-
-
-async def test_an_engine_that_drains_gets_no_new_requests_and_finishes_what_it_has(service: Service) -> None:
-    engine = await service.engine()
-    reader = service.ask("r")
-    request = await engine.request()
-    engine.link.drain()
-    await service.until(lambda: not service.usable(engine))
-    with pytest.raises(EngineUnavailable):
-        await service.ask("late")
-    engine.answer(request, 0, [1], FinishReason.STOP)
-    assert [delta.token_ids for delta in await reader] == [[1]]
-    assert service.llm.ever_ready
 
 
 async def test_more_requests_than_the_limit_are_refused(service: Service) -> None:
@@ -385,71 +168,6 @@ async def test_all_requests_at_once_come_and_go_before_an_engine_has_read_one(
     slow.close()
 
 
-async def test_the_context_is_what_every_ready_engine_can_hold(service: Service) -> None:
-    assert service.llm.max_model_len == 128
-    await service.engine()
-    small = service.connect(ready=Ready(block_size=16, num_blocks=4, max_model_len=48, max_num_seqs=1), rank=1)
-    await service.until(lambda: service.usable(small))
-    assert service.llm.max_model_len == 48
-    assert service.llm.input.prepare([5] * 8).params.max_tokens == 40
-    small.close()
-    await service.until(lambda: service.llm.max_model_len == 128)
-
-
-async def test_an_engine_with_a_prefix_cache_gets_the_hashes_of_the_prompt(service: Service) -> None:
-    plain = await service.engine()
-    task = service.ask("plain")
-    assert (await plain.request()).block_hashes == []
-    plain.close()
-    with pytest.raises(RequestFailed):
-        await task
-    caching = service.connect(ready=Ready(4, 64, 128, 8, (FEATURE_PREFIX_CACHE,)))
-    await service.until(lambda: service.usable(caching))
-    prompted = service.llm.input.prepare([5] * 11, cache_salt="tenant")
-    task = asyncio.create_task(anext(service.llm.generate("cached", prompted)))
-    request = await caching.request()
-    assert (len(request.block_hashes), request.cache_salt) == (2, "tenant")
-    assert chain_fits(request.block_hashes, chain_root("tenant"), [5] * 11, 4)
-    task.cancel()
-
-
-async def test_a_prompt_is_hashed_once_for_all_of_its_choices(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caching = service.connect(ready=Ready(4, 64, 128, 8, (FEATURE_PREFIX_CACHE,)))
-    await service.until(lambda: service.usable(caching))
-    hashed: list[int] = []
-
-    def extend(hashes: list[bytes], root: bytes, token_ids: list[int], block_size: int) -> None:
-        hashed.append(len(token_ids))
-        extend_chain(hashes, root, token_ids, block_size)
-
-    monkeypatch.setattr("kvasir.client.journal.extend_chain", extend)
-    prompts = [service.llm.input.prepare([token] * 11) for token in (5, 6)]
-    tasks = [
-        asyncio.create_task(anext(service.llm.generate(f"{number}-{index}", prompted.child(index))))
-        for number, prompted in enumerate(prompts)
-        for index in range(3)
-    ]
-    for _ in tasks:
-        request = await caching.request()
-        assert chain_fits(request.block_hashes, chain_root(), request.prompt_token_ids, 4)
-    assert hashed == [11, 11]
-    for task in tasks:
-        task.cancel()
-
-
-async def test_a_priority_is_refused_unless_every_engine_looks_at_it(service: Service) -> None:
-    first = service.connect(ready=Ready(16, 64, 128, 8, (FEATURE_PRIORITY,)))
-    await service.until(lambda: service.usable(first))
-    task = asyncio.create_task(anext(service.llm.generate("r", service.llm.input.prepare([5], priority=-2))))
-    assert (await first.request()).priority == -2
-    await service.engine(rank=1)
-    with pytest.raises(InvalidRequest, match="--scheduling-policy priority"):
-        service.llm.input.prepare([5], priority=-2)
-    task.cancel()
-
-
 async def test_draining_waits_for_the_last_consumer_and_no_longer_than_its_timeout(service: Service) -> None:
     await service.llm.drain(PATIENCE)
     engine = await service.engine()
@@ -464,22 +182,6 @@ async def test_draining_waits_for_the_last_consumer_and_no_longer_than_its_timeo
     assert not draining.done()
     await deltas.aclose()
     await draining
-
-
-async def test_closing_fails_what_is_live_and_tells_the_engine(service: Service) -> None:
-    # A bare socket: an engine's link may learn of the end of the connection before it reads what came last.
-    with closing(BareEngine(service.llm.link_address, "bare")) as engine:
-        engine.introduce(service="", fingerprint=MODEL.fingerprint, tokenizer_hash=MODEL.tokenizer_hash)
-        await service.until(lambda: "bare" in service.llm.engines and service.llm.engines["bare"].usable)
-        reader = service.ask("r")
-        await asyncio.to_thread(engine.expect, AddRequest)
-        await service.llm.close()
-        with pytest.raises(RequestFailed, match="shutting down"):
-            await reader
-        assert (await asyncio.to_thread(engine.expect, Abort)).request_ids == ["r"]
-        await asyncio.to_thread(engine.expect, Goodbye)
-    with pytest.raises(EngineUnavailable, match="shutting down"):
-        await service.ask("late")
 
 
 async def test_nothing_is_left_of_many_requests_whose_consumers_come_and_go(service: Service) -> None:

@@ -27,7 +27,8 @@ class Peers:
 
     def _send(self, incarnation: str, call: Call) -> bool:
         if incarnation in self.gone:
-            self.calls.lost(incarnation, "its connection broke")
+            # As the link does: the loss is an event of the next turn.
+            asyncio.get_running_loop().call_soon(self.calls.lost, incarnation, "its connection broke")
             return False
         self.sent.append((incarnation, call))
         return True

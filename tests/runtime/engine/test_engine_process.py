@@ -20,9 +20,10 @@ from kvasir.config.settings import LinkConfig
 from kvasir.engine.loop import DRAIN_SETTLE_SECONDS
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
+from kvasir.link.frontend_end.events import CallAnswered, EngineChanged, EngineJoined, EngineLost, OutputsReceived
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
-from kvasir.link.protocol import AddRequest, Call, FinishReason, Outputs, Progress, RequestOutput, Result
+from kvasir.link.protocol import AddRequest, Call, FinishReason, Progress, RequestOutput, Result
 from kvasir.params import SamplingParams
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, find_failure
@@ -38,7 +39,7 @@ FAKE = (sys.executable, str(Path(__file__).with_name("engine_with_fake_executor.
 
 
 class Frontend:
-    """A frontend's end of the link, and everything it was told."""
+    """A frontend's end of the link, and the events that came from it."""
 
     def __init__(self, address: str) -> None:
         model = load_model_info(fetch("demo://", weights=False))
@@ -52,23 +53,20 @@ class Frontend:
             service="",
             fingerprint=model.fingerprint,
             tokenizer_hash=model.tokenizer_hash,
-            listener=self,
+            wake=self.take,
         )
 
-    def engine_changed(self, engine: RemoteEngine) -> None:
-        self.phases.append(engine.phase)
-        self._news.set()
-
-    def engine_outputs(self, engine: RemoteEngine, outputs: Outputs) -> None:
-        self.outputs += outputs.outputs
-        self._news.set()
-
-    def engine_answered(self, engine: RemoteEngine, result: Result) -> None:
-        self.results.append(result)
-        self._news.set()
-
-    def engine_lost(self, engine: RemoteEngine, reason: str) -> None:
-        self.lost.append(reason)
+    def take(self) -> None:
+        while self.link.events:
+            match self.link.events.popleft():
+                case EngineJoined(engine) | EngineChanged(engine):
+                    self.phases.append(engine.phase)
+                case OutputsReceived(_, message):
+                    self.outputs += message.outputs
+                case CallAnswered(_, result):
+                    self.results.append(result)
+                case EngineLost(_, reason):
+                    self.lost.append(reason)
         self._news.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:

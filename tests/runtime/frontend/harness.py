@@ -19,6 +19,7 @@ from kvasir.frontend.status import FrontendStatus
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
+from kvasir.link.frontend_end.events import LinkEvent
 from kvasir.listening import url_of
 from runtime.frontend.scripted import TIMEOUT, Script, ScriptedEngine
 
@@ -95,17 +96,15 @@ class Frontend:
                 await self._engines_changed.wait()
 
     def __post_init__(self) -> None:
-        """Observe the events that AsyncLLM gets from the link."""
+        """Observe each event of the link after AsyncLLM has handled it."""
         llm = self.service.llm
-        for name in ("engine_changed", "engine_lost"):
-            setattr(llm, name, self._then_notify(getattr(llm, name)))
+        handle = llm._handle
 
-    def _then_notify(self, listener: Callable[..., None]) -> Callable[..., None]:
-        def hear(*args: object) -> None:
-            listener(*args)
+        def handle_and_notify(event: LinkEvent) -> None:
+            handle(event)
             self._engines_changed.set()
 
-        return hear
+        llm._handle = handle_and_notify  # type: ignore[method-assign]
 
     async def idle(self) -> None:
         """Nothing is left of any request, here and in the engines."""

@@ -15,8 +15,8 @@ import zmq
 
 from kvasir.config.settings import LinkConfig
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received
+from kvasir.link.frontend_end.events import EngineChanged, EngineJoined, EngineLost, LinkEvent, OutputsReceived
 from kvasir.link.frontend_end.frontend_link import FrontendLink
-from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import (
     PROTOCOL_VERSION,
     AddRequest,
@@ -67,25 +67,29 @@ def outputs(request_id: str = "r", position: int = 0) -> Outputs:
 # ---------------------------------------------------------------------------------------------- real frontends
 
 
-class Listener:
-    """Remembers what it was told, and wakes whoever waits for more."""
+class Recorder:
+    """Takes the events of a link and keeps them by kind."""
 
     def __init__(self) -> None:
+        self.link: FrontendLink | None = None
         self.changes: list[tuple[str, Phase]] = []
         self.outputs: list[tuple[str, Outputs]] = []
         self.lost: list[tuple[str, str]] = []
         self._news = asyncio.Event()
 
-    def engine_changed(self, engine: RemoteEngine) -> None:
-        self.changes.append((engine.incarnation, engine.phase))
-        self._news.set()
+    def take(self) -> None:
+        """What the owner of a link does when it is woken."""
+        while self.link.events:
+            self.handle(self.link.events.popleft())
 
-    def engine_outputs(self, engine: RemoteEngine, message: Outputs) -> None:
-        self.outputs.append((engine.incarnation, message))
-        self._news.set()
-
-    def engine_lost(self, engine: RemoteEngine, reason: str) -> None:
-        self.lost.append((engine.incarnation, reason))
+    def handle(self, event: LinkEvent) -> None:
+        match event:
+            case EngineJoined(engine) | EngineChanged(engine):
+                self.changes.append((engine.incarnation, engine.phase))
+            case OutputsReceived(engine, message):
+                self.outputs.append((engine.incarnation, message))
+            case EngineLost(engine, reason):
+                self.lost.append((engine.incarnation, reason))
         self._news.set()
 
     async def until(self, condition) -> None:
@@ -96,31 +100,29 @@ class Listener:
 
 
 class Frontend:
-    """A link with its listener."""
+    """A link and the events that came from it."""
 
-    def __init__(self, link: FrontendLink, listener: Listener) -> None:
+    def __init__(self, link: FrontendLink, seen: Recorder) -> None:
         self.link = link
-        self.listener = listener
+        self.seen = seen
 
     async def ready(self, *incarnations: str) -> None:
         engines = self.link.engines
-        await self.listener.until(lambda: all(i in engines and engines[i].usable for i in incarnations))
+        await self.seen.until(lambda: all(i in engines and engines[i].usable for i in incarnations))
 
     async def lost(self, incarnation: str) -> str:
         """The reason, once it is told."""
-        await self.listener.until(lambda: any(i == incarnation for i, _ in self.listener.lost))
-        return next(reason for i, reason in self.listener.lost if i == incarnation)
+        await self.seen.until(lambda: any(i == incarnation for i, _ in self.seen.lost))
+        return next(reason for i, reason in self.seen.lost if i == incarnation)
 
     async def ask(self, incarnation: str, request_id: str = "r") -> Outputs:
         """Send a request and await the first outputs with its id."""
         assert self.link.send(incarnation, request(request_id))
 
         def answers() -> list[Outputs]:
-            return [
-                o for i, o in self.listener.outputs if i == incarnation and o.outputs[0].request_id == request_id
-            ]
+            return [o for i, o in self.seen.outputs if i == incarnation and o.outputs[0].request_id == request_id]
 
-        await self.listener.until(answers)
+        await self.seen.until(answers)
         return answers()[0]
 
 
@@ -128,19 +130,20 @@ class Frontend:
 async def frontend(
     address: str, keys: Path | None = None, silence: float = 10.0, burst: int = 0
 ) -> AsyncIterator[Frontend]:
-    listener = Listener()
+    seen = Recorder()
     config = LinkConfig(link=(address,), link_keys=str(keys) if keys else None, heartbeat_timeout=silence)
     link = FrontendLink(
         config,
         service="uid",
         fingerprint="model",
         tokenizer_hash="tokenizer",
-        listener=listener,
+        wake=lambda: seen.take(),
         burst=burst,
     )
+    seen.link = link
     await link.start()
     try:
-        yield Frontend(link, listener)
+        yield Frontend(link, seen)
     finally:
         await link.close()
 

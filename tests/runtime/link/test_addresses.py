@@ -10,7 +10,7 @@ from kvasir.link.address import LinkAddress, parse_address
 from kvasir.link.engine_end.engine_link import EngineLink
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.listening import has_ipv6
-from runtime.link.peers import Listener, engine, frontend, identity
+from runtime.link.peers import engine, frontend, identity
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ async def test_frontend_on_every_address_needs_no_ipv6(keys, monkeypatch):
 @pytest.mark.parametrize("addresses", [(), ("ipc:///a/b", "ipc:///a/c")])
 async def test_a_frontend_binds_exactly_one_address(addresses):
     link = FrontendLink(
-        LinkConfig(link=addresses), service="", fingerprint="", tokenizer_hash="", listener=Listener()
+        LinkConfig(link=addresses), service="", fingerprint="", tokenizer_hash="", wake=lambda: None
     )
     with pytest.raises(ConfigError, match="one address"):
         await link.start()

@@ -43,8 +43,8 @@ async def test_every_frontend_has_every_engine_and_gets_its_own_answers(transpor
                     name = f"{f.link.incarnation} to {e.incarnation}"
                     _, served = await asyncio.gather(f.ask(e.incarnation, name), serve_one(e))
                     assert served.frontend == f.link.incarnation
-        assert {i for i, _ in f1.listener.outputs} == {e1.incarnation, e2.incarnation}
-        assert all(o.outputs[0].request_id.startswith(f1.link.incarnation) for _, o in f1.listener.outputs)
+        assert {i for i, _ in f1.seen.outputs} == {e1.incarnation, e2.incarnation}
+        assert all(o.outputs[0].request_id.startswith(f1.link.incarnation) for _, o in f1.seen.outputs)
 
 
 async def test_an_engine_that_starts_before_its_frontend_is_found(sockets):
@@ -57,11 +57,11 @@ async def test_an_engine_that_starts_before_its_frontend_is_found(sockets):
 async def test_phases_and_progress_are_seen_before_the_engine_is_ready(sockets):
     async with frontend(f"ipc://{sockets}/link", silence=2) as f:
         with engine(f.link.addresses, ready=False, silence=2) as e:
-            await f.listener.until(lambda: f.listener.changes == [(e.incarnation, Phase.STARTING)])
+            await f.seen.until(lambda: f.seen.changes == [(e.incarnation, Phase.STARTING)])
             e.set_phase(Phase.LOADING, Progress(1, 10))
-            await f.listener.until(lambda: f.listener.changes[-1] == (e.incarnation, Phase.LOADING))
+            await f.seen.until(lambda: f.seen.changes[-1] == (e.incarnation, Phase.LOADING))
             e.set_phase(Phase.LOADING, Progress(9, 10))
-            await f.listener.until(lambda: f.link.engines[e.incarnation].progress == Progress(9, 10))
+            await f.seen.until(lambda: f.link.engines[e.incarnation].progress == Progress(9, 10))
             assert not f.link.engines[e.incarnation].usable
             e.announce_ready(READY)
             await f.ready(e.incarnation)
@@ -73,7 +73,7 @@ async def test_the_load_of_an_idle_engine_comes_with_its_heartbeat(sockets):
         with engine(f.link.addresses, silence=2) as e:
             e.set_load(STATS, busy=False)
             await f.ready(e.incarnation)
-            await f.listener.until(lambda: f.link.engines[e.incarnation].stats == STATS)
+            await f.seen.until(lambda: f.link.engines[e.incarnation].stats == STATS)
             assert f.link.engines[e.incarnation].step_age == 0
 
 
@@ -83,10 +83,10 @@ async def test_a_draining_engine_is_not_used_but_gets_what_was_already_sent(sock
             await f.ready(e.incarnation)
             e.drain()
             assert f.link.send(e.incarnation, Abort(["sent before the word arrived"]))
-            await f.listener.until(lambda: f.link.engines[e.incarnation].draining)
+            await f.seen.until(lambda: f.link.engines[e.incarnation].draining)
             assert not f.link.engines[e.incarnation].usable
             assert (await asyncio.to_thread(received, e)).message.request_ids
-            assert not f.listener.lost
+            assert not f.seen.lost
 
 
 async def test_draining_engine_learns_that_every_frontend_has_noticed(sockets):
@@ -116,8 +116,8 @@ async def test_a_frontend_that_comes_while_the_engine_drains_does_not_use_it(soc
     with engine(f"ipc://{sockets}/link") as e:
         e.drain()
         async with frontend(f"ipc://{sockets}/link") as f:
-            await f.listener.until(lambda: e.incarnation in f.link.engines)
-            await f.listener.until(lambda: f.link.engines[e.incarnation].draining)
+            await f.seen.until(lambda: e.incarnation in f.link.engines)
+            await f.seen.until(lambda: f.link.engines[e.incarnation].draining)
             assert not f.link.engines[e.incarnation].usable
 
 
@@ -132,8 +132,8 @@ async def test_the_last_word_of_an_engine_arrives_after_its_outputs(sockets, las
             await asyncio.to_thread(e.close, last)
             assert time.monotonic() - began < 2
             assert reason in await f.lost(e.incarnation)
-            assert [o.outputs[0].position for _, o in f.listener.outputs] == list(range(500))
-            assert len(f.listener.lost) == 1
+            assert [o.outputs[0].position for _, o in f.seen.outputs] == list(range(500))
+            assert len(f.seen.lost) == 1
 
 
 async def test_a_frontend_that_closes_is_lost_at_once(sockets):
@@ -142,7 +142,7 @@ async def test_a_frontend_that_closes_is_lost_at_once(sockets):
             await f.ready(e.incarnation)
             await f.link.close()
             assert await asyncio.to_thread(frontend_lost, e) == f.link.incarnation
-            assert not f.listener.lost  # its owner closed it and needs no telling
+            assert not f.seen.lost  # its owner closed it and needs no telling
 
 
 async def test_a_frontend_that_starts_again_on_the_same_address_is_found_again(transport):
@@ -164,11 +164,14 @@ async def test_an_engine_that_the_frontend_gave_up_drops_its_requests_and_introd
         with engine(f.link.addresses) as e:
             await f.ready(e.incarnation)
             f.link.lose(e.incarnation, "it sent tokens that do not fit")
-            assert f.listener.lost == [(e.incarnation, "it sent tokens that do not fit")]
+            assert e.incarnation not in f.link.engines
+            assert not f.seen.lost, "an event never comes from within a command"
+            await f.lost(e.incarnation)
+            assert f.seen.lost == [(e.incarnation, "it sent tokens that do not fit")]
             assert await asyncio.to_thread(frontend_lost, e) == f.link.incarnation
             await f.ready(e.incarnation)
             await asyncio.gather(f.ask(e.incarnation), serve_one(e))
-            assert len(f.listener.lost) == 1
+            assert len(f.seen.lost) == 1
 
 
 async def test_two_addresses_of_one_frontend_are_one_connection(keys, caplog):
@@ -178,12 +181,12 @@ async def test_two_addresses_of_one_frontend_are_one_connection(keys, caplog):
         addresses = (f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.2:{port}")
         with engine(*addresses, keys=keys["engine"], silence=1) as e:
             e.set_load(STATS, busy=False)  # so that each heartbeat is a change to wait for
-            await f.listener.until(lambda: "are one frontend" in caplog.text)
+            await f.seen.until(lambda: "are one frontend" in caplog.text)
             await f.ready(e.incarnation)
-            lost = len(f.listener.lost)
-            seen = len(f.listener.changes)
-            await f.listener.until(lambda: len(f.listener.changes) > seen + 4)
-            assert len(f.listener.lost) == lost
+            lost = len(f.seen.lost)
+            seen = len(f.seen.changes)
+            await f.seen.until(lambda: len(f.seen.changes) > seen + 4)
+            assert len(f.seen.lost) == lost
             assert f.link.engines[e.incarnation].usable
 
 
@@ -193,15 +196,15 @@ async def test_the_other_address_of_a_frontend_is_used_once_the_first_has_gone(k
         addresses = (f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.2:{port}")
         with engine(*addresses, keys=keys["engine"], silence=1) as e:
             e.set_load(STATS, busy=False)
-            await f.listener.until(lambda: "are one frontend" in caplog.text)
+            await f.seen.until(lambda: "are one frontend" in caplog.text)
             await f.ready(e.incarnation)
             (first,) = e._frontends._twins.values()
-            lost, seen = len(f.listener.lost), len(f.listener.changes)
+            lost, seen = len(f.seen.lost), len(f.seen.changes)
             e._reactor.post(partial(e._frontends.set_endpoints, parse_address(first), frozenset()))
-            await f.listener.until(lambda: len(f.listener.changes) > seen + 4)
-            assert len(f.listener.lost) == lost, "it was on the link: it stays until it leaves"
+            await f.seen.until(lambda: len(f.seen.changes) > seen + 4)
+            assert len(f.seen.lost) == lost, "it was on the link: it stays until it leaves"
             e._reactor.post(partial(e._frontends._connections[first].drop, "the test says so"))
-            await f.listener.until(lambda: len(f.listener.lost) > lost)
+            await f.seen.until(lambda: len(f.seen.lost) > lost)
             await f.ready(e.incarnation)
             assert set(e._frontends._connections) == {*addresses} - {first}
             assert not e._frontends._twins
@@ -225,7 +228,7 @@ async def test_a_killed_engine_is_lost_at_once_and_the_others_go_on(transport):
             assert time.monotonic() - killed < 5  # by its silence: after 10
             assert not f.link.send("victim", Abort(["r"]))
             await asyncio.gather(f.ask(other.incarnation), serve_one(other))
-            assert [i for i, _ in f.listener.lost] == ["victim"]
+            assert [i for i, _ in f.seen.lost] == ["victim"]
 
 
 async def test_a_frozen_engine_is_lost_by_its_silence_and_comes_back_by_itself(transport):
@@ -239,7 +242,7 @@ async def test_a_frozen_engine_is_lost_by_its_silence_and_comes_back_by_itself(t
             process.send_signal(signal.SIGCONT)
             await f.ready("frozen")
             await f.ask("frozen", "after")
-            assert len(f.listener.lost) == 1
+            assert len(f.seen.lost) == 1
 
 
 async def test_a_frontend_that_stood_still_itself_blames_nobody(sockets):
@@ -248,7 +251,7 @@ async def test_a_frontend_that_stood_still_itself_blames_nobody(sockets):
             await f.ready("patient")
             time.sleep(0.8)  # noqa: ASYNC251  the event loop is blocked on purpose
             await f.ask("patient")
-            assert not f.listener.lost
+            assert not f.seen.lost
 
 
 # ----------------------------------------------------------------------------------------------------- idleness

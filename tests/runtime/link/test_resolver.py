@@ -55,7 +55,7 @@ async def test_connections_follow_the_records_of_a_name(keys):
                 await asyncio.gather(first.ask(e.incarnation), serve_one(e))
                 await first.link.close()
                 assert await asyncio.to_thread(frontend_lost, e) == first.link.incarnation
-                assert not second.listener.lost
+                assert not second.seen.lost
                 await asyncio.gather(second.ask(e.incarnation), serve_one(e))
 
                 # Nothing is connected to the vanished address any more, even if there is somebody again.

@@ -1,5 +1,6 @@
-"""The frontend's end of the link: one ROUTER socket on the event loop.
+"""The frontend's end of the link: one ROUTER socket on the event loop; events out, messages in.
 
-Reading order: remote_engine.py (an engine's state), frontend_link.py (who is on the link), link_sockets.py,
-loop_socket.py, bind.py, client_key_check.py.
+Reading order: events.py, remote_engine.py (an engine's state), frontend_link.py (which engines are on the link),
+terms.py (which engines are accepted), connection_probe.py, link_sockets.py, loop_socket.py, bind.py,
+client_key_check.py.
 """

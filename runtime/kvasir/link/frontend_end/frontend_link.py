@@ -1,26 +1,38 @@
-"""The frontend's end of the link: who is on it, what they say, and who is lost. Lives on the event loop.
+"""The frontend's end of the link: which engines are on it, what they send, and which of them are lost.
 
-Owned by AsyncLLM, which listens. Engines connect and introduce themselves; the link decides who is accepted, tells
-the listener what they send, and finds out who is lost: a word of farewell, silence, a step that does not end, a
-queue that is full, a connection that broke. An incarnation that was lost must say Hello again before it is used.
+Engines connect and send Hello; the link accepts or refuses each. What happens becomes an event (events.py), and the
+owner of the link takes the events in their order. An engine is lost when it says so (Dead, Goodbye), is silent,
+does not finish a step, does not read its queue, sends a malformed frame, or when its connection broke. An
+incarnation that was lost must send Hello again before it is used.
 
-A ROUTER's monitor tells that a connection broke but not whose, so every engine is then sent a heartbeat:
-ROUTER_MANDATORY makes the send to the one that has gone fail. A process that is killed is noticed within
-milliseconds that way, a frozen one by its silence.
+A ROUTER's monitor reports that a connection broke but not whose. So every engine is then sent a heartbeat:
+ROUTER_MANDATORY lets the send fail for an engine that has gone. The link notices a killed process within
+milliseconds that way, and a frozen one by its silence.
 """
 
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
 import zmq
 
 from kvasir.config.settings import LinkConfig
+from kvasir.link.frontend_end.connection_probe import ConnectionProbe
+from kvasir.link.frontend_end.events import (
+    CallAnswered,
+    EngineChanged,
+    EngineJoined,
+    EngineLost,
+    LinkEvent,
+    OutputsReceived,
+)
 from kvasir.link.frontend_end.link_sockets import LinkSockets
-from kvasir.link.frontend_end.remote_engine import LinkListener, RemoteEngine, Terms
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.frontend_end.terms import Terms
 from kvasir.link.protocol import (
     PROTOCOL_VERSION,
     Abort,
@@ -44,13 +56,8 @@ from kvasir.link.protocol import (
 from kvasir.link.sockets import SeldomLog, heartbeat_interval, step_age_limit
 from kvasir_contract.phases import Phase
 
-__all__ = ["FrontendLink", "LinkListener", "RemoteEngine"]
-
-PROBE_DELAYS: Final = (0.02, 0.2)
-"""Seconds after which a broken connection is looked for again: its event may come before ZMQ has let go of it."""
-
-FAREWELL: Final = 0.2
-"""Seconds that the last messages get to leave when the link closes."""
+LINGER_SECONDS: Final = 0.2
+"""Time that the last messages get to leave when the link closes."""
 
 _HEARTBEAT = encode(Heartbeat())
 _SAW_DRAINING = encode(Heartbeat(saw_draining=True))
@@ -59,7 +66,11 @@ log = logging.getLogger(__name__)
 
 
 class FrontendLink:
-    """All engines of this frontend."""
+    """All engines of this frontend. Lives on the event loop.
+
+    `events` holds what happened, for the owner to take from the left. `wake` is called when events wait: at the end
+    of each turn of the link, and soon after a `send` or `lose` that queued some; never from within those two.
+    """
 
     def __init__(
         self,
@@ -68,68 +79,73 @@ class FrontendLink:
         service: str,
         fingerprint: str,
         tokenizer_hash: str,
-        listener: LinkListener,
+        wake: Callable[[], None],
         burst: int = 0,
     ) -> None:
-        """`burst`: messages that `send` may be given for one engine at once, which then is not lost."""
+        """`burst`: messages that `send` may be given for one engine at once without losing the engine."""
         self.incarnation = f"frontend-{secrets.token_hex(4)}"
+        self.events: deque[LinkEvent] = deque()
         self._config = config
         self._terms = Terms(service, fingerprint, tokenizer_hash)
-        self._listener = listener
+        self._wake = wake
         self._burst = burst
         self._sockets: LinkSockets | None = None
         self._engines: dict[str, RemoteEngine] = {}
-        self._strangers: set[str] = set()
-        """Identities that were told since the last tick to introduce themselves."""
+        self.engines: Mapping[str, RemoteEngine] = MappingProxyType(self._engines)
+        """The engines on the link by incarnation, in the order in which they joined; a live view."""
+        self._asked: set[str] = set()
+        """Unknown incarnations that were asked for a Hello since the last tick."""
         self._interval = heartbeat_interval(config.heartbeat_timeout)
         self._step_age_limit = step_age_limit(config.heartbeat_timeout)
         self._seldom = SeldomLog(log)
         self._tick_due = 0.0
         self._tick_timer: asyncio.TimerHandle | None = None
-        self._next_probe = 0.0
-        self._probe_timers: list[asyncio.TimerHandle] = []
-
-    @property
-    def engines(self) -> Mapping[str, RemoteEngine]:
-        """By incarnation, in the order they came."""
-        return MappingProxyType(self._engines)
 
     @property
     def addresses(self) -> str:
-        """Where engines connect to, the port of port 0 filled in; empty before `start`."""
+        """The address for engines to connect to, with the port that was picked for port 0; empty before `start`."""
         return self._sockets.address if self._sockets is not None else ""
 
     async def start(self) -> None:
-        """Wait for engines from now on. Raises ConfigError for an address or keys that cannot be used."""
+        """Accept engines from now on. Raises ConfigError for an address or keys that cannot be used."""
         self._loop = asyncio.get_running_loop()
-        self._sockets = LinkSockets(self._config, self._on_frames, self._on_broken_connection, self._burst)
+        self._probe = ConnectionProbe(self._find_broken)
+        self._sockets = LinkSockets(self._config, self._on_frames, self._probe.connection_broke, self._burst)
         self._plan_tick()
         encryption = "encrypted" if self._sockets.encrypted else "on this machine only"
         log.info("%s waits for engines on %s, %s", self.incarnation, self.addresses, encryption)
 
     async def close(self) -> None:
-        """Say goodbye; the listener is told nothing more."""
+        """Send Goodbye to all engines and close the sockets; no event follows."""
         if self._sockets is None:
             return
         if self._tick_timer is not None:
             self._tick_timer.cancel()
-        self._cancel_probes()
-        engines, self._engines = self._engines, {}
-        for engine in engines.values():
+        self._probe.cancel()
+        for engine in self._engines.values():
             engine.lost = True
             self._post(engine.incarnation, encode(Goodbye()))
+        self._engines.clear()
+        self.events.clear()
         sockets, self._sockets = self._sockets, None
-        await sockets.close(FAREWELL)
+        await sockets.close(LINGER_SECONDS)
 
     def send(self, incarnation: str, message: AddRequest | Abort | Call) -> bool:
-        """Never blocks. False: the engine is lost, and the listener was told."""
-        return incarnation in self._engines and self._send(incarnation, encode(message))
+        """Send without blocking. Returns False if the engine is lost; its EngineLost is queued or was taken."""
+        engine = self._engines.get(incarnation)
+        if engine is None:
+            return False
+        sent = self._send(engine, encode(message))
+        if not sent:
+            self._loop.call_soon(self._wake_owner)
+        return sent
 
     def lose(self, incarnation: str, reason: str) -> None:
-        """Trust the engine no more. The listener is told, and the engine: it drops its requests and starts over."""
-        if incarnation in self._engines:
-            self._lose(incarnation, reason)
-            self._refuse(incarnation, reason, retry=True)
+        """Take the engine off the link. The engine is asked to drop its requests and to start over."""
+        engine = self._engines.get(incarnation)
+        if engine is not None:
+            self._drop(engine, reason)
+            self._loop.call_soon(self._wake_owner)
 
     # ----------------------------------------------------------------------------------------- from engines
 
@@ -140,100 +156,107 @@ class FrontendLink:
                 raise ProtocolError(f"a message of {len(frames) - 1} frames instead of one")
             message = decode_from_engine(frames[1])
         except ProtocolError as error:
-            self._on_rubbish(incarnation, error)
-            return
-        engine = self._engines.get(incarnation)
-        if isinstance(message, Hello):
-            self._on_hello(incarnation, engine, message)
-        elif engine is None:
-            self._on_stranger(incarnation, message)
+            self._on_malformed(incarnation, error)
         else:
-            engine.last_seen = self._loop.time()
-            self._on_message(engine, message)
+            engine = self._engines.get(incarnation)
+            if isinstance(message, Hello):
+                self._on_hello(incarnation, engine, message)
+            elif engine is None:
+                self._on_unknown_engine(incarnation, message)
+            else:
+                engine.last_seen = self._loop.time()
+                self._on_message(engine, message)
+        self._wake_owner()
 
     def _on_message(self, engine: RemoteEngine, message: FromEngine) -> None:
         match message:
             case Outputs():
                 engine.stats = message.stats
-                self._listener.engine_outputs(engine, message)
+                self.events.append(OutputsReceived(engine, message))
             case Heartbeat():
                 self._on_heartbeat(engine, message)
             case Ready():
                 engine.ready = message
                 engine.phase, engine.progress = Phase.READY, None
                 log.info(
-                    "%s is ready: %d KV blocks of %d", engine.incarnation, message.num_blocks, message.block_size
+                    "%s is ready: %d KV blocks of %d tokens",
+                    engine.incarnation,
+                    message.num_blocks,
+                    message.block_size,
                 )
-                self._listener.engine_changed(engine)
+                self.events.append(EngineChanged(engine))
             case Draining():
                 engine.draining = True
                 engine.phase = Phase.DRAINING
-                self._listener.engine_changed(engine)
-                self._send(engine.incarnation, _SAW_DRAINING)
+                self.events.append(EngineChanged(engine))
+                self._send(engine, _SAW_DRAINING)
             case Result():
-                self._listener.engine_answered(engine, message)
+                self.events.append(CallAnswered(engine, message))
             case Dead(reason):
-                self._lose(engine.incarnation, f"it failed: {reason}")
+                self._lose(engine, f"it failed: {reason}")
             case Goodbye():
-                self._lose(engine.incarnation, "it has shut down", logging.INFO)
+                self._lose(engine, "it has shut down", logging.INFO)
 
     def _on_heartbeat(self, engine: RemoteEngine, message: Heartbeat) -> None:
         engine.step_age = message.step_age
         if message.step_age > self._step_age_limit:
-            self.lose(engine.incarnation, f"its step has not ended for {message.step_age:.0f} s")
+            self._drop(engine, f"its step has not ended for {message.step_age:.0f} s")
         elif message.stats is not None:
             engine.stats = message.stats
-            self._listener.engine_changed(engine)
+            self.events.append(EngineChanged(engine))
 
     def _on_hello(self, incarnation: str, engine: RemoteEngine | None, hello: Hello) -> None:
         reason = self._terms.refusal(hello)
         if hello.incarnation != incarnation:
             reason = f"the engine calls itself {hello.incarnation!r} and its connection {incarnation!r}"
         if reason is not None:
-            self._lose(incarnation, reason)
+            if engine is not None:
+                self._lose(engine, reason)
             self._seldom.warning(f"LinkRefused: {incarnation} on {hello.node} is refused: {reason}")
             self._refuse(incarnation, reason, retry=False)
             return
         if engine is not None and engine.ready is not None:
-            # A ready engine has no other cause to introduce itself than that it took this frontend for lost.
-            self._lose(incarnation, "it lost its connection and dropped its requests")
+            # A ready engine sends Hello only after it took this frontend for lost.
+            self._lose(engine, "it lost its connection and dropped its requests")
             engine = None
         self._welcome(incarnation, engine, hello)
 
     def _welcome(self, incarnation: str, engine: RemoteEngine | None, hello: Hello) -> None:
         now = self._loop.time()
-        is_new = engine is None
         if engine is None:
             engine = RemoteEngine(incarnation, hello.rank, hello.node, hello.phase, hello.progress, last_seen=now)
             self._engines[incarnation] = engine
-            log.info("%s on %s (kvasir %s) is here: %s", incarnation, hello.node, hello.version, hello.phase)
-        changed = is_new or (engine.phase, engine.progress) != (hello.phase, hello.progress)
+            log.info("%s on %s (kvasir %s) joined: %s", incarnation, hello.node, hello.version, hello.phase)
+            self.events.append(EngineJoined(engine))
+        elif (engine.phase, engine.progress) != (hello.phase, hello.progress):
+            self.events.append(EngineChanged(engine))
         engine.phase, engine.progress, engine.last_seen = hello.phase, hello.progress, now
         engine.draining = hello.phase is Phase.DRAINING
-        if changed:
-            self._listener.engine_changed(engine)
-        self._send(incarnation, encode(Welcome(PROTOCOL_VERSION, self.incarnation)))
+        self._send(engine, encode(Welcome(PROTOCOL_VERSION, self.incarnation)))
 
-    def _on_stranger(self, incarnation: str, message: FromEngine) -> None:
-        if isinstance(message, Dead | Goodbye) or incarnation in self._strangers:
+    def _on_unknown_engine(self, incarnation: str, message: FromEngine) -> None:
+        """Ask the engine for a Hello, once per tick."""
+        if isinstance(message, Dead | Goodbye) or incarnation in self._asked:
             return
-        self._strangers.add(incarnation)
+        self._asked.add(incarnation)
         self._refuse(incarnation, "this frontend does not know the engine, or took it for lost", retry=True)
 
-    def _on_rubbish(self, incarnation: str, error: ProtocolError) -> None:
-        self._seldom.warning(f"{incarnation} sends what is {error}", about=f"rubbish of {incarnation}")
-        self._lose(incarnation, f"it sent what is {error}")
+    def _on_malformed(self, incarnation: str, error: ProtocolError) -> None:
+        self._seldom.warning(f"{incarnation} sent {error}", about=f"malformed frames of {incarnation}")
+        engine = self._engines.get(incarnation)
+        if engine is not None:
+            self._lose(engine, f"it sent {error}")
 
     # ---------------------------------------------------------------------------------------------- to engines
 
-    def _send(self, incarnation: str, frame: bytes) -> bool:
-        """Send to an engine that is on the link; it is lost where that fails."""
-        if (failure := self._post(incarnation, frame)) is not None:
-            self._lose(incarnation, failure)
+    def _send(self, engine: RemoteEngine, frame: bytes) -> bool:
+        """Send to an engine that is on the link; if that fails, the engine is lost."""
+        if (failure := self._post(engine.incarnation, frame)) is not None:
+            self._lose(engine, failure)
         return failure is None
 
     def _post(self, incarnation: str, frame: bytes) -> str | None:
-        """Why the message could not be sent, or None."""
+        """Send a frame; return why it could not be sent, or None."""
         if self._sockets is None:
             return "the link is closed"
         try:
@@ -245,59 +268,58 @@ class FrontendLink:
         return None
 
     def _refuse(self, incarnation: str, reason: str, *, retry: bool) -> None:
-        self._post(incarnation, encode(Refused(reason, retry)))  # whoever cannot be told finds out by the silence
+        # An engine that does not get it notices the silence.
+        self._post(incarnation, encode(Refused(reason, retry)))
 
-    # --------------------------------------------------------------------------------------------- who is lost
+    # -------------------------------------------------------------------------------------------------- losses
 
-    def _lose(self, incarnation: str, reason: str, level: int = logging.WARNING) -> None:
-        engine = self._engines.pop(incarnation, None)
-        if engine is None:
+    def _drop(self, engine: RemoteEngine, reason: str) -> None:
+        """Lose an engine that is alive: it must drop its requests and start over."""
+        self._lose(engine, reason)
+        self._refuse(engine.incarnation, reason, retry=True)
+
+    def _lose(self, engine: RemoteEngine, reason: str, level: int = logging.WARNING) -> None:
+        if engine.lost:
             return
         engine.lost = True
-        log.log(level, "%s is lost: %s", incarnation, reason)
-        self._listener.engine_lost(engine, reason)
+        del self._engines[engine.incarnation]
+        log.log(level, "%s is lost: %s", engine.incarnation, reason)
+        self.events.append(EngineLost(engine, reason))
 
     def _plan_tick(self) -> None:
         self._tick_due = self._loop.time() + self._interval
         self._tick_timer = self._loop.call_at(self._tick_due, self._tick)
 
     def _tick(self) -> None:
-        """Every second: who was silent for too long, and a heartbeat to the others."""
+        """Every second: lose the engines that were silent for too long, send the others a heartbeat."""
         now = self._loop.time()
         late = now - self._tick_due
         self._plan_tick()
-        self._strangers.clear()
+        self._asked.clear()
         timeout = self._config.heartbeat_timeout
         for engine in list(self._engines.values()):
             if late > self._interval:
-                # This process stood still itself: what the engines said meanwhile is not read yet.
+                # This process stood still itself: messages that came meanwhile are not read yet.
                 engine.last_seen += late
             if now - engine.last_seen > timeout:
-                self._lose(engine.incarnation, f"it was silent for {now - engine.last_seen:.1f} s")
+                self._lose(engine, f"it was silent for {now - engine.last_seen:.1f} s")
         self._send_heartbeats()
+        self._wake_owner()
 
     def _send_heartbeats(self) -> None:
-        for incarnation in list(self._engines):
-            self._send(incarnation, _HEARTBEAT)
+        for engine in list(self._engines.values()):
+            self._send(engine, _HEARTBEAT)
 
-    def _on_broken_connection(self) -> None:
-        now = self._loop.time()
-        if now >= self._next_probe:  # of many events at once the first is probed for now, the others soon
-            self._next_probe = now + PROBE_DELAYS[0]
-            self._probe()
-        self._cancel_probes()
-        self._probe_timers = [self._loop.call_later(delay, self._probe) for delay in PROBE_DELAYS]
-
-    def _probe(self) -> None:
+    def _find_broken(self) -> None:
         """Find the engines whose connection is gone, after what they sent before."""
         if self._sockets is None:
             return
         if self._sockets.read():
             self._send_heartbeats()
+            self._wake_owner()
         else:
-            self._loop.call_soon(self._probe)
+            self._loop.call_soon(self._find_broken)
 
-    def _cancel_probes(self) -> None:
-        for timer in self._probe_timers:
-            timer.cancel()
-        self._probe_timers.clear()
+    def _wake_owner(self) -> None:
+        if self.events:
+            self._wake()

@@ -1,0 +1,221 @@
+"""How the client uses the engines on its link: which it picks, what they can do, and how it loses them."""
+
+import asyncio
+from contextlib import closing
+
+import pytest
+
+from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed
+from kvasir.hashing import chain_fits, chain_root, extend_chain
+from kvasir.link.protocol import (
+    FEATURE_PREFIX_CACHE,
+    FEATURE_PRIORITY,
+    Abort,
+    AddRequest,
+    FinishReason,
+    Goodbye,
+    Ready,
+)
+from runtime.client.service import MODEL, Service
+from runtime.link.peers import BareEngine
+
+
+async def test_an_engine_that_dies_fails_its_requests_and_no_others(service: Service) -> None:
+    engines = [await service.engine(0), await service.engine(1)]
+    readers = [service.ask("a"), service.ask("b")]
+    requests = [await engine.request() for engine in engines]
+    for engine, request in zip(engines, requests, strict=True):
+        engine.answer(request, 0, service.tokenizer.encode(" fox", False))
+    engines[0].die("out of memory")
+    by_id = dict(zip(("a", "b"), readers, strict=True))
+    lost, kept = by_id.pop(requests[0].request_id), by_id.popitem()[1]
+    with pytest.raises(RequestFailed, match=f"{engines[0].identity.incarnation} was lost .*try again"):
+        await lost
+    engines[1].answer(requests[1], len(service.tokenizer.encode(" fox", False)), [1], FinishReason.STOP)
+    assert "".join(delta.text for delta in await kept) == " fox"
+    assert sorted(reason for reason, *_ in service.observer.finished) == [FinishReason.ERROR, FinishReason.STOP]
+    # The next ones go to the engine that is left.
+    for n in range(3):
+        reader = service.ask(f"later-{n}")
+        engines[1].answer(await engines[1].request(), 0, [1], FinishReason.STOP)
+        await reader
+
+
+async def test_a_gap_in_positions_makes_the_engine_lost(service: Service) -> None:
+    engine = await service.engine()
+    readers = [service.ask("a"), service.ask("b")]
+    requests = [await engine.request(), await engine.request()]
+    engine.answer(requests[0], 0, [5])
+    engine.answer(requests[0], 2, [6])
+    for reader in readers:
+        with pytest.raises(RequestFailed, match="was lost"):
+            await reader
+    assert service.llm.live_requests == 0
+
+
+async def test_a_request_that_the_engine_refuses_fails_with_its_words(service: Service) -> None:
+    engine = await service.engine()
+    reader = service.ask("r")
+    request = await engine.request()
+    engine.answer(request, 0, [], FinishReason.ERROR, error="the prompt does not fit")
+    with pytest.raises(RequestFailed, match="the prompt does not fit"):
+        await reader
+
+
+async def test_without_an_engine_a_request_is_told_to_come_back(service: Service) -> None:
+    with pytest.raises(EngineUnavailable, match="none is connected") as caught:
+        await service.ask("r")
+    assert caught.value.retry_after > 0
+    assert not service.llm.ever_ready
+    service.connect()
+    await service.until(lambda: bool(service.llm.engines))
+    with pytest.raises(EngineUnavailable, match="is Starting"):
+        await service.ask("r")
+    assert service.llm.live_requests == 0
+    assert service.observer.started == service.observer.finished == []
+
+
+async def test_a_request_that_cannot_be_sent_goes_to_another_engine(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = [await service.engine(0), await service.engine(1)]
+    link = service.llm._link
+    send = link.send
+    broken: list[str] = []
+
+    def send_fails_once(incarnation: str, message: AddRequest | Abort) -> bool:
+        if not broken:
+            broken.append(incarnation)
+            link.lose(incarnation, "its connection broke")
+            return False
+        return send(incarnation, message)
+
+    monkeypatch.setattr(link, "send", send_fails_once)
+    reader = service.ask("r")
+    await service.until(lambda: bool(broken))
+    (other,) = (engine for engine in engines if engine.identity.incarnation not in broken)
+    request = await other.request()
+    assert request.attempt == 1
+    other.answer(request, 0, [1], FinishReason.STOP)
+    assert [delta.token_ids for delta in await reader] == [[1]]
+    assert len(service.observer.started) == 1
+
+
+async def test_requests_that_come_together_are_given_to_engines_together(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await service.engine()
+    link = service.llm._link
+    send = link.send
+    sent: list[str] = []
+
+    def recorded(incarnation: str, message: AddRequest | Abort) -> bool:
+        if isinstance(message, AddRequest):
+            sent.append(message.request_id)
+        return send(incarnation, message)
+
+    monkeypatch.setattr(link, "send", recorded)
+    readers = [service.ask(str(n)) for n in range(20)]
+    counts = []
+    for _ in range(3):
+        await asyncio.sleep(0)
+        counts.append(len(sent))
+    assert counts == [0, 20, 20]
+    assert sent == [str(n) for n in range(20)]
+    for reader in readers:
+        reader.cancel()
+    await asyncio.wait(readers)
+
+
+async def test_an_engine_that_drains_gets_no_new_requests_and_finishes_what_it_has(service: Service) -> None:
+    engine = await service.engine()
+    reader = service.ask("r")
+    request = await engine.request()
+    engine.link.drain()
+    await service.until(lambda: not service.usable(engine))
+    with pytest.raises(EngineUnavailable):
+        await service.ask("late")
+    engine.answer(request, 0, [1], FinishReason.STOP)
+    assert [delta.token_ids for delta in await reader] == [[1]]
+    assert service.llm.ever_ready
+
+
+async def test_the_context_is_what_every_ready_engine_can_hold(service: Service) -> None:
+    assert service.llm.max_model_len == 128
+    await service.engine()
+    small = service.connect(ready=Ready(block_size=16, num_blocks=4, max_model_len=48, max_num_seqs=1), rank=1)
+    await service.until(lambda: service.usable(small))
+    assert service.llm.max_model_len == 48
+    assert service.llm.input.prepare([5] * 8).params.max_tokens == 40
+    small.close()
+    await service.until(lambda: service.llm.max_model_len == 128)
+
+
+async def test_an_engine_with_a_prefix_cache_gets_the_hashes_of_the_prompt(service: Service) -> None:
+    plain = await service.engine()
+    task = service.ask("plain")
+    assert (await plain.request()).block_hashes == []
+    plain.close()
+    with pytest.raises(RequestFailed):
+        await task
+    caching = service.connect(ready=Ready(4, 64, 128, 8, (FEATURE_PREFIX_CACHE,)))
+    await service.until(lambda: service.usable(caching))
+    prompted = service.llm.input.prepare([5] * 11, cache_salt="tenant")
+    task = asyncio.create_task(anext(service.llm.generate("cached", prompted)))
+    request = await caching.request()
+    assert (len(request.block_hashes), request.cache_salt) == (2, "tenant")
+    assert chain_fits(request.block_hashes, chain_root("tenant"), [5] * 11, 4)
+    task.cancel()
+
+
+async def test_a_prompt_is_hashed_once_for_all_of_its_choices(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caching = service.connect(ready=Ready(4, 64, 128, 8, (FEATURE_PREFIX_CACHE,)))
+    await service.until(lambda: service.usable(caching))
+    hashed: list[int] = []
+
+    def extend(hashes: list[bytes], root: bytes, token_ids: list[int], block_size: int) -> None:
+        hashed.append(len(token_ids))
+        extend_chain(hashes, root, token_ids, block_size)
+
+    monkeypatch.setattr("kvasir.client.journal.extend_chain", extend)
+    prompts = [service.llm.input.prepare([token] * 11) for token in (5, 6)]
+    tasks = [
+        asyncio.create_task(anext(service.llm.generate(f"{number}-{index}", prompted.child(index))))
+        for number, prompted in enumerate(prompts)
+        for index in range(3)
+    ]
+    for _ in tasks:
+        request = await caching.request()
+        assert chain_fits(request.block_hashes, chain_root(), request.prompt_token_ids, 4)
+    assert hashed == [11, 11]
+    for task in tasks:
+        task.cancel()
+
+
+async def test_a_priority_is_refused_unless_every_engine_looks_at_it(service: Service) -> None:
+    first = service.connect(ready=Ready(16, 64, 128, 8, (FEATURE_PRIORITY,)))
+    await service.until(lambda: service.usable(first))
+    task = asyncio.create_task(anext(service.llm.generate("r", service.llm.input.prepare([5], priority=-2))))
+    assert (await first.request()).priority == -2
+    await service.engine(rank=1)
+    with pytest.raises(InvalidRequest, match="--scheduling-policy priority"):
+        service.llm.input.prepare([5], priority=-2)
+    task.cancel()
+
+
+async def test_closing_fails_what_is_live_and_tells_the_engine(service: Service) -> None:
+    # A bare socket: an engine's link may learn of the end of the connection before it reads what came last.
+    with closing(BareEngine(service.llm.link_address, "bare")) as engine:
+        engine.introduce(service="", fingerprint=MODEL.fingerprint, tokenizer_hash=MODEL.tokenizer_hash)
+        await service.until(lambda: "bare" in service.llm.engines and service.llm.engines["bare"].usable)
+        reader = service.ask("r")
+        await asyncio.to_thread(engine.expect, AddRequest)
+        await service.llm.close()
+        with pytest.raises(RequestFailed, match="shutting down"):
+            await reader
+        assert (await asyncio.to_thread(engine.expect, Abort)).request_ids == ["r"]
+        await asyncio.to_thread(engine.expect, Goodbye)
+    with pytest.raises(EngineUnavailable, match="shutting down"):
+        await service.ask("late")
