@@ -222,7 +222,7 @@ class AsyncLLM:
     def _why_unavailable(self) -> str:
         if self._closing:
             return "the frontend is shutting down: try again"
-        phases = ", ".join(f"{engine.incarnation} is {engine.phase}" for engine in self._link.engines.values())
+        phases = ", ".join(f"{engine.incarnation} is {engine.state}" for engine in self._link.engines.values())
         return f"no engine is ready ({phases or 'none is connected'}): try again in a while"
 
     # ------------------------------------------------------------------------------------------ events

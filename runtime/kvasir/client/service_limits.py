@@ -15,7 +15,7 @@ class ServiceLimits:
 
     def max_model_len(self) -> int:
         """Return the tokens of prompt and output together that every ready engine can take."""
-        announced = [engine.ready.max_model_len for engine in self._engines.values() if engine.ready]
+        announced = [engine.capacity.max_model_len for engine in self._engines.values() if engine.capacity]
         return min([self._max_model_len, *announced])
 
     def takes_priority(self) -> bool:

@@ -53,8 +53,8 @@ class EngineLoads(Collector):
             running.add_metric(labels, engine.stats.running)
             waiting.add_metric(labels, engine.stats.waiting)
             preemptions.add_metric(labels, engine.stats.preemptions)
-            if engine.ready is not None:
-                kv_use.add_metric(labels, engine.stats.kv_blocks_used / max(1, engine.ready.num_blocks))
+            if engine.capacity is not None:
+                kv_use.add_metric(labels, engine.stats.kv_blocks_used / max(1, engine.capacity.num_blocks))
         return [running, waiting, kv_use, preemptions]
 
     def _cache_config(self, engines: Iterable[RemoteEngine]) -> Metric:
@@ -64,8 +64,8 @@ class EngineLoads(Collector):
             labels=(*_LABELS, "block_size", "num_gpu_blocks"),
         )
         for engine in engines:
-            if engine.ready is not None:
-                sizes = (str(engine.ready.block_size), str(engine.ready.num_blocks))
+            if engine.capacity is not None:
+                sizes = (str(engine.capacity.block_size), str(engine.capacity.num_blocks))
                 info.add_metric((*self._labels(engine), *sizes), 1)
         return info
 

@@ -4,10 +4,9 @@ import pytest
 
 from kvasir.client.journal import LiveRequest
 from kvasir.hashing import chain_fits, chain_root
-from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, Ready
 from kvasir.params import SamplingParams
-from kvasir_contract.phases import Phase
 
 PROMPT = list(range(40))
 
@@ -25,7 +24,7 @@ def live(cache_salt: str = "") -> LiveRequest:
 
 
 def engine(ready: Ready | None) -> RemoteEngine:
-    return RemoteEngine("engine-0-a", 0, "node", Phase.READY, None, last_seen=0.0, ready=ready)
+    return RemoteEngine("engine-0-a", 0, "node", EngineState.READY, None, last_seen=0.0, capacity=ready)
 
 
 @pytest.mark.parametrize("salt", ["", "tenant"])

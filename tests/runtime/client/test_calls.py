@@ -5,16 +5,15 @@ import asyncio
 import pytest
 
 from kvasir.client.calls import Calls
-from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import Call, Result
-from kvasir_contract.phases import Phase
 
 METHOD = "reset_prefix_cache"
 LONG = 30.0
 
 
 def engine(rank: int) -> RemoteEngine:
-    return RemoteEngine(f"engine-{rank}", rank, "node", Phase.READY, None, last_seen=0.0)
+    return RemoteEngine(f"engine-{rank}", rank, "node", EngineState.READY, None, last_seen=0.0)
 
 
 class Peers:

@@ -3,16 +3,13 @@
 from collections import Counter
 
 from kvasir.client.router import Router
-from kvasir.link.frontend_end.remote_engine import RemoteEngine
-from kvasir.link.protocol import EngineStats, Ready
-from kvasir_contract.phases import Phase
+from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
+from kvasir.link.protocol import EngineStats
 
 
 def engine_of(incarnation: str, usable: bool = True, stats: EngineStats | None = None) -> RemoteEngine:
-    ready = Ready(block_size=16, num_blocks=8, max_model_len=128, max_num_seqs=4)
-    return RemoteEngine(
-        incarnation, 0, "node", Phase.READY, None, 0.0, ready=ready if usable else None, stats=stats
-    )
+    state = EngineState.READY if usable else EngineState.DRAINING
+    return RemoteEngine(incarnation, 0, "node", state, None, 0.0, stats=stats)
 
 
 def load(waiting: int, running: int) -> EngineStats:

@@ -22,12 +22,11 @@ from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.link.frontend_end.events import CallAnswered, EngineChanged, EngineJoined, EngineLost, OutputsReceived
 from kvasir.link.frontend_end.frontend_link import FrontendLink
-from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import AddRequest, Call, FinishReason, Progress, RequestOutput, Result
 from kvasir.params import SamplingParams
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, find_failure
-from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from runtime.hub.silent_hub import silent_hub
 
@@ -43,7 +42,7 @@ class Frontend:
 
     def __init__(self, address: str) -> None:
         model = load_model_info(fetch("demo://", weights=False))
-        self.phases: list[Phase] = []
+        self.states: list[EngineState] = []
         self.outputs: list[RequestOutput] = []
         self.results: list[Result] = []
         self.lost: list[str] = []
@@ -60,7 +59,7 @@ class Frontend:
         while self.link.events:
             match self.link.events.popleft():
                 case EngineJoined(engine) | EngineChanged(engine):
-                    self.phases.append(engine.phase)
+                    self.states.append(engine.state)
                 case OutputsReceived(_, message):
                     self.outputs += message.outputs
                 case CallAnswered(_, result):
@@ -156,7 +155,12 @@ async def test_an_engine_starts_serves_idles_and_drains(frontend, address):
         assert page(port, "/health/live")[0] == 200
         assert page(port, "/health/ready")[0] == 503
         engine = await frontend.ready()
-        assert list(dict.fromkeys(frontend.phases)) == [Phase.STARTING, Phase.LOADING, Phase.WARMING, Phase.READY]
+        assert list(dict.fromkeys(frontend.states)) == [
+            EngineState.STARTING,
+            EngineState.LOADING,
+            EngineState.WARMING,
+            EngineState.READY,
+        ]
         assert page(port, "/health/ready")[0] == 200
 
         frontend.ask(engine, "first", 8)
@@ -179,7 +183,7 @@ async def test_an_engine_starts_serves_idles_and_drains(frontend, address):
         frontend.ask(engine, "second", 150)
         await frontend.until(lambda: len(frontend.received("second")) > 2)
         process.send_signal(signal.SIGTERM)
-        await frontend.until(lambda: engine.draining)
+        await frontend.until(lambda: engine.state is EngineState.DRAINING)
         assert page(port, "/health/ready")[0] == 503
         assert page(port, "/health/live")[0] == 200
         assert (await frontend.answer("second")).finish_reason is FinishReason.LENGTH
@@ -200,7 +204,7 @@ async def test_an_engine_starts_serves_idles_and_drains(frontend, address):
 async def test_an_engine_tells_what_it_can_and_does_it(frontend, address, options, features, cached):
     async with run_engine(*FAKE, "serve", "demo://", "--link", address, *options) as process:
         engine = await frontend.ready()
-        assert engine.ready.features == features
+        assert engine.capacity.features == features
         for name in ("first", "second"):
             frontend.ask(engine, name, 3, prompt=[7] * 50)
             await frontend.answer(name)
@@ -220,7 +224,7 @@ async def test_a_second_sigterm_ends_at_once(frontend, address):
         frontend.ask(engine, "long", 2000)
         await frontend.until(lambda: bool(frontend.outputs))
         process.send_signal(signal.SIGTERM)
-        await frontend.until(lambda: engine.draining)
+        await frontend.until(lambda: engine.state is EngineState.DRAINING)
         process.send_signal(signal.SIGTERM)
         assert (await ended(process))[0] == -signal.SIGTERM
         await frontend.until(lambda: bool(frontend.lost))
@@ -257,7 +261,7 @@ async def test_a_signal_during_the_start_up_ends_it_with_a_goodbye(frontend, add
     async with run_engine(*FAKE, "load", "demo://", "--link", address) as process:
         await frontend.until(lambda: any(engine.progress for engine in frontend.link.engines.values()))
         [engine] = frontend.link.engines.values()
-        assert (engine.phase, engine.progress) == (Phase.LOADING, Progress(2, 3))
+        assert (engine.state, engine.progress) == (EngineState.LOADING, Progress(2, 3))
         process.send_signal(signal.SIGINT)
         code, log = await ended(process)
         assert code == 0
@@ -267,7 +271,7 @@ async def test_a_signal_during_the_start_up_ends_it_with_a_goodbye(frontend, add
 
 async def test_sigterm_during_the_first_step_ends_it(frontend, address):
     async with run_engine(*FAKE, "warm", "demo://", "--link", address) as process:
-        await frontend.until(lambda: Phase.WARMING in frontend.phases)
+        await frontend.until(lambda: EngineState.WARMING in frontend.states)
         process.send_signal(signal.SIGTERM)
         code, log = await ended(process)
         assert (code, find_failure(log)) == (0, None)
@@ -306,7 +310,7 @@ async def test_a_setting_that_does_not_fit_is_a_line_without_a_traceback(address
 async def test_a_context_that_nobody_asked_for_shrinks_to_the_kv_cache(frontend, address):
     async with run_engine(*FAKE, "serve", "demo://", "--link", address, "--num-gpu-blocks-override", "4"):
         engine = await frontend.ready()
-        assert engine.ready.max_model_len == 65
+        assert engine.capacity.max_model_len == 65
         frontend.ask(engine, "a", 1000)
         last = await frontend.answer("a")
         assert (last.finish_reason, last.position) == (FinishReason.LENGTH, 65 - len(PROMPT) - 1)

@@ -9,6 +9,7 @@ from prometheus_client.samples import Sample
 
 from kvasir.client.request_observer import Trace
 from kvasir.frontend.metrics import Metrics
+from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import FinishReason
 from kvasir.params import SamplingParams
 from runtime.frontend.harness import MODEL, Frontend, running_frontend
@@ -136,7 +137,7 @@ async def test_a_rank_that_is_replaced_is_shown_once(frontend: Frontend) -> None
     old = next(iter(frontend.service.llm.engines.values()))
     second = await frontend.add_engine()
     frontend.service.llm.engines[second.incarnation].rank = old.rank
-    old.draining = True
+    old.state = EngineState.DRAINING
     samples = await scrape(frontend)
     assert samples["kvasir:engine_usable", "0"].value == 1
 

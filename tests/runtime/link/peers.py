@@ -17,6 +17,7 @@ from kvasir.config.settings import LinkConfig
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received
 from kvasir.link.frontend_end.events import EngineChanged, EngineJoined, EngineLost, LinkEvent, OutputsReceived
 from kvasir.link.frontend_end.frontend_link import FrontendLink
+from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import (
     PROTOCOL_VERSION,
     AddRequest,
@@ -72,7 +73,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.link: FrontendLink | None = None
-        self.changes: list[tuple[str, Phase]] = []
+        self.changes: list[tuple[str, EngineState]] = []
         self.outputs: list[tuple[str, Outputs]] = []
         self.lost: list[tuple[str, str]] = []
         self._news = asyncio.Event()
@@ -85,7 +86,7 @@ class Recorder:
     def handle(self, event: LinkEvent) -> None:
         match event:
             case EngineJoined(engine) | EngineChanged(engine):
-                self.changes.append((engine.incarnation, engine.phase))
+                self.changes.append((engine.incarnation, engine.state))
             case OutputsReceived(engine, message):
                 self.outputs.append((engine.incarnation, message))
             case EngineLost(engine, reason):

@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from kvasir.link.frontend_end.events import EngineLost
+from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import (
     PROTOCOL_VERSION,
     Abort,
@@ -20,7 +21,7 @@ from kvasir.link.protocol import (
 )
 from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
 from kvasir_contract.phases import Phase
-from runtime.link.peers import PATIENCE, STATS, BareEngine, engine, frontend, hello, outputs, serve_one
+from runtime.link.peers import PATIENCE, READY, STATS, BareEngine, engine, frontend, hello, outputs, serve_one
 
 
 @pytest.fixture
@@ -136,7 +137,29 @@ async def test_a_hello_that_repeats_before_ready_is_answered_and_changes_nothing
     eager.say(hello("eager"), hello("eager"), hello("eager"))
     for _ in range(3):
         assert (await expect(eager, Welcome)).frontend == f.link.incarnation
-    assert f.seen.changes == [("eager", Phase.STARTING)]
+    assert f.seen.changes == [("eager", EngineState.STARTING)]
+
+
+@pytest.mark.parametrize(
+    ("phase", "before", "after"),
+    [
+        (Phase.STARTING, EngineState.STARTING, EngineState.READY),
+        (Phase.LOADING, EngineState.LOADING, EngineState.READY),
+        (Phase.WARMING, EngineState.WARMING, EngineState.READY),
+        (Phase.READY, EngineState.WARMING, EngineState.READY),
+        (Phase.DRAINING, EngineState.DRAINING, EngineState.DRAINING),
+    ],
+)
+async def test_an_engine_is_usable_after_its_ready_unless_it_drains(f, bare, phase, before, after):
+    engine = bare("engine")
+    engine.say(hello("engine", phase=phase))
+    await f.seen.until(lambda: f.seen.changes)
+    assert f.link.engines["engine"].state is before
+    assert not f.link.engines["engine"].usable
+    engine.say(READY)
+    await f.seen.until(lambda: f.link.engines["engine"].capacity == READY)
+    assert f.link.engines["engine"].state is after
+    assert f.link.engines["engine"].usable is (after is EngineState.READY)
 
 
 async def test_outputs_sent_before_a_connection_broke_come_before_the_loss(f, bare):

@@ -11,6 +11,7 @@ import pytest
 
 from kvasir.link.address import parse_address
 from kvasir.link.engine_end.engine_link import DrainSettled
+from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import Abort, Dead, Goodbye, Progress
 from kvasir_contract.phases import Phase
 from runtime.link.peers import (
@@ -36,7 +37,7 @@ async def test_every_frontend_has_every_engine_and_gets_its_own_answers(transpor
         with engine(*addresses, keys=engine_keys) as e1, engine(*addresses, keys=engine_keys) as e2:
             for f in (f1, f2):
                 await f.ready(e1.incarnation, e2.incarnation)
-                assert f.link.engines[e1.incarnation].ready == READY
+                assert f.link.engines[e1.incarnation].capacity == READY
             assert (e1.accepted, e2.accepted) == (2, 2)
             for f in (f1, f2):
                 for e in (e1, e2):
@@ -57,9 +58,9 @@ async def test_an_engine_that_starts_before_its_frontend_is_found(sockets):
 async def test_phases_and_progress_are_seen_before_the_engine_is_ready(sockets):
     async with frontend(f"ipc://{sockets}/link", silence=2) as f:
         with engine(f.link.addresses, ready=False, silence=2) as e:
-            await f.seen.until(lambda: f.seen.changes == [(e.incarnation, Phase.STARTING)])
+            await f.seen.until(lambda: f.seen.changes == [(e.incarnation, EngineState.STARTING)])
             e.set_phase(Phase.LOADING, Progress(1, 10))
-            await f.seen.until(lambda: f.seen.changes[-1] == (e.incarnation, Phase.LOADING))
+            await f.seen.until(lambda: f.seen.changes[-1] == (e.incarnation, EngineState.LOADING))
             e.set_phase(Phase.LOADING, Progress(9, 10))
             await f.seen.until(lambda: f.link.engines[e.incarnation].progress == Progress(9, 10))
             assert not f.link.engines[e.incarnation].usable
@@ -83,7 +84,7 @@ async def test_a_draining_engine_is_not_used_but_gets_what_was_already_sent(sock
             await f.ready(e.incarnation)
             e.drain()
             assert f.link.send(e.incarnation, Abort(["sent before the word arrived"]))
-            await f.seen.until(lambda: f.link.engines[e.incarnation].draining)
+            await f.seen.until(lambda: f.link.engines[e.incarnation].state is EngineState.DRAINING)
             assert not f.link.engines[e.incarnation].usable
             assert (await asyncio.to_thread(received, e)).message.request_ids
             assert not f.seen.lost
@@ -117,7 +118,7 @@ async def test_a_frontend_that_comes_while_the_engine_drains_does_not_use_it(soc
         e.drain()
         async with frontend(f"ipc://{sockets}/link") as f:
             await f.seen.until(lambda: e.incarnation in f.link.engines)
-            await f.seen.until(lambda: f.link.engines[e.incarnation].draining)
+            await f.seen.until(lambda: f.link.engines[e.incarnation].state is EngineState.DRAINING)
             assert not f.link.engines[e.incarnation].usable
 
 

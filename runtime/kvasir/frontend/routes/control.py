@@ -38,14 +38,16 @@ async def reset_prefix_cache(request: Request) -> Response:
 
 
 def _load_of(engine: RemoteEngine) -> EngineLoad:
-    stats, ready = engine.stats, engine.ready
+    stats, capacity = engine.stats, engine.capacity
     return EngineLoad(
         rank=engine.rank,
         incarnation=engine.incarnation,
         usable=engine.usable,
         running=None if stats is None else stats.running,
         waiting=None if stats is None else stats.waiting,
-        kv_cache_usage=None if stats is None or ready is None else stats.kv_blocks_used / max(1, ready.num_blocks),
+        kv_cache_usage=(
+            None if stats is None or capacity is None else stats.kv_blocks_used / max(1, capacity.num_blocks)
+        ),
     )
 
 

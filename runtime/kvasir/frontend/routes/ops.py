@@ -65,7 +65,7 @@ def _engine(engine: RemoteEngine) -> dict[str, Any]:
         "rank": engine.rank,
         "incarnation": engine.incarnation,
         "node": engine.node,
-        "phase": engine.phase,
+        "phase": engine.state,
         "progress": None if progress is None else {"done": progress.done, "total": progress.total},
         "usable": engine.usable,
         "step_age": engine.step_age,

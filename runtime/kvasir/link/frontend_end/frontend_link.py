@@ -31,7 +31,7 @@ from kvasir.link.frontend_end.events import (
     OutputsReceived,
 )
 from kvasir.link.frontend_end.link_sockets import LinkSockets
-from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine, state_of
 from kvasir.link.frontend_end.terms import Terms
 from kvasir.link.protocol import (
     PROTOCOL_VERSION,
@@ -54,7 +54,6 @@ from kvasir.link.protocol import (
     encode,
 )
 from kvasir.link.sockets import SeldomLog, heartbeat_interval, step_age_limit
-from kvasir_contract.phases import Phase
 
 LINGER_SECONDS: Final = 0.2
 """Time that the last messages get to leave when the link closes."""
@@ -123,7 +122,7 @@ class FrontendLink:
             self._tick_timer.cancel()
         self._probe.cancel()
         for engine in self._engines.values():
-            engine.lost = True
+            engine.state = EngineState.LOST
             self._post(engine.incarnation, encode(Goodbye()))
         self._engines.clear()
         self.events.clear()
@@ -176,18 +175,9 @@ class FrontendLink:
             case Heartbeat():
                 self._on_heartbeat(engine, message)
             case Ready():
-                engine.ready = message
-                engine.phase, engine.progress = Phase.READY, None
-                log.info(
-                    "%s is ready: %d KV blocks of %d tokens",
-                    engine.incarnation,
-                    message.num_blocks,
-                    message.block_size,
-                )
-                self.events.append(EngineChanged(engine))
+                self._on_ready(engine, message)
             case Draining():
-                engine.draining = True
-                engine.phase = Phase.DRAINING
+                engine.state = EngineState.DRAINING
                 self.events.append(EngineChanged(engine))
                 self._send(engine, _SAW_DRAINING)
             case Result():
@@ -196,6 +186,13 @@ class FrontendLink:
                 self._lose(engine, f"it failed: {reason}")
             case Goodbye():
                 self._lose(engine, "it has shut down", logging.INFO)
+
+    def _on_ready(self, engine: RemoteEngine, ready: Ready) -> None:
+        engine.capacity, engine.progress = ready, None
+        if engine.state is not EngineState.DRAINING:
+            engine.state = EngineState.READY
+        log.info("%s is ready: %d KV blocks of %d tokens", engine.incarnation, ready.num_blocks, ready.block_size)
+        self.events.append(EngineChanged(engine))
 
     def _on_heartbeat(self, engine: RemoteEngine, message: Heartbeat) -> None:
         engine.step_age = message.step_age
@@ -215,23 +212,22 @@ class FrontendLink:
             self._seldom.warning(f"LinkRefused: {incarnation} on {hello.node} is refused: {reason}")
             self._refuse(incarnation, reason, retry=False)
             return
-        if engine is not None and engine.ready is not None:
+        if engine is not None and engine.capacity is not None:
             # A ready engine sends Hello only after it took this frontend for lost.
             self._lose(engine, "it lost its connection and dropped its requests")
             engine = None
         self._welcome(incarnation, engine, hello)
 
     def _welcome(self, incarnation: str, engine: RemoteEngine | None, hello: Hello) -> None:
-        now = self._loop.time()
+        state, now = state_of(hello.phase), self._loop.time()
         if engine is None:
-            engine = RemoteEngine(incarnation, hello.rank, hello.node, hello.phase, hello.progress, last_seen=now)
+            engine = RemoteEngine(incarnation, hello.rank, hello.node, state, hello.progress, last_seen=now)
             self._engines[incarnation] = engine
             log.info("%s on %s (kvasir %s) joined: %s", incarnation, hello.node, hello.version, hello.phase)
             self.events.append(EngineJoined(engine))
-        elif (engine.phase, engine.progress) != (hello.phase, hello.progress):
+        elif (engine.state, engine.progress) != (state, hello.progress):
             self.events.append(EngineChanged(engine))
-        engine.phase, engine.progress, engine.last_seen = hello.phase, hello.progress, now
-        engine.draining = hello.phase is Phase.DRAINING
+        engine.state, engine.progress, engine.last_seen = state, hello.progress, now
         self._send(engine, encode(Welcome(PROTOCOL_VERSION, self.incarnation)))
 
     def _on_unknown_engine(self, incarnation: str, message: FromEngine) -> None:
@@ -279,9 +275,9 @@ class FrontendLink:
         self._refuse(engine.incarnation, reason, retry=True)
 
     def _lose(self, engine: RemoteEngine, reason: str, level: int = logging.WARNING) -> None:
-        if engine.lost:
+        if engine.state is EngineState.LOST:
             return
-        engine.lost = True
+        engine.state = EngineState.LOST
         del self._engines[engine.incarnation]
         log.log(level, "%s is lost: %s", engine.incarnation, reason)
         self.events.append(EngineLost(engine, reason))

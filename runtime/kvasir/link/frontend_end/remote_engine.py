@@ -1,6 +1,7 @@
 """One engine as the frontend sees it."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,
@@ -12,6 +13,32 @@ from kvasir.link.protocol import (
 from kvasir_contract.phases import Phase
 
 
+class EngineState(StrEnum):
+    """How far an engine is, as its frontend sees it. An engine takes requests only while it is READY."""
+
+    STARTING = "Starting"
+    LOADING = "Loading"
+    WARMING = "Warming"
+    READY = "Ready"
+    """The engine has sent Ready, so its capacity is known."""
+    DRAINING = "Draining"
+    LOST = "Lost"
+    """The engine is off the link. This state is the last one of a RemoteEngine."""
+
+
+_ANNOUNCED = {
+    Phase.LOADING: EngineState.LOADING,
+    Phase.WARMING: EngineState.WARMING,
+    Phase.READY: EngineState.WARMING,  # until the engine sends Ready
+    Phase.DRAINING: EngineState.DRAINING,
+}
+
+
+def state_of(phase: Phase) -> EngineState:
+    """Return the state of an engine that sends a Hello in this phase."""
+    return _ANNOUNCED.get(phase, EngineState.STARTING)
+
+
 @dataclass(eq=False)
 class RemoteEngine:
     """One incarnation, from its Hello until it is lost; made and changed by the link only."""
@@ -19,28 +46,28 @@ class RemoteEngine:
     incarnation: str
     rank: int
     node: str
-    phase: Phase
+    state: EngineState
     progress: Progress | None
+    """Bytes loaded so far, in LOADING."""
     last_seen: float
     """Of the event loop's clock."""
-    ready: Ready | None = None
+    capacity: Ready | None = None
+    """The engine's limits and features; None before its Ready."""
     stats: EngineStats | None = None
     step_age: float = 0.0
-    """Seconds that its current step has taken so far, as last told; 0 when idle."""
-    draining: bool = False
-    lost: bool = False
+    """Seconds that its current step had taken at its last heartbeat; 0 when idle."""
 
     @property
     def usable(self) -> bool:
-        """It takes requests."""
-        return self.ready is not None and not self.draining and not self.lost
+        """The engine takes requests."""
+        return self.state is EngineState.READY
 
     @property
     def cache_block_size(self) -> int | None:
-        """Tokens per block of its prefix cache; None where it keeps none."""
-        has_cache = self.ready is not None and FEATURE_PREFIX_CACHE in self.ready.features
-        return self.ready.block_size if self.ready is not None and has_cache else None
+        """Tokens per block of its prefix cache; None without one."""
+        capacity = self.capacity
+        return capacity.block_size if capacity is not None and FEATURE_PREFIX_CACHE in capacity.features else None
 
     @property
     def serves_by_priority(self) -> bool:
-        return self.ready is not None and FEATURE_PRIORITY in self.ready.features
+        return self.capacity is not None and FEATURE_PRIORITY in self.capacity.features
