@@ -35,7 +35,7 @@ lint: $(VENV)/.dev  ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 images:  ## build the three container images, with docker or buildah
-	@$(PYTHON) images/build.py $(IMAGES_ARGS)
+	@$(PYTHON) -m images.build $(IMAGES_ARGS)
 
 format: $(VENV)/.dev  ## rewrite the code in the format of ruff
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

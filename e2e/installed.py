@@ -52,7 +52,7 @@ def install(running: Cluster, out: IO[str]) -> None:
     progress = Progress(4 if loads else 1, cache.logs(), out)
     if isinstance(running, KindCluster):
         with progress.step("images") as log:
-            log.run(sys.executable, "images/build.py", "--builder", running.builder, cwd=ROOT)
+            log.run(sys.executable, "-m", "images.build", "--builder", running.builder, cwd=ROOT)
         workers = schedulable(running)
         with progress.step("load images of operator and frontend"):
             for image in LIGHT:

@@ -1,17 +1,15 @@
-"""Builds Kvasir's images from images/Dockerfile, with docker where an engine answers, else with buildah.
+"""Build Kvasir's images from images/Dockerfile, with docker if its engine is running, otherwise with buildah.
 
-`make images` and the end-to-end tests call it. With docker it is `docker build`, the base image pulled as usual.
-With buildah no registry is needed: unless BASE_IMAGE is set, the base is a small Debian made by debootstrap from
-the package sources that this machine's apt uses. That takes root, and apt-get installs buildah and debootstrap if
-they are missing. Everything is kept below the user's cache directory, and an image whose inputs have not changed is
-not built again.
+`make images` and the end-to-end tests run this script. docker pulls the base image as usual. buildah needs no
+registry: unless BASE_IMAGE is set, debootstrap makes a small Debian base image from the package sources of this
+machine's apt. This needs root, and apt-get installs buildah and debootstrap if they are missing. Images are kept
+below the user's cache directory, and an image is rebuilt only if its inputs have changed.
 
-pip's settings of this machine (index, certificates) reach the build as secrets and do not end up in an image.
+This machine's pip settings (index, certificates) are passed to the build as secrets and are not stored in an image.
 Standard library only.
 """
 
 import argparse
-import ast
 import fcntl
 import hashlib
 import json
@@ -19,23 +17,18 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvasir" / "images"
+from images.build_steps import CACHE, ROOT, BuildError, pip_secrets, run, scratch, step, succeeds
+
 TARGETS: Final = ("operator", "frontend", "engine")
 TOOLS: Final = "tools"
-"""The Dockerfile's stage with what builds the others; a name keeps it from being pruned."""
+"""The Dockerfile's stage with the build tools. Its image has a name so that it is not pruned."""
 CONTEXT: Final = (
     *("images/requirements.py", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"),
     *("crds", "operator", "runtime"),
 )
-"""What an image is made of besides the Dockerfile: what .dockerignore lets through."""
+"""The inputs of an image besides the Dockerfile: the paths that .dockerignore allows."""
 
 SUITE: Final = "bookworm"
 PACKAGES: Final = "ca-certificates,libstdc++6,python3,python3-venv"
@@ -44,38 +37,32 @@ NOT_NEEDED: Final = (
     *("var/cache/apt", "var/lib/apt/lists", "var/log", "etc/hostname", "etc/resolv.conf"),
 )
 SPACE: Final = {TOOLS: 2, "operator": 1, "frontend": 1, "engine": 20}
-"""Free GB that a build takes at its peak; the finished engine image is 6."""
-PIP_SETTINGS: Final = ("index-url", "extra-index-url", "trusted-host", "proxy", "cert", "timeout", "retries")
-"""Where pip finds packages; the rest of this machine's settings is its own business."""
-
-
-class BuildError(Exception):
-    """What failed and what to do, for the user."""
+"""Free disk space in GB that a build needs."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="images/build.py", description="Build Kvasir's images.")
+    parser = argparse.ArgumentParser(prog="python -m images.build", description="Build Kvasir's images.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; default: all")
     parser.add_argument("--tag", default="dev", help="tag of the images kvasir-TARGET (default: dev)")
-    parser.add_argument("--builder", choices=("docker", "buildah"), help="default: docker if an engine answers")
+    parser.add_argument("--builder", choices=("docker", "buildah"), help="default: docker if its engine is running")
     args = parser.parse_args()
     targets = args.targets or list(TARGETS)
     if unknown := set(targets) - set(TARGETS):
-        parser.error(f"there is no target {', '.join(sorted(unknown))}; choose from {', '.join(TARGETS)}")
+        parser.error(f"unknown target {', '.join(sorted(unknown))}; choose from {', '.join(TARGETS)}")
     try:
-        if (args.builder or ("docker" if docker_answers() else "buildah")) == "docker":
+        if (args.builder or ("docker" if docker_runs() else "buildah")) == "docker":
             build_with_docker(targets, args.tag)
         else:
             build_with_buildah(targets, args.tag)
     except BuildError as error:
-        print(f"images/build.py: {error}", file=sys.stderr)
+        print(f"images.build: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def docker_answers() -> bool:
+def docker_runs() -> bool:
     return shutil.which("docker") is not None and succeeds(["docker", "info"])
 
 
@@ -90,7 +77,7 @@ def build_with_docker(targets: list[str], tag: str) -> None:
 
 def build_with_buildah(targets: list[str], tag: str) -> None:
     if os.geteuid() != 0:
-        raise BuildError("buildah's chroot isolation and debootstrap need root; start docker, or run this as root")
+        raise BuildError("buildah and debootstrap need root: start docker, or run this script as root")
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -101,11 +88,14 @@ def build_with_buildah(targets: list[str], tag: str) -> None:
         for target in (TOOLS, *targets):
             buildah.build(target, f"kvasir-{target}:{tag}", arguments)
         buildah.prune()
-        print("buildah has them with", *(f"{key}={value}" for key, value in buildah.environment.items()))
+        print(
+            "to use these images, run buildah with",
+            *(f"{key}={value}" for key, value in buildah.environment.items()),
+        )
 
 
 class Buildah:
-    """Images in a storage of their own, below CACHE."""
+    """Images in a separate buildah storage, below CACHE."""
 
     def __init__(self) -> None:
         settings = CACHE / "storage.conf"
@@ -113,7 +103,7 @@ class Buildah:
         settings.write_text(f'[storage]\ndriver = "overlay"\n{places}')
         (CACHE / "tmp").mkdir(exist_ok=True)
         self.environment = {"CONTAINERS_STORAGE_CONF": str(settings)}
-        """In which buildah finds the images."""
+        """The environment in which buildah finds the images."""
         self._environment = {**self.environment, "BUILDAH_ISOLATION": "chroot", "TMPDIR": str(CACHE / "tmp")}
 
     def build(self, target: str, name: str, arguments: list[str]) -> None:
@@ -140,7 +130,7 @@ class Buildah:
             log.result = self._size(name)
 
     def debian(self) -> str:
-        """The base image, made once: Debian's smallest root file system and Python."""
+        """Return the base image, with Debian's smallest root file system and Python. It is made once."""
         recipe = hashlib.sha256(f"{SUITE} {PACKAGES} {NOT_NEEDED}".encode()).hexdigest()[:12]
         name = f"kvasir-base:{recipe}"
         if self._size(name):
@@ -148,7 +138,7 @@ class Buildah:
         with step(f"base image: Debian {SUITE} with Python") as log, scratch() as directory:
             root = directory / "root"
             mirror = [uri] if (uri := debian_mirror()) else []
-            # In namespaces of its own, so that an interrupted run leaves no mount and no process.
+            # Separate namespaces ensure that an interrupted run leaves no mount and no process.
             alone = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
             run([*alone, "debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, root, *mirror], log)
             for path in NOT_NEEDED:
@@ -162,15 +152,15 @@ class Buildah:
         return _full(name)
 
     def drop_leftovers(self) -> None:
-        """Remove the working containers of a build that failed or was killed: images cannot be loaded past them."""
+        """Remove the working containers of a failed or killed build, which prevent images from being loaded."""
         self._ask("rm", "--all")
 
     def prune(self) -> None:
-        """Drop what no image uses any more: layers of older code, stages that only brought files."""
+        """Remove layers of older code and intermediate stages that no image uses."""
         self._ask("rmi", "--prune")
 
     def _built_from(self, name: str) -> str | None:
-        """The digest of the inputs of the image of this name."""
+        """Return the digest of the inputs of an image, or None if it does not exist."""
         answer = self._ask("inspect", "--type", "image", _full(name))
         if not answer:
             return None
@@ -178,7 +168,7 @@ class Buildah:
         return labels.get("dev.kvasir.inputs")
 
     def _size(self, name: str) -> str:
-        """In words; empty where there is no such image."""
+        """Return the size of an image for people; "" if it does not exist."""
         return self._ask("images", "--format", "{{.Size}}", _full(name)).strip()
 
     def _ask(self, *arguments: str) -> str:
@@ -193,13 +183,13 @@ class Buildah:
         free = shutil.disk_usage(CACHE).free / 1e9
         if free < needed:
             raise BuildError(
-                f"{CACHE} has {free:.0f} GB free, and the {target} image may take {needed} while it is built; make "
-                "room or let XDG_CACHE_HOME name a directory on another disk"
+                f"{CACHE} has {free:.0f} GB free, but building the {target} image needs up to {needed} GB: free "
+                "disk space, or set XDG_CACHE_HOME to a directory on another disk"
             )
 
 
 def _full(name: str) -> str:
-    """As kubelet and containerd write a name without a registry."""
+    """Return the full form of a name without a registry, as kubelet and containerd use it."""
     return f"docker.io/library/{name}"
 
 
@@ -207,12 +197,12 @@ def _full(name: str) -> str:
 
 
 def install_tools() -> None:
-    """Buildah and debootstrap, from the machine's own package sources."""
+    """Install buildah and debootstrap from the machine's package sources."""
     missing = [tool for tool in ("buildah", "debootstrap") if shutil.which(tool) is None]
     if not missing:
         return
     if shutil.which("apt-get") is None:
-        raise BuildError(f"no docker engine answers; start one, or install {' and '.join(missing)}")
+        raise BuildError(f"no docker engine is running: start one, or install {' and '.join(missing)}")
     with step(f"apt-get install {' '.join(missing)}") as log:
         run(["apt-get", "-q", "update"], log)
         quiet = {"DEBIAN_FRONTEND": "noninteractive"}
@@ -220,7 +210,7 @@ def install_tools() -> None:
 
 
 def debian_mirror() -> str | None:
-    """Where this machine's apt takes the suite from; None: debootstrap's own choice."""
+    """Return the mirror of the suite in this machine's apt sources; None for debootstrap's default."""
     fields = "$(CODENAME) $(COMPONENT) $(REPO_URI)"
     command = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -236,98 +226,8 @@ def build_arguments(base_image: str | None) -> list[str]:
     return [f"--build-arg={name}={value}" for name, value in values.items() if value]
 
 
-@contextmanager
-def pip_secrets() -> Iterator[list[str]]:
-    """Options that give the build this machine's pip settings and certificates, while the block runs."""
-    settings = pip_settings()
-    bundle = settings.pop("cert", None) or os.environ.get("SSL_CERT_FILE")
-    with scratch() as directory:
-        options: list[str] = []
-        if bundle and Path(bundle).is_file():
-            settings["cert"] = "/run/secrets/ca"
-            options.append(f"--secret=id=ca,src={bundle}")
-        if settings:
-            config = directory / "pip.conf"
-            lines = [f"{name} = {value}" for name, value in settings.items()]
-            config.write_text("\n".join(["[global]", *lines, ""]))
-            options.append(f"--secret=id=pip,src={config}")
-        yield options
-
-
-def pip_settings() -> dict[str, str]:
-    """From pip's configuration files, where there is a pip, and from its environment variables, which rule."""
-    command = [sys.executable, "-m", "pip", "config", "list"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = dict(line.split("=", 1) for line in answer.stdout.splitlines() if "=" in line)
-    settings: dict[str, str] = {}
-    for name in PIP_SETTINGS:
-        for section in ("global", "install"):
-            if value := found.get(f"{section}.{name}"):
-                settings[name] = str(ast.literal_eval(value)).replace("\n", " ")
-        if value := os.environ.get("PIP_" + name.replace("-", "_").upper()):
-            settings[name] = value
-    return settings
-
-
-# ---- steps
-
-
-class Log:
-    """A step's output: a file, shown when the step fails. `result` is told when it succeeds."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.result = ""
-
-
-@contextmanager
-def step(title: str) -> Iterator[Log]:
-    """One line of progress: what, how long, how large."""
-    log = Log(CACHE / "logs" / f"{title.split(':')[0].replace(' ', '-')}.log")
-    log.path.parent.mkdir(parents=True, exist_ok=True)
-    log.path.write_text("")
-    print(f"{title} …", end="", flush=True)
-    started = time.monotonic()
-    try:
-        yield log
-    except BaseException:
-        print(" failed", flush=True)
-        raise
-    result = f", {log.result}" if log.result else ""
-    print(f" {time.monotonic() - started:.0f} s{result}", flush=True)
-
-
-def run(command: Sequence[str | Path], log: Log, env: Mapping[str, str] | None = None) -> None:
-    environment = {**os.environ, **(env or {})}
-    with log.path.open("a") as output:
-        print("$", *command, file=output, flush=True)
-        ended = subprocess.run(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
-        )
-    if ended.returncode != 0:
-        last = "\n".join(log.path.read_text(errors="replace").splitlines()[-15:])
-        words = f"{Path(command[0]).name} ended with {ended.returncode}; all of its output: {log.path}"
-        raise BuildError(f"{words}\n{last}")
-
-
-def succeeds(command: Sequence[str]) -> bool:
-    try:
-        return subprocess.run(command, capture_output=True, timeout=10, check=False).returncode == 0
-    except subprocess.TimeoutExpired:
-        return False
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """A directory on the cache's disk, for this process only."""
-    parent = CACHE / "tmp"
-    parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=parent) as directory:
-        yield Path(directory)
-
-
 def digest(paths: tuple[str, ...], more: tuple[str, ...]) -> str:
-    """Over names and contents of the files below these paths, and the strings."""
+    """Return a digest of the names and contents of the files below `paths`, and of the strings in `more`."""
     state = hashlib.sha256("\0".join(more).encode())
     for start in paths:
         top = ROOT / start

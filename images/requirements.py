@@ -1,7 +1,7 @@
-"""Prints what an extra of pyproject.toml needs, one requirement a line: the Dockerfile's layers of dependencies.
+"""Print the requirements of an extra in pyproject.toml, one per line, for the Dockerfile's dependency layers.
 
-Usage: python3 requirements.py PYPROJECT EXTRA. The package's own dependencies are part of it. So there is one list
-of dependencies, and a layer is built again only when its own lines change. Standard library only.
+Usage: python3 requirements.py PYPROJECT EXTRA. The output includes the package's own dependencies. There is one
+list of dependencies, and a layer is rebuilt only if its own lines change. Standard library only.
 """
 
 import sys

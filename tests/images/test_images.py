@@ -1,7 +1,6 @@
-"""What the Dockerfile, .dockerignore, the build script and pyproject.toml say about each other."""
+"""The Dockerfile, .dockerignore, the build script and pyproject.toml agree with each other."""
 
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -9,6 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
+from images import build
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKERFILE = (ROOT / "images/Dockerfile").read_text()
@@ -30,7 +31,7 @@ def distribution(requirement: str) -> str:
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_an_image_gets_what_its_extra_says(image: str) -> None:
+def test_an_image_gets_the_requirements_of_its_extra(image: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(requirements(image)) == {*project["dependencies"], *project["optional-dependencies"][image]}
 
@@ -40,26 +41,26 @@ def test_only_the_engine_brings_torch(image: str) -> None:
     assert "torch" not in map(distribution, requirements(image))
 
 
-def test_the_line_that_the_torch_index_serves_is_torch_alone() -> None:
+def test_the_torch_index_serves_only_torch() -> None:
     assert "grep '^torch'" in stage("engine")
     assert [distribution(line) for line in requirements("engine") if line.startswith("torch")] == ["torch"]
 
 
-def test_an_extra_that_is_not_there_is_refused_by_name() -> None:
+def test_a_missing_extra_is_rejected_by_name() -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         requirements("operaator")
     assert "no extra 'operaator'" in refused.value.stderr
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_code_is_the_last_layer_and_runs_as_a_user_with_a_number(image: str) -> None:
+def test_code_is_the_last_layer_and_runs_as_a_numeric_user(image: str) -> None:
     steps = re.findall(r"^(COPY|RUN|LABEL|USER|ENTRYPOINT)\b(.*)$", stage(image), re.MULTILINE)
     layers = [arguments.strip() for name, arguments in steps if name in ("COPY", "RUN")]
     assert layers[-1] == "--from=code /code /"
     assert [arguments.strip() for name, arguments in steps if name == "USER"] == ["65532:65532"]
 
 
-def test_the_build_sees_what_becomes_an_image_and_nothing_else() -> None:
+def test_the_build_context_is_the_files_that_are_copied() -> None:
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
     allowed = {line[1:] for line in ignored if line.startswith("!")}
     copied = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
@@ -68,25 +69,24 @@ def test_the_build_sees_what_becomes_an_image_and_nothing_else() -> None:
     assert allowed == {path for line in copied for path in line.split()} == set(re.findall(r'"(.*?)"', context))
 
 
-def test_the_wheel_is_built_with_what_the_project_asks_for() -> None:
-    """Its builder and the kernels' compiler; --no-build-isolation brings neither."""
+def test_the_wheel_is_built_with_the_tools_of_the_project() -> None:
+    """With --no-build-isolation, pip installs neither the build backend nor the kernels' compiler."""
     (installed,) = re.findall(r"pip install --quiet (.*)$", stage("tools"), re.MULTILINE)
     builder = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     (compiler,) = re.findall(r'^COMPILER: Final = "(.*)"$', (ROOT / "hatch_build.py").read_text(), re.MULTILINE)
     assert shlex.split(installed) == [*builder, compiler]
 
 
-def test_what_an_install_leaves_in_the_tree_changes_no_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build = runpy.run_path(str(ROOT / "images/build.py"))
-    digest = build["digest"]
-    monkeypatch.setitem(digest.__globals__, "ROOT", tmp_path)
+def test_build_artefacts_in_the_tree_change_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "ROOT", tmp_path)
     (tmp_path / "runtime/__pycache__").mkdir(parents=True)
     (tmp_path / "runtime/kernels.c").write_text("")
-    before = digest(("runtime",), ())
+    before = build.digest(("runtime",), ())
     (tmp_path / "runtime/kernels.so").write_text("")
     (tmp_path / "runtime/__pycache__/kernels.pyc").write_text("")
-    assert digest(("runtime",), ()) == before
+    assert build.digest(("runtime",), ()) == before
     ignored = (ROOT / ".dockerignore").read_text().splitlines()
-    assert ignored[-2:] == ["**/__pycache__", "**/*.so"]  # after what lets runtime through: the last line rules
+    assert ignored[-2:] == [
+        "**/__pycache__",
+        "**/*.so",
+    ]  # the last match counts
