@@ -1,4 +1,4 @@
-"""The InferenceService as an API resource, and the labels and annotations of the objects made for it."""
+"""The InferenceService as an API resource, with the labels and annotations of its objects."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ PLURAL: Final = "inferenceservices"
 CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 
 MANAGER: Final = "kvasir-operator"
-"""Field manager, `managed-by` label and name of the operator's own objects."""
+"""The operator's field manager, `managed-by` label and object name."""
 
 NAME_LABEL: Final = "app.kubernetes.io/name"
 INSTANCE_LABEL: Final = "app.kubernetes.io/instance"

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Final
 
 HTTP_PORT: Final = 8000
-"""Frontends: the OpenAI API."""
+"""The OpenAI API of a frontend."""
 LINK_PORT: Final = 5570
-"""Frontends: engines connect here."""
+"""The port of a frontend to which engines connect."""
 OPS_PORT: Final = 8081
-"""Frontends and engines: probes, status and metrics, apart from the API's event loop."""
+"""Probes, status and metrics of frontends and engines, served outside the API's event loop."""
 
 HTTP_PORT_NAME: Final = "http"
 LINK_PORT_NAME: Final = "link"
@@ -20,17 +20,17 @@ STATUS_PATH: Final = "/status"
 METRICS_PATH: Final = "/metrics"
 
 ANY_HOST: Final = "*"
-"""The host option for every address of the machine, IPv4 and IPv6."""
+"""The host option for all addresses of the machine, IPv4 and IPv6."""
 
 KILL_MARGIN_SECONDS: Final = 15.0
-"""Time between the end of a drain and SIGKILL, to close links and exit."""
+"""Time between the end of a drain and SIGKILL, in which a process closes its links and exits."""
 SHUTDOWN_DELAY_SECONDS: Final = 5.0
-"""How long a frontend accepts connections after SIGTERM, until no Service sends it new ones."""
+"""How long a frontend accepts connections after SIGTERM, until no Service routes new ones to it."""
 
 
 @dataclass(frozen=True)
 class ProbeTiming:
-    """An HTTP GET every `period` seconds; `failures` in a row count as a no."""
+    """An HTTP GET every `period` seconds. The probe fails after `failures` failures in a row."""
 
     path: str
     period: int
@@ -41,5 +41,5 @@ class ProbeTiming:
 LIVENESS: Final = ProbeTiming(LIVE_PATH, period=10, timeout=5, failures=3)
 READINESS: Final = ProbeTiming(READY_PATH, period=5, timeout=2, failures=2)
 FRONTEND_STARTUP: Final = ProbeTiming(LIVE_PATH, period=2, timeout=5, failures=300)
-"""A frontend may have to fetch config and tokenizer from a hub first. Engines have none: their liveness passes
-while loading makes progress."""
+"""A frontend may have to download config and tokenizer from a hub first. Engines have no startup probe, because
+their liveness probe passes while loading makes progress."""

@@ -1,9 +1,9 @@
-"""Environment variables, key files and directories by which a pod's template reaches its process."""
+"""Environment variables, key files and directories through which a pod template configures its process."""
 
 from typing import Final
 
 PREFIX: Final = "KVASIR_"
-"""Every option of a process can be set by a variable: --max-num-seqs is KVASIR_MAX_NUM_SEQS."""
+"""Every option of a process has a variable with this prefix: --max-num-seqs is KVASIR_MAX_NUM_SEQS."""
 
 LINK: Final = "KVASIR_LINK"
 LINK_KEYS: Final = "KVASIR_LINK_KEYS"
@@ -18,13 +18,16 @@ FD: Final = "KVASIR_FD"
 SHUTDOWN_DELAY: Final = "KVASIR_SHUTDOWN_DELAY"
 API_KEY_DIR: Final = "KVASIR_API_KEY_DIR"
 MANAGED_VARIABLES: Final = "KVASIR_MANAGED_VARIABLES"
-"""The KVASIR_ variables that the pod's template sets, separated by commas. A process that has this variable refuses
-every other KVASIR_ variable: `envFrom` would otherwise bring options past the schema."""
+"""The KVASIR_ variables that the pod template sets, separated by commas.
+
+A process that has this variable rejects every other KVASIR_ variable. Otherwise `envFrom` could set options past
+the schema.
+"""
 
 LINK_KEYS_DIRECTORY: Final = "/etc/kvasir/link"
 API_KEYS_DIRECTORY: Final = "/etc/kvasir/api-keys"
 CACHE_DIRECTORY: Final = "/var/cache/kvasir"
-"""HOME of the process: caches of hubs and compilers."""
+"""HOME of the process, for caches of hubs and compilers."""
 SCRATCH_DIRECTORY: Final = "/tmp"
 SHM_DIRECTORY: Final = "/dev/shm"
 RESERVED_DIRECTORIES: Final = (
@@ -34,7 +37,7 @@ RESERVED_DIRECTORIES: Final = (
     SCRATCH_DIRECTORY,
     SHM_DIRECTORY,
 )
-"""Where the template mounts volumes of its own: no volumeMount of the user may be there."""
+"""Where the template mounts its own volumes. The user's volumeMounts must not use these paths."""
 
 SERVER_SECRET: Final = "server.secret"
 SERVER_PUBLIC: Final = "server.public"
@@ -43,4 +46,4 @@ CLIENT_PUBLIC: Final = "client.public"
 FRONTEND_KEY_FILES: Final = (SERVER_SECRET, CLIENT_PUBLIC)
 ENGINE_KEY_FILES: Final = (CLIENT_SECRET, SERVER_PUBLIC)
 KEY_FILES: Final = (SERVER_SECRET, SERVER_PUBLIC, CLIENT_SECRET, CLIENT_PUBLIC)
-"""Two CURVE key pairs in Z85, one file each; frontends are the servers."""
+"""Two CURVE key pairs in Z85, one file per key. The frontends are the servers."""

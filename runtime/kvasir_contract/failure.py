@@ -1,7 +1,7 @@
-"""How a process that ends by an error reports the cause: `{"reason", "message"}` as one line of JSON.
+"""How a failing process reports the cause: `{"reason", "message"}` as one line of JSON.
 
 The line is written twice: to the termination message, a file that Kubernetes copies into the pod's status, and as
-the last line of the log. So the operator and `kvasir up` read a value, and never search prose for a cause.
+the last line of the log. The operator and `kvasir up` therefore read a value instead of searching prose.
 """
 
 import contextlib
@@ -18,22 +18,22 @@ from kvasir_contract.reasons import Reason
 TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"
 """Where Kubernetes expects the termination message (`terminationMessagePath`)."""
 TERMINATION_MESSAGE_VARIABLE: Final = "KVASIR_TERMINATION_MESSAGE"
-"""The environment variable that names the file; without it only the log has the line."""
+"""The environment variable with the path of the file. Without it, only the log gets the line."""
 MAX_LINE_BYTES: Final = 4096
-"""Of a line and its newline: Kubernetes keeps the last 4096 bytes of a termination message."""
+"""Limit of a line with its newline. Kubernetes keeps the last 4096 bytes of a termination message."""
 MAX_MESSAGE_BYTES: Final = 2048
-"""Longer messages are cut: JSON may need two bytes or more for one."""
+"""Longer messages are truncated. JSON may need two or more bytes for one."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why something does not work, for programs (`reason`) and for people (`message`)."""
+    """A cause, for programs (`reason`) and for people (`message`)."""
 
     reason: Reason
     message: str
 
     def to_json(self) -> str:
-        """One line of JSON, shorter than MAX_LINE_BYTES."""
+        """Return one line of JSON, shorter than MAX_LINE_BYTES."""
         size = MAX_MESSAGE_BYTES
         while True:
             line = json.dumps({"reason": self.reason, "message": cut(self.message, size)}, ensure_ascii=False)
@@ -43,7 +43,7 @@ class Failure:
 
     @classmethod
     def from_json(cls, line: str) -> "Failure | None":
-        """Return the failure in a line, or None if the line is anything else."""
+        """Return the failure in a line, or None for any other line."""
         try:
             fields = json.loads(line)
             return cls(Reason(fields["reason"]), cut(str(fields["message"]), MAX_MESSAGE_BYTES))
@@ -52,7 +52,7 @@ class Failure:
 
 
 def cut(text: str, max_bytes: int) -> str:
-    """Return `text`, or its beginning and "…" if its UTF-8 form is longer than `max_bytes` (3 or more)."""
+    """Return `text`, truncated with "…" if its UTF-8 form is longer than `max_bytes` (at least 3)."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= max_bytes:
         return encoded.decode()
@@ -60,7 +60,7 @@ def cut(text: str, max_bytes: int) -> str:
 
 
 def report_failure(failure: Failure, environment: Mapping[str, str] = os.environ) -> None:
-    """Write the failure to the termination message and to standard error. Call it last."""
+    """Write the failure to the termination message and to standard error. Call this last."""
     line = failure.to_json()
     path = environment.get(TERMINATION_MESSAGE_VARIABLE)
     if path:
@@ -68,13 +68,13 @@ def report_failure(failure: Failure, environment: Mapping[str, str] = os.environ
             Path(path).write_text(line + "\n", encoding="utf-8")
         except OSError as error:
             with contextlib.suppress(OSError):
-                print(f"the termination message {path} cannot be written: {error.strerror}", file=sys.stderr)
+                print(f"cannot write the termination message {path}: {error.strerror}", file=sys.stderr)
     with contextlib.suppress(OSError):  # a full disk must not change how the process ends
         print(line, file=sys.stderr, flush=True)
 
 
 def find_failure(text: str) -> Failure | None:
-    """Return the last failure among the lines of a termination message or of the end of a log."""
+    """Return the last failure in a termination message or in the end of a log, or None."""
     for line in reversed(text.split("\n")):  # not splitlines: JSON does not escape U+2028
         if line.startswith("{") and (failure := Failure.from_json(line)) is not None:
             return failure

@@ -1,4 +1,4 @@
-"""Log lines of every process: one format, as text or JSON, to standard error."""
+"""The log format of every process: lines of text or JSON on standard error."""
 
 import json
 import logging
@@ -39,12 +39,12 @@ class JsonFormatter(logging.Formatter):
 
 
 _QUIET: Final = ("httpx", "httpcore", "asyncio", "aiohttp", "huggingface_hub", "urllib3", "kopf", "kubernetes")
-"""Libraries of which only warnings are logged, also at level debug: the rest is noise, and may hold a Secret."""
+"""Libraries that log only warnings even at level debug, because their other lines may contain a Secret."""
 _TEXT_LINE: Final = re.compile(r"\S+Z (?P<level>[A-Z]+) +\S+ (?P<message>.+)")
 
 
 def read_line(line: str) -> tuple[str, str] | None:
-    """Return level ("warning") and message of a line that one of the formatters wrote; None for any other."""
+    """Return level ("warning") and message of a formatted line, or None for any other line."""
     if match := _TEXT_LINE.fullmatch(line):
         return match["level"].lower(), match["message"]
     if line.startswith("{"):
@@ -57,7 +57,7 @@ def read_line(line: str) -> tuple[str, str] | None:
 
 
 def setup_logging(process: str, level: str = "info", format: str = "text") -> None:
-    """Send every logger of this process to standard error; `process` (engine-0, frontend) stands in each line."""
+    """Send every logger of this process to standard error. Each line names `process` (engine-0, frontend)."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process) if format == "json" else TextFormatter(process))
     root = logging.getLogger()

@@ -5,14 +5,14 @@ from typing import Final
 
 
 class Reason(StrEnum):
-    """In the order in which they are reported when several apply: the first is the most urgent."""
+    """The reasons in the order in which they are reported if several apply, most urgent first."""
 
     NAME_TAKEN = "NameTaken"
-    """An object of a child's name exists and is not owned by the service."""
+    """An object with a child's name already exists and is not owned by the service."""
     INVALID_SPEC = "InvalidSpec"
-    """A field of the spec, or an option of a process, cannot be used."""
+    """A field of the spec or an option of a process is invalid."""
     REFUSED = "Refused"
-    """The API server refused a child: a quota, a webhook or missing rights."""
+    """The API server rejected a child because of a quota, a webhook or missing permissions."""
     MODEL_NOT_FOUND = "ModelNotFound"
     DOWNLOAD_FAILED = "DownloadFailed"
     IMAGE_PULL_FAILED = "ImagePullFailed"
@@ -20,28 +20,28 @@ class Reason(StrEnum):
     """A volume of a pod cannot be mounted."""
     OUT_OF_MEMORY = "OutOfMemory"
     CRASH_LOOPING = "CrashLooping"
-    """A process ended by an unexpected error."""
+    """A process exited with an unexpected error."""
     INSUFFICIENT_GPU = "InsufficientGPU"
     UNSCHEDULABLE = "Unschedulable"
     NODE_LOST = "NodeLost"
     LINK_REFUSED = "LinkRefused"
     PAUSED = "Paused"
-    """`spec.paused` holds back every change."""
+    """`spec.paused` is true."""
     ROLLING_OUT = "RollingOut"
     WARMING = "Warming"
     LOADING = "Loading"
     UPGRADE_PENDING = "UpgradePending"
-    """The operator's release would change the pods, and waits to be asked."""
+    """The operator's release would change the pods, and its roll-out has not been requested."""
     AS_DESIRED = "AsDesired"
 
     @property
     def urgency(self) -> int:
-        """Rank in the order of reporting; 0 is the most urgent."""
+        """Position in the order of reporting; 0 is the most urgent."""
         return tuple(Reason).index(self)
 
     @property
     def is_failure(self) -> bool:
-        """Whether waiting alone does not help."""
+        """Whether the problem persists until someone acts."""
         return self.urgency < Reason.PAUSED.urgency
 
 

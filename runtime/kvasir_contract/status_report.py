@@ -1,6 +1,6 @@
-"""The body of GET /status on the ops port of an engine or a frontend: one struct for its writer and its readers.
+"""The body of GET /status on the ops port of an engine or frontend, for its writer and its readers.
 
-A reader must not trust it: the container may run any image. `StatusReport.from_json` bounds every field.
+Readers must not trust it, because the container may run any image. `StatusReport.from_json` limits every field.
 """
 
 import json
@@ -14,7 +14,7 @@ from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 
 MAX_REPORT_BYTES: Final = 16 * 1024
-"""A longer body is refused before it is parsed."""
+"""Longer bodies are rejected before they are parsed."""
 MAX_MESSAGE_BYTES: Final = 1024
 MAX_COUNT: Final = 2**63 - 1
 
@@ -25,7 +25,7 @@ class ReportError(ValueError):
 
 @dataclass(frozen=True)
 class ReportedProgress:
-    """Bytes of the weights: loaded and in all."""
+    """Bytes of the weights: loaded and total."""
 
     done: int
     total: int
@@ -33,7 +33,7 @@ class ReportedProgress:
 
 @dataclass(frozen=True)
 class RunningStep:
-    """The step that an engine computes at the moment."""
+    """The step that an engine is computing."""
 
     number: int
     phase: str
@@ -45,21 +45,21 @@ class RunningStep:
 class StatusReport:
     phase: Phase
     message: str = ""
-    """What to know besides the phase; empty if all is well."""
+    """Details in addition to the phase; "" if everything is well."""
     reason: Reason | None = None
-    """Set if the process runs and does not do its work: LinkRefused, InvalidSpec."""
+    """Set if the process runs but cannot work, such as LinkRefused or InvalidSpec."""
     progress: ReportedProgress | None = None
     """Only in phase Loading."""
     live_requests: int = 0
     """Requests that are running or waiting in the process."""
     incarnation: str = ""
-    """Engines: rank and a fresh id."""
+    """For engines, the rank and a fresh id."""
     rank: int | None = None
-    """Engines: the data-parallel rank."""
+    """For engines, the data-parallel rank."""
     links: int | None = None
-    """Engines: the frontends that have accepted this engine, and so send it requests."""
+    """For engines, the number of frontends that have accepted this engine and send it requests."""
     startup_seconds: Mapping[str, float] = field(default_factory=dict)
-    """By phase, the time that each finished phase of the start took."""
+    """Duration of each finished start-up phase, by phase."""
     step: RunningStep | None = None
 
     def to_json(self) -> bytes:
@@ -79,9 +79,9 @@ class StatusReport:
 
     @classmethod
     def from_json(cls, body: bytes) -> "StatusReport":
-        """Raises ReportError if the body is anything but a report."""
+        """Parse a body. Raises ReportError for anything but a report."""
         if len(body) > MAX_REPORT_BYTES:
-            raise ReportError(f"{len(body)} bytes; at most {MAX_REPORT_BYTES} are read")
+            raise ReportError(f"the body has {len(body)} bytes; the limit is {MAX_REPORT_BYTES}")
         try:
             fields = json.loads(body, parse_constant=_refuse)
             names = ("reason", "progress", "rank", "links", "step")

@@ -1,4 +1,4 @@
-"""Sizes and durations as an InferenceService and the options write them."""
+"""Sizes and durations, as an InferenceService and the options write them."""
 
 import re
 from typing import Final
@@ -28,7 +28,7 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Return the duration as an option takes it: 300s, 0.5s."""
+    """Return the duration in the form of an option: 300s, 0.5s."""
     return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
 
 

@@ -105,5 +105,5 @@ def test_report_failure_needs_no_file(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == f"{SPOILT.to_json()}\n"
     report_failure(SPOILT, {TERMINATION_MESSAGE_VARIABLE: str(tmp_path)})
     lines = capsys.readouterr().err.splitlines()
-    assert "cannot be written: Is a directory" in lines[0]
+    assert lines[0] == f"cannot write the termination message {tmp_path}: Is a directory"
     assert find_failure(lines[-1]) == SPOILT
