@@ -1,10 +1,10 @@
-# Everything runs in .venv, made here. A stamp per set of dependencies keeps a second `make` from working twice.
+# Everything runs in .venv. A stamp file per set of dependencies shows `make` that it is installed.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 CPU    := runtime/kvasir/kernels/cpu
-# What an install is made of besides the code, which it only points at: a change of these needs a new one.
+# The package is installed in editable mode. A change of these files needs a new installation; other changes do not.
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
@@ -16,43 +16,43 @@ help:  ## list the targets
 up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, until Ctrl-C
 	@exec $(BIN)/kvasir up manifests/examples/demo.yaml
 
-test: lint  ## lint, types, layering and all tests
+test: lint  ## run lint and all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-# Three targets, so that each is done while one waits for it. All but the second need a Kubernetes, which is made for
-# them (or is that of KUBECONFIG, if KVASIR_E2E_INSTALL=yes).
+# Three targets, so that each one is short enough to wait for. The first and third need a Kubernetes cluster: that of
+# KUBECONFIG if KVASIR_E2E_INSTALL=yes, otherwise a new one.
 LOAD := e2e/load
-e2e: $(VENV)/.dev  ## the end-to-end tests on a Kubernetes of three nodes
+e2e: $(VENV)/.dev  ## run the end-to-end tests on a Kubernetes cluster of three nodes
 	@$(BIN)/python -m pytest e2e --ignore=e2e/operator --ignore=$(LOAD) $(PYTEST_ARGS)
 
-e2e-operator: $(VENV)/.dev  ## the operator against a real API server, without nodes
+e2e-operator: $(VENV)/.dev  ## test the operator with a real API server, without nodes
 	@$(BIN)/python -m pytest e2e/operator $(PYTEST_ARGS)
 
-e2e-load: $(VENV)/.dev  ## every change, scale and drain on that Kubernetes while requests come in
+e2e-load: $(VENV)/.dev  ## change, scale and drain services on such a cluster while requests run
 	@$(BIN)/python -m pytest $(LOAD) $(PYTEST_ARGS)
 
-lint: $(VENV)/.dev  ## ruff, mypy --strict, import-linter
+lint: $(VENV)/.dev  ## run ruff, mypy --strict and import-linter
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
 images:  ## build the three container images, with docker or buildah
 	@$(PYTHON) -m images.build $(IMAGES_ARGS)
 
-format: $(VENV)/.dev  ## rewrite the code in the format of ruff
+format: $(VENV)/.dev  ## format the code with ruff
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-demo-model: $(VENV)/.dev  ## train the demo model again from demo/corpus, write it into the package, and measure it
+demo-model: $(VENV)/.dev  ## train the demo model on demo/corpus, write it into the package, and measure it
 	@$(BIN)/python demo/train.py $(TRAIN_ARGS)
 
-cluster: | $(BIN)/python  ## a Kubernetes of three nodes on this machine with Kvasir in it, left up; prints how to use it
+cluster: | $(BIN)/python  ## start a Kubernetes cluster of three nodes with Kvasir on this machine; prints how to use it
 	@$(BIN)/python -m e2e.installed
 
-cluster-down: | $(BIN)/python  ## remove that cluster and every trace of it
+cluster-down: | $(BIN)/python  ## remove that cluster and everything that belongs to it
 	@$(BIN)/python -m e2e.kind down
 
-kind-node: | $(BIN)/python  ## make the node image that a machine without a registry needs, ahead of a cluster
+kind-node: | $(BIN)/python  ## build the node image in advance, for a cluster on a machine without a registry
 	@$(BIN)/python -m e2e.kind node
 
-clean:  ## remove the environment, the compiled kernels and every cache
+clean:  ## remove the virtual environment, the compiled kernels and all caches
 	rm -rf $(VENV) $(CPU)/*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 $(BIN)/python:
@@ -61,7 +61,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || { echo "python's venv module is missing (Debian: apt-get install python3-venv)"; exit 1; }
 
 $(VENV)/.run: $(BUILT) | $(BIN)/python
-	@echo "Installing Kvasir into $(VENV) (torch is large: a few minutes the first time)"
+	@echo "Installing Kvasir into $(VENV) (torch is large: the first time takes a few minutes)"
 	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench]'
 	@touch $@
 
