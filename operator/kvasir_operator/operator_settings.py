@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -106,15 +106,16 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         value = environment.get(_variable(flag), default)
         parser.add_argument(flag, default=value, help=text, **more)  # type: ignore[arg-type]
 
+    _add_service_options(option, environment)
+    _add_process_options(option, environment)
+    return parser
+
+
+def _add_service_options(option: Callable[..., None], environment: Mapping[str, str]) -> None:
     option("--frontend-image", "", "image of frontends, for services that do not set spec.image")
     option("--engine-image", "", "image of engines, for services that do not set spec.image")
     option("--namespaces", "", "comma-separated namespaces to watch; empty for all")
-    option(
-        "--operator-class",
-        "",
-        "handle only services with this spec.operatorClass",
-        type=_class_name,
-    )
+    option("--operator-class", "", "handle only services with this spec.operatorClass", type=_class_name)
     option(
         "--upgrade",
         "manual",
@@ -127,6 +128,9 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         _own_namespace(environment),
         "namespace of the operator, from which NetworkPolicies allow access to the pods' ops ports",
     )
+
+
+def _add_process_options(option: Callable[..., None], environment: Mapping[str, str]) -> None:
     option("--lease-namespace", _own_namespace(environment), "namespace of the Lease for leader election")
     option(
         "--lease-duration",
@@ -143,7 +147,6 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     option("--workers", "8", "how many services are reconciled at the same time", type=_count)
     option("--log-level", "info", "least severe level to log", choices=["debug", "info", "warning", "error"])
     option("--log-format", "text", "format of log lines", choices=["text", "json"])
-    return parser
 
 
 def _variable(flag: str) -> str:

@@ -7,18 +7,18 @@ only saves requests.
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from kvasir_operator.actor import Actor
+from kvasir_operator.actor import Actor, PlanOutcome
 from kvasir_operator.cluster.cluster_client import Cluster, NotFoundError
 from kvasir_operator.cluster.events import NORMAL, WARNING, Events
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, SECRET
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.objects import is_terminating
-from kvasir_operator.observe.observed import Object, Observed, Refusal
+from kvasir_operator.observe.observed import ChildKey, Object, Observed, Refusal
 from kvasir_operator.observe.service_memory import Key, ServiceMemory
 from kvasir_operator.observe.service_observer import ServiceObserver
 from kvasir_operator.observe.status_reports import StatusReports
@@ -119,6 +119,23 @@ class Reconciler:
             observed = observed.with_changes(may_upgrade=True)
             plan = planned()
         outcome = await self._actor.execute(resource, service, plan)
+        self._remember(memory, observed, plan, outcome, refusals)
+        observed = outcome.onto(observed).with_changes(refusals=memory.refusals)
+        # The decision about surge ranks was made before the StatefulSet changed.
+        previous = {**previous, "rollout": plan.status.get("rollout", {})}
+        plan = planned()
+        self._upgrades.settle(key, plan.status)
+        return plan
+
+    def _remember(
+        self,
+        memory: ServiceMemory,
+        observed: Observed,
+        plan: Plan,
+        outcome: PlanOutcome,
+        refusals: Mapping[ChildKey, Refusal],
+    ) -> None:
+        """Keep refusals and digests for the next plan. `refusals` are those before the outcome."""
         attempted = {apply.key for apply in plan.applies}
         kept = {key: refusal for key, refusal in observed.refusals.items() if key in plan.held_back - attempted}
         at = self._monotonic()
@@ -127,12 +144,6 @@ class Reconciler:
         uids = {child.uid for child in (*observed.children.values(), *outcome.children.values())}
         known = {**memory.unchanged, **outcome.unchanged}
         memory.unchanged = {uid: digest for uid, digest in known.items() if uid in uids}
-        observed = outcome.onto(observed).with_changes(refusals=memory.refusals)
-        # The decision about surge ranks was made before the StatefulSet changed.
-        previous = {**previous, "rollout": plan.status.get("rollout", {})}
-        plan = planned()
-        self._upgrades.settle(key, plan.status)
-        return plan
 
     def forget_all_but(self, keys: Collection[Key]) -> None:
         """Drop the state of services that no longer exist, in case a watch missed their deletion."""

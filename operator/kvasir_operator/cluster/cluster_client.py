@@ -32,7 +32,7 @@ _MERGE: Final = "application/merge-patch+json"
 
 
 class ClusterError(Exception):
-    """A request failed. The message is that of the API server, or says why there was no response."""
+    """A request failed. The message is the API server's, or the reason for the missing response."""
 
     def __init__(
         self, message: str, *, status: int = 0, reason: str = "", causes: frozenset[str] = frozenset()

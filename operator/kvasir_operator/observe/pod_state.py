@@ -44,7 +44,7 @@ def pod_state(
     """Return the state of a pod.
 
     `resource_name` is the extended resource that the pod requests, or "". `lost_node` is the problem of its node.
-    `mount_failure` says why its volumes cannot be mounted.
+    `mount_failure` is the reason that its volumes cannot be mounted, or "".
     """
     if lost_node and not pod.ready:
         return _state(pod, Phase.FAILED, Reason.NODE_LOST, f"{lost_node}: a replacement starts on another node")
