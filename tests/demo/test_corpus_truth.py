@@ -202,7 +202,7 @@ def test_model_sources_exist() -> None:
 
 
 def test_files_and_folders_exist() -> None:
-    files = found(r"\b(?:docs|demo)/[a-z-]+\.[a-z]+|\bREADME\.md")
+    files = found(r"\b(?:docs|demo)/[a-z/-]+\.[a-z]+|\bREADME\.md")
     assert files
     assert [file for file in files if not (ROOT / file).exists()] == []
     assert [name for name in found(r"[Ff]older ([a-z0-9]+)\b") if not (ROOT / name).is_dir()] == []
