@@ -8,7 +8,7 @@ CPU    := runtime/kvasir/kernels/cpu
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test e2e e2e-operator e2e-load images lint format demo-model cluster cluster-down kind-node clean
+.PHONY: help up test e2e e2e-operator e2e-load images lint mutation format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -34,6 +34,9 @@ e2e-load: $(VENV)/.dev  ## change, scale and drain services on such a cluster wh
 lint: $(VENV)/.dev  ## run ruff, mypy --strict and import-linter
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
+mutation: $(VENV)/.mutation  ## change the code in small ways and list the changes that no test detects (MUTATION_ARGS)
+	@$(BIN)/python -m tools.mutation $(MUTATION_ARGS)
+
 images:  ## build the three container images, with docker or buildah
 	@$(PYTHON) -m images.build $(IMAGES_ARGS)
 
@@ -53,7 +56,7 @@ kind-node: | $(BIN)/python  ## build the node image in advance, for a cluster on
 	@$(BIN)/python -m e2e.kind node
 
 clean:  ## remove the virtual environment, the compiled kernels and all caches
-	rm -rf $(VENV) $(CPU)/*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) $(CPU)/*.so .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .mutation
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -67,4 +70,8 @@ $(VENV)/.run: $(BUILT) | $(BIN)/python
 
 $(VENV)/.dev: $(BUILT) $(VENV)/.run | $(BIN)/python
 	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,dev]'
+	@touch $@
+
+$(VENV)/.mutation: pyproject.toml | $(VENV)/.dev
+	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,dev,mutation]'
 	@touch $@
