@@ -18,7 +18,7 @@ from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.hashing import chain_root, extend_chain
 from kvasir.link.engine_end.engine_link import FrontendLost, Received
-from kvasir.link.protocol import AddRequest, EngineStats, FinishReason, Outputs, RefusalKind, Result
+from kvasir.link.protocol import AddRequest, EngineStats, FinishReason, Logprobs, Outputs, RefusalKind, Result
 from kvasir.params import SamplingParams
 from kvasir.worker.step import NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
 
@@ -41,9 +41,18 @@ def expected_output(
     return tokens[len(prompt) :]
 
 
+def fake_logprobs(token_ids: Sequence[int]) -> Logprobs:
+    """Log probabilities by which a test recognizes the tokens that they belong to."""
+    return Logprobs(
+        [-float(id) for id in token_ids], [1] * len(token_ids), [[] for _ in token_ids], [[] for _ in token_ids]
+    )
+
+
 @dataclass
 class _Row:
     token_ids: list[int]
+    num_prompt_tokens: int
+    params: SamplingParams
     num_computed: int | None = None
     """None until its first chunk tells how much of it was found in the prefix cache."""
     block_ids: list[int] = field(default_factory=list)
@@ -80,7 +89,10 @@ class FakeExecutor:
         for scheduled in step.scheduled:
             self._write(scheduled)
         self._check_blocks()
-        return StepOutput([self._sample(scheduled) for scheduled in step.scheduled])
+        token_ids = [self._sample(scheduled) for scheduled in step.scheduled]
+        return StepOutput(
+            token_ids, self._logprobs(step.scheduled, token_ids), self._prompt_logprobs(step.scheduled)
+        )
 
     def submit(self, step: StepInput) -> "Future[StepOutput]":
         future: Future[StepOutput] = Future()
@@ -107,7 +119,7 @@ class FakeExecutor:
 
     def _take_row(self, new: NewRow) -> None:
         assert new.request_id not in self.rows
-        self.rows[new.request_id] = _Row(new.token_ids)
+        self.rows[new.request_id] = _Row(new.token_ids, new.num_prompt_tokens, new.params)
 
     def _write(self, scheduled: ScheduledRow) -> None:
         row = self.rows[scheduled.request_id]
@@ -132,6 +144,22 @@ class FakeExecutor:
         token_id = self._model([self._slots[self._slot(row, position)] for position in range(end)])
         row.token_ids.append(token_id)
         return token_id
+
+    def _logprobs(self, scheduled: Sequence[ScheduledRow], token_ids: Sequence[int]) -> dict[int, Logprobs]:
+        return {
+            place: fake_logprobs([token_id])
+            for place, (each, token_id) in enumerate(zip(scheduled, token_ids, strict=True))
+            if token_id >= 0 and self.rows[each.request_id].params.logprobs is not None
+        }
+
+    def _prompt_logprobs(self, scheduled: Sequence[ScheduledRow]) -> dict[int, Logprobs]:
+        """Of each prompt whose last token this step computes."""
+        found = {}
+        for place, each in enumerate(scheduled):
+            row, end = self.rows[each.request_id], each.num_computed_tokens + each.num_new_tokens
+            if row.params.prompt_logprobs is not None and each.num_computed_tokens < row.num_prompt_tokens <= end:
+                found[place] = fake_logprobs(row.token_ids[1 : row.num_prompt_tokens])
+        return found
 
     def _slot(self, row: _Row, position: int) -> int:
         return row.block_ids[position // self._block_size] * self._block_size + position % self._block_size
@@ -159,6 +187,7 @@ def add_request(
     attempt: int = 0,
     stop_token_ids: tuple[int, ...] = (),
     ignore_eos: bool = False,
+    logprobs: int | None = None,
     prompt_logprobs: int | None = None,
     priority: int = 0,
     cache_salt: str = "",
@@ -179,6 +208,7 @@ def add_request(
             temperature=0,
             stop_token_ids=stop_token_ids,
             ignore_eos=ignore_eos,
+            logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
         ),
         block_hashes=hashes,
@@ -195,12 +225,16 @@ class Answer:
     """What a frontend has received for one request."""
 
     token_ids: list[int] = field(default_factory=list)
+    attempt: int = 0
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     error: str = ""
     refusal: RefusalKind | None = None
     num_cached_tokens: list[int | None] = field(default_factory=list)
     """As each of its outputs told it."""
+    logprobs: list[float] = field(default_factory=list)
+    prompt_logprobs: list[list[float]] = field(default_factory=list)
+    """One list per output that had any."""
 
 
 class CoreHarness:
@@ -238,7 +272,7 @@ class CoreHarness:
 
     def add(self, message: AddRequest, frontend: str = FRONTEND) -> Answer:
         self.core.add(frontend, message)
-        answer = self.answers[message.request_id] = Answer(list(message.output_token_ids))
+        answer = self.answers[message.request_id] = Answer(list(message.output_token_ids), message.attempt)
         return answer
 
     def step(self) -> None:
@@ -249,6 +283,7 @@ class CoreHarness:
             for output in message.outputs:
                 answer = self.answers[output.request_id]
                 assert answer.finish_reason is None, f"{output.request_id} got an output after its end"
+                assert output.attempt == answer.attempt
                 assert output.position == len(answer.token_ids)
                 answer.token_ids += output.token_ids
                 answer.finish_reason = output.finish_reason
@@ -256,6 +291,8 @@ class CoreHarness:
                 answer.error = output.error
                 answer.refusal = output.refusal
                 answer.num_cached_tokens.append(output.num_cached_tokens)
+                answer.logprobs += output.logprobs.token if output.logprobs else []
+                answer.prompt_logprobs += [output.prompt_logprobs.token] if output.prompt_logprobs else []
 
     def run(self, limit: int = 2000) -> None:
         """Step until there is nothing to do, then check that nothing is left."""

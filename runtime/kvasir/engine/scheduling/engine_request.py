@@ -55,7 +55,6 @@ class EngineRequest:
         "num_computed_tokens",
         "num_known_blocks",
         "num_pending",
-        "num_preemptions",
         "num_prompt_tokens",
         "params",
         "priority",
@@ -82,7 +81,6 @@ class EngineRequest:
         """Tokens whose KV is in the cache, once the steps that are scheduled are computed."""
         self.num_pending = 0
         """Tokens that scheduled steps sample and that are not in `token_ids` yet."""
-        self.num_preemptions = 0
         self.block_ids: list[int] = []
         self.chain_root = chain_root(message.cache_salt)
         self.block_hashes: list[bytes] = message.block_hashes

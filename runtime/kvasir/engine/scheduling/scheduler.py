@@ -209,7 +209,6 @@ class Scheduler:
         self.running.remove(request)
         self._give_up_row(request)
         request.num_computed_tokens = 0
-        request.num_preemptions += 1
         request.status = RequestStatus.PREEMPTED
         self.waiting.add(request)
         self.num_preemptions += 1

@@ -44,6 +44,15 @@ def test_a_block_can_be_made_the_first_to_be_reused():
     assert drain(queue) == [2]
 
 
+def test_a_pool_of_one_block_hands_it_out_again_and_again():
+    pool = BlockPool(1)
+    for _ in range(3):
+        assert pool.allocate(1) == [1]
+        assert not pool.can_allocate(1)
+        pool.free([1])
+    pool.check_all_free()
+
+
 def test_the_null_block_is_never_handed_out():
     pool = BlockPool(5)
     assert NULL_BLOCK not in pool.allocate(5)

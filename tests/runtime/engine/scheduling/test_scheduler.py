@@ -121,6 +121,7 @@ def test_the_youngest_is_preempted_and_the_oldest_never():
     admitted = [new.request_id for step in engine.executor.steps for new in step.new]
     assert admitted.count("r0") == 1
     assert admitted.count("r3") > 1
+    assert engine.scheduler.num_preemptions == len(admitted) - 4
 
 
 def test_preemption_does_not_thrash():
@@ -142,6 +143,30 @@ def test_a_request_that_ends_soon_is_admitted_into_few_blocks():
     engine.step()
     assert [new.request_id for new in engine.executor.steps[-1].new] == ["short"]
     engine.run()
+
+
+@pytest.mark.parametrize(
+    ("emitted", "max_tokens", "free", "admitted"),
+    [
+        (15, 1, 2, True),  # neither request needs another block
+        (14, 1, 2, False),  # the running request needs one more
+        (14, 1, 3, True),
+        (15, 2, 2, False),  # the new request needs one more
+        (15, 2, 3, True),
+        (14, 2, 3, False),  # both need one more
+        (14, 2, 4, True),
+    ],
+)
+def test_a_request_is_admitted_if_both_can_grow_to_their_ends(emitted, max_tokens, free, admitted):
+    """The new request fills two blocks. A block is 4 tokens, and the last token of a request needs no KV."""
+    old = expected_output(prompt(8), emitted)
+    engine = CoreHarness(num_blocks=6 + free)
+    engine.add(add_request("old", prompt(8), 16, output=old[:-1], attempt=1))
+    engine.step()
+    assert engine.blocks.pool.num_free == free
+    engine.add(add_request("new", prompt(8, 1), max_tokens))
+    engine.scheduler.schedule()
+    assert ("new" in [request.request_id for request in engine.scheduler.running]) == admitted
 
 
 def test_blocks_are_reserved_for_a_prompt_in_chunks():
@@ -258,6 +283,38 @@ def test_parameters_that_would_break_the_sampler_are_refused(changes, error):
     assert error in answer.error
     assert answer.refusal is RefusalKind.INVALID
     assert engine.executor.steps == []
+
+
+# ---------------------------------------------------------------------------------------------- log probabilities
+
+
+def test_log_probabilities_reach_the_request_of_their_row():
+    engine = CoreHarness()
+    plain = engine.add(add_request("plain", prompt(5), 3))
+    asks = engine.add(add_request("asks", prompt(6, 1), 3, logprobs=0))
+    engine.run()
+    assert plain.logprobs == []
+    assert asks.logprobs == [-token_id for token_id in asks.token_ids]
+
+
+def test_log_probabilities_of_a_prompt_come_with_its_first_token():
+    engine = CoreHarness(budget=8)
+    plain = engine.add(add_request("plain", prompt(5), 3))
+    asks = engine.add(add_request("asks", prompt(20, 1), 3, prompt_logprobs=0))
+    engine.step()
+    assert (len(plain.token_ids), asks.prompt_logprobs) == (1, [])
+    engine.run()
+    assert plain.prompt_logprobs == []
+    assert asks.prompt_logprobs == [[-token_id for token_id in prompt(20, 1)[1:]]]
+
+
+def test_log_probabilities_of_a_prompt_come_once_despite_preemption():
+    engine = CoreHarness(num_blocks=16)
+    answers = [engine.add(add_request(f"r{i}", prompt(8, i), 30, prompt_logprobs=0)) for i in range(6)]
+    engine.run()
+    assert engine.scheduler.num_preemptions > 0
+    for i, answer in enumerate(answers):
+        assert answer.prompt_logprobs == [[-token_id for token_id in prompt(8, i)[1:]]]
 
 
 # ------------------------------------------------------------------------------------------------------- resuming

@@ -95,6 +95,14 @@ def test_no_token_is_computed_beyond_a_known_end():
     assert sum(row.num_new_tokens for step in engine.executor.steps for row in step.scheduled) == 6 + 2
 
 
+def test_no_token_is_computed_beyond_the_end_of_the_context():
+    engine = CoreHarness(overlap_steps=True, max_model_len=10)
+    answer = engine.add(add_request("a", prompt(6), 9))
+    engine.run()
+    assert (len(answer.token_ids), answer.finish_reason) == (4, FinishReason.LENGTH)
+    assert sum(row.num_new_tokens for step in engine.executor.steps for row in step.scheduled) == 6 + 3
+
+
 def test_what_is_computed_after_an_end_that_nobody_planned_is_dropped():
     engine = CoreHarness(overlap_steps=True, model=lambda tokens: EOS if len(tokens) == 7 else next_token(tokens))
     answer = engine.add(add_request("a", prompt(6), 9))
