@@ -232,6 +232,8 @@ class Answer:
     refusal: RefusalKind | None = None
     num_cached_tokens: list[int | None] = field(default_factory=list)
     """As each of its outputs told it."""
+    queue_seconds: list[float | None] = field(default_factory=list)
+    """As in each of its outputs."""
     logprobs: list[float] = field(default_factory=list)
     prompt_logprobs: list[list[float]] = field(default_factory=list)
     """One list per output that had any."""
@@ -291,6 +293,7 @@ class CoreHarness:
                 answer.error = output.error
                 answer.refusal = output.refusal
                 answer.num_cached_tokens.append(output.num_cached_tokens)
+                answer.queue_seconds.append(output.queue_seconds)
                 answer.logprobs += output.logprobs.token if output.logprobs else []
                 answer.prompt_logprobs += [output.prompt_logprobs.token] if output.prompt_logprobs else []
 

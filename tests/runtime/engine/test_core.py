@@ -239,6 +239,16 @@ def test_nan_ends_its_request_with_an_error_that_names_it_and_no_other(overlap_s
     assert line.startswith("request a ends with an error: the model computed NaN")
 
 
+def test_a_worker_that_returns_too_few_tokens_is_found_at_once():
+    engine = CoreHarness()
+    engine.add(add_request("a", PROMPT))
+    engine.add(add_request("b", PROMPT))
+    output = engine.core.execute()
+    output.token_ids.pop()
+    with pytest.raises(ValueError, match="shorter"):
+        engine.core.update(output)
+
+
 def test_a_worker_that_breaks_its_contract_is_found_at_once():
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT))

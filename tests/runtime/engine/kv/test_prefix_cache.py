@@ -60,6 +60,14 @@ def test_requests_of_one_step_share_what_the_first_of_them_computes():
         assert answer.token_ids == expected_output([*SYSTEM, i], 3)
 
 
+def test_a_prompt_of_one_block_is_shared_within_its_step():
+    engine = CoreHarness()
+    engine.add(add_request("a", SYSTEM[:4], 3))
+    late = engine.add(add_request("b", SYSTEM[:5], 3))
+    engine.run()
+    assert late.num_cached_tokens == [4, None, None]
+
+
 def test_of_a_prompt_in_chunks_the_chunks_that_are_computed_are_found():
     engine = CoreHarness(budget=10)
     engine.add(add_request("a", SYSTEM, 8))

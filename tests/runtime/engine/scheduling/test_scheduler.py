@@ -1,6 +1,7 @@
 """The scheduler through EngineCore, over a fake executor that checks the worker's contract."""
 
 import math
+import time
 
 import msgspec
 import pytest
@@ -80,6 +81,20 @@ def test_a_budget_below_the_rows_is_refused():
             max_model_len=16,
             eos_token_ids=[EOS],
         )
+
+
+def test_the_first_output_reports_the_time_in_the_queue():
+    engine = CoreHarness(max_num_seqs=1)
+    engine.add(add_request("first", prompt(4), 2))
+    before = time.monotonic()
+    answer = engine.add(add_request("second", prompt(4, 1), 3))
+    engine.step()
+    time.sleep(0.01)
+    engine.run()
+    waited, *later = answer.queue_seconds
+    assert waited is not None
+    assert 0.01 <= waited <= time.monotonic() - before
+    assert later == [None, None]
 
 
 # -------------------------------------------------------------------------------------------------- preemption
@@ -253,7 +268,7 @@ def test_a_prompt_that_would_break_the_model_is_refused(token_ids, error):
     answer = engine.add(add_request("a", token_ids))
     engine.run()
     assert answer.finish_reason is FinishReason.ERROR
-    assert error in answer.error
+    assert answer.error.startswith(error)
     assert answer.refusal is RefusalKind.INVALID
     assert engine.executor.steps == []
 

@@ -71,7 +71,10 @@ def test_a_priority_is_refused_where_nobody_looks_at_it():
     answer = engine.add(add_request("a", prompt(4), priority=1))
     engine.run()
     assert answer.finish_reason is FinishReason.ERROR
-    assert "--scheduling-policy priority" in answer.error
+    assert answer.error == (
+        "priority is 1, and this engine serves requests as they come: leave it out, or start the engine with "
+        "--scheduling-policy priority"
+    )
 
 
 # ----------------------------------------------------------------------------------------------- overlapping steps
