@@ -83,6 +83,23 @@ def test_a_budget_below_the_rows_is_refused():
         )
 
 
+def test_a_context_that_the_pool_cannot_hold_is_refused():
+    CoreHarness(num_blocks=4, max_model_len=17)
+    with pytest.raises(ValueError, match="the pool must hold one request of the longest kind"):
+        CoreHarness(num_blocks=4, max_model_len=18)
+
+
+def test_the_last_token_of_the_budget_admits_a_request():
+    engine = CoreHarness(budget=2, max_num_seqs=2)
+    engine.add(add_request("running", prompt(1), 8))
+    engine.step()
+    engine.add(add_request("new", prompt(3, 1), 1))
+    engine.step()
+    rows = {row.request_id: row.num_new_tokens for row in engine.executor.steps[-1].scheduled}
+    assert rows == {"running": 1, "new": 1}
+    engine.run()
+
+
 def test_the_first_output_reports_the_time_in_the_queue():
     engine = CoreHarness(max_num_seqs=1)
     engine.add(add_request("first", prompt(4), 2))

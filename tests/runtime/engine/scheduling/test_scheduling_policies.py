@@ -39,6 +39,18 @@ def test_the_smallest_priority_is_served_first_and_equals_as_they_came():
     assert [new.request_id for step in engine.executor.steps for new in step.new] == ["c", "a", "d", "b"]
 
 
+def test_an_urgent_prompt_leaves_a_token_to_each_request_behind_it():
+    engine = CoreHarness(budget=8, by_priority=True)
+    slow = engine.add(add_request("slow", prompt(4), 12, priority=1))
+    engine.step()
+    engine.add(add_request("urgent", prompt(60, 1), 1, priority=0))
+    for count in range(2, 10):
+        engine.step()
+        assert len(slow.token_ids) == count
+    assert [row.num_new_tokens for row in engine.executor.steps[-1].scheduled] == [7, 1]
+    engine.run()
+
+
 def test_the_least_urgent_is_preempted_though_it_came_first():
     engine = CoreHarness(num_blocks=14, by_priority=True)
     slow = engine.add(add_request("slow", prompt(8), 32, priority=1))
@@ -89,6 +101,15 @@ def test_a_step_is_scheduled_before_the_one_before_it_is_known():
     assert (len(engine.executor.steps), len(answer.token_ids)) == (2, 1)
     engine.run()
     assert answer.token_ids == expected_output(prompt(6), 3)
+
+
+def test_a_request_that_waits_for_its_last_token_holds_up_no_other():
+    engine = CoreHarness(overlap_steps=True)
+    engine.add(add_request("first", prompt(4), 2))
+    engine.add(add_request("second", prompt(4, 1), 6))
+    engine.run()
+    steps = [[row.request_id for row in step.scheduled] for step in engine.executor.steps]
+    assert steps[:6] == [["first", "second"]] * 2 + [["second"]] * 4
 
 
 def test_no_token_is_computed_beyond_a_known_end():
