@@ -104,3 +104,17 @@ def test_text_that_begins_no_string_is_told_at_once() -> None:
     assert search.push("a < b <") == "a < b "
     assert search.push("|end") == ""
     assert search.push("ing") == "<|ending"
+
+
+def test_nothing_is_left_to_report_after_a_stop_string() -> None:
+    search = StopSearch(StopStrings(["stop"]), include=False)
+    assert search.push("a st") == "a "
+    assert search.push("op b") == ""
+    assert search.found == "stop"
+    assert search.finish() == ""
+
+
+def test_held_text_is_reported_once() -> None:
+    search = StopSearch(StopStrings(["stop"]), include=False)
+    search.push("st")
+    assert [search.finish(), search.finish()] == ["st", ""]
