@@ -118,6 +118,15 @@ def test_equal_content_in_two_blocks_is_found_in_the_first():
     assert cache.find([b"x"]) == []
 
 
+def test_dropped_content_is_not_found_and_unknown_content_is_ignored():
+    cache = PrefixCache()
+    cache.put(b"x", 1)
+    cache.put(b"y", 2)
+    cache.drop([b"unknown", b"x"])
+    assert (cache.find([b"x"]), cache.find([b"y"]), 1 in cache, len(cache)) == ([], [2], False, 1)
+    cache.check()
+
+
 def test_a_chain_is_found_up_to_its_first_gap():
     cache = PrefixCache()
     for block, name in enumerate((b"a", b"b", b"d"), 1):

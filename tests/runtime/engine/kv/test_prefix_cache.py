@@ -32,6 +32,8 @@ def test_a_prompt_that_begins_like_an_earlier_one_computes_only_the_rest():
     assert computed(engine, "second") == 2
     assert answer.num_cached_tokens == [24]
     assert (engine.blocks.num_queried_tokens, engine.blocks.num_hit_tokens) == (27 + 26, 24)
+    run(engine, "third", [*SYSTEM[:8], 6], max_tokens=1)
+    assert (engine.blocks.num_queried_tokens, engine.blocks.num_hit_tokens) == (27 + 26 + 9, 24 + 8)
 
 
 @pytest.mark.parametrize(("length", "cached"), [(3, 0), (4, 0), (5, 4), (7, 4), (8, 4), (9, 8), (24, 20)])
