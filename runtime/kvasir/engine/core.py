@@ -57,6 +57,9 @@ class EngineCore:
             answer = self.scheduler.add(request)
         except RequestRefused as refusal:
             answer = _refused(message, str(refusal))
+        except Exception:  # a defect here must end this request only
+            log.exception("request %s could not be queued", message.request_id)
+            answer = _refused(message, "the engine could not queue the request: its log has the details", None)
         if answer is not None:
             self._answer(frontend, answer)
 
@@ -201,7 +204,7 @@ class EngineCore:
         self._answers.setdefault(frontend, []).append(output)
 
 
-def _refused(message: AddRequest, reason: str) -> RequestOutput:
+def _refused(message: AddRequest, reason: str, kind: RefusalKind | None = RefusalKind.INVALID) -> RequestOutput:
     return RequestOutput(
         request_id=message.request_id,
         attempt=message.attempt,
@@ -209,5 +212,5 @@ def _refused(message: AddRequest, reason: str) -> RequestOutput:
         token_ids=[],
         finish_reason=FinishReason.ERROR,
         error=reason,
-        refusal=RefusalKind.INVALID,
+        refusal=kind,
     )

@@ -14,7 +14,7 @@ from kvasir.sampling.token_logprobs import score
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.prompt_logprobs import score_prompts
 from kvasir.worker.batch.request_table import RequestTable
-from kvasir.worker.step import NAN_TOKEN, NO_TOKEN, StepInput, StepOutput
+from kvasir.worker.step import FAILED_TOKEN, NAN_TOKEN, NO_TOKEN, ScheduledRow, StepInput, StepOutput
 
 
 class ModelRunner:
@@ -41,19 +41,43 @@ class ModelRunner:
         return self._compute(step) if step.scheduled else StepOutput([])
 
     def _compute(self, step: StepInput) -> StepOutput:
-        batch = self._inputs.build(step.scheduled)
+        batch = self._build(step.scheduled)
         hidden = self._forward(batch)
         token_ids = [NO_TOKEN] * len(step.scheduled)
         logprobs: dict[int, Logprobs] = {}
+        prompt_logprobs: dict[int, Logprobs] = {}
         if len(batch.rows):
             chosen, logprobs = self._sample(batch, hidden)
             for place, token in zip(batch.outputs.tolist(), chosen, strict=True):
                 token_ids[place] = token
-        if not batch.prompt_spans:
-            return StepOutput(token_ids, logprobs)
-        return StepOutput(
-            token_ids, logprobs, score_prompts(batch.prompt_spans, hidden, self._model.logits, self._table)
-        )
+        if batch.prompt_spans:
+            prompt_logprobs = score_prompts(batch.prompt_spans, hidden, self._model.logits, self._table)
+        failed = self._failed(step.scheduled) if self._table.failures else {}
+        for place in failed:
+            if token_ids[place] != NAN_TOKEN:  # NaN comes first: the scheduler must distrust the blocks
+                token_ids[place] = FAILED_TOKEN
+        return StepOutput(token_ids, logprobs, prompt_logprobs, failed)
+
+    def _build(self, scheduled: Sequence[ScheduledRow]) -> StepBatch:
+        """Build the step's inputs; rows whose inputs cannot be built become failed rows."""
+        try:
+            return self._inputs.build(scheduled)
+        except Exception:
+            for row in scheduled:
+                self._check_alone(row)
+        return self._inputs.build(scheduled)  # raises again if no single request is the cause
+
+    def _check_alone(self, row: ScheduledRow) -> None:
+        try:
+            self._inputs.build([row])
+        except Exception as error:
+            self._table.fail(row.request_id, error)
+
+    def _failed(self, scheduled: Sequence[ScheduledRow]) -> dict[int, str]:
+        """Return why rows have failed, by place in the step's output."""
+        rows = [self._table.row_of(row.request_id) for row in scheduled]
+        failures = self._table.failures
+        return {place: failures[row] for place, row in enumerate(rows) if row in failures}
 
     def _forward(self, batch: StepBatch) -> Tensor:
         """[T, hidden]"""

@@ -13,6 +13,8 @@ NO_TOKEN = -1
 """Stands where a request sampled nothing: its chunk did not reach its last token."""
 NAN_TOKEN = -2
 """Stands where the logits to sample from held NaN."""
+FAILED_TOKEN = -3
+"""Stands for a request whose sampling the worker could not prepare, whether or not a token was due."""
 
 
 class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -50,8 +52,10 @@ class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token_ids: list[int]
-    """One per scheduled row, in the same order; NO_TOKEN where none was sampled, NAN_TOKEN where none could be."""
+    """One per scheduled row, in the same order; or NO_TOKEN, NAN_TOKEN or FAILED_TOKEN."""
     logprobs: dict[int, Logprobs] = {}
     """By place in `token_ids`: of the token that was sampled, where its request asks for it."""
     prompt_logprobs: dict[int, Logprobs] = {}
     """By place: of the whole prompt from its second token on, in the step that computes the last of it."""
+    failed: dict[int, str] = {}
+    """By place: why the row has failed. Its KV is computed all the same, because other requests may share it."""

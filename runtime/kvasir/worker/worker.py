@@ -80,7 +80,7 @@ class Worker:
         tokens = min(settings.block_size, settings.max_model_len - 1, settings.max_num_batched_tokens)
         if tokens > 0:
             for step in dummy_steps(requests=1, tokens=tokens, decodes=1, block_size=settings.block_size):
-                self.execute(step)
+                _must_succeed(self.execute(step))
         if self._placement.device.type == "cpu" and self._runner is not None:
             self._ahead = take_ahead(self._runner.caches)
 
@@ -116,4 +116,10 @@ class Worker:
         tokens = min(settings.max_num_batched_tokens // requests, settings.max_model_len)
         runner = self._build_runner(self._model, shape, blocks=0)
         for step in dummy_steps(requests, tokens, decodes=0, block_size=settings.block_size):
-            runner.execute(step)
+            _must_succeed(runner.execute(step))
+
+
+def _must_succeed(output: StepOutput) -> None:
+    """Raise if a dummy request failed: its parameters are plain, so every request would fail."""
+    if output.failed:
+        raise RuntimeError(f"a dummy step failed: {output.failed}")

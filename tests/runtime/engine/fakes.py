@@ -20,7 +20,7 @@ from kvasir.hashing import chain_root, extend_chain
 from kvasir.link.engine_end.engine_link import FrontendLost, Received
 from kvasir.link.protocol import AddRequest, EngineStats, FinishReason, Logprobs, Outputs, RefusalKind, Result
 from kvasir.params import SamplingParams
-from kvasir.worker.step import NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.step import FAILED_TOKEN, NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
 
 VOCAB_SIZE = 1000
 EOS = 0
@@ -71,6 +71,8 @@ class FakeExecutor:
     ) -> None:
         self.steps: list[StepInput] = []
         self.rows: dict[str, _Row] = {}
+        self.failing: dict[str, int] = {}
+        """Ids of requests whose sampling cannot be prepared once they have this many tokens."""
         self._block_size = block_size
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
@@ -89,10 +91,15 @@ class FakeExecutor:
         for scheduled in step.scheduled:
             self._write(scheduled)
         self._check_blocks()
+        failed = {
+            place: "injected"
+            for place, scheduled in enumerate(step.scheduled)
+            if len(self.rows[scheduled.request_id].token_ids) >= self.failing.get(scheduled.request_id, 2**40)
+        }
         token_ids = [self._sample(scheduled) for scheduled in step.scheduled]
-        return StepOutput(
-            token_ids, self._logprobs(step.scheduled, token_ids), self._prompt_logprobs(step.scheduled)
-        )
+        marked = [FAILED_TOKEN if place in failed else token_id for place, token_id in enumerate(token_ids)]
+        logprobs = self._logprobs(step.scheduled, token_ids)
+        return StepOutput(marked, logprobs, self._prompt_logprobs(step.scheduled), failed=failed)
 
     def submit(self, step: StepInput) -> "Future[StepOutput]":
         future: Future[StepOutput] = Future()

@@ -251,6 +251,35 @@ def test_a_worker_that_returns_too_few_tokens_is_found_at_once():
         engine.core.update(output)
 
 
+@pytest.mark.parametrize("overlap_steps", [False, True])
+def test_a_request_that_the_worker_cannot_prepare_ends_alone(overlap_steps):
+    engine = CoreHarness(overlap_steps=overlap_steps)
+    engine.executor.failing = {"at once": len(PROMPT), "later": len(PROMPT) + 3}
+    failed = {name: engine.add(add_request(name, PROMPT, 20)) for name in engine.executor.failing}
+    sound = engine.add(add_request("sound", PROMPT, 20))
+    engine.run()
+    assert failed["at once"].token_ids == []
+    assert failed["later"].token_ids == expected_output(PROMPT, 3)
+    for answer in failed.values():
+        assert answer.finish_reason is FinishReason.ERROR
+        assert "could not prepare the sampling of this request (injected)" in answer.error
+        assert answer.refusal is None  # HTTP 500
+    assert sound.token_ids == expected_output(PROMPT, 20)
+
+
+def test_a_request_that_cannot_be_queued_ends_alone(monkeypatch, caplog):
+    engine = CoreHarness()
+    sound = engine.add(add_request("sound", PROMPT))
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.scheduler, "add", lambda request: 1 / 0)
+        failed = engine.add(add_request("failed", PROMPT))
+    engine.run()
+    assert (failed.finish_reason, failed.refusal) == (FinishReason.ERROR, None)
+    assert "could not queue the request" in failed.error
+    assert "ZeroDivisionError" in caplog.text
+    assert sound.token_ids == expected_output(PROMPT, 4)
+
+
 def test_a_worker_that_breaks_its_contract_is_found_at_once():
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT))

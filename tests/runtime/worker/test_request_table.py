@@ -63,6 +63,20 @@ def test_an_id_that_has_a_row_is_not_taken_again() -> None:
         table.add(new("a", [1]))
 
 
+def test_parameters_that_cannot_be_used_fail_their_row_only(caplog: pytest.LogCaptureFixture) -> None:
+    table = RequestTable(rows=2, max_model_len=4, block_size=4)
+    table.add(NewRow("bad", [1, 2], 2, SamplingParams(max_tokens=1, seed=2**63, logprobs=1)))
+    table.add(new("good", [1, 2]))
+    row = table.row_of("bad")
+    assert list(table.failures) == [row]
+    assert table.failures[row].startswith("OverflowError: ")
+    assert table.greedy[row]
+    assert table.num_logprobs == {}
+    assert "request bad ends with an error" in caplog.text
+    table.remove("bad")
+    assert table.failures == {}
+
+
 TOKENS = st.lists(st.integers(0, 9), min_size=1, max_size=3).map(tuple)
 CHECKED = st.builds(
     SamplingParams,

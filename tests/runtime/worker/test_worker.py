@@ -7,10 +7,14 @@ from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig
 from kvasir.hub.model_info import load_model_info
 from kvasir.layers.attention import HeadShape
+from kvasir.params import SamplingParams
+from kvasir.sampling.logit_rules import LogitRules
+from kvasir.sampling.penalties import Ints, Tokens
 from kvasir.worker import cache_memory as memory
 from kvasir.worker import device
+from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.cache_memory import CacheShape, check_fits_memory, usable_blocks
-from kvasir.worker.step import NAN_TOKEN, NewRow, ScheduledRow, StepInput
+from kvasir.worker.step import FAILED_TOKEN, NAN_TOKEN, NewRow, ScheduledRow, StepInput
 from kvasir.worker.worker import Worker
 from runtime.models.tiny import gpt2, llama, save
 from runtime.worker.driver import Driver, engine_settings, greedy
@@ -53,6 +57,67 @@ def test_the_nan_of_one_request_is_told_and_reaches_no_other(head_dim: int, tmp_
     for name in "abcd":  # more blocks than the sound one had
         driver.add(name, range(5, 10), greedy(20))
     assert driver.run() == dict.fromkeys("abcd", expected)
+
+
+PROMPT = list(range(5, 21))
+WIDE_SEED = SamplingParams(max_tokens=4, seed=2**64)
+"""Fails in the request table."""
+RULED = SamplingParams(max_tokens=4, seed=1, logit_bias=((5, 1.0),), logprobs=1)
+"""Fails in the sampling inputs, with the rules of `two_failing`."""
+
+
+@pytest.fixture(scope="module")
+def expected(path: Path) -> dict[str, list[int]]:
+    driver = Driver.load(path)
+    driver.add("a", PROMPT, greedy(4))
+    driver.add("b", [9, 8, 7], greedy(4))
+    return driver.run()
+
+
+@pytest.fixture
+def two_failing(path: Path, expected: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """A worker with two requests that it cannot prepare and one that it can, all in their first step."""
+
+    def broken(self: LogitRules, tokens: Tokens, vocab_size: int) -> Ints:
+        raise ValueError("injected")
+
+    worker = Driver.load(path).worker
+    assert isinstance(worker, Worker)
+    monkeypatch.setattr(LogitRules, "forbidden", broken)
+    new = [NewRow("seed", PROMPT, 16, WIDE_SEED), NewRow("rule", PROMPT, 16, RULED)]
+    chunks = [ScheduledRow("seed", 0, 8, [1]), ScheduledRow("rule", 0, 16, [2, 3]), ScheduledRow("b", 0, 3, [4])]
+    output = worker.execute(StepInput([], [*new, NewRow("b", [9, 8, 7], 3, greedy(4))], chunks))
+    assert output.token_ids == [FAILED_TOKEN, FAILED_TOKEN, expected["b"][0]]
+    assert output.failed[0].startswith("OverflowError: ")  # at its first chunk, before a token is due
+    assert output.failed[1] == "ValueError: injected"
+    assert output.logprobs == {}
+    return worker
+
+
+def test_failures_before_the_forward_pass_end_their_requests_only(
+    two_failing: Worker, expected: dict[str, list[int]]
+) -> None:
+    step = StepInput(["seed", "rule"], [NewRow("a", PROMPT, 16, greedy(4))], [ScheduledRow("b", 3, 1, [])])
+    assert two_failing.execute(step).token_ids == expected["b"][1:2]
+    output = two_failing.execute(StepInput([], [], [ScheduledRow("b", 4, 1, []), ScheduledRow("a", 0, 16, [1, 5])]))
+    assert output.token_ids == [expected["b"][2], expected["a"][0]]
+    assert output.failed == {}
+    two_failing.execute(StepInput(["a", "b"], [], []))
+    two_failing.check_idle()
+
+
+def test_failed_rows_go_on_until_they_are_freed(two_failing: Worker, expected: dict[str, list[int]]) -> None:
+    """Overlapped steps are scheduled before a failure is known, and others may share the blocks of a failed row."""
+    chunks = [ScheduledRow("seed", 8, 8, [5]), ScheduledRow("rule", 16, 1, [6]), ScheduledRow("a", 8, 8, [2, 7])]
+    output = two_failing.execute(StepInput([], [NewRow("a", PROMPT, 16, greedy(4))], chunks))
+    assert output.token_ids == [FAILED_TOKEN, FAILED_TOKEN, expected["a"][0]]
+
+
+def test_a_failure_of_no_single_request_is_raised(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Driver.load(path).worker
+    monkeypatch.setattr(InputBuilder, "build", lambda self, scheduled: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        worker.execute(StepInput([], [NewRow("a", [5, 6], 2, greedy(3))], [ScheduledRow("a", 0, 2, [1])]))
 
 
 def test_a_request_may_fill_the_whole_context(path: Path) -> None:

@@ -12,6 +12,11 @@ log = logging.getLogger(__name__)
 
 NAN_COMPUTED: Final = "the model computed NaN: its weights or its precision are broken"
 
+NOT_PREPARED: Final = (
+    "the engine could not prepare the sampling of this request ({failure}): its log has the details; send the "
+    "request with other sampling parameters"
+)
+
 
 class Endings:
     """Of one model in one context length. Stop *strings* are the frontend's: it sees text, and aborts."""
@@ -64,20 +69,25 @@ class Endings:
             queue_seconds=None if num_cached_tokens is None else request.queue_seconds,
         )
 
-    def broken_off(self, request: EngineRequest) -> RequestOutput:
-        """For a request that has no next token, because the model says NaN."""
-        self._seldom.warning(
-            f"request {request.request_id} ends with an error: {NAN_COMPUTED}: check the checkpoint, or try "
-            "another --dtype (float16 ends at 65,504, bfloat16 and float32 do not)",
-            about="NaN",
-        )
+    def broken_off(self, request: EngineRequest, failure: str | None) -> RequestOutput:
+        """Return the last output of a request that has no next token.
+
+        `failure`: why the worker could not prepare its sampling (the worker has logged it); None: the model
+        computed NaN.
+        """
+        if failure is None:
+            self._seldom.warning(
+                f"request {request.request_id} ends with an error: {NAN_COMPUTED}: check the checkpoint, or try "
+                "another --dtype (float16 ends at 65,504, bfloat16 and float32 do not)",
+                about="NaN",
+            )
         return RequestOutput(
             request_id=request.request_id,
             attempt=request.attempt,
             position=request.num_output_tokens,
             token_ids=[],
             finish_reason=FinishReason.ERROR,
-            error=NAN_COMPUTED,
+            error=NAN_COMPUTED if failure is None else NOT_PREPARED.format(failure=failure),
         )
 
     def _stop_token(self, request: EngineRequest) -> int | None:

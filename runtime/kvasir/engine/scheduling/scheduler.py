@@ -227,15 +227,18 @@ class Scheduler:
             request.num_pending -= samples
             if request.status.finished:
                 continue
-            if samples != (token_id != NO_TOKEN):
+            if token_id < NO_TOKEN:
+                answer = self._break_off(request, None if token_id == NAN_TOKEN else output.failed[place])
+            elif samples != (token_id != NO_TOKEN):
                 raise RuntimeError(
                     f"the worker returned token {token_id} for a request with {request.num_computed_tokens} of "
                     f"{request.num_tokens} tokens computed"
                 )
-            if samples:
-                broken = token_id == NAN_TOKEN
-                answer = self._break_off(request) if broken else self._append(request, token_id, output, place)
-                outputs.setdefault(request.frontend, []).append(answer)
+            elif samples:
+                answer = self._append(request, token_id, output, place)
+            else:
+                continue
+            outputs.setdefault(request.frontend, []).append(answer)
         return outputs
 
     def _append(self, request: EngineRequest, token_id: int, output: StepOutput, place: int) -> RequestOutput:
@@ -260,11 +263,13 @@ class Scheduler:
             num_cached_tokens=request.num_cached_tokens if is_first else None,
         )
 
-    def _break_off(self, request: EngineRequest) -> RequestOutput:
-        """There is no next token: the model says NaN, and so it would after every other."""
-        self.blocks.distrust(request)
+    def _break_off(self, request: EngineRequest, failure: str | None) -> RequestOutput:
+        """End a request that has no next token: the worker could not prepare its sampling (`failure`), or the model
+        computed NaN (None), as it would for every later token."""
+        if failure is None:
+            self.blocks.distrust(request)
         self._finish(request, RequestStatus.ABORTED)
-        return self._endings.broken_off(request)
+        return self._endings.broken_off(request, failure)
 
     def check_idle(self) -> None:
         """Raises AssertionError where anything is left although there is no work."""

@@ -4,6 +4,7 @@ The model runner owns it. A request takes a row when the scheduler admits it and
 preempted; each step's inputs are gathered from the rows. Everything is numpy on the host.
 """
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,8 @@ from kvasir.params import SamplingParams
 from kvasir.sampling.logit_rules import LogitRules, has_rules
 from kvasir.sampling.token_logprobs import PromptScores
 from kvasir.worker.step import NewRow
+
+log = logging.getLogger(__name__)
 
 
 class RequestTable:
@@ -47,6 +50,8 @@ class RequestTable:
         """Most likely tokens to report beside each sampled one."""
         self.prompt_scores: dict[int, PromptScores] = {}
         """Of the rows that report their prompt's tokens, until they have done so."""
+        self.failures: dict[int, str] = {}
+        """Why a row cannot be sampled as its request asks; for these rows only."""
         self._eos_token_ids = tuple(eos_token_ids)
 
     def __len__(self) -> int:
@@ -56,6 +61,7 @@ class RequestTable:
         return self._row_of[request_id]
 
     def add(self, new: NewRow) -> None:
+        """Take a row; one whose parameters cannot be used becomes a failed row (see `fail`)."""
         row = self._free.pop()
         assert new.request_id not in self._row_of, f"request {new.request_id} has a row already"
         self._row_of[new.request_id] = row
@@ -63,7 +69,22 @@ class RequestTable:
         self.tokens[row, :count] = new.token_ids
         self.num_tokens[row] = count
         self.num_prompt_tokens[row] = new.num_prompt_tokens
-        self._add_params(row, new.params)
+        try:
+            self._add_params(row, new.params)
+        except Exception as error:
+            self.fail(new.request_id, error)
+
+    def fail(self, request_id: str, error: Exception) -> None:
+        """Mark the row as failed, because its request's sampling cannot be prepared; log the error.
+
+        The row stays until the scheduler frees it, and steps until then treat it as a plain greedy row. Its KV must
+        be right, because other requests may share its blocks.
+        """
+        log.error("request %s ends with an error: its sampling cannot be prepared", request_id, exc_info=error)
+        row = self._row_of[request_id]
+        self._drop_options(row)
+        self.greedy[row] = True
+        self.failures[row] = f"{type(error).__name__}: {error}"
 
     def _add_params(self, row: int, params: SamplingParams) -> None:
         self.greedy[row] = params.greedy
@@ -87,12 +108,15 @@ class RequestTable:
 
     def remove(self, request_id: str) -> None:
         row = self._row_of.pop(request_id)
-        self.rules.pop(row, None)
-        self.num_logprobs.pop(row, None)
-        self.prompt_scores.pop(row, None)
+        self._drop_options(row)
+        self.failures.pop(row, None)
         self.block_table[row, : self.num_blocks[row]] = 0
         self.num_blocks[row] = 0
         self._free.append(row)
+
+    def _drop_options(self, row: int) -> None:
+        for option in (self.rules, self.num_logprobs, self.prompt_scores):
+            option.pop(row, None)
 
     def append_blocks(self, row: int, block_ids: list[int]) -> None:
         start = int(self.num_blocks[row])

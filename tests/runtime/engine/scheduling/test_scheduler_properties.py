@@ -53,13 +53,15 @@ class Arrival:
     reads_cache: bool
     salt: str
     hashed: bool
+    fails_after: int | None = None
+    """Output tokens after which the worker cannot prepare the sampling; None: it always can."""
 
     def prompt(self, own_salt: int) -> list[int]:
         common = [1 + (self.family * 300 + i) % 900 for i in range(LONGEST_PREFIX)]
         return common[: self.shared] + [1 + (own_salt * 131 + i * 7) % 900 for i in range(self.own)]
 
 
-def arrivals_of(shared, own, max_tokens):
+def arrivals_of(shared, own, max_tokens, fails_after=(None,)):
     """Requests with these ranges of lengths."""
     return st.builds(
         Arrival,
@@ -72,10 +74,11 @@ def arrivals_of(shared, own, max_tokens):
         reads_cache=st.sampled_from([True, True, True, False]),
         salt=st.sampled_from(["", "", "tenant"]),
         hashed=st.booleans(),
+        fails_after=st.sampled_from(fails_after),
     )
 
 
-arrivals = arrivals_of((0, LONGEST_PREFIX), (0, 20), (1, 24))
+arrivals = arrivals_of((0, LONGEST_PREFIX), (0, 20), (1, 24), (None, None, None, 0, 1, 6))
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ events = st.lists(st.one_of(arrivals, arrivals, aborts, steps), min_size=1, max_
 
 # Long outputs in small blocks outgrow what is kept in reserve for them: most of these runs preempt.
 tight_machines = machines(num_blocks=(40, 60), block_size=(1, 2), rows=(4, 6), models=(next_token,))
-crowds = st.lists(arrivals_of((2, 14), (0, 6), (25, 40)), min_size=4, max_size=8)
+crowds = st.lists(arrivals_of((2, 14), (0, 6), (25, 40), (None, None, None, 0, 1, 20)), min_size=4, max_size=8)
 
 
 @dataclass
@@ -125,6 +128,8 @@ class Run:
         name = f"r{len(self.requests)}"
         prompt = arrival.prompt(len(self.requests))[: self.longest - 1] or [7]
         emitted = self.expected(prompt, arrival.max_tokens)[: arrival.emitted]
+        if arrival.fails_after is not None:
+            self.engine.executor.failing[name] = len(prompt) + arrival.fails_after
         self.requests[name] = add_request(
             name,
             prompt,
@@ -201,6 +206,11 @@ class Run:
             expected = self.expected(request.prompt_token_ids, request.params.max_tokens)
             if name in self.aborted:
                 assert answer.finish_reason is None
+                assert answer.token_ids == expected[: len(answer.token_ids)]
+                continue
+            if answer.error:
+                assert name in self.engine.executor.failing
+                assert answer.finish_reason is FinishReason.ERROR
                 assert answer.token_ids == expected[: len(answer.token_ids)]
                 continue
             assert answer.token_ids == expected
