@@ -1,7 +1,8 @@
-"""From a JSON object to a request struct: unknown fields and features that are not there yet are refused by name.
+"""Convert a JSON object to a request struct, and reject unknown fields and unsupported features by name.
 
-A field of a feature that this server does not have is accepted with a value that asks for nothing (clients send
-their defaults), and refused with any other: nothing is accepted and then ignored. null counts as absent.
+Clients send defaults for features that this server does not have. A field of such a feature is accepted if its
+value does not request the feature, and rejected otherwise. null counts as absent. Fields that are accepted without
+any effect (labels such as `user`) are fields of the struct.
 """
 
 import difflib
