@@ -1,4 +1,4 @@
-"""Between the output processor and the consumer of a request: holds at most one delta, however slow it reads."""
+"""The buffer between the output processor and the reader of a request. A slow reader finds one merged delta."""
 
 import asyncio
 
@@ -9,25 +9,25 @@ from kvasir.link.protocol import FinishReason, Logprobs
 
 
 class Delta(msgspec.Struct):
-    """What is new of a request since the last delta."""
+    """The new output of a request since the last delta."""
 
     text: str
-    """Empty only in the last delta: tokens that give no text yet, or text that may be the beginning of a stop
-    string, come with the next ones that do."""
+    """Empty only in the last delta. Tokens without complete text, and text that may be the beginning of a stop
+    string, are sent with a later delta."""
     token_ids: list[int]
-    """The stop token that ended the request included, though it gives no text."""
+    """Including the stop token that ended the request, although it has no text."""
     finish_reason: FinishReason | None = None
     """STOP or LENGTH in the last delta; a request that fails ends with an exception instead."""
     stop_reason: int | str | None = None
     """With STOP: the token of `stop_token_ids` or the stop string; None for an end-of-sequence token."""
     logprobs: Logprobs | None = None
-    """Of `token_ids`, where they were asked for."""
+    """Log probabilities of `token_ids`, if the request asked for them."""
     prompt_logprobs: Logprobs | None = None
-    """Of the prompt's tokens from the second on, where they were asked for; in the first delta."""
+    """Log probabilities of the prompt from its second token on, if asked for; in the first delta."""
 
 
 class Collector:
-    """Merges deltas until they are read; wakes the reader once for all that came since it last looked."""
+    """Merges deltas until they are read, and wakes the reader once for all of them."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -55,14 +55,14 @@ class Collector:
             self._wake()
 
     def put_logprobs(self, logprobs: Logprobs | None, prompt_logprobs: Logprobs | None) -> None:
-        """Those of the tokens that are put next, before they are: a reader must find both."""
+        """Add the log probabilities of the next tokens, before those tokens: a reader must find both."""
         if logprobs is not None:
             self._logprobs = joined(self._logprobs, logprobs)
         if prompt_logprobs is not None:
             self._prompt_logprobs = prompt_logprobs
 
     def fail(self, error: Exception) -> None:
-        """Raise this in the reader, after what came before it has been read."""
+        """Raise this error in the reader, after it has read everything before."""
         self._error = error
         self._wake()
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a request, as the frontend tells it to the client; raised by AsyncLLM and its parts."""
+"""The errors of a request that a client sees. AsyncLLM and its parts raise them."""
 
 from typing import Final
 
@@ -18,16 +18,16 @@ class InvalidRequest(ValueError):
         self.param = param
         """The field of the request that is wrong."""
         self.code = code
-        """A word for programs, as in OpenAI's API: context_length_exceeded."""
+        """The error code, as in OpenAI's API: context_length_exceeded."""
 
 
 class EngineUnavailable(Exception):
-    """No engine takes requests now (503)."""
+    """No engine accepts requests now (503)."""
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """Seconds after which it is worth trying again."""
+        """Seconds after which the client should retry."""
 
 
 class TooManyRequests(Exception):

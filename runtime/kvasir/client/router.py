@@ -1,7 +1,4 @@
-"""Which engine takes the next request: the one place where that is decided.
-
-Least loaded is what this router goes by; routing by the engines' KV caches comes here too.
-"""
+"""The router: chooses the engine for each request. It takes the least loaded one."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,11 +6,12 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 
 class Router:
-    """Picks the engine with the fewest requests, this frontend's own and those of other frontends.
+    """Picks the engine with the fewest requests, counting those of this frontend and of other frontends.
 
-    Own requests are known exactly and at once (`in_flight`). A report counts the requests of all frontends but is a
-    step old, so what it has beyond the own ones *at that time* is taken for the others' and kept until the next
-    report. No request is counted twice, and a burst between two reports spreads evenly.
+    The number of own requests is exact and current (`in_flight`). A report of an engine counts the requests of all
+    frontends but is a step old. So the requests in a report minus the own ones *at that time* count as those of
+    other frontends until the next report. No request is counted twice, and a burst between two reports spreads
+    evenly.
     """
 
     def __init__(self, in_flight: Callable[[str], int]) -> None:
@@ -22,7 +20,7 @@ class Router:
         self._turn = 0
 
     def reported(self, engine: RemoteEngine) -> None:
-        """The engine sent its load; what it finished by then must be off `in_flight` already."""
+        """Take the engine's reported load. Requests that it had finished must be off `in_flight` already."""
         if engine.stats is not None:
             total = engine.stats.waiting + engine.stats.running
             self._others[engine.incarnation] = max(0, total - self._in_flight(engine.incarnation))
@@ -31,7 +29,7 @@ class Router:
         self._others.pop(incarnation, None)
 
     def pick(self, engines: Iterable[RemoteEngine]) -> RemoteEngine | None:
-        """The least loaded usable engine, equals in turn; None when none is usable."""
+        """Return the least loaded usable engine, taking equal ones in turn; None if no engine is usable."""
         usable = [engine for engine in engines if engine.usable]
         if not usable:
             return None

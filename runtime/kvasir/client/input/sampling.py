@@ -1,5 +1,6 @@
-"""From the sampling fields of a request to the parameters that an engine gets, for one model; every mistake is an
-InvalidRequest with the field's name. Used by the input processor.
+"""Converts the sampling fields of a request to the parameters for an engine, for one model.
+
+Every invalid field raises InvalidRequest with its name. The input processor uses this module.
 """
 
 import functools
@@ -27,9 +28,9 @@ from kvasir.params import (
 
 MAX_STOPS: Final = 64
 MAX_STOP_CHARACTERS: Final = 4096
-"""In all stop strings together: their automaton takes a microsecond for each."""
+"""In all stop strings together: building their automaton takes a microsecond per character."""
 CACHED: Final = 8
-"""Lists of stop strings and of bad words that are kept ready."""
+"""Lists of stop strings, and lists of bad words, that are cached."""
 
 _DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(SamplingParams)}
 _TRANSLATED: Final = frozenset(
@@ -42,7 +43,7 @@ _SAME: Final = tuple(
     for name in SamplingParams.__struct_fields__
     if name in SamplingFields.__struct_fields__ and name not in _TRANSLATED
 )
-"""Fields that go to the engine as they are. A new parameter is one of them without a change in this module."""
+"""Fields that the engine gets unchanged. A new parameter is one of them, without a change in this module."""
 
 
 def check_in_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str) -> None:
@@ -54,25 +55,28 @@ def check_in_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str) -
 
 
 class Sampling:
-    """Knows the model's defaults, its vocabulary and how it writes a bad word."""
+    """Resolves sampling fields with the defaults, the vocabulary and the tokenizer of one model."""
 
     def __init__(self, model: ModelInfo, tokenizer: Tokenizer) -> None:
         self._vocab_size = model.vocab_size
         self._defaults: dict[str, Any] = _DEFAULTS | model.generation_defaults
         self._tokenizer = tokenizer
-        # All prompts of a request have the same ones, and most requests of an application.
+        # All prompts of a request have the same lists, and so do most requests of an application.
         self._stops = functools.lru_cache(CACHED)(_stop_strings)
         self._bad_words = functools.lru_cache(CACHED)(self._bad_word_tokens)
 
     def stops(self, stop: str | list[str]) -> StopStrings | None:
-        """What ends a text; None where nothing does. Raises InvalidRequest."""
+        """Return the automaton of the stop strings; None without any. Raises InvalidRequest."""
         strings = (stop,) if isinstance(stop, str) else tuple(stop)
         return self._stops(strings) if strings else None
 
     def params(
         self, asked: SamplingFields, max_tokens: int, logprobs: int | None, prompt_logprobs: int | None
     ) -> SamplingParams:
-        """Complete: what is not asked for is the model's own default, the seed random. Raises InvalidRequest."""
+        """Return complete parameters: unset fields get the model's default, an unset seed is random.
+
+        Raises InvalidRequest.
+        """
         if asked.min_tokens > max_tokens:
             raise InvalidRequest(
                 f"min_tokens is {asked.min_tokens}, and at most {max_tokens} tokens are generated (max_tokens, or "
@@ -103,11 +107,11 @@ class Sampling:
         return self._defaults[name] if asked is None else asked
 
     def _top_k(self, asked: int) -> int:
-        """More than the vocabulary keeps all tokens, and might not fit into an engine's 64 bits. -1 is 0."""
+        """Limit top_k to the vocabulary, which fits into an engine's 64 bits. -1 means 0 (all tokens)."""
         return 0 if asked == -1 else min(asked, self._vocab_size)
 
     def _bad_word_tokens(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-        """The tokens of each word as the beginning of a text and, where they differ, after a space (as in vLLM)."""
+        """Return the tokens of each word at the beginning of a text and after a space, as vLLM does."""
         if len(words) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_CHARACTERS for word in words):
             raise InvalidRequest(
                 f"bad_words is too long: give at most {MAX_BAD_WORDS} words, of {MAX_BAD_WORD_CHARACTERS} "
@@ -119,13 +123,13 @@ class Sampling:
             bare = word.lstrip()
             tokens = [tuple(self._tokenizer.encode(text, False)) for text in (bare, " " + bare)]
             if not bare or () in tokens:
-                raise InvalidRequest(f"bad_words: {word!r} is no word: give texts that are not empty", "bad_words")
+                raise InvalidRequest(f"bad_words: {word!r} has no token: leave it out", "bad_words")
             sequences.update(dict.fromkeys(tokens))
         return tuple(sequences)
 
 
 def _within_range(temperature: float) -> float:
-    """A finite temperature above the range is as good as its upper end."""
+    """Return the upper end of the range for a finite temperature above it: the effect is the same."""
     return TEMPERATURE.most if TEMPERATURE.most < temperature < math.inf else temperature
 
 
@@ -140,9 +144,11 @@ def _stop_token_ids(token_ids: Sequence[int]) -> tuple[int, ...]:
 def _logit_bias(bias: dict[str, float]) -> tuple[tuple[int, float], ...]:
     result = []
     for name, added in bias.items():
-        # As Python writes it: one token must not come twice.
+        # As Python writes it, so that a token cannot occur twice.
         if not name.isascii() or not name.isdecimal() or len(name) > 10 or str(int(name)) != name:
-            raise InvalidRequest(f"logit_bias: {name[:20]!r} is no token id: give a decimal number", "logit_bias")
+            raise InvalidRequest(
+                f"logit_bias: {name[:20]!r} is not a token id: give a decimal number", "logit_bias"
+            )
         result.append((int(name), added))
     return tuple(result)
 

@@ -1,12 +1,12 @@
-"""Text from tokens as they come: one TextStream per request, made by the Detokenizer of the model.
+"""Incremental detokenization: the Detokenizer of a model creates one TextStream per request.
 
-The deltas of a stream, joined, are what decoding all its tokens at once gives; no delta holds half a character,
-and the work per token does not grow with the length of the output. Two ways lead there:
+The joined deltas of a stream equal the text of all its tokens decoded at once. No delta contains half a character,
+and the work per token does not grow with the length of the output. There are two kinds of streams:
 
-- byte-level tokenizers (GPT-2, Llama 3, Qwen, ...): each token is a fixed string of bytes, so the text is an
-  incremental UTF-8 decoding of them, exact for broken input too;
-- all others (Metaspace, byte fallback, WordPiece, ...): a token's text depends on its neighbours, so the new
-  tokens are decoded behind a few known ones, and what these alone give is cut off (as in Hugging Face's TGI).
+- byte-level tokenizers (GPT-2, Llama 3, Qwen, ...): each token is a fixed string of bytes, so the text is their
+  incremental UTF-8 decoding, which is exact for invalid bytes too;
+- all others (Metaspace, byte fallback, WordPiece, ...): the text of a token depends on its neighbours, so new
+  tokens are decoded after a few earlier ones, and the text of those is cut off (as in Hugging Face's TGI).
 """
 
 import codecs
@@ -19,37 +19,38 @@ from kvasir.client.text.token_bytes import is_byte_level, is_id, token_bytes
 from kvasir.hub.tokenizer import Tokenizer
 
 REPLACEMENT: Final = "\ufffd"
-"""Decoders put it where bytes are no UTF-8: at the end of a text it may be a character that is not complete yet."""
+"""Decoders insert it for invalid UTF-8. At the end of a text it may stand for an incomplete character."""
 MAX_PENDING: Final = 16
-"""Tokens held back while they end within a character: by then (a character has 4 bytes) they are truly broken."""
+"""Tokens that are held back at most while a character is incomplete. A character has up to 4 bytes, so more
+tokens than this mean that the bytes are invalid."""
 PROMPT_SUFFIX: Final = (4, 8, 16, 24)
-"""How many of the prompt's last tokens give the first output token its neighbours: the first that begins and ends
-at a character."""
+"""Candidate numbers of prompt tokens before the first output token. The first one whose text begins and ends at a
+character is used."""
 
 
 class TextStream(Protocol):
     """The text of one request."""
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """The text that is certain after these tokens; "" while a character is incomplete."""
+        """Return the text that is final after these tokens; "" while a character is incomplete."""
 
     def finish(self) -> str:
-        """The rest: characters that stay incomplete appear as U+FFFD."""
+        """Return the rest of the text. Incomplete characters become U+FFFD."""
 
 
 class Detokenizer:
-    """Makes the text streams of one model. Ids that no token has give no text."""
+    """Creates the text streams of one model. Ids without a token have no text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._backend = tokenizer.backend
         self._special_ids = tokenizer.special_ids
         self._is_byte_level = is_byte_level(self._backend)
         self.token_bytes = token_bytes(self._backend)
-        """Of each token by itself, special ones included."""
+        """The bytes of each single token, including special tokens."""
         self._text_bytes = token_bytes(self._backend, skipped=self._special_ids)
 
     def stream(self, prompt_token_ids: Sequence[int], skip_special_tokens: bool = True) -> TextStream:
-        """The stream of a request with this prompt, whose end decides about a leading space of the output."""
+        """Return the stream of a request with this prompt. The end of the prompt decides about a leading space."""
         if self._is_byte_level:
             return _ByteLevelStream(self._text_bytes if skip_special_tokens else self.token_bytes)
         skipped = self._special_ids if skip_special_tokens else frozenset()
@@ -85,7 +86,7 @@ class _WindowStream:
         self._set_context_from_prompt(prompt_token_ids)
 
     def push(self, token_ids: Sequence[int]) -> str:
-        # One by one, even if several came at once: what the first ones complete is not held back for the last.
+        # One by one, even if several arrived at once: text that is complete does not wait for the last token.
         return "".join([self._push_one(token_id) for token_id in self._with_text(token_ids)])
 
     def _push_one(self, token_id: int) -> str:
@@ -99,12 +100,12 @@ class _WindowStream:
         return self._emit(self._decode(self._context + self._pending)) if self._pending else ""
 
     def _emit(self, text: str) -> str:
-        """The text of the pending tokens, which become the context of what follows."""
+        """Return the text of the pending tokens, which become the context of the next ones."""
         if text.startswith(self._context_text):
             delta = text[len(self._context_text) :]
-        else:  # broken bytes that changed the text before them: the context is of no use
+        else:  # invalid bytes changed the text before them: the context cannot be cut off
             delta = self._decode(self._pending)
-        # Tokens without text are no neighbours: a next token that looks like the first would lose its space.
+        # Tokens without text are not neighbours: the next token would look like the first and lose its space.
         self._context = self._pending if delta else [*self._context, *self._pending][-MAX_PENDING:]
         self._context_text = self._decode(self._context)
         self._pending = []

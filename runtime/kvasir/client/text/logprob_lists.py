@@ -1,10 +1,10 @@
-"""What is done with log probabilities between an engine's output and an answer: join, cut, compare."""
+"""Operations on log probabilities between the output of an engine and an answer: join, cut, compare."""
 
 from kvasir.link.protocol import Logprobs
 
 
 def joined(first: Logprobs | None, more: Logprobs) -> Logprobs:
-    """Both in one; `first` grows, and must belong to the caller."""
+    """Append `more` to `first` and return it. The caller must own `first`, because it is changed."""
     if first is None:
         return Logprobs(more.token[:], more.rank[:], more.top_ids[:], more.top[:])
     first.token.extend(more.token)
@@ -15,12 +15,12 @@ def joined(first: Logprobs | None, more: Logprobs) -> Logprobs:
 
 
 def first_of(logprobs: Logprobs, count: int) -> Logprobs:
-    """Those of the first tokens."""
+    """Return the log probabilities of the first `count` tokens."""
     return Logprobs(logprobs.token[:count], logprobs.rank[:count], logprobs.top_ids[:count], logprobs.top[:count])
 
 
 def mean(logprobs: Logprobs | None) -> float:
-    """Log probability per token; of no token that of a certain one."""
+    """Return the mean log probability per token; 0, that of a certain token, if there are no tokens."""
     if logprobs is None or not logprobs.token:
         return 0.0
     return sum(logprobs.token) / len(logprobs.token)

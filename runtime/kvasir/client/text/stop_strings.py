@@ -1,12 +1,12 @@
-"""Stop strings: where in the text of a request the first of them is complete, and what may be told before that.
+"""Stop strings: finds the first one that is complete in the text of a request, and cuts the text there.
 
-The StopStrings of a request body become, once, the automaton of Aho and Corasick ("Efficient string matching",
-1975): each character costs a step or two, however many and long the strings are. The output processor pushes the
-text of each request through a StopSearch.
+StopStrings is the automaton of Aho and Corasick ("Efficient string matching", 1975), built once per request body:
+each character takes one or two steps, for any number and length of strings. The output processor pushes the text of
+each request through a StopSearch.
 
-The string that completes earliest ends the text; of several that complete at the same character the longest, so
-that nothing of any of them is left. Text is held back only while it may turn out to be the beginning of a stop
-string, so never more than the longest one less a character.
+The string that is complete first ends the text. If several are complete at the same character, the longest one
+counts, so that no part of any of them remains. Text is held back only while it may be the beginning of a stop
+string, so it is at most one character shorter than the longest string.
 """
 
 from collections import deque
@@ -14,22 +14,22 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """What to look for; read-only, shared by the choices of a request. State 0 is "nothing matched so far"."""
+    """The automaton; read-only, shared by the choices of a request. State 0 means that no character matches."""
 
     def __init__(self, strings: Sequence[str]) -> None:
-        """None of them is empty."""
+        """The strings must not be empty."""
         self._next: list[dict[str, int]] = [{}]
         self.found: list[str | None] = [None]
-        """By state: the longest string that is complete there."""
+        """By state: the longest string that is complete in it."""
         self.held: list[int] = [0]
-        """By state: characters at the end of the text that may be the beginning of a string."""
+        """By state: number of characters at the end of the text that may be the beginning of a string."""
         for string in strings:
             self._add(string)
         self._fallback = [0] * len(self._next)
         self._link()
 
     def step(self, state: int, char: str) -> int:
-        """The state after one more character."""
+        """Return the state after one more character."""
         while (after := self._next[state].get(char)) is None:
             if state == 0:
                 return 0
@@ -48,14 +48,14 @@ class StopStrings:
         self.found[state] = string
 
     def _link(self) -> None:
-        """Each state falls back to that of its longest suffix; by breadth, as a suffix is shorter."""
+        """Set the fallback of each state: its longest suffix. Breadth first, because suffixes are shorter."""
         states = deque(self._next[0].values())
         while states:
             state = states.popleft()
             back = self._fallback[state]
             if self.found[state] is None:
                 self.found[state] = self.found[back]
-            if not self._next[state]:  # a whole string that begins no other
+            if not self._next[state]:  # a complete string that is not the beginning of another
                 self.held[state] = self.held[back]
             for char, following in self._next[state].items():
                 self._fallback[following] = self.step(back, char)
@@ -63,10 +63,10 @@ class StopStrings:
 
 
 class StopSearch:
-    """The search in the text of one request; over once `found` is set."""
+    """The search in the text of one request. It is over when `found` is set."""
 
     def __init__(self, strings: StopStrings, include: bool) -> None:
-        """`include`: leave the stop string in the text."""
+        """`include`: keep the stop string in the text."""
         self._strings = strings
         self._include = include
         self._state = 0
@@ -74,10 +74,10 @@ class StopSearch:
         self.found: str | None = None
 
     def push(self, text: str, *, may_end: bool = True) -> str:
-        """What can be told of the text so far; up to the stop string where `found` is set now.
+        """Return the text that can be sent now. If this sets `found`, the text is cut at the stop string.
 
-        Without `may_end` (too few tokens) a string that is complete in this text does not count; one that begins in
-        it and ends later does.
+        If `may_end` is false (fewer than min_tokens), a string that is complete in this text does not count. One
+        that begins in it and ends later does.
         """
         strings, state = self._strings, self._state
         window = self._held + text
@@ -87,11 +87,11 @@ class StopSearch:
                 self.found, self._held = found, ""
                 return window[: end if self._include else end - len(found)]
         self._state = state
-        told = len(window) - strings.held[state]
-        self._held = window[told:]
-        return window[:told]
+        sent = len(window) - strings.held[state]
+        self._held = window[sent:]
+        return window[:sent]
 
     def finish(self) -> str:
-        """What was held back: no more text comes."""
+        """Return the text that was held back, at the end of the request."""
         held, self._held = self._held, ""
         return held

@@ -1,8 +1,7 @@
-"""The bytes that each token of a tokenizer stands for, taken by itself; used by detokenizer.py and for log
-probabilities, which tell every token's own bytes.
+"""The bytes of each single token of a tokenizer, for detokenizer.py and for the `bytes` of log probabilities.
 
-A character may be spread over several tokens. Tables are filled in as ids come up, shared by all requests and
-bounded by the vocabulary.
+A character may be spread over several tokens. The tables are filled when an id is first used, are shared by all
+requests, and are bounded by the vocabulary.
 """
 
 import json
@@ -15,17 +14,17 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 
 def is_byte_level(backend: tokenizers.Tokenizer) -> bool:
-    """Each token is a fixed string of bytes (GPT-2, Llama 3, Qwen, ...)."""
+    """Return whether each token is a fixed string of bytes (GPT-2, Llama 3, Qwen, ...)."""
     return _decoder(backend).get("type") == "ByteLevel"
 
 
 def is_id(token_id: int) -> bool:
-    """What does not fit into 32 bits makes the backend raise; other ids that no token has it leaves out."""
+    """Return whether the id fits into 32 bits. The backend raises for others; ids without a token it skips."""
     return 0 <= token_id < 2**32
 
 
 def token_bytes(backend: tokenizers.Tokenizer, skipped: Collection[int] = ()) -> dict[int, bytes]:
-    """The table: of `skipped` tokens, and of ids that no token has, it gives no bytes."""
+    """Return the table. It has no bytes for `skipped` tokens and for ids without a token."""
     kind = _ByteLevelBytes if is_byte_level(backend) else _PieceBytes
     return kind(backend, skipped)
 
@@ -39,7 +38,7 @@ class _TokenBytes(dict[int, bytes]):
 
     def __missing__(self, token_id: int) -> bytes:
         token = self._backend.id_to_token(token_id) if is_id(token_id) else None
-        if token is None:  # not kept: there is no bound on such ids
+        if token is None:  # not stored: such ids are unbounded
             return b""
         data = self[token_id] = b"" if token_id in self._skipped else self._bytes_of(token_id, token)
         return data
@@ -60,7 +59,7 @@ class _ByteLevelBytes(_TokenBytes):
 
 
 class _PieceBytes(_TokenBytes):
-    """Of tokens whose text depends on their neighbours: what a token gives in the middle of a text."""
+    """The bytes of tokens whose text depends on their neighbours: those in the middle of a text."""
 
     def __init__(self, backend: tokenizers.Tokenizer, skipped: Collection[int]) -> None:
         super().__init__(backend, skipped)
@@ -71,7 +70,7 @@ class _PieceBytes(_TokenBytes):
             return self._added[token_id].encode()
         if self._has_byte_tokens and (byte := _BYTE_TOKEN.fullmatch(token)):
             return bytes([int(byte[1], 16)])
-        # Decoders drop the space of a first token: the second of two has it.
+        # Decoders drop the space of the first token, so decode two and use the second.
         one, two = (self._backend.decode([token_id] * n, skip_special_tokens=False) for n in (1, 2))
         return (two.removeprefix(one) if two.startswith(one) else one).encode()
 
@@ -82,7 +81,7 @@ def _decoder(backend: tokenizers.Tokenizer) -> dict[str, object]:
 
 
 def _byte_of_char() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 characters stand for their own byte, the other 68 bytes for U+0100..."""
+    """GPT-2's alphabet: printable Latin-1 characters are their own byte; U+0100... are the other 68 bytes."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}

@@ -1,6 +1,7 @@
-"""The engine's metrics, read from its counters when somebody scrapes: a step pays nothing for them.
+"""The engine's Prometheus metrics, read from its counters at each scrape, so that a step pays nothing for them.
 
-Names and meanings are vLLM's (`vllm:…`), so that existing dashboards work; what only Kvasir has is `kvasir:…`.
+Names and meanings are vLLM's (`vllm:…`), so that existing dashboards work. Metrics that only Kvasir has are called
+`kvasir:…`.
 """
 
 from collections.abc import Iterator
@@ -16,12 +17,12 @@ from kvasir.engine.health.step_trace import Buckets, StepTrace
 
 _GAUGES = (
     ("vllm:num_requests_running", "Requests that own a row."),
-    ("vllm:num_requests_waiting", "Requests that wait for a row, preempted ones included."),
+    ("vllm:num_requests_waiting", "Requests that wait for a row, including preempted ones."),
     ("vllm:kv_cache_usage_perc", "Share of the KV blocks in use, 0 to 1."),
 )
 _COUNTERS = (
     ("vllm:num_preemptions", "Requests that lost their row and were computed again."),
-    ("vllm:prompt_tokens", "Prompt tokens of requests that have begun to generate, cached ones included."),
+    ("vllm:prompt_tokens", "Prompt tokens of requests that have begun to generate, including cached ones."),
     ("vllm:generation_tokens", "Tokens generated."),
     ("vllm:prefix_cache_queries", "Tokens of requests that were looked up in the prefix cache."),
     ("vllm:prefix_cache_hits", "Tokens that were found in the prefix cache."),
@@ -65,7 +66,9 @@ class EngineCollector(Collector):
             "enable_prefix_caching": str(pool.cache is not None),
         }
         info = GaugeMetricFamily(
-            "vllm:cache_config_info", "How the KV cache is set up; always 1.", labels=list(labels)
+            "vllm:cache_config_info",
+            "The settings of the KV cache, as labels; the value is always 1.",
+            labels=list(labels),
         )
         info.add_metric(list(labels.values()), 1)
         return info
@@ -89,13 +92,13 @@ class EngineCollector(Collector):
 
 
 def _cumulative(buckets: Buckets) -> list[tuple[str, float]]:
-    """As Prometheus counts: how many values are at most each bound."""
+    """Return, for each bound, how many values are at most as large, as Prometheus counts."""
     bounds = [*map(floatToGoString, buckets.bounds), "+Inf"]
     return list(zip(bounds, accumulate(buckets.counts), strict=True))
 
 
 def _read(core: EngineCore) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The values of _GAUGES and of _COUNTERS, in their order."""
+    """Return the values of _GAUGES and of _COUNTERS, in their order."""
     scheduler = core.scheduler
     blocks = scheduler.blocks
     return (

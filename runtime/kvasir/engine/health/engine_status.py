@@ -1,6 +1,6 @@
-"""Where this engine stands: written by its main thread, read by the ops port's threads.
+"""The state of this engine: its main thread writes it, and the threads of the ops port read it.
 
-Only plain attributes are shared and each is replaced whole, so no lock is needed.
+The threads share plain attributes only, and each one is replaced as a whole, so no lock is needed.
 """
 
 import math
@@ -17,10 +17,10 @@ from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import ReportedProgress, RunningStep, StatusReport
 
 STARTUP_LIMIT: Final = 900.0
-"""Seconds without progress after which a start-up is stuck (a kernel compilation reports none)."""
+"""Seconds without progress after which a start-up counts as stuck. A kernel compilation reports no progress."""
 
 LINK_PATIENCE: Final = 5.0
-"""Seconds after the process's start during which nobody is told that no frontend is there: both start together."""
+"""Seconds after the start of the process during which a missing frontend is not reported: both start together."""
 
 
 class EngineStatus:
@@ -34,22 +34,22 @@ class EngineStatus:
         clock: Callable[[], float] = time.monotonic,
         slow_step: float = math.inf,
     ) -> None:
-        """Seconds: `step_limit` after which a step that does not end is stuck, `slow_step` after which the log
-        tells of one."""
+        """Set the limits, in seconds: a longer step than `step_limit` counts as stuck, one longer than `slow_step`
+        is logged."""
         self.incarnation = incarnation
         self.rank = rank
         self.phase = Phase.STARTING
         self.progress: Progress | None = None
         self.live_requests = 0
-        """Running and waiting, as of the last step."""
+        """Running and waiting requests after the last step."""
         self.link_problem: Callable[[], LinkProblem | None] = lambda: None
-        """Returns why no frontend knows this engine; None if one does."""
+        """Returns why no frontend has accepted this engine; None if one has."""
         self.links: Callable[[], int] = lambda: 0
         """Returns how many frontends have accepted this engine."""
         self.startup_seconds: dict[str, float] = {}
-        """Time that each finished phase of the start-up took, in their order."""
+        """Duration of each finished phase of the start-up, in their order."""
         self.trace = StepTrace(slow_step, clock)
-        """Where the busy loop is within a step."""
+        """The position of the busy loop within a step."""
         self._step_limit = step_limit
         self._clock = clock
         self._message = ""
@@ -63,24 +63,24 @@ class EngineStatus:
         self._last_sign = self._clock()
 
     def advance(self, progress: Progress) -> None:
-        """Bytes were loaded."""
+        """Record that bytes were loaded."""
         self.progress = progress
         self._last_sign = self._clock()
 
     def beat(self, busy: bool) -> None:
-        """Called by the busy loop before each step (busy), and before it waits for work."""
+        """Record a sign of life. The busy loop calls this before each step (busy) and before it waits for work."""
         self._busy = busy
         self._last_sign = self._clock()
 
     @property
     def message(self) -> str:
-        """What people should know besides the phase; empty if all is well."""
+        """A problem besides the phase, for people; empty if there is none."""
         problem = self._problem()
         return self._message or ("" if problem is None else problem.message)
 
     @property
     def reason(self) -> Reason | None:
-        """Set if the engine runs and no frontend accepts it."""
+        """The reason why the engine runs but no frontend accepts it; otherwise None."""
         problem = self._problem()
         return Reason.LINK_REFUSED if problem is not None and problem.refused else None
 
@@ -97,7 +97,7 @@ class EngineStatus:
         return None if early or self._message else self.link_problem()
 
     def unready_reason(self) -> str | None:
-        """Return why the engine accepts no requests."""
+        """Return why the engine accepts no requests; None if it accepts them."""
         if self.phase is not Phase.READY:
             return f"not ready: {self.phase}"
         return self.trouble()
@@ -118,7 +118,7 @@ class EngineStatus:
         )
 
     def trouble(self) -> str | None:
-        """Why this process should be restarted; None while it lives."""
+        """Return why this process should be restarted; None while it is healthy."""
         if self.phase is Phase.FAILED:
             return f"the engine failed: {self.message}"
         silent = self._clock() - self._last_sign

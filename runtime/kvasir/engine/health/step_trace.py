@@ -1,7 +1,8 @@
-"""Where the busy loop stands within a step, and how long its steps take.
+"""The position of the busy loop within a step, and the duration of its steps.
 
-Written by the loop and its core in the main thread; read by the watchdog, the ops port and the metrics in theirs.
-`now` is replaced whole and counters only grow, so no lock is needed. A step costs five looks at the clock.
+The loop and its core write it in the main thread. The watchdog, the ops port and the metrics read it in their own
+threads. `now` is replaced as a whole and counters only grow, so no lock is needed. A step reads the clock five
+times.
 """
 
 import logging
@@ -26,17 +27,17 @@ STEP_REQUESTS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
 class StepPhase(StrEnum):
-    """What the main thread does, in this order."""
+    """The phases of a step in the main thread, in their order."""
 
     SCHEDULE = "schedule"
     EXECUTE = "execute"
-    """It computes, or waits for the device; `Moment.batch` is what is computed."""
+    """The worker computes `Moment.batch`, or the thread waits for the device."""
     UPDATE = "update"
     SEND = "send"
 
 
 class Moment(NamedTuple):
-    """Times are the trace's clock."""
+    """The position within a step. Times are those of the trace's clock."""
 
     step: int
     step_began: float
@@ -46,12 +47,12 @@ class Moment(NamedTuple):
 
 
 class Buckets:
-    """A histogram that costs a step less than a microsecond."""
+    """A histogram that takes less than a microsecond per value."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """Values up to each bound and above the one before; the last ones are above all."""
+        """Number of values up to each bound and above the previous one; the last entry: above all bounds."""
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
@@ -60,31 +61,31 @@ class Buckets:
 
 
 class StepTrace:
-    """begin, enter each further phase, end: once per step. Other threads only read."""
+    """Records each step: begin, enter each further phase, end. Other threads only read it."""
 
     def __init__(self, limit: float = math.inf, clock: Callable[[], float] = time.monotonic) -> None:
-        """`limit`: seconds that a step may take before it is worth a word in the log."""
+        """`limit`: seconds after which a step is logged as slow."""
         self.limit = limit
         self.clock = clock
         self.now: Moment | None = None
         """None between steps and while idle."""
         self.armed = threading.Event()
-        """Set while there may be a step to watch; cleared by the watchdog."""
+        """Set while a step may be running. The watchdog clears it."""
         self.seconds = Buckets(STEP_SECONDS)
         self.tokens = Buckets(STEP_TOKENS)
         self.requests = Buckets(STEP_REQUESTS)
         self.phase_seconds = dict.fromkeys(StepPhase, 0.0)
-        """Time spent in each phase since the start."""
+        """Seconds in each phase since the start."""
 
     def begin(self, step: int) -> None:
-        """A step begins, with SCHEDULE."""
+        """Record the beginning of a step, in phase SCHEDULE."""
         now = self.clock()
         self.now = Moment(step, now, StepPhase.SCHEDULE, now)
         if not self.armed.is_set():
             self.armed.set()
 
     def enter(self, phase: StepPhase, batch: StepInput | None = None) -> None:
-        """The next phase of the step begins. Without a step (a core that is driven by hand) nothing happens."""
+        """Record the next phase of the step. Without a step (if a test drives the core) this does nothing."""
         last = self.now
         if last is None:
             return
@@ -96,7 +97,7 @@ class StepTrace:
             self.tokens.observe(sum([row.num_new_tokens for row in batch.scheduled]))
 
     def end(self) -> None:
-        """The step is over."""
+        """Record the end of the step."""
         last, self.now = self.now, None
         assert last is not None, "no step has begun"
         now = self.clock()

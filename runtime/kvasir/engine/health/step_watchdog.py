@@ -1,8 +1,8 @@
-"""Says where a step hangs that takes too long: rank, step, phase, batch and the line of code. Owned by the process.
+"""Logs the position of a step that takes too long: rank, step, phase, batch and line of code.
 
-A thread that sleeps without a timeout while the engine is idle; the first step arms it, and as long as steps follow
-each other it looks once per limit. It only tells: that a stuck engine is ended is the matter of the probes and of
-the frontends' heartbeats.
+The watchdog is a thread of the engine process. It sleeps without a timeout while the engine is idle. The first step
+arms it, and while steps follow each other it looks once per limit. It only logs: the probes and the frontends'
+heartbeats are what ends a stuck engine.
 """
 
 import heapq
@@ -23,19 +23,19 @@ _SHOWN_REQUESTS: Final = 3
 _SHOWN_FRAMES: Final = 3
 _PACKAGE: Final = str(Path(kvasir.__file__).parent) + "/"
 _WORKER: Final = "worker"
-"""Begins the name of the thread that computes overlapped steps; the one that makes the watchdog waits for it."""
+"""Prefix of the name of the thread of overlapped steps; the watched thread waits for it."""
 
 
 class StepWatchdog:
-    """Watches the steps of the thread that makes it, and of the worker's where there is one; `close` ends it."""
+    """Watches the steps of the thread that created it, and of the worker's thread if there is one, until `close`."""
 
     def __init__(self, trace: StepTrace, rank: int) -> None:
-        """A step is told after the trace's limit, and again each time it has taken twice as long."""
+        """Log a step after the trace's limit, and again each time its duration has doubled."""
         self._trace = trace
         self._rank = rank
         self._limit = trace.limit
         self._watched = threading.get_ident()
-        self._told: tuple[int, float] | None = None  # the step that was told last, and its seconds then
+        self._logged: tuple[int, float] | None = None  # the step that was logged last, and its seconds then
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self._thread.start()
@@ -58,22 +58,22 @@ class StepWatchdog:
                 continue
             pause = self._limit
             trace.armed.clear()
-            if trace.now is not None:  # a step began before it could see the event cleared
+            if trace.now is not None:  # a step began before the event was cleared
                 trace.armed.set()
 
     def look(self, moment: Moment) -> float:
-        """Tell what is due; returns the seconds until the next look."""
+        """Log the step if that is due, and return the seconds until the next look."""
         seconds = self._trace.clock() - moment.step_began
         due = self._limit
-        if self._told is not None and self._told[0] == moment.step:
-            due = 2 * self._told[1]
+        if self._logged is not None and self._logged[0] == moment.step:
+            due = 2 * self._logged[1]
         if seconds >= due:
-            self._told = (moment.step, seconds)
-            self._tell(moment, seconds)
+            self._logged = (moment.step, seconds)
+            self._log(moment, seconds)
             return self._limit
         return min(due - seconds, self._limit)
 
-    def _tell(self, moment: Moment, seconds: float) -> None:
+    def _log(self, moment: Moment, seconds: float) -> None:
         in_phase = self._trace.clock() - moment.phase_began
         batch = f"; {describe_batch(moment.batch)}" if moment.batch is not None else ""
         log.warning(
@@ -89,7 +89,7 @@ class StepWatchdog:
         )
 
     def _place(self, phase: StepPhase) -> str:
-        """Where the thread is that works on the step in this phase."""
+        """Return the position in the code of the thread that works on the step in this phase."""
         frames = sys._current_frames()
         threads = [self._watched]
         if phase is StepPhase.EXECUTE:
@@ -98,7 +98,7 @@ class StepWatchdog:
 
 
 def _lines(frame: FrameType | None) -> str:
-    """The innermost lines of this package that led to this frame; "" where none did: a worker that is idle."""
+    """Return the innermost lines of this package on the stack of this frame; "" without any (an idle worker)."""
     places: list[str] = []
     while frame is not None and len(places) < _SHOWN_FRAMES:
         file = frame.f_code.co_filename
@@ -109,7 +109,7 @@ def _lines(frame: FrameType | None) -> str:
 
 
 def describe_batch(batch: StepInput) -> str:
-    """How many rows and tokens, and the requests with the longest contexts."""
+    """Return the number of rows and tokens, and the requests with the longest contexts, as text."""
     rows = batch.scheduled
     longest = heapq.nlargest(_SHOWN_REQUESTS, rows, key=lambda row: row.num_computed_tokens + row.num_new_tokens)
     named = [f"{row.request_id} ({row.num_new_tokens} after {row.num_computed_tokens} tokens)" for row in longest]

@@ -1,10 +1,10 @@
-"""Which KV blocks are free: the ids of the paged cache, handed out, shared and taken back. Owned by RequestBlocks.
+"""The pool of KV blocks of the paged cache: it allocates, shares and frees block ids. RequestBlocks owns it.
 
-Block 0 is the *null block*: it exists in the KV tensors, is never handed out, and stands in block tables where a
-row has no block. Usable ids are 1..num_blocks.
+Block 0 is the *null block*: it exists in the KV tensors, is never allocated, and fills the places of a block table
+that have no block. Usable ids are 1..num_blocks.
 
-A block that is free may still hold a cached prefix. It stays known to the prefix cache until the pool hands it out
-as an empty one, and can be taken back into use until then.
+A free block may still hold a cached prefix. The prefix cache can find it until the pool evicts it, which is when
+`allocate` returns it as an empty block.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,11 +17,11 @@ _IN_USE: Final = -1
 
 
 class FreeQueue:
-    """Free blocks in LRU order: a doubly linked list threaded through two arrays indexed by block id.
+    """Free blocks in LRU order: a doubly linked list in two arrays indexed by block id.
 
-    The null block, never free itself, closes the ring: after it comes the block to be reused first, before it the
-    one to be reused last. Not a deque, because a prefix cache takes blocks out of the middle when it hits them, and
-    that has to be O(1) without an allocation.
+    The null block, which is never free, closes the ring: the block after it is reused first, the one before it
+    last. A deque would not do: a prefix cache hit removes blocks from the middle, which has to be O(1) without an
+    allocation.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -36,15 +36,15 @@ class FreeQueue:
         return block_id != NULL_BLOCK and self._next[block_id] != _IN_USE
 
     def append(self, block_id: int) -> None:
-        """The block becomes the last to be reused."""
+        """Add the block as the last one to be reused."""
         self._insert(self._previous[NULL_BLOCK], block_id, NULL_BLOCK)
 
     def prepend(self, block_id: int) -> None:
-        """The block becomes the first to be reused."""
+        """Add the block as the first one to be reused."""
         self._insert(NULL_BLOCK, block_id, self._next[NULL_BLOCK])
 
     def remove(self, block_id: int) -> None:
-        """Take this block, wherever it stands."""
+        """Remove this block from any position."""
         before, after = self._previous[block_id], self._next[block_id]
         self._next[before] = after
         self._previous[after] = before
@@ -52,7 +52,7 @@ class FreeQueue:
         self._length -= 1
 
     def pop(self) -> int:
-        """Take the block that is to be reused first."""
+        """Remove and return the block that is to be reused first."""
         block_id = self._next[NULL_BLOCK]
         self.remove(block_id)
         return block_id
@@ -65,14 +65,14 @@ class FreeQueue:
 
 
 class BlockPool:
-    """Hands out KV blocks and counts who uses each. Ask `can_allocate` first: `allocate` does not wait.
+    """Allocates KV blocks and counts their users. Call `can_allocate` first: `allocate` does not wait.
 
-    A block has one user after `allocate`, one more after each `share`, one less after each `free`; without users it
-    is free.
+    A block has one user after `allocate`, one more after each `share`, and one less after each `free`. A block
+    without users is free.
     """
 
     def __init__(self, num_blocks: int, cache: PrefixCache | None = None) -> None:
-        """`cache` is told of every block whose content is lost."""
+        """`cache` drops each block whose content is lost."""
         if num_blocks < 1:
             raise ValueError(f"a pool needs at least one block besides the null block, not {num_blocks}")
         self.num_blocks = num_blocks
@@ -90,20 +90,20 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Share of the blocks in use, 0 to 1; a free block that holds a cached prefix is not in use."""
+        """Share of the blocks in use, 0 to 1. A free block that holds a cached prefix is not in use."""
         return self.num_used / self.num_blocks
 
     def users(self, block_id: int) -> int:
-        """Requests that have this block in their table."""
+        """Return how many requests have this block in their table."""
         return self._users[block_id]
 
     def can_allocate(self, count: int) -> bool:
         return count <= len(self._free)
 
     def allocate(self, count: int) -> list[int]:
-        """Empty blocks; the cached prefixes that lay in them are gone."""
+        """Return empty blocks. The cached prefixes in them are evicted."""
         if not self.can_allocate(count):
-            raise RuntimeError(f"{count} KV blocks were taken where {len(self._free)} are free")
+            raise RuntimeError(f"cannot allocate {count} KV blocks: {len(self._free)} are free")
         blocks = [self._free.pop() for _ in range(count)]
         for block_id in blocks:
             self._users[block_id] = 1
@@ -112,22 +112,22 @@ class BlockPool:
         return blocks
 
     def share(self, block_ids: Iterable[int]) -> None:
-        """One more user for each of these blocks, with what is in them; they may be free or in use."""
+        """Add a user to each of these blocks, which keep their content. They may be free or in use."""
         for block_id in block_ids:
             if self._users[block_id] == 0:
                 self._free.remove(block_id)
             self._users[block_id] += 1
 
     def free(self, block_ids: Sequence[int]) -> None:
-        """One user less for a request's blocks, given in the order of its block table.
+        """Remove a user from each of a request's blocks, given in the order of its block table.
 
-        Those that nobody uses any more are queued in reverse, so that the end of a chain is reused before its
-        beginning: a cached prefix stays useful for longer than what followed it. Blocks that hold no cached prefix
-        are reused before all that do.
+        Blocks without users become free in reverse order, so that the end of a chain is reused before its
+        beginning: a cached prefix stays useful for longer than its continuation. Blocks without a cached prefix
+        are reused first.
         """
         for block_id in reversed(block_ids):
             if not 1 <= block_id <= self.num_blocks:
-                raise RuntimeError(f"KV block {block_id} is freed and is not one of 1..{self.num_blocks}")
+                raise RuntimeError(f"cannot free KV block {block_id}: it is not one of 1..{self.num_blocks}")
             if self._users[block_id] == 0:
                 raise RuntimeError(f"KV block {block_id} is freed twice")
             self._users[block_id] -= 1

@@ -103,7 +103,7 @@ def test_a_shared_block_is_free_when_its_last_user_is_gone():
     pool.share([block])  # from the middle of the free queue
     assert (pool.num_used, pool.users(block)) == (1, 1)
     assert block not in pool.allocate(2)
-    with pytest.raises(RuntimeError, match="1 KV blocks were taken where 0 are free"):
+    with pytest.raises(RuntimeError, match="cannot allocate 1 KV blocks: 0 are free"):
         pool.allocate(1)
 
 
@@ -147,7 +147,7 @@ def test_can_allocate_says_what_allocate_does():
     pool = BlockPool(2)
     assert pool.can_allocate(2)
     assert not pool.can_allocate(3)
-    with pytest.raises(RuntimeError, match="3 KV blocks were taken where 2 are free"):
+    with pytest.raises(RuntimeError, match="cannot allocate 3 KV blocks: 2 are free"):
         pool.allocate(3)
     assert pool.num_free == 2
 
