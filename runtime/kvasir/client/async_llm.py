@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
 from kvasir.client.collector import Delta
 from kvasir.client.input.input_processor import InputProcessor, Prompted
-from kvasir.client.journal import Journal, LiveRequest
+from kvasir.client.journal import Journal, LiveRequest, RequestState
 from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor
 from kvasir.client.request_errors import EngineUnavailable
 from kvasir.client.request_observer import RequestObserver, Trace
@@ -93,7 +93,7 @@ class AsyncLLM:
     async def close(self) -> None:
         """End the live requests with an error and leave the engines."""
         self._closing = True
-        for request in self._journal.unfinished():
+        for request in self._journal.running():
             self._abort(request)
             self._outputs.fail(request, "the frontend is shutting down: try again")
         self._take_events()
@@ -194,11 +194,11 @@ class AsyncLLM:
                 continue
             try:
                 self._dispatch(request)
-            except Exception as error:
+            except Exception as error:  # a defect of ours fails this request and no other
                 request.collector.fail(error)
 
     def _dispatch(self, request: LiveRequest) -> None:
-        """Give the request to an engine. Raises EngineUnavailable if none is usable."""
+        """Give the request to an engine, or fail it with EngineUnavailable if none is usable."""
         # Each failed send removes an engine from the link, so this ends.
         while (engine := self._router.pick(self._link.engines.values())) and not self._closing:
             if self._link.send(engine.incarnation, request.message(engine.cache_block_size)):
@@ -207,7 +207,8 @@ class AsyncLLM:
                 trace.engine, trace.rank, trace.attempts = engine.incarnation, engine.rank, request.attempt
                 self._observer.request_started(trace)
                 return
-        raise EngineUnavailable(self._why_unavailable(), RETRY_AFTER)
+        self._journal.finish(request)
+        request.collector.fail(EngineUnavailable(self._why_unavailable(), RETRY_AFTER))
 
     def _leave(self, request: LiveRequest) -> None:
         """Forget the request: its consumer has read it to the end, or has left."""
@@ -216,7 +217,7 @@ class AsyncLLM:
         self._journal.remove(request)
 
     def _abort(self, request: LiveRequest) -> None:
-        if request.engine is not None:
+        if request.state is RequestState.RUNNING:
             self._link.send(request.engine, Abort([request.request_id]))
 
     def _why_unavailable(self) -> str:

@@ -6,6 +6,7 @@ lost is read here. A request is live until its consumer is done with it, so a sl
 
 import asyncio
 from dataclasses import dataclass, field
+from enum import Enum
 
 from kvasir.client.collector import Collector
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
@@ -20,9 +21,20 @@ RETRY_AFTER = 1.0
 """Seconds a client is told to wait when the journal is full: a place is free as soon as any request ends."""
 
 
+class RequestState(Enum):
+    """How far a live request is."""
+
+    WAITING = "waiting"
+    """No engine works on it yet."""
+    RUNNING = "running"
+    """The engine `LiveRequest.engine` works on it."""
+    FINISHED = "finished"
+    """It has succeeded, failed or been aborted; its consumer may still read."""
+
+
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """One request. Written by the journal (`engine`, `attempt`) and the output processor (the rest)."""
+    """One request. Written by the journal (`state`, `engine`, `attempt`) and the output processor (the rest)."""
 
     request_id: str
     prompt_token_ids: list[int]
@@ -40,8 +52,9 @@ class LiveRequest:
     output_token_ids: list[int] = field(default_factory=list)
     attempt: int = 0
     """Engines it was given to so far: outputs carry it."""
-    engine: str | None = None
-    """The incarnation that works on it; None before it is given to one and when it is finished or failed."""
+    state: RequestState = RequestState.WAITING
+    engine: str = ""
+    """The incarnation that it was last given to; empty before."""
     trace: Trace = field(default_factory=Trace)
     """What metrics and log want to know of it."""
     block_hashes: dict[int, list[bytes]] = field(default_factory=dict)
@@ -109,38 +122,44 @@ class Journal:
             )
 
     def assign(self, request: LiveRequest, engine: str) -> None:
-        """The engine was given the request's next attempt."""
-        self.release(request)
+        """Record that the engine was given the request's next attempt."""
+        assert request.state is not RequestState.FINISHED, request.request_id
+        self._leave_engine(request)
+        request.state = RequestState.RUNNING
         request.engine = engine
         request.attempt += 1
         self._by_engine.setdefault(engine, {})[request.request_id] = request
 
-    def release(self, request: LiveRequest) -> None:
-        """No engine works on the request any more."""
-        if request.engine is None:
-            return
-        requests = self._by_engine[request.engine]
-        del requests[request.request_id]
-        if not requests:
-            del self._by_engine[request.engine]
-        request.engine = None
+    def finish(self, request: LiveRequest) -> None:
+        """Record that no engine works on the request any more, or will."""
+        self._leave_engine(request)
+        request.state = RequestState.FINISHED
 
     def remove(self, request: LiveRequest) -> None:
-        """The consumer is done with the request."""
-        self.release(request)
+        """Forget the request: its consumer is done with it."""
+        self.finish(request)
         del self._requests[request.request_id]
         if not self._requests:
             self._empty.set()
 
     def of_engine(self, engine: str) -> list[LiveRequest]:
-        """What is lost with this engine."""
+        """Return the requests that this engine works on."""
         return list(self._by_engine.get(engine, {}).values())
 
     def in_flight(self, engine: str) -> int:
         return len(self._by_engine.get(engine, ()))
 
-    def unfinished(self) -> list[LiveRequest]:
+    def running(self) -> list[LiveRequest]:
+        """Return the requests that engines work on."""
         return [request for requests in self._by_engine.values() for request in requests.values()]
 
     async def wait_empty(self) -> None:
         await self._empty.wait()
+
+    def _leave_engine(self, request: LiveRequest) -> None:
+        if request.state is not RequestState.RUNNING:
+            return
+        requests = self._by_engine[request.engine]
+        del requests[request.request_id]
+        if not requests:
+            del self._by_engine[request.engine]

@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from kvasir.client.journal import Journal, LiveRequest
+from kvasir.client.journal import Journal, LiveRequest, RequestState
 from kvasir.client.request_errors import RequestFailed, failure_of
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.text.logprob_lists import first_of
@@ -101,10 +101,10 @@ class OutputProcessor:
             request.collector.fail(failure_of(message, refusal))
 
     def end(self, request: LiveRequest, reason: FinishReason) -> bool:
-        """Record that no engine works on the request any more. Returns False if none did."""
-        if request.engine is None:
+        """Record that the request is finished. Returns False if no engine worked on it."""
+        if request.state is not RequestState.RUNNING:
             return False
-        self._journal.release(request)
+        self._journal.finish(request)
         trace = request.trace
         trace.finished, trace.reason = time.perf_counter(), reason
         self._observer.request_finished(trace)
@@ -116,11 +116,10 @@ class OutputProcessor:
         trusted = True
         for output in batch.outputs[first : first + count]:
             request = self._journal.get(output.request_id)
-            # The request was aborted or its attempt is over; the engine did not know yet.
-            if request is None or request.engine != batch.engine or request.attempt != output.attempt:
+            if request is None or not _belongs(output, batch.engine, request):
                 continue
             if output.position != len(request.output_token_ids):
-                self._distrust(request, output)
+                self._distrust(batch.engine, request, output)
                 trusted = False
                 break
             try:
@@ -135,14 +134,13 @@ class OutputProcessor:
             self.actions.append(AbortRequests(batch.engine, stopped))
         return trusted
 
-    def _distrust(self, request: LiveRequest, output: RequestOutput) -> None:
-        assert request.engine is not None
-        self._forget(request.engine)
+    def _distrust(self, engine: str, request: LiveRequest, output: RequestOutput) -> None:
+        self._forget(engine)
         reason = (
             f"it sent tokens from position {output.position} of request {request.request_id}, of which "
             f"{len(request.output_token_ids)} tokens are known"
         )
-        self.actions.append(DistrustEngine(request.engine, reason))
+        self.actions.append(DistrustEngine(engine, reason))
 
     def _forget(self, engine: str) -> None:
         self._backlog = deque(batch for batch in self._backlog if batch.engine != engine)
@@ -153,8 +151,7 @@ class OutputProcessor:
             request.trace.queue_seconds = output.queue_seconds
         token_ids, reason, stop_reason = output.token_ids, output.finish_reason, output.stop_token_id
         if reason is FinishReason.ERROR or reason is FinishReason.ABORT:
-            engine = request.engine
-            message = output.error or f"the engine {engine} gave up the request: try again"
+            message = output.error or f"the engine {request.engine} gave up the request: try again"
             self.fail(request, message, output.refusal)
             return
         stop: str | None = None
@@ -213,3 +210,9 @@ class OutputProcessor:
         trace.output_tokens += count
         trace.last_token = now
         self._observer.tokens_received(trace, count, seconds)
+
+
+def _belongs(output: RequestOutput, engine: str, request: LiveRequest) -> bool:
+    """Return False for an output that the engine sent before it learned of an abort or of a later attempt."""
+    is_running = request.state is RequestState.RUNNING
+    return is_running and request.engine == engine and request.attempt == output.attempt

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from kvasir.client.journal import Journal, LiveRequest
+from kvasir.client.journal import Journal, LiveRequest, RequestState
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
@@ -57,13 +57,29 @@ def test_the_next_attempt_carries_prompt_and_emitted_tokens() -> None:
     assert journal.of_engine("engine-1") == [live]
 
 
+def test_a_request_waits_runs_and_is_finished_once() -> None:
+    journal = Journal(1)
+    live = request("1")
+    journal.add(live)
+    assert (live.state, live.engine) == (RequestState.WAITING, "")
+    journal.assign(live, "engine-0")
+    assert (live.state, live.engine) == (RequestState.RUNNING, "engine-0")
+    journal.assign(live, "engine-1")
+    assert (live.state, live.engine, live.attempt) == (RequestState.RUNNING, "engine-1", 2)
+    journal.finish(live)
+    with pytest.raises(AssertionError):
+        journal.assign(live, "engine-0")
+    assert (live.state, live.engine, live.attempt) == (RequestState.FINISHED, "engine-1", 2)
+
+
 def test_a_finished_request_is_live_until_its_consumer_is_done_but_no_engine_has_it() -> None:
     journal = Journal(1)
     live = request("1")
     journal.add(live)
     journal.assign(live, "engine-0")
-    journal.release(live)
-    assert (len(journal), journal.in_flight("engine-0"), journal.unfinished()) == (1, 0, [])
+    journal.finish(live)
+    assert (len(journal), journal.in_flight("engine-0"), journal.running()) == (1, 0, [])
+    assert live.state is RequestState.FINISHED
     journal.remove(live)
     assert len(journal) == 0
 
@@ -74,17 +90,19 @@ def test_the_index_by_engine_is_always_that_of_the_requests() -> None:
     live: list[LiveRequest] = []
     for n in range(2000):
         action = rng.random()
-        if action < 0.4 or not live:
+        unfinished = [one for one in live if one.state is not RequestState.FINISHED]
+        if action < 0.4 or not unfinished:
             live.append(request(str(n)))
             journal.add(live[-1])
         elif action < 0.7:
-            journal.assign(rng.choice(live), f"engine-{rng.randrange(4)}")
+            journal.assign(rng.choice(unfinished), f"engine-{rng.randrange(4)}")
         elif action < 0.8:
-            journal.release(rng.choice(live))
+            journal.finish(rng.choice(live))
         else:
             journal.remove(live.pop(rng.randrange(len(live))))
         for engine in (f"engine-{i}" for i in range(4)):
-            assert set(journal.of_engine(engine)) == {one for one in live if one.engine == engine}
+            running = {one for one in live if one.state is RequestState.RUNNING and one.engine == engine}
+            assert set(journal.of_engine(engine)) == running
             assert journal.in_flight(engine) == len(journal.of_engine(engine))
     for one in live:
         journal.remove(one)

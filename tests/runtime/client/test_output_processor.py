@@ -67,7 +67,7 @@ async def test_a_gap_in_the_middle_of_a_large_step_ends_all_requests_of_the_engi
     for _ in range(5):
         await asyncio.sleep(0)
     assert len(bench.distrusted) == 1
-    assert bench.journal.unfinished() == [other]
+    assert bench.journal.running() == [other]
     assert other.output_token_ids == [10]
     for request in requests:
         if request.output_token_ids:
@@ -88,7 +88,7 @@ async def test_nothing_that_a_distrusted_engine_sent_after_the_gap_counts() -> N
     assert len(bench.distrusted) == 1
     assert [request.output_token_ids for request in requests] == [[n] for n in range(2 * SLICE)]
     assert other.output_token_ids == []
-    assert bench.journal.unfinished() == []
+    assert bench.journal.running() == []
 
 
 async def test_a_lost_engine_is_asked_for_nothing_more() -> None:
@@ -100,7 +100,7 @@ async def test_a_lost_engine_is_asked_for_nothing_more() -> None:
     assert requests[SLICE].output_token_ids == [7]
     assert not bench.outputs.actions
     assert (bench.aborts, bench.distrusted) == ([], [])
-    assert bench.journal.unfinished() == []
+    assert bench.journal.running() == []
     await asyncio.sleep(0)
 
 
@@ -121,7 +121,7 @@ async def test_an_output_that_cannot_be_handled_costs_its_request_and_no_other(
         await broken.collector.take()
     assert [each.output_token_ids for each in others] == [[n] for n in range(2 * SLICE)]
     assert bench.aborted == ["broken"]
-    assert bench.journal.unfinished() == others
+    assert bench.journal.running() == others
 
 
 async def test_outputs_of_an_older_attempt_of_another_engine_or_of_no_request_are_dropped() -> None:
@@ -200,7 +200,7 @@ async def test_what_an_engine_sent_before_it_was_lost_is_still_delivered() -> No
     requests = [bench.add(str(n)) for n in range(count)]
     bench.receive(ENGINE, [output(str(n), 0, n, finish_reason=FinishReason.LENGTH) for n in range(count)])
     bench.outputs.flush(ENGINE)
-    assert bench.journal.unfinished() == []
+    assert bench.journal.running() == []
     assert [request.output_token_ids for request in requests] == [[n] for n in range(count)]
     await asyncio.sleep(0)
 
