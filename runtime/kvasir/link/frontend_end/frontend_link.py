@@ -18,8 +18,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-import zmq
-
 from kvasir.config.settings import LinkConfig
 from kvasir.link.frontend_end.connection_probe import ConnectionProbe
 from kvasir.link.frontend_end.events import (
@@ -32,6 +30,7 @@ from kvasir.link.frontend_end.events import (
 )
 from kvasir.link.frontend_end.link_sockets import LinkSockets
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine, state_of
+from kvasir.link.frontend_end.silence_watch import SilenceWatch
 from kvasir.link.frontend_end.terms import Terms
 from kvasir.link.protocol import (
     PROTOCOL_VERSION,
@@ -53,7 +52,7 @@ from kvasir.link.protocol import (
     decode_from_engine,
     encode,
 )
-from kvasir.link.sockets import SeldomLog, heartbeat_interval, step_age_limit
+from kvasir.link.sockets import SeldomLog, step_age_limit
 
 LINGER_SECONDS: Final = 0.2
 """Time that the last messages get to leave when the link closes."""
@@ -67,8 +66,8 @@ log = logging.getLogger(__name__)
 class FrontendLink:
     """All engines of this frontend. Lives on the event loop.
 
-    `events` holds what happened, for the owner to take from the left. `wake` is called when events wait: at the end
-    of each turn of the link, and soon after a `send` or `lose` that queued some; never from within those two.
+    `events` holds what happened, for the owner to take from the left. `wake` is called when events wait: after each
+    message, and in the next turn of the event loop after a loss; never from within `send` or `lose`.
     """
 
     def __init__(
@@ -94,11 +93,8 @@ class FrontendLink:
         """The engines on the link by incarnation, in the order in which they joined; a live view."""
         self._asked: set[str] = set()
         """Unknown incarnations that were asked for a Hello since the last tick."""
-        self._interval = heartbeat_interval(config.heartbeat_timeout)
         self._step_age_limit = step_age_limit(config.heartbeat_timeout)
         self._seldom = SeldomLog(log)
-        self._tick_due = 0.0
-        self._tick_timer: asyncio.TimerHandle | None = None
 
     @property
     def addresses(self) -> str:
@@ -110,7 +106,7 @@ class FrontendLink:
         self._loop = asyncio.get_running_loop()
         self._probe = ConnectionProbe(self._find_broken)
         self._sockets = LinkSockets(self._config, self._on_frames, self._probe.connection_broke, self._burst)
-        self._plan_tick()
+        self._silence = SilenceWatch(self._config.heartbeat_timeout, self._tick)
         encryption = "encrypted" if self._sockets.encrypted else "on this machine only"
         log.info("%s waits for engines on %s, %s", self.incarnation, self.addresses, encryption)
 
@@ -118,8 +114,7 @@ class FrontendLink:
         """Send Goodbye to all engines and close the sockets; no event follows."""
         if self._sockets is None:
             return
-        if self._tick_timer is not None:
-            self._tick_timer.cancel()
+        self._silence.cancel()
         self._probe.cancel()
         for engine in self._engines.values():
             engine.state = EngineState.LOST
@@ -132,19 +127,13 @@ class FrontendLink:
     def send(self, incarnation: str, message: AddRequest | Abort | Call) -> bool:
         """Send without blocking. Returns False if the engine is lost; its EngineLost is queued or was taken."""
         engine = self._engines.get(incarnation)
-        if engine is None:
-            return False
-        sent = self._send(engine, encode(message))
-        if not sent:
-            self._loop.call_soon(self._wake_owner)
-        return sent
+        return engine is not None and self._send(engine, encode(message))
 
     def lose(self, incarnation: str, reason: str) -> None:
         """Take the engine off the link. The engine is asked to drop its requests and to start over."""
         engine = self._engines.get(incarnation)
         if engine is not None:
             self._drop(engine, reason)
-            self._loop.call_soon(self._wake_owner)
 
     # ----------------------------------------------------------------------------------------- from engines
 
@@ -203,9 +192,7 @@ class FrontendLink:
             self.events.append(EngineChanged(engine))
 
     def _on_hello(self, incarnation: str, engine: RemoteEngine | None, hello: Hello) -> None:
-        reason = self._terms.refusal(hello)
-        if hello.incarnation != incarnation:
-            reason = f"the engine calls itself {hello.incarnation!r} and its connection {incarnation!r}"
+        reason = self._terms.refusal(hello, incarnation)
         if reason is not None:
             if engine is not None:
                 self._lose(engine, reason)
@@ -253,15 +240,7 @@ class FrontendLink:
 
     def _post(self, incarnation: str, frame: bytes) -> str | None:
         """Send a frame; return why it could not be sent, or None."""
-        if self._sockets is None:
-            return "the link is closed"
-        try:
-            self._sockets.send(incarnation, frame)
-        except zmq.Again:
-            return "it does not read: its queue is full"
-        except zmq.ZMQError:
-            return "its connection broke"
-        return None
+        return "the link is closed" if self._sockets is None else self._sockets.send(incarnation, frame)
 
     def _refuse(self, incarnation: str, reason: str, *, retry: bool) -> None:
         # An engine that does not get it notices the silence.
@@ -281,26 +260,14 @@ class FrontendLink:
         del self._engines[engine.incarnation]
         log.log(level, "%s is lost: %s", engine.incarnation, reason)
         self.events.append(EngineLost(engine, reason))
-
-    def _plan_tick(self) -> None:
-        self._tick_due = self._loop.time() + self._interval
-        self._tick_timer = self._loop.call_at(self._tick_due, self._tick)
+        self._loop.call_soon(self._wake_owner)
 
     def _tick(self) -> None:
         """Every second: lose the engines that were silent for too long, send the others a heartbeat."""
-        now = self._loop.time()
-        late = now - self._tick_due
-        self._plan_tick()
         self._asked.clear()
-        timeout = self._config.heartbeat_timeout
-        for engine in list(self._engines.values()):
-            if late > self._interval:
-                # This process stood still itself: messages that came meanwhile are not read yet.
-                engine.last_seen += late
-            if now - engine.last_seen > timeout:
-                self._lose(engine, f"it was silent for {now - engine.last_seen:.1f} s")
+        for engine, seconds in self._silence.silent(list(self._engines.values())):
+            self._lose(engine, f"it was silent for {seconds:.1f} s")
         self._send_heartbeats()
-        self._wake_owner()
 
     def _send_heartbeats(self) -> None:
         for engine in list(self._engines.values()):
@@ -312,7 +279,6 @@ class FrontendLink:
             return
         if self._sockets.read():
             self._send_heartbeats()
-            self._wake_owner()
         else:
             self._loop.call_soon(self._find_broken)
 

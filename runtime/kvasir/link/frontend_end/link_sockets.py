@@ -57,9 +57,15 @@ class LinkSockets:
         self._raw_router = router
         self._router = LoopSocket(router, on_frames)
 
-    def send(self, identity: str, frame: bytes) -> None:
-        """Never blocks. Raises zmq.Again when the peer's queue is full, zmq.ZMQError when there is no such peer."""
-        self._router.send([identity.encode(), frame])
+    def send(self, identity: str, frame: bytes) -> str | None:
+        """Send without blocking; return why the frame could not be sent, or None."""
+        try:
+            self._router.send([identity.encode(), frame])
+        except zmq.Again:
+            return "it does not read: its queue is full"
+        except zmq.ZMQError:
+            return "its connection broke"
+        return None
 
     def read(self) -> bool:
         """Handle what has arrived; False: that was much, and the rest comes in the loop's next turn."""

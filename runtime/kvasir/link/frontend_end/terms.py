@@ -13,8 +13,10 @@ class Terms:
     fingerprint: str
     tokenizer_hash: str
 
-    def refusal(self, hello: Hello) -> str | None:
-        """Why the engine is not accepted: the first thing that differs, with both values."""
+    def refusal(self, hello: Hello, incarnation: str) -> str | None:
+        """Return why the engine is not accepted, or None. `incarnation`: the identity of its connection."""
+        if hello.incarnation != incarnation:
+            return f"the engine calls itself {hello.incarnation!r} and its connection {incarnation!r}"
         if not OLDEST_PROTOCOL <= hello.protocol <= PROTOCOL_VERSION + 1:  # a newer engine knows its predecessor
             return (
                 f"the engine speaks protocol {hello.protocol} (kvasir {hello.version}), the frontend "
