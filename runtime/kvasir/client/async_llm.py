@@ -43,6 +43,12 @@ RETRY_AFTER = 5.0
 """Seconds after which a client may try again when no engine is usable: about the shortest restart of an engine."""
 
 
+NOT_UNDERSTOOD = (
+    "every engine that is ready is of an older version, which does not have a parameter of this request: leave the "
+    "parameter out, or try again after the engines have been updated"
+)
+
+
 class AsyncLLM:
     """The engines of one model as one generator of text. Owns the link and takes its events."""
 
@@ -198,17 +204,25 @@ class AsyncLLM:
                 request.collector.fail(error)
 
     def _dispatch(self, request: LiveRequest) -> None:
-        """Give the request to an engine, or fail it with EngineUnavailable if none is usable."""
-        # Each failed send removes an engine from the link, so this ends.
-        while (engine := self._router.pick(self._link.engines.values())) and not self._closing:
-            if self._link.send(engine.incarnation, request.message(engine.cache_block_size)):
+        """Give the request to an engine, or fail it with EngineUnavailable if none can take it."""
+        # Each failed send removes an engine from the link, and each older engine is passed once, so this ends.
+        older: list[RemoteEngine] = []
+        while (engine := self._router.pick(self._engines_but(older))) and not self._closing:
+            message = request.message(engine.cache_block_size)
+            if not engine.agreement.understands(message):
+                older.append(engine)
+            elif self._link.send(engine.incarnation, message):
                 self._journal.assign(request, engine.incarnation)
                 trace = request.trace
                 trace.engine, trace.rank, trace.attempts = engine.incarnation, engine.rank, request.attempt
                 self._observer.request_started(trace)
                 return
         self._journal.finish(request)
-        request.collector.fail(EngineUnavailable(self._why_unavailable(), RETRY_AFTER))
+        reason = NOT_UNDERSTOOD if older and not self._closing else self._why_unavailable()
+        request.collector.fail(EngineUnavailable(reason, RETRY_AFTER))
+
+    def _engines_but(self, older: list[RemoteEngine]) -> list[RemoteEngine]:
+        return [engine for engine in self._link.engines.values() if engine not in older]
 
     def _leave(self, request: LiveRequest) -> None:
         """Forget the request: its consumer has read it to the end, or has left."""

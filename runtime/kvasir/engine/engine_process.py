@@ -125,6 +125,7 @@ class EngineProcess:
             link = self._link = EngineLink(self._config.link, self._identity(model))
             self._status.link_problem = lambda: link.problem
             self._status.links = lambda: link.accepted
+            self._status.unknown_messages = lambda: link.unknown_messages
             link.start()
             settings = resolve_settings(self._config, model)
         with self._phase(Phase.LOADING):

@@ -32,10 +32,14 @@ class EngineLoads(Collector):
         step_age = GaugeMetricFamily(
             "kvasir:engine_step_age_seconds", "How long an engine's step has taken so far.", labels=_LABELS
         )
+        unknown = CounterMetricFamily(
+            "kvasir:unknown_messages", "Messages of a newer engine that this frontend skipped.", labels=_LABELS
+        )
         for engine in engines:
+            unknown.add_metric(self._labels(engine), engine.agreement.skipped)
             usable.add_metric(self._labels(engine), engine.usable)
             step_age.add_metric(self._labels(engine), engine.step_age)
-        return [live, usable, step_age, *self._loads(engines), self._cache_config(engines)]
+        return [live, usable, step_age, unknown, *self._loads(engines), self._cache_config(engines)]
 
     def _loads(self, engines: Iterable[RemoteEngine]) -> list[Metric]:
         running = GaugeMetricFamily(

@@ -1,8 +1,15 @@
 """Every message between frontend and engine: the one wire contract, msgspec structs in msgpack.
 
 A frontend binds a ROUTER, each engine connects a DEALER to it under its *incarnation*; each ZMQ message is one
-frame that holds one of the structs below. Fields are only appended, with defaults; `PROTOCOL_VERSION` goes up
-when a new field must be understood, and versions N and N-1 talk to each other.
+frame that holds one of the structs below.
+
+Versions N and N-1 talk to each other, so that frontends and engines can be updated one by one:
+
+- Hello and Welcome announce the versions. Both ends use the lower one (codec.py).
+- Fields are only appended, with defaults. A receiver ignores the fields that it does not have.
+- If a receiver must understand a new field or message, `PROTOCOL_VERSION` goes up and `SINCE` has the version. It
+  is not sent to an older peer. A request that needs a later version goes to the engines that have it.
+- A receiver skips and counts a message that it does not have, and reads an unknown value of an enum as a default.
 
 The order of a conversation: Hello (until answered) → Welcome or Refused → Hello again when the phase changes →
 Ready → AddRequest / Abort and Outputs → Draining → Goodbye, or Dead. Heartbeats both ways all the time.
@@ -11,6 +18,8 @@ A Hello after Ready starts over: the engine took the frontend for lost and has d
 comes before Ready is answered with RefusalKind.UNAVAILABLE; one that crosses Draining is still served.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -21,13 +30,15 @@ from kvasir_contract.phases import Phase
 
 PROTOCOL_VERSION: Final = 1
 OLDEST_PROTOCOL: Final = 1
-"""The oldest peer version that is talked to: PROTOCOL_VERSION - 1 once there has been one."""
-
+"""The oldest version of a peer that is accepted: PROTOCOL_VERSION - 1 once there has been one."""
 
 FEATURE_PREFIX_CACHE: Final = "prefix-cache"
 """The engine looks AddRequest.block_hashes up."""
 FEATURE_PRIORITY: Final = "priority"
 """The engine serves by AddRequest.priority; others refuse a request with one."""
+
+
+_PHASES: Final = {phase.value: phase for phase in Phase}
 
 
 class ProtocolError(ValueError):
@@ -41,6 +52,11 @@ class FinishReason(StrEnum):
     """`max_tokens` or the model's context is reached."""
     ABORT = "abort"
     ERROR = "error"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "FinishReason":
+        """Return STOP for a reason that a later version has added: the output is complete."""
+        return cls.STOP
 
 
 class RefusalKind(StrEnum):
@@ -101,8 +117,13 @@ class Hello(_Message, frozen=True):
     fingerprint: str
     """Hash of the model's identity (config.json and the weights' index), see kvasir.hub."""
     tokenizer_hash: str
-    phase: Phase
+    phase_name: str
     progress: Progress | None = None
+
+    @property
+    def phase(self) -> Phase:
+        """The phase; STARTING for one that a later version has added, because only Ready makes an engine usable."""
+        return _PHASES.get(self.phase_name, Phase.STARTING)
 
 
 class Ready(_Message, frozen=True):
@@ -261,27 +282,14 @@ class Goodbye(_Message, frozen=True):
 FromEngine = Hello | Ready | Outputs | Result | Draining | Dead | Heartbeat | Goodbye
 FromFrontend = Welcome | Refused | AddRequest | Abort | Call | Heartbeat | Goodbye
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_encoder = msgspec.msgpack.Encoder()
-_from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)
-_from_frontend: msgspec.msgpack.Decoder[FromFrontend] = msgspec.msgpack.Decoder(FromFrontend)
+
+@dataclass(frozen=True)
+class Since:
+    """The versions that added messages and fields; those that are not listed need no more than version 1."""
+
+    messages: Mapping[type[msgspec.Struct], int] = field(default_factory=dict)
+    fields: Mapping[tuple[type[msgspec.Struct], str], int] = field(default_factory=dict)
+    """By struct and name: only fields that change what the receiver must do. The others it may ignore."""
 
 
-def encode(message: FromEngine | FromFrontend) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode_from_engine(frame: bytes | memoryview) -> FromEngine:
-    """The message an engine sent. Raises ProtocolError for anything else."""
-    try:
-        return _from_engine.decode(frame)
-    except _UNREADABLE as error:
-        raise ProtocolError(f"not a message of an engine: {error}") from error
-
-
-def decode_from_frontend(frame: bytes | memoryview) -> FromFrontend:
-    """The message a frontend sent. Raises ProtocolError for anything else."""
-    try:
-        return _from_frontend.decode(frame)
-    except _UNREADABLE as error:
-        raise ProtocolError(f"not a message of a frontend: {error}") from error
+SINCE: Final = Since()

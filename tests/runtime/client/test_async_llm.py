@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 
 from kvasir.client.input.input_processor import Prompted
-from kvasir.client.request_errors import TooManyRequests
+from kvasir.client.request_errors import EngineUnavailable, TooManyRequests
 from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ServerConfig
 from kvasir.hub.tokenizer import Tokenizer
+from kvasir.link.codec import Agreement, Codec
 from kvasir.link.protocol import (
     Abort,
     AddRequest,
     FinishReason,
     RequestOutput,
+    Since,
 )
 from kvasir.link.sockets import QUEUE_MESSAGES
 from kvasir.params import SamplingParams
@@ -246,3 +248,25 @@ def test_the_client_imports_neither_torch_nor_transformers() -> None:
     env = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     assert result.stdout.strip() == "[]"
+
+
+# ------------------------------------------------------------------------------------------ engines of two versions
+
+
+async def test_a_request_goes_to_an_engine_that_understands_it(service: Service) -> None:
+    codec = Codec(2, since=Since(fields={(SamplingParams, "min_p"): 2}))
+    old, new = await service.engine(0), await service.engine(1)
+    for engine, version in ((old, 1), (new, 2)):
+        service.llm.engines[engine.identity.incarnation].agreement = Agreement(codec, version)
+    asked = {f"r{i}": service.ask(f"r{i}", max_tokens=1, min_p=0.1) for i in range(4)}
+    for _ in asked:
+        new.answer(await new.request(), 0, [5], FinishReason.LENGTH)
+    await asyncio.gather(*asked.values())
+    assert old.messages() == []
+    new.close()
+    await service.until(lambda: not service.usable(new))
+    with pytest.raises(EngineUnavailable, match="of an older version"):
+        await service.ask("late", min_p=0.1)
+    plain = service.ask("plain", max_tokens=1)
+    old.answer(await old.request(), 0, [5], FinishReason.LENGTH)
+    await plain

@@ -150,6 +150,7 @@ def test_the_status_tells_why_no_frontend_knows_the_engine_once_one_could(ops, s
 
 def test_metrics_carry_the_names_and_labels_of_vllm(ops, status, collector):
     status.startup_seconds[Phase.LOADING] = 1.5
+    status.unknown_messages = lambda: 3
     engine = CoreHarness(num_blocks=16, max_num_seqs=1)
     collector.core = engine.core
     engine.add(add_request("a", [1, 2, 3, 4, 5], 10))
@@ -168,6 +169,7 @@ def test_metrics_carry_the_names_and_labels_of_vllm(ops, status, collector):
         f"vllm:prefix_cache_queries_total{labels} 5.0",
         f"vllm:prefix_cache_hits_total{labels} 0.0",
         'kvasir:engine_startup_seconds{engine="3",model_name="demo",phase="Loading"} 1.5',
+        f"kvasir:unknown_messages_total{labels} 3.0",
     ):
         assert line in text
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import zmq
 
 from kvasir.config.settings import LinkConfig
+from kvasir.link.codec import CODEC, Codec, encode
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received
 from kvasir.link.frontend_end.events import EngineChanged, EngineJoined, EngineLost, LinkEvent, OutputsReceived
 from kvasir.link.frontend_end.frontend_link import FrontendLink
@@ -27,9 +28,6 @@ from kvasir.link.protocol import (
     Outputs,
     Ready,
     RequestOutput,
-    decode_from_engine,
-    decode_from_frontend,
-    encode,
 )
 from kvasir.params import SamplingParams
 from kvasir_contract.phases import Phase
@@ -52,7 +50,7 @@ def hello(incarnation: str, **changes) -> Hello:
         "version": "0",
         "fingerprint": "model",
         "tokenizer_hash": "tokenizer",
-        "phase": Phase.STARTING,
+        "phase_name": Phase.STARTING,
     }
     return Hello(incarnation=incarnation, **(fields | changes))
 
@@ -129,7 +127,7 @@ class Frontend:
 
 @contextlib.asynccontextmanager
 async def frontend(
-    address: str, keys: Path | None = None, silence: float = 10.0, burst: int = 0
+    address: str, keys: Path | None = None, silence: float = 10.0, burst: int = 0, codec: Codec = CODEC
 ) -> AsyncIterator[Frontend]:
     seen = Recorder()
     config = LinkConfig(link=(address,), link_keys=str(keys) if keys else None, heartbeat_timeout=silence)
@@ -140,6 +138,7 @@ async def frontend(
         tokenizer_hash="tokenizer",
         wake=lambda: seen.take(),
         burst=burst,
+        codec=codec,
     )
     seen.link = link
     await link.start()
@@ -245,7 +244,7 @@ class BareEngine:
     def expect(self, kind):
         """The next message of this kind; heartbeats and others before it are passed over."""
         while True:
-            message = decode_from_frontend(self.socket.recv())
+            message = CODEC.decode_from_frontend(self.socket.recv())
             if isinstance(message, kind):
                 return message
 
@@ -274,7 +273,7 @@ class BareFrontend:
     def expect(self, kind):
         while True:
             _, frame = self.socket.recv_multipart()
-            message = decode_from_engine(frame)
+            message = CODEC.decode_from_engine(frame)
             if isinstance(message, kind):
                 return message
 
@@ -282,7 +281,7 @@ class BareFrontend:
         """Whether nothing else comes within that time."""
         end = time.monotonic() + seconds
         while self.socket.poll(max(0, int((end - time.monotonic()) * 1000))):
-            if not isinstance(decode_from_engine(self.socket.recv_multipart()[1]), kind):
+            if not isinstance(CODEC.decode_from_engine(self.socket.recv_multipart()[1]), kind):
                 return False
         return True
 

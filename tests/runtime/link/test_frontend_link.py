@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from kvasir.link.codec import encode
 from kvasir.link.frontend_end.events import EngineLost
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import (
@@ -17,7 +18,6 @@ from kvasir.link.protocol import (
     Heartbeat,
     Refused,
     Welcome,
-    encode,
 )
 from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
 from kvasir_contract.phases import Phase
@@ -152,7 +152,7 @@ async def test_a_hello_that_repeats_before_ready_is_answered_and_changes_nothing
 )
 async def test_an_engine_is_usable_after_its_ready_unless_it_drains(f, bare, phase, before, after):
     engine = bare("engine")
-    engine.say(hello("engine", phase=phase))
+    engine.say(hello("engine", phase_name=phase))
     await f.seen.until(lambda: f.seen.changes)
     assert f.link.engines["engine"].state is before
     assert not f.link.engines["engine"].usable

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvasir.link import protocol
+from kvasir.link.codec import CODEC, encode
 from kvasir.link.protocol import (
     Abort,
     AddRequest,
@@ -30,15 +31,13 @@ from kvasir.link.protocol import (
     RequestOutput,
     Result,
     Welcome,
-    decode_from_engine,
-    decode_from_frontend,
-    encode,
 )
 from kvasir.params import SamplingParams
 from kvasir_contract.phases import Phase
 
 STATS = EngineStats(waiting=3, running=2, kv_blocks_used=100, step=7, preemptions=1)
 HELLO = Hello(1, "uid", "engine-0-ab", 0, "node", "0.1", "fp", "th", Phase.LOADING, Progress(1, 2))
+decode_from_engine, decode_from_frontend = CODEC.decode_from_engine, CODEC.decode_from_frontend
 PARAMS = SamplingParams(
     max_tokens=5,
     seed=-(2**63),

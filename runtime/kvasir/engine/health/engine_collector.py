@@ -57,6 +57,11 @@ class EngineCollector(Collector):
         for phase, seconds in list(self._status.startup_seconds.items()):
             startup.add_metric([*values, phase], seconds)
         yield startup
+        unknown = CounterMetricFamily(
+            "kvasir:unknown_messages", "Messages of newer frontends that the engine skipped.", labels=names
+        )
+        unknown.add_metric(values, self._status.unknown_messages())
+        yield unknown
 
     def _cache_config(self, core: EngineCore) -> Metric:
         pool = core.scheduler.blocks.pool

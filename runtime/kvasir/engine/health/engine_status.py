@@ -46,6 +46,8 @@ class EngineStatus:
         """Returns why no frontend has accepted this engine; None if one has."""
         self.links: Callable[[], int] = lambda: 0
         """Returns how many frontends have accepted this engine."""
+        self.unknown_messages: Callable[[], int] = lambda: 0
+        """Returns how many messages of later versions the engine has skipped."""
         self.startup_seconds: dict[str, float] = {}
         """Duration of each finished phase of the start-up, in their order."""
         self.trace = StepTrace(slow_step, clock)

@@ -27,7 +27,7 @@ _WORKER: Final = "worker"
 
 
 class StepWatchdog:
-    """Watches the steps of the thread that created it, and of the worker's thread if there is one, until `close`."""
+    """Watches the steps of the thread that created it, and of the worker's thread if any, until `close`."""
 
     def __init__(self, trace: StepTrace, rank: int) -> None:
         """Log a step after the trace's limit, and again each time its duration has doubled."""

@@ -17,6 +17,7 @@ from typing import Final
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import LinkConfig
 from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
+from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.frontend_connection import LinkProblem
 from kvasir.link.engine_end.frontends import DrainSettled, EngineIdentity, FrontendLost, Frontends, Received
 from kvasir.link.engine_end.reactor import Reactor
@@ -49,6 +50,7 @@ class EngineLink:
         *,
         lookup: Callable[[str], frozenset[str]] = lookup,
         lookup_interval: float = LOOKUP_INTERVAL,
+        codec: Codec = CODEC,
     ) -> None:
         """Raises ConfigError for addresses or keys that cannot be used."""
         keys = load_engine_keys(config.link_keys) if config.link_keys else None
@@ -56,7 +58,7 @@ class EngineLink:
         self.inbox: queue.SimpleQueue[Received | FrontendLost | DrainSettled | None] = queue.SimpleQueue()
         """What frontends ask and which of them are gone, in order; None is a wake-up that others may put."""
         self._reactor = Reactor()
-        self._frontends = Frontends(identity, keys, config.heartbeat_timeout, self._reactor, self.inbox.put)
+        self._frontends = Frontends(identity, keys, config.heartbeat_timeout, self._reactor, self.inbox.put, codec)
         names = [address for address in addresses if not address.is_ipc and address.ip is None]
         self._resolver = Resolver(names, self._on_lookup, lookup, lookup_interval)
         for address in addresses:
@@ -74,6 +76,11 @@ class EngineLink:
     def accepted(self) -> int:
         """How many frontends have accepted this engine."""
         return self._frontends.accepted
+
+    @property
+    def unknown_messages(self) -> int:
+        """How many messages of later versions this engine has skipped."""
+        return self._frontends.unknown_messages
 
     def start(self) -> None:
         """Say Hello to every frontend, and go on until each has answered."""

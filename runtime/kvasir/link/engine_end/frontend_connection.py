@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import zmq
 
+from kvasir.link.codec import Agreement, Codec, UnknownMessage, encode
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.keys import LinkKeys
 from kvasir.link.protocol import (
@@ -27,8 +28,6 @@ from kvasir.link.protocol import (
     ProtocolError,
     Refused,
     Welcome,
-    decode_from_frontend,
-    encode,
 )
 from kvasir.link.sockets import SeldomLog, handshake_failure, limit, open_monitor, parse_event
 
@@ -100,6 +99,7 @@ class FrontendConnection:
         timeout: float,
         reactor: Reactor,
         link: Conversation,
+        codec: Codec,
     ) -> None:
         self.endpoint = endpoint
         self.wanted = True
@@ -108,6 +108,7 @@ class FrontendConnection:
         self.frontend: str | None = None
         """The frontend's incarnation while WELCOMED."""
         self.last_frontend: str | None = None
+        self.agreement = Agreement(codec)
         self.problem: LinkProblem | None = None
         """Why this engine is not on the link; None while WELCOMED."""
         self.retry_at = 0.0
@@ -153,8 +154,8 @@ class FrontendConnection:
             self._greet(now)
 
     def show(self, message: FromEngine | None) -> None:
-        """Send, without waiting; a frontend whose queue is full is lost."""
-        if message is None or self._socket is None:
+        """Send without waiting, if the frontend's version understands it; one whose queue is full is lost."""
+        if message is None or self._socket is None or not self.agreement.understands(message):
             return
         try:
             self._socket.send(encode(message), zmq.NOBLOCK)
@@ -203,7 +204,7 @@ class FrontendConnection:
         try:
             if len(frames) != 1:
                 raise ProtocolError(f"a message of {len(frames)} frames instead of one")
-            message = decode_from_frontend(frames[0])
+            message = self.agreement.codec.decode_from_frontend(frames[0])
         except ProtocolError as error:
             self._seldom.warning(f"{self.endpoint} sends what is {error}", about="rubbish")
             self.drop(f"it sent what is {error}")
@@ -216,7 +217,7 @@ class FrontendConnection:
             self._heard = time.monotonic()
             self._on_message(self.frontend, message)
 
-    def _on_message(self, frontend: str, message: FromFrontend) -> None:
+    def _on_message(self, frontend: str, message: FromFrontend | UnknownMessage) -> None:
         match message:
             case AddRequest() | Abort() | Call():
                 self._link.received(self, frontend, message)
@@ -224,12 +225,15 @@ class FrontendConnection:
                 self._link.saw_draining(frontend)
             case Goodbye():
                 self.drop("it has shut down", logging.INFO)
+            case UnknownMessage():
+                self.agreement.skip(f"frontend {frontend}", message)
 
     def _on_welcome(self, message: Welcome) -> None:
         self._heard = time.monotonic()
         if self.frontend == message.frontend:
             return  # the answer to a Hello that told a new phase
         self._part()
+        self.agreement.begin(message.protocol)
         self.state = State.WELCOMED
         self.problem = None
         self.frontend = self.last_frontend = message.frontend

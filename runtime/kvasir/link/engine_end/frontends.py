@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvasir.link.address import LinkAddress
+from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.frontend_connection import FrontendConnection, LinkProblem, State
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.keys import LinkKeys
 from kvasir.link.protocol import (
-    PROTOCOL_VERSION,
     Abort,
     AddRequest,
     Call,
@@ -95,6 +95,7 @@ class Frontends:
         timeout: float,
         reactor: Reactor,
         deliver: Callable[[Received | FrontendLost | DrainSettled], None],
+        codec: Codec = CODEC,
     ) -> None:
         """`timeout`: seconds of silence that make a frontend lost; `deliver` takes what the busy loop must know."""
         self._identity = identity
@@ -104,6 +105,9 @@ class Frontends:
         self._step_age_limit = step_age_limit(timeout)
         self._reactor = reactor
         self._deliver = deliver
+        self._codec = codec
+        self._unknown_messages = 0
+        """Skipped on connections that are closed for good."""
         self._addresses: dict[LinkAddress, frozenset[str]] = {}
         """The endpoints that each address stands for at the moment."""
         self._twins: dict[str, str] = {}
@@ -133,6 +137,7 @@ class Frontends:
         for connection in list(self._connections.values()):
             if connection.state is State.CLOSED and not connection.wanted:
                 del self._connections[connection.endpoint]
+                self._unknown_messages += connection.agreement.skipped
                 self._follow_addresses()  # one that it was the twin of may lead to its frontend now
             elif connection.state is State.CLOSED and connection.retry_at <= now:
                 connection.open(now)
@@ -156,6 +161,12 @@ class Frontends:
         """How many frontends that are still looked up have accepted this engine."""
         connections = list(self._connections.values())
         return sum(connection.wanted and connection.state is State.WELCOMED for connection in connections)
+
+    @property
+    def unknown_messages(self) -> int:
+        """How many messages of later versions this engine has skipped."""
+        connections = list(self._connections.values())
+        return self._unknown_messages + sum(connection.agreement.skipped for connection in connections)
 
     @property
     def problem(self) -> LinkProblem | None:
@@ -198,7 +209,7 @@ class Frontends:
             # A socket in a private directory needs no encryption, and the frontend has none there.
             keys = None if endpoint.startswith("ipc:") else self._keys
             self._connections[endpoint] = FrontendConnection(
-                endpoint, self._identity.incarnation, keys, self._timeout, self._reactor, self
+                endpoint, self._identity.incarnation, keys, self._timeout, self._reactor, self, self._codec
             )
         for connection in self._connections.values():
             connection.wanted = connection.endpoint in wanted
@@ -243,7 +254,7 @@ class Frontends:
         self._progress_told = self._progress
         identity = self._identity
         return Hello(
-            protocol=PROTOCOL_VERSION,
+            protocol=self._codec.version,
             service=identity.service,
             incarnation=identity.incarnation,
             rank=identity.rank,
@@ -251,7 +262,7 @@ class Frontends:
             version=identity.version,
             fingerprint=identity.fingerprint,
             tokenizer_hash=identity.tokenizer_hash,
-            phase=self._phase,
+            phase_name=self._phase,
             progress=self._progress,
         )
 

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kvasir.config.settings import LinkConfig
+from kvasir.link.codec import CODEC, Agreement, Codec, UnknownMessage, encode
 from kvasir.link.frontend_end.connection_probe import ConnectionProbe
 from kvasir.link.frontend_end.events import (
     CallAnswered,
@@ -33,7 +34,6 @@ from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine, st
 from kvasir.link.frontend_end.silence_watch import SilenceWatch
 from kvasir.link.frontend_end.terms import Terms
 from kvasir.link.protocol import (
-    PROTOCOL_VERSION,
     Abort,
     AddRequest,
     Call,
@@ -49,8 +49,6 @@ from kvasir.link.protocol import (
     Refused,
     Result,
     Welcome,
-    decode_from_engine,
-    encode,
 )
 from kvasir.link.sockets import SeldomLog, step_age_limit
 
@@ -79,6 +77,7 @@ class FrontendLink:
         tokenizer_hash: str,
         wake: Callable[[], None],
         burst: int = 0,
+        codec: Codec = CODEC,
     ) -> None:
         """`burst`: messages that `send` may be given for one engine at once without losing the engine."""
         self.incarnation = f"frontend-{secrets.token_hex(4)}"
@@ -87,6 +86,7 @@ class FrontendLink:
         self._terms = Terms(service, fingerprint, tokenizer_hash)
         self._wake = wake
         self._burst = burst
+        self._codec = codec
         self._sockets: LinkSockets | None = None
         self._engines: dict[str, RemoteEngine] = {}
         self.engines: Mapping[str, RemoteEngine] = MappingProxyType(self._engines)
@@ -125,7 +125,10 @@ class FrontendLink:
         await sockets.close(LINGER_SECONDS)
 
     def send(self, incarnation: str, message: AddRequest | Abort | Call) -> bool:
-        """Send without blocking. Returns False if the engine is lost; its EngineLost is queued or was taken."""
+        """Send without blocking. Returns False if the engine is lost; its EngineLost is queued or was taken.
+
+        The engine's version must understand the message: see RemoteEngine.agreement.
+        """
         engine = self._engines.get(incarnation)
         return engine is not None and self._send(engine, encode(message))
 
@@ -142,7 +145,7 @@ class FrontendLink:
         try:
             if len(frames) != 2:
                 raise ProtocolError(f"a message of {len(frames) - 1} frames instead of one")
-            message = decode_from_engine(frames[1])
+            message = self._codec.decode_from_engine(frames[1])
         except ProtocolError as error:
             self._on_malformed(incarnation, error)
         else:
@@ -156,7 +159,7 @@ class FrontendLink:
                 self._on_message(engine, message)
         self._wake_owner()
 
-    def _on_message(self, engine: RemoteEngine, message: FromEngine) -> None:
+    def _on_message(self, engine: RemoteEngine, message: FromEngine | UnknownMessage) -> None:
         match message:
             case Outputs():
                 engine.stats = message.stats
@@ -175,6 +178,8 @@ class FrontendLink:
                 self._lose(engine, f"it failed: {reason}")
             case Goodbye():
                 self._lose(engine, "it has shut down", logging.INFO)
+            case UnknownMessage():
+                engine.agreement.skip(engine.incarnation, message)
 
     def _on_ready(self, engine: RemoteEngine, ready: Ready) -> None:
         engine.capacity, engine.progress = ready, None
@@ -209,15 +214,16 @@ class FrontendLink:
         state, now = state_of(hello.phase), self._loop.time()
         if engine is None:
             engine = RemoteEngine(incarnation, hello.rank, hello.node, state, hello.progress, last_seen=now)
+            engine.agreement = Agreement(self._codec, hello.protocol)
             self._engines[incarnation] = engine
             log.info("%s on %s (kvasir %s) joined: %s", incarnation, hello.node, hello.version, hello.phase)
             self.events.append(EngineJoined(engine))
         elif (engine.state, engine.progress) != (state, hello.progress):
             self.events.append(EngineChanged(engine))
         engine.state, engine.progress, engine.last_seen = state, hello.progress, now
-        self._send(engine, encode(Welcome(PROTOCOL_VERSION, self.incarnation)))
+        self._send(engine, encode(Welcome(self._codec.version, self.incarnation)))
 
-    def _on_unknown_engine(self, incarnation: str, message: FromEngine) -> None:
+    def _on_unknown_engine(self, incarnation: str, message: FromEngine | UnknownMessage) -> None:
         """Ask the engine for a Hello, once per tick."""
         if isinstance(message, Dead | Goodbye) or incarnation in self._asked:
             return

@@ -1,8 +1,9 @@
 """One engine as the frontend sees it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kvasir.link.codec import CODEC, Agreement
 from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,
     FEATURE_PRIORITY,
@@ -56,6 +57,7 @@ class RemoteEngine:
     stats: EngineStats | None = None
     step_age: float = 0.0
     """Seconds that its current step had taken at its last heartbeat; 0 when idle."""
+    agreement: Agreement = field(default_factory=lambda: Agreement(CODEC))
 
     @property
     def usable(self) -> bool:

@@ -1,0 +1,175 @@
+"""Writes and reads messages, also for a peer of the protocol version before or after this one.
+
+Reading is lenient towards a later version: appended fields are ignored, unknown enum values become a default (see
+the enums), and an unknown message becomes an UnknownMessage, which both ends count and skip. Anything else that is
+not a message is a ProtocolError.
+
+Writing looks at `SINCE` of protocol.py: each end keeps an Agreement for each connection, and sends only messages
+that the agreed version understands.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Final, get_args
+
+import msgspec
+
+from kvasir.link.protocol import (
+    OLDEST_PROTOCOL,
+    PROTOCOL_VERSION,
+    SINCE,
+    FromEngine,
+    FromFrontend,
+    ProtocolError,
+    Since,
+)
+
+MAX_NAME_CHARACTERS: Final = 64
+"""The longest name of a message that a later version can add."""
+
+log = logging.getLogger(__name__)
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_encoder = msgspec.msgpack.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownMessage:
+    """A message that this version does not have: a later one has added it."""
+
+    name: str
+
+
+class _Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """The part that all messages of all versions have in common."""
+
+    name: str
+
+
+_envelope = msgspec.msgpack.Decoder(_Envelope)
+
+
+def encode(message: FromEngine | FromFrontend) -> bytes:
+    return _encoder.encode(message)
+
+
+class Codec:
+    """The messages of one protocol version. There is one of them, CODEC; tests make that of the next version."""
+
+    def __init__(
+        self,
+        version: int = PROTOCOL_VERSION,
+        from_engine: Any = FromEngine,
+        from_frontend: Any = FromFrontend,
+        since: Since = SINCE,
+    ) -> None:
+        """`from_engine` and `from_frontend` are unions of message types.
+
+        Raises ValueError for a field in `since` that would not be found, such as one of a struct in a list.
+        """
+        self.version = version
+        self._from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(from_engine)
+        self._from_frontend: msgspec.msgpack.Decoder[FromFrontend] = msgspec.msgpack.Decoder(from_frontend)
+        kinds = {*get_args(from_engine), *get_args(from_frontend)}
+        self._names = frozenset(kind.__struct_config__.tag for kind in kinds)
+        self._messages = {kind: since.messages.get(kind, 1) for kind in kinds}
+        self._fields = {kind: _later_fields(kind, since) for kind in kinds}
+        found = {field.name for fields in self._fields.values() for field in fields}
+        if missing := {f"{owner.__name__}.{name}" for owner, name in since.fields} - found:
+            raise ValueError(f"only fields of messages, and of structs in their fields: {', '.join(missing)}")
+
+    def version_needed(self, message: FromEngine | FromFrontend) -> int:
+        """Return the version that understands the message: its type, and the fields that are set in it."""
+        kind = type(message)
+        later = [field.version for field in self._fields[kind] if field.read(message) != field.default]
+        return max([self._messages[kind], *later])
+
+    def decode_from_engine(self, frame: bytes | memoryview) -> FromEngine | UnknownMessage:
+        """Return the message that an engine sent. Raises ProtocolError if it is not a message of an engine."""
+        try:
+            return self._from_engine.decode(frame)
+        except _UNREADABLE as error:
+            return self._unknown(frame, "an engine", error)
+
+    def decode_from_frontend(self, frame: bytes | memoryview) -> FromFrontend | UnknownMessage:
+        """Return the message that a frontend sent. Raises ProtocolError if it is not a message of a frontend."""
+        try:
+            return self._from_frontend.decode(frame)
+        except _UNREADABLE as error:
+            return self._unknown(frame, "a frontend", error)
+
+    def _unknown(self, frame: bytes | memoryview, sender: str, error: Exception) -> UnknownMessage:
+        """Raise ProtocolError if a later version cannot have made this frame either."""
+        try:
+            name = _envelope.decode(frame).name
+        except _UNREADABLE:
+            name = ""
+        if name in self._names or not name.isidentifier() or len(name) > MAX_NAME_CHARACTERS:
+            raise ProtocolError(f"not a message of {sender}: {error}") from error
+        return UnknownMessage(name)
+
+
+@dataclass(frozen=True)
+class _LaterField:
+    name: str
+    version: int
+    default: object
+    read: Callable[[object], object]
+
+
+def _later_fields(kind: type[msgspec.Struct], since: Since) -> tuple[_LaterField, ...]:
+    """Return the fields of `since` that a message of this type has: its own, and those of structs in its fields."""
+    owners: dict[type[msgspec.Struct], str] = {kind: ""}
+    for field in msgspec.structs.fields(kind):
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            owners[field.type] = f"{field.name}."
+    return tuple(
+        _LaterField(f"{owner.__name__}.{name}", version, _defaults(owner)[name], attrgetter(owners[owner] + name))
+        for (owner, name), version in since.fields.items()
+        if owner in owners
+    )
+
+
+def _defaults(kind: type[msgspec.Struct]) -> Mapping[str, object]:
+    return {
+        field.name: field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+        for field in msgspec.structs.fields(kind)
+        if not field.required
+    }
+
+
+CODEC: Final = Codec()
+
+
+class Agreement:
+    """The version that both ends of a connection understand, and the messages that were skipped there."""
+
+    def __init__(self, codec: Codec, peer: int = OLDEST_PROTOCOL) -> None:
+        """`peer`: the version that the peer has announced; the oldest until it has."""
+        self.skipped = 0
+        """Unknown messages since the connection was made."""
+        self.codec = codec
+        self.begin(peer)
+
+    def begin(self, peer: int) -> None:
+        """Start a conversation with a peer of this version."""
+        self.version = min(self.codec.version, peer)
+        self._logged = False
+
+    def understands(self, message: FromEngine | FromFrontend) -> bool:
+        """Return False if the message needs a later version."""
+        return self.codec.version_needed(message) <= self.version
+
+    def skip(self, peer: str, message: UnknownMessage) -> None:
+        """Count the message, and log the first of a conversation."""
+        self.skipped += 1
+        if not self._logged:
+            self._logged = True
+            log.warning(
+                "%s sent a message that this version does not have: %s. Such messages are skipped until this side "
+                "is updated",
+                peer,
+                message.name,
+            )
