@@ -27,7 +27,7 @@ from kvasir.params import SamplingParams
 from runtime.client.observers import RecordingObserver
 from runtime.client.scripted_engine import PATIENCE, ScriptedEngine
 from runtime.client.service import LIVE_LIMIT, MODEL, Service, WatchedLLM
-from runtime.link.peers import BareEngine
+from runtime.link.bare_peers import BareEngine
 
 
 async def test_tokens_of_an_engine_are_streamed_as_text(service: Service) -> None:

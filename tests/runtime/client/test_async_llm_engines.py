@@ -17,7 +17,7 @@ from kvasir.link.protocol import (
     Ready,
 )
 from runtime.client.service import MODEL, Service
-from runtime.link.peers import BareEngine
+from runtime.link.bare_peers import BareEngine
 
 
 async def test_an_engine_that_dies_fails_its_requests_and_no_others(service: Service) -> None:

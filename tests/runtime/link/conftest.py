@@ -1,6 +1,7 @@
 import pytest
 
-from runtime.link.peers import socket_directory
+from runtime.link.bare_peers import BareEngine
+from runtime.link.peers import frontend, socket_directory
 from runtime.link.written_keys import write_link_keys
 
 
@@ -25,3 +26,23 @@ def transport(request, sockets, keys):
     if request.param == "ipc":
         return f"ipc://{sockets}/link", None, None
     return "tcp://127.0.0.1:0", keys["frontend"], keys["engine"]
+
+
+@pytest.fixture
+async def f(sockets):
+    async with frontend(f"ipc://{sockets}/link") as f:
+        yield f
+
+
+@pytest.fixture
+async def bare(f):
+    """Makes bare engines of the frontend `f`."""
+    engines = []
+
+    def make(incarnation, **options):
+        engines.append(BareEngine(f.link.addresses, incarnation, **options))
+        return engines[-1]
+
+    yield make
+    for each in engines:
+        each.close()

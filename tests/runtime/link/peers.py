@@ -1,4 +1,4 @@
-"""Both ends of the link for its tests: the real ones with what they tell, and bare sockets that can misbehave."""
+"""Both ends of the link for its tests: real ones, with a record of their events. See also bare_peers.py."""
 
 import asyncio
 import contextlib
@@ -7,14 +7,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import zmq
-
 from kvasir.config.settings import LinkConfig
-from kvasir.link.codec import CODEC, Codec, encode
+from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received
 from kvasir.link.frontend_end.events import EngineChanged, EngineJoined, EngineLost, LinkEvent, OutputsReceived
 from kvasir.link.frontend_end.frontend_link import FrontendLink
@@ -214,80 +211,6 @@ def engine_process(
     finally:
         process.kill()
         process.wait()
-
-
-# ------------------------------------------------------------------------------------------------ bare sockets
-
-
-class BareEngine:
-    """A DEALER that does what a test tells it."""
-
-    def __init__(self, address: str, incarnation: str, **options) -> None:
-        self.incarnation = incarnation
-        self._context = zmq.Context()
-        self.socket = self._context.socket(zmq.DEALER)
-        self.socket.linger = 1000
-        self.socket.rcvtimeo = int(PATIENCE * 1000)
-        self.socket.routing_id = incarnation.encode()
-        for name, value in options.items():
-            setattr(self.socket, name, value)
-        self.socket.connect(address)
-
-    def say(self, *messages) -> None:
-        for message in messages:
-            self.socket.send(message if isinstance(message, bytes) else encode(message))
-
-    def introduce(self, **changes) -> None:
-        """Hello and Ready, whatever the answer."""
-        self.say(hello(self.incarnation, **changes), READY)
-
-    def expect(self, kind):
-        """The next message of this kind; heartbeats and others before it are passed over."""
-        while True:
-            message = CODEC.decode_from_frontend(self.socket.recv())
-            if isinstance(message, kind):
-                return message
-
-    def close(self) -> None:
-        self.socket.close()
-        self._context.term()
-
-
-class BareFrontend:
-    """A ROUTER that does what a test tells it."""
-
-    def __init__(self, address: str = "tcp://127.0.0.1:*", **options) -> None:
-        self._context = zmq.Context()
-        self.socket = self._context.socket(zmq.ROUTER)
-        self.socket.linger = 0
-        self.socket.rcvtimeo = int(PATIENCE * 1000)
-        self.socket.router_handover = True
-        for name, value in options.items():
-            setattr(self.socket, name, value)
-        self.socket.bind(address)
-        self.address = self.socket.last_endpoint.decode().rstrip("\0")
-
-    def say(self, engine: str, message) -> None:
-        self.socket.send_multipart([engine.encode(), message if isinstance(message, bytes) else encode(message)])
-
-    def expect(self, kind):
-        while True:
-            _, frame = self.socket.recv_multipart()
-            message = CODEC.decode_from_engine(frame)
-            if isinstance(message, kind):
-                return message
-
-    def hears_nothing_but(self, kind, seconds: float) -> bool:
-        """Whether nothing else comes within that time."""
-        end = time.monotonic() + seconds
-        while self.socket.poll(max(0, int((end - time.monotonic()) * 1000))):
-            if not isinstance(CODEC.decode_from_engine(self.socket.recv_multipart()[1]), kind):
-                return False
-        return True
-
-    def close(self) -> None:
-        self.socket.close()
-        self._context.term()
 
 
 @contextlib.contextmanager

@@ -26,10 +26,10 @@ from kvasir.link.protocol import (
 )
 from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
 from kvasir_contract.phases import Phase
+from runtime.link.bare_peers import BareFrontend
 from runtime.link.peers import (
     READY,
     STATS,
-    BareFrontend,
     engine,
     frontend_lost,
     identity,

@@ -10,7 +10,8 @@ from kvasir.config.options import ConfigError
 from kvasir.link.keys import load_engine_keys, load_frontend_keys
 from kvasir_contract.environment import ENGINE_KEY_FILES, FRONTEND_KEY_FILES, KEY_FILES
 from kvasir_operator.link_keys import new_link_keys
-from runtime.link.peers import PATIENCE, BareEngine, engine, frontend, hello, serve_one
+from runtime.link.bare_peers import BareEngine
+from runtime.link.peers import PATIENCE, engine, frontend, hello, serve_one
 from runtime.link.written_keys import write_link_keys
 
 

@@ -1,0 +1,145 @@
+"""Engines that fail, fall silent or misbehave are lost; the others and the link go on."""
+
+import asyncio
+import os
+import random
+from functools import partial
+
+import pytest
+
+from kvasir.link.codec import encode
+from kvasir.link.frontend_end.events import EngineLost
+from kvasir.link.protocol import Abort, Dead, Goodbye, Heartbeat, Welcome
+from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
+from runtime.link.bare_peers import BareEngine, expect
+from runtime.link.peers import STATS, engine, frontend, hello, outputs, serve_one
+
+
+async def test_outputs_sent_before_a_connection_broke_come_before_the_loss(f, bare):
+    victim = bare("victim")
+    victim.introduce()
+    await f.ready("victim")
+    seen_at_loss = []
+    handle = f.seen.handle
+
+    def watched(event):
+        if isinstance(event, EngineLost):
+            seen_at_loss.append(len(f.seen.outputs))
+        handle(event)
+
+    f.seen.handle = watched
+    victim.say(*(outputs(position=i) for i in range(1000)))
+    await asyncio.to_thread(victim.close)
+    await f.lost("victim")
+    assert seen_at_loss == [1000]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (Dead("out of memory"), "out of memory"),
+        (Goodbye(), "shut down"),
+        (Heartbeat(STATS, step_age=step_age_limit(10.0) + 1), "step has not ended"),
+        (b"\xc1 rubbish", "not a message"),
+        (encode(Welcome(1, "f")), "not a message"),
+        (b"", "not a message"),
+    ],
+)
+async def test_an_engine_is_lost_once_and_the_others_go_on(f, bare, message, reason):
+    with engine(f.link.addresses) as other:
+        victim = bare("victim")
+        victim.introduce()
+        await f.ready("victim", other.incarnation)
+        victim.say(message, message)
+        assert reason in await f.lost("victim")
+        await asyncio.gather(f.ask(other.incarnation), serve_one(other))
+        assert [i for i, _ in f.seen.lost] == ["victim"]
+        victim.introduce()
+        await f.ready("victim")
+
+
+async def test_a_message_of_several_frames_is_rubbish(f, bare):
+    victim = bare("victim")
+    victim.introduce()
+    await f.ready("victim")
+    victim.socket.send_multipart([encode(outputs()), b"more"])
+    assert "2 frames" in await f.lost("victim")
+
+
+async def test_rubbish_without_end_is_logged_once(f, bare, caplog):
+    noise = random.Random(0)
+    vandal, marker = bare("vandal"), bare("marker")
+    for _ in range(300):
+        vandal.say(noise.randbytes(noise.randrange(60)))
+    vandal.say(*[b"\xc1"] * 300, hello("vandal"))  # in order: the Welcome comes when all of it was handled
+    await expect(vandal, Welcome)
+    marker.introduce()
+    await f.ready("marker")
+    assert sum(record.exc_info is not None for record in caplog.records) == 0
+    assert len([line for line in caplog.messages if "vandal sent" in line]) == 1
+
+
+async def test_an_engine_that_stops_reading_is_lost_with_little_in_its_queue(f, bare):
+    with engine(f.link.addresses) as other:
+        deaf = bare("deaf", rcvhwm=1)
+        deaf.introduce()
+        await f.ready("deaf", other.incarnation)
+        message = Abort(["x" * 10_000])
+        sent = 0
+        while f.link.send("deaf", message):
+            sent += 1
+            assert sent < 2 * QUEUE_MESSAGES, "the queue has no bound"
+        assert "full" in await f.lost("deaf")
+        assert len(f.seen.lost) == 1
+        await asyncio.gather(f.ask(other.incarnation), serve_one(other))
+
+
+async def test_an_engine_is_not_lost_by_as_many_messages_at_once_as_were_announced(sockets):
+    burst = 4 * QUEUE_MESSAGES
+    async with frontend(f"ipc://{sockets}/link", burst=burst) as f:
+        slow = BareEngine(f.link.addresses, "slow", rcvhwm=1)
+        slow.introduce()
+        await f.ready("slow")
+        message = Abort(["x" * 10_000])  # large, so that the kernel's buffers hold few
+        assert all(f.link.send("slow", message) for _ in range(burst))
+        for _ in range(burst):
+            await expect(slow, Abort)
+        slow.close()
+
+
+async def test_an_engine_that_falls_silent_is_lost_after_the_timeout(sockets):
+    async with frontend(f"ipc://{sockets}/link", silence=0.3) as f:
+        mute = BareEngine(f.link.addresses, "mute")
+        mute.introduce()
+        await f.ready("mute")
+        assert "silent" in await f.lost("mute")
+        mute.close()
+
+
+async def test_a_connection_that_says_nothing_is_harmless(f, bare):
+    """A port scanner, a probe: accepted, closed, no engine lost, nobody told."""
+    with engine(f.link.addresses) as e:
+        await f.ready(e.incarnation)
+        for _ in range(20):
+            _, writer = await asyncio.open_unix_connection(f.link.addresses.removeprefix("ipc://"))
+            writer.write(os.urandom(20))
+            writer.close()
+        await asyncio.gather(f.ask(e.incarnation), serve_one(e))
+        assert not f.seen.lost
+
+
+async def test_a_defect_in_the_owner_does_not_stop_the_link(f, bare, caplog):
+    healthy = bare("healthy")
+    healthy.introduce()
+    await f.ready("healthy")
+    f.seen.handle = partial(_raise_once, [], f.seen.handle)
+    healthy.say(*(outputs(position=i) for i in range(300)))
+    await f.seen.until(lambda: len(f.seen.outputs) == 299)
+    assert "was not handled" in caplog.text
+
+
+def _raise_once(raised, then, *args):
+    if not raised:
+        raised.append(True)
+        raise RuntimeError("a defect")
+    then(*args)
