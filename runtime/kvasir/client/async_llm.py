@@ -1,7 +1,7 @@
 """AsyncLLM: generate text with the engines on the link. The frontend's routes call it, on the event loop.
 
-It puts the parts of the client together. A request is written into the journal, the router picks an engine, and the
-link carries the request there. The output processor turns the outputs into the deltas that `generate` yields.
+It puts the parts of the client together. A request is written into the journal, and the dispatcher gives it to the
+engine that the router picks. The output processor turns the outputs into the deltas that `generate` yields.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator, Mapping
 
 from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
 from kvasir.client.collector import Delta
+from kvasir.client.dispatcher import Dispatcher
 from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import Journal, LiveRequest, RequestState
 from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor
-from kvasir.client.request_errors import EngineUnavailable
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.router import Router
 from kvasir.client.service_limits import ServiceLimits
@@ -39,15 +39,6 @@ __all__ = ["AsyncLLM", "Delta"]
 
 log = logging.getLogger(__name__)
 
-RETRY_AFTER = 5.0
-"""Seconds after which a client may try again when no engine is usable: about the shortest restart of an engine."""
-
-
-NOT_UNDERSTOOD = (
-    "every engine that is ready is of an older version, which does not have a parameter of this request: leave the "
-    "parameter out, or try again after the engines have been updated"
-)
-
 
 class AsyncLLM:
     """The engines of one model as one generator of text. Owns the link and takes its events."""
@@ -61,7 +52,6 @@ class AsyncLLM:
         *,
         observer: RequestObserver,
     ) -> None:
-        self._observer = observer
         self._journal = Journal(config.server.max_live_requests)
         self._router = Router(self._journal.in_flight)
         self.detokenizer = Detokenizer(tokenizer)
@@ -78,8 +68,7 @@ class AsyncLLM:
         self._outputs_planned = False
         """`_work_outputs` comes in the next turn of the event loop."""
         self._calls = Calls(self._link.send)
-        self._undispatched: list[LiveRequest] = []
-        self._closing = False
+        self._dispatcher = Dispatcher(self._journal, self._router, self._link, observer)
         self._limits = ServiceLimits(config.model.max_model_len or model.max_model_len, self._link.engines)
         self.input = InputProcessor(
             model,
@@ -98,7 +87,7 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """End the live requests with an error and leave the engines."""
-        self._closing = True
+        self._dispatcher.close()
         for request in self._journal.running():
             self._abort(request)
             self._outputs.fail(request, "the frontend is shutting down: try again")
@@ -164,7 +153,7 @@ class AsyncLLM:
         )
         self._journal.add(request)
         try:
-            self._dispatch_soon(request)
+            self._dispatcher.dispatch(request)
             while True:
                 delta = await request.collector.take()
                 yield delta
@@ -180,49 +169,11 @@ class AsyncLLM:
         time has an error.
         """
         engines = [engine for engine in self._link.engines.values() if engine.usable]
-        if not engines or self._closing:
-            raise EngineUnavailable(self._why_unavailable(), RETRY_AFTER)
+        if not engines:
+            raise self._dispatcher.unavailable()
         return await self._calls.call(engines, method, seconds)
 
     # ------------------------------------------------------------------------------------------ requests
-
-    def _dispatch_soon(self, request: LiveRequest) -> None:
-        """Dispatch it with the others of this turn of the event loop: an engine that is woken for each of them
-        computes them one by one."""
-        if not self._undispatched:
-            asyncio.get_running_loop().call_soon(self._dispatch_all)
-        self._undispatched.append(request)
-
-    def _dispatch_all(self) -> None:
-        requests, self._undispatched = self._undispatched, []
-        for request in requests:
-            if self._journal.get(request.request_id) is not request:  # its consumer has left
-                continue
-            try:
-                self._dispatch(request)
-            except Exception as error:  # a defect of ours fails this request and no other
-                request.collector.fail(error)
-
-    def _dispatch(self, request: LiveRequest) -> None:
-        """Give the request to an engine, or fail it with EngineUnavailable if none can take it."""
-        # Each failed send removes an engine from the link, and each older engine is passed once, so this ends.
-        older: list[RemoteEngine] = []
-        while (engine := self._router.pick(self._engines_but(older))) and not self._closing:
-            message = request.message(engine.cache_block_size)
-            if not engine.agreement.understands(message):
-                older.append(engine)
-            elif self._link.send(engine.incarnation, message):
-                self._journal.assign(request, engine.incarnation)
-                trace = request.trace
-                trace.engine, trace.rank, trace.attempts = engine.incarnation, engine.rank, request.attempt
-                self._observer.request_started(trace)
-                return
-        self._journal.finish(request)
-        reason = NOT_UNDERSTOOD if older and not self._closing else self._why_unavailable()
-        request.collector.fail(EngineUnavailable(reason, RETRY_AFTER))
-
-    def _engines_but(self, older: list[RemoteEngine]) -> list[RemoteEngine]:
-        return [engine for engine in self._link.engines.values() if engine not in older]
 
     def _leave(self, request: LiveRequest) -> None:
         """Forget the request: its consumer has read it to the end, or has left."""
@@ -233,12 +184,6 @@ class AsyncLLM:
     def _abort(self, request: LiveRequest) -> None:
         if request.state is RequestState.RUNNING:
             self._link.send(request.engine, Abort([request.request_id]))
-
-    def _why_unavailable(self) -> str:
-        if self._closing:
-            return "the frontend is shutting down: try again"
-        phases = ", ".join(f"{engine.incarnation} is {engine.state}" for engine in self._link.engines.values())
-        return f"no engine is ready ({phases or 'none is connected'}): try again in a while"
 
     # ------------------------------------------------------------------------------------------ events
 

@@ -1,0 +1,81 @@
+"""Dispatcher: gives requests to engines, those of one turn of the event loop together; owned by AsyncLLM."""
+
+import asyncio
+from typing import Final
+
+from kvasir.client.journal import Journal, LiveRequest
+from kvasir.client.request_errors import EngineUnavailable
+from kvasir.client.request_observer import RequestObserver
+from kvasir.client.router import Router
+from kvasir.link.frontend_end.frontend_link import FrontendLink
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+
+RETRY_AFTER: Final = 5.0
+"""Seconds after which a client may try again when no engine is usable: about the shortest restart of an engine."""
+
+NOT_UNDERSTOOD: Final = (
+    "every engine that is ready is of an older version, which does not have a parameter of this request: leave the "
+    "parameter out, or try again after the engines have been updated"
+)
+
+
+class Dispatcher:
+    """A request that it is given runs on an engine, or fails, in the next turn of the event loop."""
+
+    def __init__(self, journal: Journal, router: Router, link: FrontendLink, observer: RequestObserver) -> None:
+        self._journal = journal
+        self._router = router
+        self._link = link
+        self._observer = observer
+        self._waiting: list[LiveRequest] = []
+        self._closed = False
+
+    def close(self) -> None:
+        """Fail the requests that come from now on, and those that wait."""
+        self._closed = True
+
+    def dispatch(self, request: LiveRequest) -> None:
+        """Give the request to an engine soon: one that is woken for each request computes them one by one."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._dispatch_all)
+        self._waiting.append(request)
+
+    def unavailable(self) -> EngineUnavailable:
+        """Return the error for a request or call that no engine can take now."""
+        if self._closed:
+            return EngineUnavailable("the frontend is shutting down: try again", RETRY_AFTER)
+        states = ", ".join(f"{engine.incarnation} is {engine.state}" for engine in self._link.engines.values())
+        return EngineUnavailable(
+            f"no engine is ready ({states or 'none is connected'}): try again in a while", RETRY_AFTER
+        )
+
+    def _dispatch_all(self) -> None:
+        requests, self._waiting = self._waiting, []
+        for request in requests:
+            if self._journal.get(request.request_id) is not request:  # its consumer has left
+                continue
+            try:
+                self._dispatch(request)
+            except Exception as error:  # a defect of ours fails this request and no other
+                request.collector.fail(error)
+
+    def _dispatch(self, request: LiveRequest) -> None:
+        """Give the request to an engine, or fail it with EngineUnavailable if none can take it."""
+        # Each failed send removes an engine from the link, and each older engine is passed once, so this ends.
+        older: list[RemoteEngine] = []
+        while (engine := self._router.pick(self._engines_but(older))) and not self._closed:
+            message = request.message(engine.cache_block_size)
+            if not engine.agreement.understands(message):
+                older.append(engine)
+            elif self._link.send(engine.incarnation, message):
+                self._journal.assign(request, engine.incarnation)
+                trace = request.trace
+                trace.engine, trace.rank, trace.attempts = engine.incarnation, engine.rank, request.attempt
+                self._observer.request_started(trace)
+                return
+        self._journal.finish(request)
+        not_understood = EngineUnavailable(NOT_UNDERSTOOD, RETRY_AFTER) if older and not self._closed else None
+        request.collector.fail(not_understood or self.unavailable())
+
+    def _engines_but(self, older: list[RemoteEngine]) -> list[RemoteEngine]:
+        return [engine for engine in self._link.engines.values() if engine not in older]
