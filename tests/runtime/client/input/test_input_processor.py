@@ -1,66 +1,16 @@
 """What a user can get wrong is refused with the field's name; what is left open is filled in."""
 
-import asyncio
-import json
 import math
-import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import processors
 
-from kvasir.client.input.input_processor import INLINE_CHARACTERS, InputProcessor
-from kvasir.client.request_errors import InvalidRequest, TooManyRequests
-from kvasir.hub.chat_template import ChatTemplate
-from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
+from kvasir.client.input.input_processor import InputProcessor
+from kvasir.client.request_errors import InvalidRequest
+from kvasir.hub.tokenizer import Tokenizer
 from kvasir.params import SamplingFields, SamplingParams
 from runtime.client import trained
-
-LIMIT = 64
-TEMPLATE = (
-    "{% for m in messages %}{% if m['role'] == 'nobody' %}{{ raise_exception('unknown role') }}{% endif %}"
-    "<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = trained.save(trained.byte_level(), tmp_path_factory.mktemp("model"))
-    (directory / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    return directory
-
-
-@pytest.fixture(scope="module")
-def tokenizer(directory: Path) -> Tokenizer:
-    return load_tokenizer(directory)
-
-
-def processor_of(tokenizer: Tokenizer, template: ChatTemplate | None = None, **facts: Any) -> InputProcessor:
-    return InputProcessor(trained.model_info(**facts), tokenizer, template, lambda: LIMIT, max_queued=2)
-
-
-@pytest.fixture
-def processor(directory: Path, tokenizer: Tokenizer) -> Iterator[InputProcessor]:
-    processor = processor_of(tokenizer, ChatTemplate.load(directory))
-    yield processor
-    processor.close()
-
-
-class SlowTokenizer:
-    """Encodes when it is told to."""
-
-    longest_token = 1000
-
-    def __init__(self) -> None:
-        self.go = threading.Event()
-        self.threads: list[int] = []
-
-    def encode(self, text: str, add_special_tokens: bool, keep: int | None = None) -> list[int]:
-        self.threads.append(threading.get_ident())
-        self.go.wait(10)
-        return [1]
+from runtime.client.input.processors import LIMIT, processor_of
 
 
 def test_what_is_left_open_gets_the_models_defaults_and_the_rest_of_the_context(tokenizer: Tokenizer) -> None:
@@ -166,73 +116,6 @@ def test_what_just_fits_is_accepted(processor: InputProcessor) -> None:
     assert processor.prepare([5] * (LIMIT - 1)).params.max_tokens == 1
 
 
-async def test_a_chat_becomes_the_tokens_of_its_template(processor: InputProcessor, tokenizer: Tokenizer) -> None:
-    token_ids = await processor.render_chat([{"role": "user", "content": "hello"}])
-    assert tokenizer.decode(token_ids, skip_special_tokens=False) == "<|user|>hello<|assistant|>"
-    assert token_ids[0] in tokenizer.special_ids
-
-
-async def test_messages_that_the_template_refuses_are_the_users_mistake(processor: InputProcessor) -> None:
-    with pytest.raises(InvalidRequest, match="unknown role") as caught:
-        await processor.render_chat([{"role": "nobody", "content": "hello"}])
-    assert caught.value.param == "messages"
-
-
-async def test_a_chat_with_a_model_without_template_is_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(InvalidRequest, match="no chat template"):
-        await processor_of(tokenizer).render_chat([{"role": "user", "content": "hello"}])
-
-
-@pytest.mark.parametrize("length", [1, INLINE_CHARACTERS + 1])
-async def test_text_that_is_no_unicode_is_refused(processor: InputProcessor, length: int) -> None:
-    with pytest.raises(InvalidRequest, match="surrogate"):
-        await processor.tokenize("\ud800" * length)
-
-
-async def test_long_texts_are_tokenized_beside_the_event_loop_and_short_ones_on_it() -> None:
-    slow = SlowTokenizer()
-    processor = processor_of(slow)  # type: ignore[arg-type]
-    long = asyncio.create_task(processor.tokenize("x" * (INLINE_CHARACTERS + 1)))
-    await asyncio.sleep(0)
-    assert not long.done()
-    slow.go.set()
-    assert await processor.tokenize("x") == [1]
-    await long
-    assert threading.get_ident() in slow.threads
-    assert len(set(slow.threads)) == 2
-    processor.close()
-
-
-async def test_only_so_many_long_texts_wait() -> None:
-    slow = SlowTokenizer()
-    processor = processor_of(slow)  # type: ignore[arg-type]
-    text = "x" * (INLINE_CHARACTERS + 1)
-    waiting = [asyncio.create_task(processor.tokenize(text)) for _ in range(2)]
-    await asyncio.sleep(0)
-    with pytest.raises(TooManyRequests):
-        await processor.tokenize(text)
-    slow.go.set()
-    await asyncio.gather(*waiting)
-    assert await processor.tokenize(text) == [1]
-    processor.close()
-
-
-async def test_a_text_that_no_context_can_hold_is_refused_before_it_is_tokenized() -> None:
-    slow = SlowTokenizer()
-    processor = processor_of(slow, ChatTemplate(TEMPLATE, {}))  # type: ignore[arg-type]
-    text = "x" * (LIMIT * slow.longest_token + 1)
-    with pytest.raises(InvalidRequest, match=f"{len(text)} characters.*shorten the prompt") as caught:
-        await processor.tokenize(text)
-    assert (caught.value.param, caught.value.code) == ("prompt", "context_length_exceeded")
-    with pytest.raises(InvalidRequest, match="characters") as caught:
-        await processor.render_chat([{"role": "user", "content": text}])
-    assert caught.value.param == "messages"
-    assert not slow.threads
-    slow.go.set()
-    assert await processor.tokenize(text[1:]) == [1]
-    processor.close()
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("min_p", 0.1), ("repetition_penalty", 1.2), ("presence_penalty", 0.5), ("frequency_penalty", -0.5)],
@@ -298,24 +181,3 @@ def test_a_priority_is_refused_where_no_engine_looks_at_it(tokenizer: Tokenizer)
     assert caught.value.param == "priority"
     processor = InputProcessor(trained.model_info(), tokenizer, None, lambda: LIMIT, 2, lambda: True)
     assert processor.prepare([5], priority=-1).priority == -1
-
-
-async def test_of_a_prompt_that_is_cut_the_last_tokens_are_left(processor: InputProcessor) -> None:
-    whole = await processor.tokenize("The quick brown fox jumps over the lazy dog")
-    assert await processor.tokenize("The quick brown fox jumps over the lazy dog", keep=3) == whole[-3:]
-    assert await processor.tokenize("The quick brown fox", keep=1000) == await processor.tokenize(
-        "The quick brown fox"
-    )
-    chat = await processor.render_chat([{"role": "user", "content": "hello"}])
-    assert await processor.render_chat([{"role": "user", "content": "hello"}], 2) == chat[-2:]
-
-
-async def test_the_special_tokens_around_a_prompt_that_is_cut_stay(tmp_path: Path) -> None:
-    backend = trained.byte_level()
-    backend.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 0), ("</s>", 1)])
-    processor = processor_of(load_tokenizer(trained.save(backend, tmp_path)))
-    bare = await processor.tokenize("The quick brown fox", add_special_tokens=False)
-    assert await processor.tokenize("The quick brown fox", keep=4) == [0, *bare[-2:], 1]
-    assert await processor.tokenize("The quick brown fox", add_special_tokens=False, keep=2) == bare[-2:]
-    assert await processor.tokenize("The quick brown fox", keep=1) == [1]
-    assert await processor.tokenize("", keep=1) == [1]
