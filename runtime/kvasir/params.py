@@ -62,7 +62,7 @@ class Bounds:
         return Meta(ge=self.least) if self.most == math.inf else Meta(ge=self.least, le=self.most)
 
 
-MAX_TOKENS: Final = Bounds(1)
+MAX_TOKENS: Final = Bounds(1, 2**63 - 1, "1 or more")
 SEED: Final = Bounds(-(2**63), 2**63 - 1, "an integer of 64 bits, -2**63 to 2**63 - 1")
 TEMPERATURE: Final = Bounds(0, 1e6, "a number that is 0 (greedy) or more, up to 1000000")
 """A higher temperature makes no difference, because all tokens are equally likely, and would overflow."""

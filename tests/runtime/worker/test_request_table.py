@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvasir.params import SamplingParams
+from kvasir.params import BOUNDS, SamplingParams
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.step import NewRow
 
@@ -53,7 +53,8 @@ def test_sampling_parameters_stand_in_the_row() -> None:
     table = RequestTable(rows=1, max_model_len=4, block_size=4)
     table.add(new("a", [1]))
     assert not table.greedy[0]
-    assert (table.temperature[0], table.top_k[0], table.top_p[0], table.seed[0]) == (0.5, 7, 0.75, 3)
+    params = table.params[0]
+    assert (params["temperature"], params["top_k"], params["top_p"], params["seed"]) == (0.5, 7, 0.75, 3)
 
 
 def test_an_id_that_has_a_row_is_not_taken_again() -> None:
@@ -78,24 +79,28 @@ def test_parameters_that_cannot_be_used_fail_their_row_only(caplog: pytest.LogCa
 
 
 TOKENS = st.lists(st.integers(0, 9), min_size=1, max_size=3).map(tuple)
+
+
+def number(name: str) -> st.SearchStrategy[float | None]:
+    """Every value that `check` accepts."""
+    bounds, default = BOUNDS[name], getattr(PARAMS, name)
+    if isinstance(default, float):
+        return st.floats(bounds.least, bounds.most)
+    accepted = st.integers(int(bounds.least), int(bounds.most))
+    return accepted if default is not None else accepted | st.none()
+
+
+NUMBERS = {
+    name: number(name) for name in BOUNDS if name != "min_tokens"
+}  # of which more than max_tokens is refused
 CHECKED = st.builds(
     SamplingParams,
-    max_tokens=st.integers(1, 2**63 - 1),
-    seed=st.integers(-(2**63), 2**63 - 1),
-    temperature=st.floats(0, 1e6),
-    top_p=st.floats(0, 1, exclude_min=True),
-    top_k=st.integers(0, 2**63 - 1),
     stop_token_ids=TOKENS,
-    min_p=st.floats(0, 1),
-    presence_penalty=st.floats(-2, 2),
-    frequency_penalty=st.floats(-2, 2),
-    repetition_penalty=st.floats(0.01, 100),
     logit_bias=st.dictionaries(st.integers(0, 9), st.floats(-100, 100)).map(lambda bias: tuple(bias.items())),
     allowed_token_ids=st.just(()) | TOKENS,
     bad_words=st.lists(TOKENS, max_size=3).map(tuple),
     min_tokens=st.just(0) | st.just(1),
-    logprobs=st.none() | st.integers(0, 20),
-    prompt_logprobs=st.none() | st.integers(0, 20),
+    **NUMBERS,
 )
 
 
@@ -104,4 +109,8 @@ def test_parameters_that_pass_the_check_always_make_a_row(params: SamplingParams
     params.check(10)
     table = RequestTable(rows=1, max_model_len=4, block_size=4)
     table.add(NewRow("a", [1, 2], 1, params))
-    assert table.seed[0] == params.seed
+    assert not table.failures
+    names = table.params.dtype.names
+    assert names is not None
+    assert set(names) == BOUNDS.keys() - {"logprobs", "prompt_logprobs"}
+    assert all(table.params[name][0] == getattr(params, name) for name in names)

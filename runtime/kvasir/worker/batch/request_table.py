@@ -6,6 +6,7 @@ preempted; each step's inputs are gathered from the rows. Everything is numpy on
 
 import logging
 from collections.abc import Sequence
+from typing import get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,14 @@ from kvasir.sampling.token_logprobs import PromptScores
 from kvasir.worker.step import NewRow
 
 log = logging.getLogger(__name__)
+
+_NUMBERS = np.dtype(
+    [
+        (name, np.int64 if kind is int else np.float64)
+        for name, kind in get_type_hints(SamplingParams).items()
+        if kind in (int, float)
+    ]
+)
 
 
 class RequestTable:
@@ -39,12 +48,8 @@ class RequestTable:
         """Beyond a row's blocks stands the null block, 0."""
         self.num_blocks: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         self.greedy: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)
-        self.temperature: npt.NDArray[np.float32] = np.zeros(rows, np.float32)
-        self.top_p: npt.NDArray[np.float64] = np.zeros(rows, np.float64)
-        self.top_k: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        """0: off."""
-        self.min_p: npt.NDArray[np.float32] = np.zeros(rows, np.float32)
-        self.seed: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        self.params: npt.NDArray[np.void] = np.zeros(rows, _NUMBERS)
+        """The sampling parameters that are numbers: `params["top_p"]` has one for each row."""
         self.rules: dict[int, LogitRules] = {}
         self.num_logprobs: dict[int, int] = {}
         """Most likely tokens to report beside each sampled one."""
@@ -88,11 +93,7 @@ class RequestTable:
 
     def _add_params(self, row: int, params: SamplingParams) -> None:
         self.greedy[row] = params.greedy
-        self.temperature[row] = params.temperature
-        self.top_p[row] = params.top_p
-        self.top_k[row] = params.top_k
-        self.min_p[row] = params.min_p
-        self.seed[row] = params.seed
+        self.params[row] = tuple(getattr(params, name) for name in _NUMBERS.names or ())
         if has_rules(params):
             prompt = int(self.num_prompt_tokens[row])
             self.rules[row] = LogitRules(params, self.known_tokens(row), prompt, self._eos_token_ids)

@@ -55,8 +55,9 @@ class SamplingInputs:
         random = ~table.greedy[rows]
         if not random.any():
             return
-        filters = (table.top_k[rows] > 0) | (table.top_p[rows] < 1)
-        floors = table.min_p[rows] > 0
+        params = table.params
+        filters = (params["top_k"][rows] > 0) | (params["top_p"][rows] < 1)
+        floors = params["min_p"][rows] > 0
         if floors.any():
             yield from self._random_kinds(rows, random & ~floors, filters, floored=False)
             yield from self._random_kinds(rows, random & floors, filters, floored=True)
@@ -65,21 +66,21 @@ class SamplingInputs:
 
     def _random_kinds(self, rows: Ints, random: Flags, filters: Flags, floored: bool) -> Iterator[RandomRows]:
         """Of the rows where `random`, the plain ones and the ones with top-k or top-p."""
-        table = self._table
+        table, params = self._table, self._table.params
         for filtered in (False, True):
             places = np.flatnonzero(random & (filters == filtered))
             if len(places) == 0:
                 continue
             chosen = rows[places]
-            top_k, top_p = table.top_k[chosen], table.top_p[chosen]
+            top_k, top_p = params["top_k"][chosen], params["top_p"][chosen]
             yield RandomRows(
                 rows=self._tensor(places),
-                temperature=self._tensor(table.temperature[chosen])[:, None],
-                seeds=self._tensor(table.seed[chosen]),
+                temperature=self._floats(params["temperature"][chosen]),
+                seeds=self._tensor(params["seed"][chosen]),
                 positions=self._tensor(table.num_tokens[chosen] - table.num_prompt_tokens[chosen]),
                 top_k=self._tensor(np.where(top_k > 0, top_k, self._vocab_size))[:, None] if filtered else None,
                 top_p=self._tensor(np.where(top_p < 1, top_p, np.inf))[:, None] if filtered else None,
-                min_p=self._tensor(table.min_p[chosen])[:, None] if floored else None,
+                min_p=self._floats(params["min_p"][chosen]) if floored else None,
             )
 
     def _logprobs(self, rows: Ints) -> LogprobRows | None:
@@ -148,6 +149,10 @@ class SamplingInputs:
         return Entries(
             rows=self._tensor(np.repeat(np.array(places), lengths)), tokens=self._tensor(np.concatenate(tokens))
         )
+
+    def _floats(self, values: npt.NDArray[np.float64]) -> Tensor:
+        """[N, 1] float32"""
+        return self._tensor(values.astype(np.float32))[:, None]
 
     def _tensor(self, values: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(values).to(self._device, non_blocking=True)

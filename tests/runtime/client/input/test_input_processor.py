@@ -8,9 +8,12 @@ import pytest
 from kvasir.client.input.input_processor import InputProcessor
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.hub.tokenizer import Tokenizer
-from kvasir.params import SamplingFields, SamplingParams
+from kvasir.params import BOUNDS, SamplingFields, SamplingParams
 from runtime.client import trained
 from runtime.client.input.processors import LIMIT, processor_of
+
+LIMITED = {"min_tokens", "top_k"}
+"""Numbers that the request or the vocabulary limits further."""
 
 
 def test_what_is_left_open_gets_the_models_defaults_and_the_rest_of_the_context(tokenizer: Tokenizer) -> None:
@@ -116,13 +119,13 @@ def test_what_just_fits_is_accepted(processor: InputProcessor) -> None:
     assert processor.prepare([5] * (LIMIT - 1)).params.max_tokens == 1
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("min_p", 0.1), ("repetition_penalty", 1.2), ("presence_penalty", 0.5), ("frequency_penalty", -0.5)],
-)
-def test_what_is_asked_reaches_the_engine(processor: InputProcessor, field: str, value: float) -> None:
-    asked = SamplingFields(**{field: value})  # type: ignore[arg-type]
-    assert getattr(processor.prepare([5], asked).params, field) == value
+@pytest.mark.parametrize("field", sorted(BOUNDS.keys() & set(SamplingFields.__struct_fields__) - LIMITED))
+def test_what_is_asked_reaches_the_engine(processor: InputProcessor, field: str) -> None:
+    least, most = BOUNDS[field].least, BOUNDS[field].most
+    default = getattr(SamplingParams(max_tokens=1, seed=0), field)
+    value = most if least == default else least
+    params = processor.prepare([5], SamplingFields(**{field: value})).params  # type: ignore[arg-type]
+    assert getattr(params, field) == value != default
 
 
 def test_penalties_of_the_models_own_are_its_defaults(tokenizer: Tokenizer) -> None:
