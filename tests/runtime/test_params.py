@@ -1,6 +1,8 @@
 """A parameter out of range is refused with its name and the accepted values, whoever sends it."""
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -96,6 +98,18 @@ def test_an_http_body_has_the_ranges_of_the_engine() -> None:
     }
     for name, (least, most) in enforced.items():
         assert (BOUNDS[name].least, BOUNDS[name].most) == (least, most)
+
+
+def test_every_field_of_a_body_is_documented() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    listed = {
+        name
+        for page in ("sampling.md", "api.md")
+        for line in (docs / page).read_text().splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split(" | ")[0])
+    }
+    assert listed >= set(SamplingFields.__struct_fields__)
 
 
 def test_parameters_out_of_range_survive_the_link() -> None:
