@@ -67,6 +67,14 @@ def test_check_refuses_a_number_that_is_not_finite(name: str, value: float) -> N
         with_changes(**{name: value}).check(VOCAB)
 
 
+@pytest.mark.parametrize("name", BOUNDS)
+def test_check_refuses_what_is_beyond_either_end_of_a_range(name: str) -> None:
+    for value in (BOUNDS[name].least - 1, BOUNDS[name].most + 1):
+        if value != math.inf:
+            with pytest.raises(BadParameter, match=f"{name} is {value}"):
+                with_changes(**{name: value}).check(VOCAB)
+
+
 @pytest.mark.parametrize("name", [name for name in BOUNDS if name != "min_tokens"])
 def test_check_accepts_both_ends_of_each_range(name: str) -> None:
     for value in (BOUNDS[name].least, BOUNDS[name].most):
