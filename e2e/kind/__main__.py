@@ -1,6 +1,6 @@
-"""`python -m e2e.kind up | down | status | node`: what `make cluster-down` and `make kind-node` call.
+"""The command `python -m e2e.kind up | down | status | node`, which `make cluster-down` and `make kind-node` run.
 
-`up` makes the bare cluster; `make cluster` has Kvasir installed in it as well, by `e2e.installed`.
+`up` creates the bare cluster. `make cluster` also installs Kvasir in it, with `e2e.installed`.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from e2e.kind.progress import KindError, Progress
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m e2e.kind", description="A real Kubernetes of three nodes.")
+    parser = argparse.ArgumentParser(prog="python -m e2e.kind", description="A Kubernetes cluster of three nodes.")
     parser.add_argument(
         "command",
         choices=sorted(_COMMANDS),
@@ -26,29 +26,29 @@ def main() -> int:
         print("\n".join([str(error), *getattr(error, "__notes__", ())]), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("Interrupted; everything that was started is gone.", file=sys.stderr)
+        print("Interrupted. Everything that was started has been removed.", file=sys.stderr)
         return 130
 
 
 def _up() -> int:
-    """make a cluster and leave it up"""
+    """create a cluster and leave it running"""
     if cluster.current() is None:
         cluster.up()
     return _status()
 
 
 def _down() -> int:
-    """remove it and every trace of it"""
+    """remove it and everything that belongs to it"""
     cluster.down()
     return 0
 
 
 def _status() -> int:
-    """tell whether one is up, and how to use it"""
+    """show whether a cluster is running, and how to use it"""
     running = cluster.current()
     if running is None:
         found = traces.leftovers()
-        print("No cluster is up." + "".join(f"\nleft behind: {item}" for item in found))
+        print("No cluster is running." + "".join(f"\nleft behind: {item}" for item in found))
         return 1 if found else 0
     print(running.kubectl("get", "nodes"), end="")
     print(f"To use it:\n  {cluster.exports(running)}\n  kubectl get pods -A")
@@ -56,7 +56,7 @@ def _status() -> int:
 
 
 def _node() -> int:
-    """make the node image of a machine without a registry, ahead of a cluster"""
+    """build the node image in advance, for a machine without a registry"""
     archive, _ = own.node(Progress(own.NODE_STEPS, cache.logs()))
     print(archive)
     return 0

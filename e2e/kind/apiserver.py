@@ -1,8 +1,8 @@
-"""A Kubernetes API server alone: etcd and kube-apiserver as plain processes on loopback, ready in 3–4 seconds.
+"""A Kubernetes API server without nodes: etcd and kube-apiserver as plain processes on loopback.
 
-Called by the operator's integration tests and its benchmark. The API is real: validation, CEL rules, server-side
-apply, RBAC, watches, status subresources, ServiceAccount tokens. `controller_manager()` adds what makes Pods of a
-StatefulSet and collects what has lost its owner; there are no nodes, so Pods stay as the tests write them. No root.
+The API is real: validation, CEL rules, server-side apply, RBAC, watches, status subresources and ServiceAccount
+tokens. `controller_manager()` adds the controllers that create the Pods of a StatefulSet and delete objects without
+an owner. There are no nodes, so Pods keep the status that the tests write. Root is not needed.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ _ADMIN = "admin"
 
 
 class _Exited(KindError):
-    """A process ended while it was waited for; somebody may have taken its port."""
+    """A process ended during its start. Another process may have taken its port."""
 
 
 class ApiServer:
-    """The two processes; `stop()` and `start()` end and start kube-apiserver alone, with port and data kept."""
+    """The two processes. `stop()` and `start()` stop and start only kube-apiserver, and keep port and data."""
 
     def __init__(self, programs: Mapping[str, Path], folder: Path) -> None:
         self.folder = folder
@@ -51,7 +51,10 @@ class ApiServer:
         return f"https://127.0.0.1:{self._ports[0]}"
 
     def start(self) -> None:
-        """Start what does not run, and come back when the server is ready. KindError tells how its log ends."""
+        """Start the processes that are not running, and wait until the server is ready.
+
+        Raises KindError with the end of the log if a process fails.
+        """
         if self._etcd is None:
             self._etcd = self._spawn("etcd", *self._etcd_options())
         if self._server is None:
@@ -60,7 +63,7 @@ class ApiServer:
         self._write_kubeconfig(self.kubeconfig, self._token)
 
     def stop(self) -> None:
-        """End kube-apiserver, as when the control plane is away: clients lose their watches."""
+        """Stop kube-apiserver, as in an outage of the control plane. Clients lose their watches."""
         _end(self._server)
         self._server = None
 
@@ -73,7 +76,7 @@ class ApiServer:
         self._etcd = None
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run kubectl as administrator; give back what it prints, KindError if it fails."""
+        """Run kubectl as administrator and return its output. Raises KindError if it fails."""
         command = [str(self._programs["kubectl"]), "--kubeconfig", str(self.kubeconfig), *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True)
         if done.returncode:
@@ -81,14 +84,14 @@ class ApiServer:
         return done.stdout
 
     def kubeconfig_of(self, namespace: str, service_account: str) -> Path:
-        """A kubeconfig with the rights of this ServiceAccount and no others: RBAC as the operator will meet it."""
+        """Return a kubeconfig with only the permissions of this ServiceAccount, as the operator has them."""
         path = self.folder / f"kubeconfig-{namespace}-{service_account}"
         self._write_kubeconfig(path, self.kubectl("create", "token", "-n", namespace, service_account).strip())
         return path
 
     @contextlib.contextmanager
     def controller_manager(self, *controllers: str, out: IO[str] | None = None) -> Iterator[None]:
-        """Run these controllers (`statefulset-controller`, ...) of kube-controller-manager while in the block."""
+        """Run these controllers (such as `statefulset-controller`) of kube-controller-manager in the block."""
         self._programs |= binaries.ready(binaries.CONTROLLERS, out)
         (port,) = _free_ports(1)
         process = self._spawn(
@@ -125,19 +128,19 @@ class ApiServer:
             f"--etcd-servers=http://127.0.0.1:{self._ports[1]}",
             "--bind-address=127.0.0.1",
             f"--secure-port={self._ports[0]}",
-            f"--cert-dir={self.folder}",  # the server signs a certificate for itself: apiserver.crt
+            f"--cert-dir={self.folder}",  # the server writes its self-signed certificate here: apiserver.crt
             f"--token-auth-file={self.folder / 'tokens.csv'}",
             "--authorization-mode=RBAC",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
             "--service-cluster-ip-range=10.0.0.0/16",
-            "--disable-admission-plugins=ServiceAccount",  # no controller makes the accounts that it asks for
+            "--disable-admission-plugins=ServiceAccount",  # no controller creates the default ServiceAccounts
             "--profiling=false",
         ]
 
     def _spawn(self, program: str, *options: str) -> subprocess.Popen[bytes]:
-        # The kernel ends them with us, should we be killed before we can.
+        # The kernel kills the processes if this process is killed before it can stop them.
         prefix = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         command = [*prefix, str(self._programs[program]), *options]
         with (self.folder / f"{program}.log").open("ab") as log:
@@ -191,7 +194,7 @@ class ApiServer:
 
 @contextlib.contextmanager
 def apiserver(out: IO[str] | None = None) -> Iterator[ApiServer]:
-    """A fresh, empty API server; ended, with its data, when the block is left."""
+    """Yield a new, empty API server. The server and its data are removed at the end of the block."""
     programs = binaries.ready(binaries.API, out)
     with tempfile.TemporaryDirectory(prefix="kvasir-apiserver-") as folder:
         server = _started(programs, Path(folder))
@@ -217,11 +220,11 @@ def _started(programs: Mapping[str, Path], folder: Path) -> ApiServer:
             raise
         else:
             return server
-    raise AssertionError("the loop above ends by return or raise")
+    raise AssertionError("the loop above returns or raises")
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now; held together while they are found, so that they differ."""
+    """Return free ports. All of them are bound at the same time, so that they differ."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -230,15 +233,15 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _make_key(path: Path) -> None:
-    """The key that signs ServiceAccount tokens."""
+    """Create the key that signs ServiceAccount tokens."""
     if shutil.which("openssl") is None:
-        raise KindError("openssl makes the key of the API server's ServiceAccount tokens, and it is not in PATH.")
+        raise KindError("openssl is not in PATH: install it, to create the key of ServiceAccount tokens.")
     command = ["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", str(path)]
     subprocess.run(command, check=True, capture_output=True)
 
 
 def _end(process: subprocess.Popen[bytes] | None) -> None:
-    """Nothing is worth a graceful end: the data goes with it, and open watches would hold it up."""
+    """Kill a process. A graceful shutdown would wait for open watches, and the data is deleted anyway."""
     if process is not None:
         process.kill()
         process.wait()

@@ -1,7 +1,7 @@
-"""Where everything that takes time is kept: `<cache>/kvasir/kind/<step>-<hash of what went in>/`.
+"""The cache of everything that takes time to build: `<cache>/kvasir/kind/<step>-<hash of the inputs>/`.
 
-Called by each step that makes something. A folder is there whole or not at all; another hash of the same step is
-stale and removed as soon as the new one is made.
+A folder is either complete or absent. Folders of the same step with other hashes are outdated, and are removed as
+soon as the new folder is complete.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ from e2e.kind.progress import KindError
 
 
 def folder() -> Path:
-    """The cache's folder; it can be deleted at any time no cluster is up."""
+    """Return the cache's folder. It may be deleted while no cluster is running."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "kvasir" / "kind"
 
 
 def kubeconfig() -> Path:
-    """Of the cluster that is up."""
+    """Return the kubeconfig of the running cluster."""
     return folder() / "kubeconfig"
 
 
@@ -32,7 +32,7 @@ def logs() -> Path:
 
 
 def digest(*inputs: str | Path) -> str:
-    """Twelve hex digits over what goes into a step; a path stands for the content of the file or folder."""
+    """Return a hash of a step's inputs, as 12 hex digits. A path stands for the content of the file or folder."""
     total = hashlib.sha256()
     for item in inputs:
         if isinstance(item, str):
@@ -52,7 +52,7 @@ def find(step: str, key: str) -> Path | None:
 
 
 def make(step: str, key: str, build: Callable[[Path], None]) -> Path:
-    """The folder of this step and hash; if it is not there, `build` fills it, and the step's others are removed."""
+    """Return the folder of this step and hash. If it is absent, `build` fills it and older ones are removed."""
     with _locked(step):
         path = folder() / f"{step}-{key}"
         if path.is_dir():
@@ -70,19 +70,19 @@ def make(step: str, key: str, build: Callable[[Path], None]) -> Path:
 
 
 def require_space(gigabytes: int, purpose: str) -> None:
-    """KindError if the disk of the cache has less room than `purpose` takes."""
+    """Raise KindError if the disk of the cache has less free space than `purpose` needs."""
     folder().mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder()).free / 1e9
     if free < gigabytes:
         raise KindError(
-            f"{free:.1f} GB are free on the disk of {folder()}, and {purpose} takes up to {gigabytes} GB. "
-            "Free some, or let XDG_CACHE_HOME name a folder on a larger disk."
+            f"{free:.1f} GB are free on the disk of {folder()}, but {purpose} needs up to {gigabytes} GB. "
+            "Free some space, or set XDG_CACHE_HOME to a folder on a larger disk."
         )
 
 
 @contextlib.contextmanager
 def _locked(step: str) -> Iterator[None]:
-    """Two runs that need the same step make it once."""
+    """Ensure that two runs that need the same step build it only once."""
     folder().mkdir(parents=True, exist_ok=True)
     with (folder() / f".{step}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""What the end-to-end tests hold: a cluster, wherever it comes from. See the package's docstring for the order."""
+"""The cluster of the end-to-end tests, whatever its source. The package's docstring lists the sources."""
 
 import contextlib
 import fcntl
@@ -13,17 +13,17 @@ from e2e.kind import cache, own, plain
 from e2e.kind.progress import KindError, Progress
 
 CONSENT: Final = "KVASIR_E2E_INSTALL"
-"""The tests use a cluster that they have not made only if this variable is "yes"."""
+"""The tests use an existing cluster only if this variable is "yes"."""
 
 
 class Cluster(Protocol):
-    """A cluster that this machine reaches by `kubeconfig`, without entering any namespace."""
+    """A cluster that this machine can access with `kubeconfig`, without entering a namespace."""
 
     kubeconfig: Path
     tools: Path | None
-    """A folder with the kubectl that belongs to it; None: the one in PATH serves."""
+    """A folder with the cluster's kubectl; None for the one in PATH."""
     can_load: bool
-    """Whether `load_image`, `stop_node` and `start_node` work: not on a cluster that was given."""
+    """Whether `load_image`, `stop_node` and `start_node` work. They do not work on the cluster of KUBECONFIG."""
 
     def environment(self) -> dict[str, str]: ...
 
@@ -41,7 +41,7 @@ class Cluster(Protocol):
 
 
 class GivenCluster:
-    """The cluster of KUBECONFIG: ours to use, not to make, to load or to break."""
+    """The cluster of KUBECONFIG. Tests may use it, but they neither create it nor load images nor stop nodes."""
 
     tools: Path | None = None
     can_load = False
@@ -63,21 +63,24 @@ class GivenCluster:
 
     def load_image(self, source: str | Path, nodes: Sequence[str] | None = None, name: str | None = None) -> str:
         raise KindError(
-            f"{source} cannot be loaded into the cluster of KUBECONFIG: push it to a registry that it pulls from"
+            f"cannot load {source} into the cluster of KUBECONFIG: push it to a registry of that cluster"
         )
 
     def stop_node(self, node: str) -> None:
-        raise KindError("nodes of the cluster of KUBECONFIG are not stopped by tests")
+        raise KindError("tests do not stop nodes of the cluster of KUBECONFIG")
 
     def start_node(self, node: str) -> None:
-        raise KindError("nodes of the cluster of KUBECONFIG are not started by tests")
+        raise KindError("tests do not start nodes of the cluster of KUBECONFIG")
 
 
 @contextlib.contextmanager
 def cluster(out: IO[str] | None = None) -> Iterator[Cluster]:
-    """A cluster for a run of tests: one that is up already (`make cluster`) is used and left up; else one is made
-    here and taken down at the end, also after a failure or Ctrl-C. KindError if KUBECONFIG names one and there is
-    no consent to use it."""
+    """Yield a cluster for a test run.
+
+    A cluster that is already running (`make cluster`) is used and left running. Otherwise a new one is created, and
+    removed at the end, also after a failure or Ctrl-C. Raises KindError if KUBECONFIG names a cluster without
+    consent to use it.
+    """
     require_consent()
     if given := _given():
         yield given
@@ -95,7 +98,7 @@ def cluster(out: IO[str] | None = None) -> Iterator[Cluster]:
 
 
 def require_consent() -> None:
-    """KindError if KUBECONFIG names a cluster of the user's and nothing says that the tests may change it."""
+    """Raise KindError if KUBECONFIG names a user's cluster and the user has not allowed the tests to change it."""
     given = _given()
     if given is not None and os.environ.get(CONSENT) != "yes":
         raise KindError(
@@ -103,32 +106,32 @@ def require_consent() -> None:
             f"  kubeconfig  {given.kubeconfig}\n"
             f"  context     {_configured('{.current-context}')}\n"
             f"  server      {_configured('{.clusters[0].cluster.server}')}\n"
-            "They would install Kvasir there by `kubectl apply -k manifests/`: the CustomResourceDefinition of\n"
-            "InferenceServices, ClusterRoles, and the namespace kvasir-system with the operator. They would make\n"
-            "namespaces named test-* and kind-* with services in them, and set the capacity of a node.\n"
-            f"Set {CONSENT}=yes if that cluster is meant for it, or unset KUBECONFIG to have a cluster made."
+            "The tests would install Kvasir in it by `kubectl apply -k manifests/`: the CustomResourceDefinition\n"
+            "of InferenceServices, ClusterRoles, and the namespace kvasir-system with the operator. They would\n"
+            "create namespaces named test-* and kind-* with services, and set the capacity of a node.\n"
+            f"Set {CONSENT}=yes to allow this, or unset KUBECONFIG to create a new cluster."
         )
 
 
 def current() -> Cluster | None:
-    """The cluster that is there: that of KUBECONFIG, or the one that was made before."""
+    """Return the current cluster: that of KUBECONFIG, or the one that is already running."""
     return _given() or _made()
 
 
 def up(out: IO[str] | None = None) -> Cluster:
-    """Make a cluster the shortest way that this machine allows, and leave it up."""
+    """Create a cluster from the first available source, and leave it running."""
     with _alone():
         return _made() or _make(out or sys.stdout)
 
 
 def down() -> None:
-    """Take down what `up` made; nothing happens when there is nothing."""
+    """Remove the cluster that `up` created, if there is one."""
     with _alone():
         _remove()
 
 
 def exports(running: Cluster) -> str:
-    """The line for a shell after which `kubectl` speaks to this cluster."""
+    """Return a shell command after which `kubectl` uses this cluster."""
     settings = [f"KUBECONFIG={running.kubeconfig}"]
     if running.tools is not None:
         settings.append(f"PATH={running.tools}:$PATH")
@@ -139,12 +142,12 @@ def exports(running: Cluster) -> str:
 
 def _given() -> Cluster | None:
     given = os.environ.get("KUBECONFIG")
-    # Our own, as `make cluster` tells to export it, is not somebody else's.
+    # A KUBECONFIG that `make cluster` printed is that of our own cluster.
     return GivenCluster(Path(given)) if given and Path(given) != cache.kubeconfig() else None
 
 
 def _configured(path: str) -> str:
-    """A field of the kubeconfig's current context."""
+    """Return a field of the kubeconfig's current context."""
     command = ("kubectl", "config", "view", "--minify", "-o", f"jsonpath={path}")
     try:
         done = subprocess.run(command, capture_output=True, text=True)
@@ -176,13 +179,11 @@ def _remove() -> None:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """A machine has one cluster at a time, and one run that makes, uses or removes it."""
+    """Ensure that one run at a time creates, uses or removes this machine's only cluster."""
     cache.folder().mkdir(parents=True, exist_ok=True)
     with (cache.folder() / ".cluster.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise KindError(
-                "Another run makes, uses or removes this machine's cluster now; wait until it ends."
-            ) from None
+            raise KindError("Another run is using this machine's cluster. Try again when it has ended.") from None
         yield

@@ -1,8 +1,8 @@
-"""A docker engine of our own, for as long as a cluster lives: dockerd in its own network and mount namespaces.
+"""Our own docker engine, for the lifetime of a cluster: dockerd in its own network and mount namespaces.
 
-Called by `own`. Nothing of the machine's network is touched: dockerd's bridges and firewall rules are in the
-namespace, and one cable (a veth pair) leads into it, over which this machine reaches the API server as an ordinary
-address. There is no way out of the namespace: images are built outside and loaded.
+The machine's network is not changed. dockerd's bridges and firewall rules are in the namespace, and a veth pair
+connects it with the machine, which uses an ordinary address for the API server. The namespace has no other
+connection, so images are built outside and then loaded.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from e2e.kind.build import debian
 from e2e.kind.progress import KindError, Log, tail
 
 _RANGES = tuple(IPv4Network(text) for text in ("10.213.77.0/30", "192.168.213.0/30", "172.31.213.0/30"))
-"""For the two ends of the cable: the first that this machine has no other use for, none of docker's."""
+"""Ranges for the two ends of the veth pair: the first that this machine does not use. docker does not use them."""
 SOCKET = traces.RUN / "docker.sock"
 HOST = f"unix://{SOCKET}"
 _LOG = "dockerd.log"
@@ -28,7 +28,7 @@ _REMOVED_WITHIN = 120.0
 
 
 def start(log: Log) -> None:
-    """Start it and come back when it answers."""
+    """Start the engine and wait until it responds."""
     debian.install(log, "containerd", "runc", "iptables", "iproute2", "libdevmapper1.02.1")
     programs = _programs(log)
     traces.remember_machine()
@@ -40,14 +40,14 @@ def start(log: Log) -> None:
 
 
 def stop() -> list[str]:
-    """Remove the engine and all that ran on it; what could not be removed, in words."""
+    """Remove the engine and everything that runs on it. Return descriptions of the things that remain."""
     if traces.processes():
         _remove_containers()
     return traces.remove()
 
 
 def address() -> str:
-    """The namespace's end of the cable: where the API server is reached."""
+    """Return the namespace's address, where the API server listens."""
     return str(traces.recall()["address"])
 
 
@@ -63,7 +63,7 @@ def alive() -> bool:
 
 
 def environment() -> dict[str, str]:
-    """For docker's and kind's command lines, so that they speak to this engine and to no proxy."""
+    """Return the environment in which docker and kind use this engine and no proxy."""
     settings = {"DOCKER_HOST": HOST}
     if {"HTTPS_PROXY", "https_proxy"} & os.environ.keys():
         direct = ",".join(part for part in (os.environ.get("NO_PROXY"), address()) if part)
@@ -72,12 +72,12 @@ def environment() -> dict[str, str]:
 
 
 def docker(log: Log) -> Path:
-    """The docker command line that belongs to the engine."""
+    """Return the docker command that belongs to the engine."""
     return _programs(log) / "usr/bin/docker"
 
 
 def _programs(log: Log) -> Path:
-    """Debian's docker.io, unpacked and not installed: installing would start another engine on some machines."""
+    """Unpack Debian's docker.io. Installing it would start another engine on some machines."""
 
     def build(out: Path) -> None:
         log.run("apt-get", "-q", "update")
@@ -90,7 +90,7 @@ def _programs(log: Log) -> Path:
 
 
 def _make_network(log: Log) -> None:
-    """The namespace, its cable and its loopback. Kept by a bind mount, so no process has to stay in it."""
+    """Create the namespace, its veth pair and its loopback. A bind mount keeps it without a process in it."""
     traces.NETNS.touch()
     log.run("unshare", f"--net={traces.NETNS}", "true")
     here, there = free_range(log).hosts()
@@ -98,13 +98,13 @@ def _make_network(log: Log) -> None:
     log.run("ip", "link", "add", traces.LINK, "type", "veth", "peer", "name", "outside", "netns", traces.NETNS)
     log.run("ip", "address", "add", f"{here}/30", "dev", traces.LINK)
     log.run("ip", "link", "set", traces.LINK, "up")
-    # Not `ip netns exec`: it mounts another /sys, without the cgroups.
+    # Not `ip netns exec`, which mounts another /sys without the cgroups.
     for words in (f"address add {there}/30 dev outside", "link set outside up", "link set lo up"):
         log.run("nsenter", f"--net={traces.NETNS}", "ip", *words.split())
 
 
 def free_range(log: Log) -> IPv4Network:
-    """A range that touches none of this machine's routes: an address of somebody else's would cut it off."""
+    """Return a range that overlaps none of this machine's routes, so that no other address becomes unreachable."""
     words = log.read("ip", "-4", "route", "show", "table", "all").split()
     used = []
     for word in words:
@@ -115,7 +115,7 @@ def free_range(log: Log) -> IPv4Network:
             return candidate
     tried = ", ".join(str(candidate) for candidate in _RANGES)
     raise KindError(
-        f"This machine has routes to all of {tried}: one must be free for the cluster's network namespace."
+        f"This machine has routes to all of {tried}: free one of them for the cluster's network namespace."
     )
 
 
@@ -129,7 +129,7 @@ def _spawn(programs: Path, runtime: Path) -> "subprocess.Popen[bytes]":
         "host": HOST,
         "cgroup-parent": f"/{traces.NAME}",
         "storage-driver": "overlay2",
-        "oom-score-adjust": 0,  # its own default lowers it, which takes CAP_SYS_RESOURCE
+        "oom-score-adjust": 0,  # the default lowers it, which needs CAP_SYS_RESOURCE
         "add-runtime": f"without-sys-resource={runtime}",
         "default-runtime": "without-sys-resource",
         "bip": "172.29.0.1/24",
@@ -153,12 +153,12 @@ def _wait_until_it_answers(process: "subprocess.Popen[bytes]") -> None:
     while not alive():
         if process.poll() is not None or time.monotonic() > deadline:
             log = cache.logs() / _LOG
-            raise KindError(f"dockerd does not answer; its log, {log}, ends with:\n{tail(log)}")
+            raise KindError(f"dockerd does not respond. Its log, {log}, ends with:\n{tail(log)}")
         time.sleep(0.1)
 
 
 def _remove_containers() -> None:
-    """By docker itself where it answers: it knows the order. What it leaves, `traces` ends by PID."""
+    """Remove the containers with docker, which does it in the right order. `traces` kills remaining processes."""
     folder = cache.find("docker", cache.digest(debian.SUITE))
     if folder is None or not alive():
         return
@@ -168,6 +168,6 @@ def _remove_containers() -> None:
         command = [*docker, *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=_REMOVED_WITHIN).stdout.split()
 
-    with contextlib.suppress(subprocess.TimeoutExpired):  # on a machine that is busy or broken: by PID then
+    with contextlib.suppress(subprocess.TimeoutExpired):  # then `traces` kills the processes
         if containers := ask("ps", "-aq"):
             ask("rm", "-f", "-v", *containers)

@@ -1,7 +1,4 @@
-"""A cluster that kind runs: the same three nodes on every machine, whichever docker engine they are containers of.
-
-Made by `own` and `plain`; the tests hold it as a `cluster.Cluster`.
-"""
+"""A cluster that kind runs: the same three nodes on every machine, with any docker engine."""
 
 import json
 import os
@@ -18,14 +15,14 @@ _READY_WITHIN = "180s"
 
 
 def config(address: str | None = None, port: int | None = None) -> str:
-    """kind's configuration, as JSON: one control-plane node, two workers for what needs several nodes."""
+    """Return kind's configuration, as JSON: one control-plane node and two workers."""
     networking = {} if address is None else {"networking": {"apiServerAddress": address, "apiServerPort": port}}
     nodes = [{"role": "control-plane"}, {"role": "worker"}, {"role": "worker"}]
     return json.dumps({"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": nodes} | networking)
 
 
 class KindCluster:
-    """`builder`: whose store images are looked up in by name; buildah's where no docker builds them."""
+    """Three nodes on a docker engine. `builder` is the owner of the store of images: docker or buildah."""
 
     can_load = True
 
@@ -38,7 +35,7 @@ class KindCluster:
         self.builder = builder
 
     def environment(self) -> dict[str, str]:
-        """For programs that speak to the cluster: KUBECONFIG, PATH with kubectl, the docker engine's address."""
+        """Return the environment for programs that use the cluster: KUBECONFIG, PATH and docker's address."""
         path = os.environ.get("PATH", os.defpath)
         found = {"PATH": path if self.tools is None else f"{self.tools}{os.pathsep}{path}"}
         return {"KUBECONFIG": str(self.kubeconfig), **self._settings, **found}
@@ -61,7 +58,7 @@ class KindCluster:
         )
 
     def wait_for_system(self, log: Log) -> None:
-        """Until the pods of the cluster itself are ready: DNS, network, storage."""
+        """Wait until the cluster's own pods are ready: DNS, network and storage."""
         options = ("--for=condition=Ready", "pod", "--all", "--all-namespaces", f"--timeout={_READY_WITHIN}")
         log.run("kubectl", "wait", *options, env=self.environment())
 
@@ -72,16 +69,16 @@ class KindCluster:
         return self.kubectl("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").split()
 
     def load_image(self, source: str | Path, nodes: Sequence[str] | None = None, name: str | None = None) -> str:
-        """Bring an image, by name or as the Path of an archive, into these nodes (else all); its name there.
+        """Load an image into these nodes (default: all) and return its name there.
 
-        `name` renames an image of buildah's or an archive on the way. Load big images only where their pods run:
-        each node may hold a copy.
+        `source` is a name, or the Path of an archive. `name` renames an image of buildah's or an archive. Load
+        large images only into the nodes that run their pods, because each node may keep a copy.
         """
         targets = list(nodes or self.nodes())
         if self.builder == "buildah":
             return self._load_ourselves(source, targets, name)
         if name is not None:
-            raise KindError("Images of docker's keep their name: `docker tag` it first")
+            raise KindError("cannot rename an image of docker's: run `docker tag` first")
         kind = "image-archive" if isinstance(source, Path) else "docker-image"
         self._run("kind", "load", kind, str(source), "--name", NAME, "--nodes", ",".join(targets))
         return str(source)
@@ -93,16 +90,16 @@ class KindCluster:
         return link.link(source, [link.Place(node, self._var(node.name)) for node in nodes], name)
 
     def _var(self, node: str) -> Path:
-        """Where this machine sees the volume that a node's /var is."""
+        """Return the path of a node's /var on this machine."""
         path = '{{range .Mounts}}{{if eq .Destination "/var"}}{{.Source}}{{end}}{{end}}'
         return Path(self.docker("inspect", "--format", path, node).strip())
 
     def docker(self, *arguments: str) -> str:
-        """Docker's command line; nodes are containers of their own names."""
+        """Run docker and return its output. Nodes are containers of the same names."""
         return self._run("docker", *arguments)
 
     def stop_node(self, node: str) -> None:
-        """As a power cut; Kubernetes says NotReady after about 40 seconds."""
+        """Stop a node as in a power failure. Kubernetes reports NotReady after about 40 seconds."""
         self.docker("stop", "--time", "0", node)
 
     def start_node(self, node: str) -> None:

@@ -1,6 +1,6 @@
-"""A cluster on a machine that has nothing: built, started and taken down here, as root.
+"""A cluster that is built on this machine from nothing, as root: source 3 of the package's docstring.
 
-Called by `cluster`. kind makes the cluster, as on any machine; the node image and the docker engine are ours.
+kind creates the cluster. The node image and the docker engine are our own.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ def is_up() -> bool:
 
 
 def has_traces() -> bool:
-    """Whether a cluster of ours is up, or an earlier one left something."""
+    """Return whether our cluster is running, or an earlier one left something behind."""
     return bool(traces.leftovers())
 
 
@@ -34,11 +34,11 @@ def existing() -> KindCluster:
 
 
 def up(progress: Progress) -> KindCluster:
-    """From nothing, or from the cache, to a cluster with three Ready nodes; nothing is left if that fails."""
+    """Build and start a cluster with three Ready nodes, using the cache. Nothing is left if that fails."""
     debian.require_root()
     archive, programs = node(progress)
     if remaining := engine.stop():  # of a run that was killed before it could clean up
-        raise KindError("An earlier cluster cannot be removed: " + "; ".join(remaining))
+        raise KindError("Cannot remove an earlier cluster:  " + "; ".join(remaining))
     try:
         with progress.step("docker engine") as log:
             engine.start(log)
@@ -62,9 +62,9 @@ def up(progress: Progress) -> KindCluster:
 
 
 def node(progress: Progress) -> tuple[Path, dict[str, Path]]:
-    """The archive of the node image, and all programs: what can be made ahead of a cluster."""
+    """Return the archive of the node image, and all programs. They can be built before a cluster is needed."""
     cold = not node_image.cached()
-    cache.require_space(*((_COLD_GB, "making a cluster from nothing") if cold else (_WARM_GB, "a cluster")))
+    cache.require_space(*((_COLD_GB, "building a cluster from nothing") if cold else (_WARM_GB, "a cluster")))
     with progress.step("binaries") as log:
         programs = binaries.make(log, *binaries.CLUSTER)
     archive = node_image.cached()
@@ -78,12 +78,12 @@ def node(progress: Progress) -> tuple[Path, dict[str, Path]]:
 
 
 def down() -> None:
-    """Take it all down; KindError names what resisted."""
+    """Remove everything. Raises KindError with the things that remain."""
     with _uninterrupted():
         remaining = engine.stop()
         cache.kubeconfig().unlink(missing_ok=True)
     if remaining:
-        raise KindError("These could not be removed: " + "; ".join(remaining))
+        raise KindError("Cannot remove these: " + "; ".join(remaining))
 
 
 def _cluster() -> KindCluster:
@@ -95,7 +95,7 @@ def _tools() -> Path:
 
 
 def _link_tools(programs: Mapping[str, Path]) -> None:
-    """One folder for PATH, whichever hashes the programs lie under."""
+    """Link all programs into one folder for PATH, because each lies in the folder of its own hash."""
     _tools().mkdir(exist_ok=True)
     for name, program in programs.items():
         (_tools() / name).unlink(missing_ok=True)
@@ -104,7 +104,7 @@ def _link_tools(programs: Mapping[str, Path]) -> None:
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """A second Ctrl-C does not end the cleaning up."""
+    """Ignore a second Ctrl-C during the clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

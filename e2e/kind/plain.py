@@ -1,6 +1,6 @@
-"""The cluster on a machine of a user's: docker and kind are there and a registry is reached. Called by `cluster`.
+"""The cluster on a machine with docker, kind and access to a registry: source 2 of the package's docstring.
 
-Nothing is built: kind pulls its node image and makes the same three nodes.
+Nothing is built: kind pulls its node image and creates the same three nodes.
 """
 
 import shutil
@@ -12,7 +12,7 @@ from e2e.kind.progress import KindError, Progress
 
 STEPS = 2
 _IMAGE = "kindest/node:v1.34.0"
-"""Kubernetes of the minor version that is built where nothing can be pulled."""
+"""The Kubernetes minor version of this image is the same as that of `own`."""
 _ANSWERS_WITHIN = 20
 
 
@@ -27,16 +27,16 @@ def existing() -> KindCluster:
 
 
 def impossible() -> str | None:
-    """Why this machine cannot do it, in words; None if it can. Pulls the node image."""
+    """Return why this machine cannot run such a cluster, or None if it can. Pulls the node image."""
     if shutil.which("docker") is None:
         return "docker is not installed"
     if not _docker("info"):
-        return "no docker engine answers"
+        return "no docker engine is running"
     if not _docker("image", "inspect", _IMAGE) and not _docker("pull", "--quiet", _IMAGE, seconds=900):
         return f"docker cannot pull {_IMAGE}"
     missing = [name for name in ("kind", "kubectl") if shutil.which(name) is None]
     if missing:
-        raise KindError(f"docker works here, so only {' and '.join(missing)} must be installed for a cluster.")
+        raise KindError(f"docker works on this machine: install {' and '.join(missing)} to create a cluster.")
     return None
 
 

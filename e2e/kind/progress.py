@@ -1,6 +1,6 @@
-"""What a person sees while a cluster is made: one line per step with its time, and the log's end when a step fails.
+"""Progress output while a cluster is created: one line per step with its time, and the log's end if a step fails.
 
-Called by every step: a step gets a `Log`, runs its commands through it, and so leaves all long output in one file.
+Each step gets a `Log` and runs its commands through it, so one file contains all output of the step.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ _TAIL = 25
 
 
 class KindError(Exception):
-    """What went wrong and what to do about it, for a person; shown without a traceback."""
+    """An error for the user, with cause and next action. It is shown without a traceback."""
 
 
 def tail(path: Path) -> str:
-    """The last lines of a log."""
+    """Return the last lines of a log."""
     return "\n".join(path.read_text(errors="replace").splitlines()[-_TAIL:])
 
 
 class Log:
-    """The file that the commands of one step write into."""
+    """The log file of the commands of one step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")  # each run's log is its own
+        path.write_text("")  # the log of this run only
 
     def write(self, text: str) -> None:
         with self.path.open("a") as file:
@@ -48,11 +48,11 @@ class Log:
         env: Mapping[str, str] | None = None,
         stdin: IO[bytes] | None = None,
     ) -> None:
-        """Run a command to its end, its output into the log; KindError if it fails. `env` is added to our own."""
+        """Run a command, with its output in the log. Raises KindError if it fails. `env` extends ours."""
         self._call(command, None, cwd, env, stdin)
 
     def read(self, *command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
-        """As `run`, but give back what the command writes to its standard output."""
+        """Do the same as `run`, but return the command's standard output."""
         return self._call(command, subprocess.PIPE, cwd, env, None)
 
     def _call(
@@ -66,7 +66,7 @@ class Log:
         words = [str(word) for word in command]
         self.write("+ " + shlex.join(words))
         with self.path.open("ab") as file:
-            # A group of its own: Ctrl-C reaches us alone, and we end the command with all that it started.
+            # In its own process group, Ctrl-C reaches only us, and we kill the command with all its children.
             process = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL if stdin is None else stdin,
@@ -88,7 +88,7 @@ class Log:
 
 
 class Progress:
-    """Numbered lines, `[3/8] node image … 34 s`, for a run of `total` steps whose logs go into `logs`."""
+    """Numbered lines such as `[3/8] node image … 34 s` for `total` steps, whose logs are in the folder `logs`."""
 
     def __init__(self, total: int, logs: Path, out: IO[str] | None = None) -> None:
         self._total = total
@@ -98,7 +98,7 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[Log]:
-        """Time what is done inside; when it fails, show where its log lies and how it ends."""
+        """Time the block. If it fails, show the path and the end of its log."""
         self._done += 1
         self.say(f"[{self._done}/{self._total}] {name} … ", end="")
         log = Log(self._logs / f"{name.replace(' ', '-')}.log")

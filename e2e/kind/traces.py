@@ -1,7 +1,7 @@
-"""Everything a cluster of ours may leave on the machine: how to find it, and how to remove it.
+"""Finds and removes everything that a cluster may leave on the machine.
 
-Called by `engine`, before it starts and when it stops. Processes are known by what cannot be lost: the network
-namespace they are in (dockerd and all its helpers) or the cgroup (all that runs in a node); ended by PID.
+Its processes are identified by their network namespace (dockerd and its helpers) or by their cgroup (everything
+that runs in a node), and are killed by PID.
 """
 
 import contextlib
@@ -18,27 +18,27 @@ from e2e.kind import cache
 
 NAME = "kvasir-kind"
 RUN = Path("/run") / NAME
-"""Sockets, PIDs, the network namespace. Not in the cache: the path of a socket may have 107 characters."""
+"""Sockets, PIDs and the network namespace. Not in the cache, because a socket's path is limited to 107 bytes."""
 NETNS = RUN / "netns"
 LINK = "kvasir0"
-"""The machine's end of the cable into the namespace."""
+"""The machine's end of the veth pair."""
 _MADE_BY_DOCKER = ("/etc/docker", "/run/docker", "/run/containerd", "/run/xtables.lock", "/lib/modules")
 _STATE = RUN / "state.json"
 _ENDS_WITHIN = 20.0
 
 
 def data() -> Path:
-    """Docker's data: node image, nodes, volumes. Goes with the cluster."""
+    """Return the folder of docker's data: node image, nodes and volumes. It is removed with the cluster."""
     return cache.folder() / "docker-data"
 
 
 def remember(**facts: object) -> None:
-    """Write down what `remove` needs, before it exists."""
+    """Record facts that `remove` needs, before the things exist."""
     _STATE.write_text(json.dumps(recall() | facts))
 
 
 def remember_machine() -> None:
-    """Which folders that docker makes outside of its own were not there before."""
+    """Record which of the folders that docker creates did not exist before."""
     RUN.mkdir(parents=True)
     remember(made=[path for path in _MADE_BY_DOCKER if not os.path.lexists(path)])
 
@@ -52,7 +52,7 @@ def recall() -> dict[str, object]:
 
 
 def leftovers() -> list[str]:
-    """What is there of a cluster, running or dead, in words; empty when the machine is as it was before."""
+    """Return descriptions of everything that a running or dead cluster has left on the machine."""
     if sys.platform != "linux":
         return []
     found = [f"process {pid}: {_command(pid)}" for pid in processes()]
@@ -64,7 +64,7 @@ def leftovers() -> list[str]:
 
 
 def remove() -> list[str]:
-    """End and remove all of it; what resisted, in words."""
+    """Kill and remove all of it. Return descriptions of the things that remain."""
     _end(processes())
     subprocess.run(["ip", "link", "del", LINK], capture_output=True)
     for mount in _mounts():
@@ -73,7 +73,7 @@ def remove() -> list[str]:
     for made in _made():
         _remove_made(made)
     shutil.rmtree(data(), ignore_errors=True)
-    # The file that tells what is ours goes last, and only when nothing of it is left.
+    # The file that lists our things is removed last, and only if nothing else remains.
     remaining = [item for item in leftovers() if item != str(RUN)]
     if not remaining:
         shutil.rmtree(RUN, ignore_errors=True)
@@ -81,7 +81,7 @@ def remove() -> list[str]:
 
 
 def processes() -> list[int]:
-    """PIDs in our network namespace or in our cgroups."""
+    """Return the PIDs in our network namespace or in our cgroups."""
     namespace = _namespace()
     found = []
     for entry in Path("/proc").iterdir():
@@ -94,13 +94,15 @@ def processes() -> list[int]:
 
 
 def _namespace() -> int | None:
-    """Our network namespace's number, asked of the mount itself: one written down before a restart of the machine
-    would be another's now, and its processes not ours to end."""
+    """Return the inode of our network namespace, or None.
+
+    It is read from the mount, because a recorded number may belong to another namespace after a reboot.
+    """
     return NETNS.stat().st_ino if os.path.ismount(NETNS) else None
 
 
 def _end(pids: list[int]) -> None:
-    """Ask first, for dockerd ends its own; then insist, for what it could not end."""
+    """Send SIGTERM first, because dockerd stops its own processes, and then SIGKILL."""
     _thaw()
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + _ENDS_WITHIN
@@ -113,7 +115,7 @@ def _end(pids: list[int]) -> None:
 
 
 def _thaw() -> None:
-    """runc freezes a container while it changes its limits; interrupted there, its processes would not even die."""
+    """Thaw the containers. An interrupted runc may leave them frozen, and then they cannot be killed."""
     for cgroup in _cgroups():
         for name, thawed in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
             for state in cgroup.rglob(name):
@@ -128,7 +130,7 @@ def _command(pid: int) -> str:
 
 
 def _mounts() -> list[str]:
-    """Mount points under our folders, the deepest first."""
+    """Return the mount points below our folders, deepest first."""
     targets = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     ours = [path for path in targets if any(Path(path).is_relative_to(base) for base in (RUN, data()))]
     return sorted(ours, key=len, reverse=True)
@@ -140,7 +142,7 @@ def _cgroups() -> list[Path]:
 
 
 def _remove_cgroups() -> None:
-    """The kernel keeps a cgroup for a moment after its last process has ended."""
+    """Remove our cgroups. The kernel keeps one for a moment after its last process has ended."""
     deadline = time.monotonic() + _ENDS_WITHIN
     while (cgroups := _cgroups()) and time.monotonic() < deadline:
         for path in cgroups:

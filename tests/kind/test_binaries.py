@@ -1,4 +1,4 @@
-"""Which Go builds the programs."""
+"""The choice of the Go command that builds the programs."""
 
 from pathlib import Path
 

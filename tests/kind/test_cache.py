@@ -1,4 +1,4 @@
-"""The cache: whole or not there, one hash per step, and no trace of what was interrupted."""
+"""The cache: a folder is complete or absent, each step has one hash, and interrupted steps leave nothing."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Fill:
-    """A build that writes one file, and counts its calls."""
+    """A build that writes one file and counts its calls."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -75,5 +75,5 @@ def test_the_hash_follows_names_contents_and_modes_of_a_folder(tmp_path: Path) -
 
 def test_too_little_disk_is_told_with_what_to_do() -> None:
     cache.require_space(0, "nothing")
-    with pytest.raises(KindError, match=r"GB are free .* takes up to 1000000 GB.*XDG_CACHE_HOME"):
+    with pytest.raises(KindError, match=r"GB are free .* needs up to 1000000 GB.*XDG_CACHE_HOME"):
         cache.require_space(1_000_000, "everything")

@@ -1,4 +1,4 @@
-"""Which cluster is taken, and that two runs do not share one unawares."""
+"""The choice of the cluster, and the lock that keeps two runs from sharing one."""
 
 import io
 import os
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What would be done to the machine: it has no docker engine, and nothing is up."""
+    """Record the calls that would change the machine, which has no docker engine and no running cluster."""
     done: list[str] = []
 
     def up(name: str) -> KindCluster:
@@ -34,7 +34,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.delenv(cluster.CONSENT, raising=False)
     monkeypatch.setattr(plain, "is_up", lambda: False)
-    monkeypatch.setattr(plain, "impossible", lambda: "no docker engine answers")
+    monkeypatch.setattr(plain, "impossible", lambda: "no docker engine is running")
     monkeypatch.setattr(plain, "up", plain_up)
     monkeypatch.setattr(own, "is_up", lambda: False)
     monkeypatch.setattr(own, "up", own_up)
@@ -47,7 +47,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_cluster_of_kubeconfig_is_refused_without_consent(
     said: str | None, calls: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message shows which cluster it is, also if there is no kubectl to read the rest."""
+    """The message identifies the cluster, even without kubectl to read the rest."""
     kubectl = tmp_path / "kubectl"
     kubectl.write_text('#!/bin/sh\ncase "$*" in *server*) echo https://prod:6443;; *) echo production;; esac\n')
     kubectl.chmod(0o755)
@@ -64,7 +64,7 @@ def test_the_cluster_of_kubeconfig_is_refused_without_consent(
 
 
 def test_a_run_of_tests_is_refused_before_its_first_test(tmp_path: Path) -> None:
-    """The exit code of `make e2e` is not 0, and no test of the API server alone has been run for nothing."""
+    """`make e2e` fails before the tests that need only an API server have run."""
     settings = {**os.environ, "KUBECONFIG": str(tmp_path / "theirs"), "XDG_CACHE_HOME": str(tmp_path)}
     settings.pop(cluster.CONSENT, None)
     command = (
@@ -114,7 +114,7 @@ def test_a_cluster_made_for_a_run_is_removed_also_when_the_run_fails(calls: list
     with pytest.raises(KeyboardInterrupt), cluster.cluster(out):
         raise KeyboardInterrupt
     assert calls == ["own up", "own down"]
-    assert "no docker engine answers" in out.getvalue()
+    assert "no docker engine is running" in out.getvalue()
 
 
 def test_a_cluster_that_is_up_already_stays_up(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The address of the network namespace must never be one that the machine uses; what is left is always removed."""
+"""The network namespace never gets an address that the machine uses. A stop always removes as much as possible."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ DEFAULT = "default via 192.0.2.1 dev eth0"
 
 
 class Routes(Log):
-    """`ip route` of another machine."""
+    """`ip route` on a machine with these routes."""
 
     def __init__(self, folder: Path, *routes: str) -> None:
         super().__init__(folder / "log")

@@ -1,4 +1,4 @@
-"""Which writes of a status ran ahead of the facts."""
+"""The history finds each status that was ahead of the facts when it was written."""
 
 import copy
 from typing import Any
@@ -9,7 +9,7 @@ LABELS = {"app.kubernetes.io/instance": "demo", "app.kubernetes.io/component": "
 
 
 class Cluster:
-    """Writes objects one after the other, as an API server counts them."""
+    """Writes objects one after the other, with ascending resource versions as an API server does."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -18,7 +18,7 @@ class Cluster:
         self.events.append(Event(len(self.events) + 1, gone, copy.deepcopy(content)))
 
     def settle(self) -> None:
-        """A service of one rank and one frontend, all of the first generation and revision."""
+        """Write a service of one rank and one frontend, all of the first generation and revision."""
         self.write(stateful_set(1, 1, "one"))
         self.write(deployment(1, 1, 1, 1))
         self.write(pod("one"))
@@ -38,7 +38,7 @@ def test_history_names_a_change_that_no_controller_has_observed() -> None:
     cluster.write(service(2, 2, "AsDesired", ready=1))
     cluster.write(stateful_set(2, 2, "two"))
     (problem,) = ahead_of_facts(cluster.events)
-    assert "StatefulSet demo-engine is at generation 2, and its controller has observed 1" in problem
+    assert "StatefulSet demo-engine is at generation 2, but its controller has observed 1" in problem
 
 
 def test_history_names_a_pod_of_an_old_revision() -> None:
@@ -60,7 +60,7 @@ def test_history_names_a_frontend_of_an_old_template() -> None:
 
 
 def test_history_accepts_a_roll_out_that_is_reported_until_its_end() -> None:
-    """Events may come in any order: the watches of several kinds run apart."""
+    """Events may arrive in any order, because each kind has its own watch."""
     cluster = Cluster()
     cluster.settle()
     cluster.write(service(2, 1, "AsDesired"))  # a new spec, an old status
@@ -76,7 +76,7 @@ def test_history_accepts_a_roll_out_that_is_reported_until_its_end() -> None:
 def test_history_judges_a_status_only_when_it_is_written() -> None:
     cluster = Cluster()
     cluster.settle()
-    cluster.write(stateful_set(2, 1, "one"))  # drift, of which the operator cannot know yet
+    cluster.write(stateful_set(2, 1, "one"))  # drift that the operator cannot have seen yet
     labelled = service(1, 1, "AsDesired")
     labelled["metadata"]["labels"] = {"team": "a"}
     cluster.write(labelled)

@@ -1,4 +1,4 @@
-"""Linking buildah's images into nodes: the files are there at once, and no layer travels."""
+"""Images of buildah's are loaded into nodes by linking files, without transferring layers."""
 
 import io
 import json
@@ -12,12 +12,12 @@ from e2e.kind.loading import link, load
 from e2e.kind.progress import KindError
 
 LAYERS = {"sha256:base": "b1", "sha256:code": "c1"}
-"""diff_id → buildah's own name of the layer."""
+"""buildah's name of each layer, by diff_id."""
 BUILDAH = """#!/bin/sh
 case "$1" in info) cat "{folder}/info" ;; *) cat "{folder}/inspect" ;; esac
 """
 CTR = """#!/bin/sh
-# A node: $1 is its /var, the rest what runs in it. Snapshots are numbered as they come.
+# A node: $1 is its /var, the rest is the command. Snapshots get ascending numbers.
 var=$1; shift 4
 snapshots=$var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots
 place=/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots
@@ -37,7 +37,7 @@ esac
 
 @pytest.fixture
 def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """buildah's: an image `app:dev` of two layers with a file each."""
+    """buildah's store, with an image `app:dev` of two layers with one file each."""
     root = tmp_path / "storage"
     for diff_id, name in LAYERS.items():
         folder = root / "overlay" / name / "diff" / "opt"
@@ -103,7 +103,7 @@ def test_a_layer_that_the_node_has_is_not_linked_again(storage: Path, tmp_path: 
 def test_a_node_on_another_disk_is_named_with_the_reason(storage: Path, tmp_path: Path) -> None:
     place = a_place(tmp_path)
     program(tmp_path / "bin" / "cp", "#!/bin/sh\necho Invalid cross-device link >&2; exit 1\n")
-    with pytest.raises(KindError, match=r"node: a layer .* cannot be linked .* Invalid cross-device link"):
+    with pytest.raises(KindError, match=r"node: cannot link a layer .* Invalid cross-device link"):
         link.link("app:dev", [place])
 
 

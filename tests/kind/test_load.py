@@ -1,4 +1,4 @@
-"""Loading an image into nodes: only what they lack goes over the wire, whatever the archive holds."""
+"""Loading an image into nodes transfers only the layers that they lack."""
 
 import hashlib
 import io
@@ -13,7 +13,7 @@ from e2e.kind.loading import load
 from e2e.kind.progress import KindError
 
 CTR = """#!/bin/sh
-# A node of which the folder `$1` tells what it has; what it is sent, it keeps there.
+# A node: the folder `$1` lists its snapshots and receives its imports.
 node=$1; shift 4
 case "$1 $2" in
   "snapshots ls") cat "$node/snapshots" ;;
@@ -25,7 +25,7 @@ esac
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """Two layers, `base` and `code`, as `docker save` writes them."""
+    """An archive of two layers, `base` and `code`, as `docker save` writes it."""
     path = tmp_path / "image.tar"
     config = {"rootfs": {"diff_ids": [diff_id(b"base"), diff_id(b"code")]}}
     entry = {"Config": "config.json", "RepoTags": ["app"], "Layers": ["1/layer.tar", "2/layer.tar"]}
@@ -71,7 +71,7 @@ def test_what_any_of_the_nodes_lacks_is_sent(archive: Path, tmp_path: Path) -> N
 
 
 def test_a_layer_is_known_by_all_that_lies_below_it(archive: Path, tmp_path: Path) -> None:
-    node = a_node(tmp_path / "node", diff_id(b"base"), diff_id(b"code"))  # code, but on another base
+    node = a_node(tmp_path / "node", diff_id(b"base"), diff_id(b"code"))  # the code layer, on another base
     load.load(archive, [node])
     assert diff_id(b"code") in imported(tmp_path / "node")[0]
 
@@ -99,7 +99,7 @@ def test_a_file_that_is_no_image_is_refused(tmp_path: Path) -> None:
 
 
 def imported(folder: Path) -> tuple[dict[str, bytes], dict[str, list[dict[str, object]]]]:
-    """The blobs that a node was sent, and the image's manifest."""
+    """Return the blobs that a node received, and the image's manifest."""
     blobs: dict[str, bytes] = {}
     with tarfile.open(folder / "imported.tar") as tar:
         for member in tar:

@@ -1,4 +1,4 @@
-"""The fields that the test of changes under load takes from the CRD."""
+"""The fields of the CRD that the test of changes under load covers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a person reads while a cluster is made."""
+"""The output for the user while a cluster is created."""
 
 import io
 import os
@@ -38,7 +38,7 @@ def test_an_interrupted_command_ends_with_all_that_it_started(
     os.mkfifo(fifo)
 
     def interrupt(*_: object) -> None:
-        fifo.open().close()  # the grandchild has opened it: it runs
+        fifo.open().close()  # succeeds when the grandchild has opened it
         raise KeyboardInterrupt
 
     monkeypatch.setattr("subprocess.Popen.communicate", interrupt)
@@ -47,7 +47,7 @@ def test_an_interrupted_command_ends_with_all_that_it_started(
     pid = int((tmp_path / "pid").read_text())
     deadline = time.monotonic() + 5
     while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)  # nothing tells when a grandchild has been reaped
+        time.sleep(0.01)  # no event reports that a grandchild has been reaped
     assert not alive(pid)
 
 

@@ -1,4 +1,4 @@
-"""The client of the load: it repeats nothing, and describes what failed."""
+"""The load client never repeats a request, and describes failures."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ CLIENT = Path(__file__).parents[2] / "e2e" / "load" / "requests_client.py"
 
 
 class Service(ThreadingHTTPServer):
-    """Answers with the statuses of `script` in turn, then with 200; None closes the connection instead."""
+    """Responds with the statuses of `script` in turn, then with 200. None closes the connection instead."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

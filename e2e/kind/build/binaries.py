@@ -1,8 +1,8 @@
-"""Every program, built from its Go modules: Kubernetes, etcd, coredns, kind, local-path-provisioner, kube-score.
+"""Builds every program from its Go modules: Kubernetes, etcd, coredns, kind, local-path-provisioner and kube-score.
 
-Called by `apiserver()`, which needs only the first group, and by the node image. Go is this machine's where that is
-new enough, else one from the Python package index; it is used as it is configured (GOPROXY, GOFLAGS, ...). Versions
-are pinned by `go/*/go.mod` and by the groups below.
+The API server alone needs only the first group. The go command is this machine's if it is new enough, otherwise one
+from the Python package index. Its configuration (GOPROXY, GOFLAGS, ...) is not changed. Versions are pinned by
+`go/*/go.mod` and by the groups below.
 """
 
 import functools
@@ -28,13 +28,13 @@ _STATIC = {"CGO_ENABLED": "0", "GOWORK": "off"}
 
 @dataclass(frozen=True)
 class Group:
-    """Programs built, cached and needed together: packages of the module `go/<module>`, or each `path@version`."""
+    """Programs that are built and cached together: packages of the module `go/<module>`, or each `path@version`."""
 
     name: str
     module: str | None
     packages: tuple[str, ...]
     space: int
-    """Gigabytes for the build from nothing, Go's caches included."""
+    """Free disk space in GB for a build from nothing, including Go's caches."""
 
     @property
     def key(self) -> str:
@@ -43,7 +43,7 @@ class Group:
 
 
 API = Group("api", "kube", (_COMMANDS + "kube-apiserver", _COMMANDS + "kubectl", "go.etcd.io/etcd/server/v3"), 5)
-"""What `apiserver()` needs."""
+"""The programs of `apiserver()`."""
 CONTROLLERS = Group("controllers", "kube", (_COMMANDS + "kube-controller-manager",), 3)
 NODE = Group(
     "node",
@@ -56,15 +56,15 @@ PAUSE = Group("pause", "pause", (".",), 1)
 POLICIES = Group("policies", "policies", (".",), 2)
 TOOLS = Group("tools", None, (_KIND, "github.com/rancher/local-path-provisioner@v0.0.30"), 2)
 CLUSTER = (API, CONTROLLERS, NODE, DNS, PAUSE, POLICIES, TOOLS)
-"""What a cluster is made of."""
+"""The programs of a cluster."""
 SCORE = Group("score", None, ("github.com/zegl/kube-score/cmd/kube-score@v1.20.0",), 2)
-"""Judges manifests; needs no cluster."""
+"""A linter for manifests, which needs no cluster."""
 
 
 def kubernetes_version() -> str:
-    """As `go.mod` pins it: v1.34.4."""
+    """Return the version that `go.mod` pins, such as v1.34.4."""
     found = re.search(r"k8s\.io/kubernetes (v\S+)", (_SOURCES / "kube" / "go.mod").read_text())
-    assert found, "go/kube/go.mod names the version of k8s.io/kubernetes"
+    assert found, "go/kube/go.mod must require k8s.io/kubernetes"
     return found.group(1)
 
 
@@ -73,7 +73,7 @@ def cached(*groups: Group) -> bool:
 
 
 def make(log: Log, *groups: Group) -> dict[str, Path]:
-    """Where each program of these groups lies, by its name; what is not cached is built."""
+    """Return the paths of the programs of these groups, by name. Programs that are not cached are built."""
     programs: dict[str, Path] = {}
     for group in groups:
         folder = cache.make(f"binaries-{group.name}", group.key, functools.partial(_build, log, group))
@@ -82,7 +82,7 @@ def make(log: Log, *groups: Group) -> dict[str, Path]:
 
 
 def ready(group: Group, out: IO[str] | None = None) -> dict[str, Path]:
-    """As `make`, for who has no step of their own: where something is built, a line of progress shows it."""
+    """Do the same as `make`, with a line of progress if something is built."""
     if cached(group):
         return make(Log(cache.logs() / f"{group.name}-cached.log"), group)
     with Progress(1, cache.logs(), out or sys.stderr).step(f"{group.name} binaries") as log:
@@ -90,7 +90,7 @@ def ready(group: Group, out: IO[str] | None = None) -> dict[str, Path]:
 
 
 def kind_sources(log: Log) -> Path:
-    """The folder of kind's module: its node image is made of files that lie there."""
+    """Return the folder of kind's module, which contains files of the node image."""
     folder: str = json.loads(log.read(_go(log), "mod", "download", "-json", _KIND, env=_STATIC))["Dir"]
     return Path(folder)
 
@@ -109,7 +109,7 @@ def _build(log: Log, group: Group, out: Path) -> None:
 
 
 def _link_flags() -> str:
-    """Without its version a kubelet calls itself v0.0.0, and kubeadm refuses it."""
+    """Return linker flags with the version. Otherwise a kubelet reports v0.0.0, which kubeadm rejects."""
     version = kubernetes_version()
     major, minor = version[1:].split(".")[:2]
     facts = {
@@ -124,7 +124,7 @@ def _link_flags() -> str:
 
 
 def _go(log: Log) -> str:
-    """The go command to build with."""
+    """Return the go command to build with."""
     found = shutil.which("go")
     if found is not None and _is_new_enough(log.read(found, "env", "GOVERSION")):
         return found
@@ -136,6 +136,6 @@ def _go(log: Log) -> str:
 
 
 def _is_new_enough(version: str) -> bool:
-    """Of a version as Go writes it: go1.25.3, go1.26rc1."""
+    """Check a version in Go's notation, such as go1.25.3 or go1.26rc1."""
     numbers = re.match(r"go(\d+)\.(\d+)", version)
     return numbers is not None and (int(numbers[1]), int(numbers[2])) >= _GO_NEEDED

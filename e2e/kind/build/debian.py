@@ -1,6 +1,6 @@
-"""What the steps need of the machine's Debian: packages, the archive it is configured for, root.
+"""The requirements of the build on the machine's Debian: packages, root, and the Debian archive.
 
-Called by the steps that run Debian's tools. No archive is named here: apt's own configuration says which.
+No archive is named here: the archive is that of apt's configuration.
 """
 
 import os
@@ -10,19 +10,19 @@ import subprocess
 from e2e.kind.progress import KindError, Log
 
 SUITE = "bookworm"
-"""Debian 12: its containerd, runc and systemd are the ones that kind's files were tried with."""
+"""Debian 12. kind's files were tested with its containerd, runc and systemd."""
 
 
 def require_root() -> None:
     if os.geteuid() != 0:
         raise KindError(
-            "Building a cluster on this machine takes root: it makes a network namespace, cgroups and mounts. "
+            "Building a cluster on this machine needs root, for a network namespace, cgroups and mounts. "
             "Run it as root, start a docker engine that can pull images, or set KUBECONFIG to a cluster of yours."
         )
 
 
 def install(log: Log, *packages: str) -> None:
-    """Have these packages installed; apt-get is asked only for those that are missing."""
+    """Install these packages with apt-get, if any of them is missing."""
     if shutil.which("apt-get") is None:
         raise KindError(f"This step needs apt-get (Debian) to install {', '.join(packages)}.")
     missing = [package for package in packages if not _installed(package)]
@@ -34,7 +34,7 @@ def install(log: Log, *packages: str) -> None:
 
 
 def archive(log: Log) -> str:
-    """The address of the Debian archive that this machine's apt is configured for."""
+    """Return the address of the Debian archive in this machine's apt configuration."""
     fields = log.read(
         "apt-get", "indextargets", "--format", "$(RELEASE) $(COMPONENT) $(SITE)", "Created-By: Packages"
     )
@@ -43,7 +43,7 @@ def archive(log: Log) -> str:
         if (release, component) == (SUITE, "main"):
             return site
     raise KindError(
-        f"The node image is made of Debian's {SUITE} packages, and this machine's apt has no source for them. "
+        f"The node image needs Debian's {SUITE} packages, but this machine's apt has no source for them. "
         "Use a machine with Debian 12, or one with docker, kind and a registry, or set KUBECONFIG."
     )
 

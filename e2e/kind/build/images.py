@@ -1,8 +1,7 @@
-"""The images that kubeadm and kind expect in a node, from our own binaries: no registry has a part in it.
+"""The images that kubeadm and kind expect in a node, built from our own binaries without a registry.
 
-Called by the node image. Most are one static binary from scratch. kube-proxy, the pod network, the agent that
-enforces NetworkPolicies and the helper of local-path-provisioner share a layer with a shell, iptables and nft, cut
-out of the node's root file system.
+Most are one static binary. kube-proxy, the pod network, the agent that enforces NetworkPolicies and the helper of
+local-path-provisioner share a layer with a shell, iptables and nft, copied from the node's root file system.
 """
 
 import io
@@ -18,18 +17,18 @@ _OURS = {name: f"localhost/kvasir-kind/{name}:local" for name in ("local-path-pr
 _WITH_TOOLS = ("kube-proxy", "policies")
 """These run iptables or nft."""
 _ENTRYPOINTS = {"coredns": ("coredns", "/coredns"), "pause": ("pause", "/pause")}
-"""Image → its binary and where it lies; the others lie in /usr/local/bin, for kubeadm names them without a path."""
+"""Binary and path by image. The others are in /usr/local/bin, because kubeadm does not use a path for them."""
 
 
 def kubeadm_names(log: Log, programs: Mapping[str, Path]) -> dict[str, str]:
-    """What kubeadm calls the images of this version: `pause` → registry.k8s.io/pause:3.10.1, and so on."""
+    """Return kubeadm's full image names of this version, such as `pause` → registry.k8s.io/pause:3.10.1."""
     version = binaries.kubernetes_version()
     names = log.read(programs["kubeadm"], "config", "images", "list", "--kubernetes-version", version).split()
     return {name.rsplit("/", 1)[-1].split(":")[0]: name for name in names}
 
 
 def write(log: Log, out: Path, tools: Path, programs: Mapping[str, Path], architecture: str) -> None:
-    """All images into one OCI archive; `tools` is the folder that inside/cut-tools.sh filled."""
+    """Write all images into one OCI archive. inside/cut-tools.sh has filled the folder `tools`."""
     with out.open("wb") as file:
         archive = oci.Archive(file)
         base, content = oci.layer_of(lambda tar: tar.add(tools, "."))

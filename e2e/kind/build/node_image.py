@@ -1,6 +1,6 @@
-"""The image of a node, `kindest/node` made here: Debian, kind's files, Kubernetes, and the images of its own pods.
+"""Builds the image of a node, in place of `kindest/node`: Debian, kind's files, Kubernetes, and its pods' images.
 
-Called by `own.up` and by `make kind-node`. It is kept as an archive that `docker load` reads.
+The result is an archive for `docker load`.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ def cached() -> Path | None:
 
 
 def make(log: Log, system: Path, programs: Mapping[str, Path]) -> Path:
-    """The archive of the node image, from the archive of the root file system and our binaries."""
+    """Return the archive of the node image, built from the root file system's archive and our binaries."""
     return cache.make("node", key(), lambda out: _build(log, system, programs, out)) / "node.tar"
 
 
@@ -59,12 +59,12 @@ def _build(log: Log, system: Path, programs: Mapping[str, Path], out: Path) -> N
 
 
 def architecture() -> str:
-    """This machine's, in the words of images: amd64, arm64."""
+    """Return this machine's architecture in the notation of images, such as amd64 or arm64."""
     return _ARCHITECTURES.get(platform.machine(), platform.machine())
 
 
 def _fill(log: Log, tree: Path, programs: Mapping[str, Path], pause: str) -> None:
-    """kind's files, ours over them, and what runs outside of pods."""
+    """Add kind's files, our files over them, and the programs that run outside of pods."""
     files = binaries.kind_sources(log) / "images/base/files"
     for source in (files, _HERE / "node"):
         log.run("cp", "-rT", "--no-preserve=mode,ownership", source, tree)
@@ -83,7 +83,7 @@ def _fill(log: Log, tree: Path, programs: Mapping[str, Path], pause: str) -> Non
 def _preload(log: Log, tree: Path, archive: Path) -> None:
     script = tree / "preload.sh"
     shutil.copy(_HERE / "inside/preload-images.sh", script)
-    # Namespaces of its own: when the script ends, however it ends, its containerd and its mounts are gone.
+    # Separate namespaces end the script's containerd and mounts, however the script ends.
     alone = ("unshare", "--mount", "--pid", "--fork", "--kill-child", f"--mount-proc={tree}/proc")
     with archive.open("rb") as images_in:
         log.run(*alone, "chroot", tree, "/preload.sh", stdin=images_in)
@@ -91,7 +91,7 @@ def _preload(log: Log, tree: Path, archive: Path) -> None:
 
 
 def _pack(log: Log, tree: Path, out: Path) -> oci.Layer:
-    """The tree as one compressed layer; its digests are taken on the way."""
+    """Pack the tree as one compressed layer. The digests are computed in the same pass."""
     plain = hashlib.sha256()
     log.write(f"+ tar {tree} | gzip -1 > {out}")
     with (
@@ -106,7 +106,7 @@ def _pack(log: Log, tree: Path, out: Path) -> oci.Layer:
             gzip.stdin.write(chunk)
         gzip.stdin.close()
     if tar.returncode or gzip.returncode:
-        raise KindError("packing the node's root file system failed")
+        raise KindError("cannot pack the node's root file system")
     with out.open("rb") as stored:
         packed = hashlib.file_digest(stored, "sha256").hexdigest()
     return oci.Layer(f"sha256:{packed}", out.stat().st_size, f"sha256:{plain.hexdigest()}")

@@ -1,7 +1,4 @@
-"""Image archives, written without docker: an OCI layout in a tar, and the older format that `docker load` reads.
-
-Called by `images` (what runs in the cluster's own pods), `node_image` and `load`.
-"""
+"""Writes image archives without docker: an OCI layout in a tar, and the older format that `docker load` reads."""
 
 import hashlib
 import io
@@ -22,7 +19,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer as a blob: its digest and size as stored, and the digest of the tar in it (`diff_id`)."""
+    """A layer as a blob: its stored digest and size, and the digest of the tar in it (`diff_id`)."""
 
     digest: str
     size: int
@@ -35,7 +32,7 @@ class Layer:
 
 
 class Archive:
-    """An OCI layout that is written to a stream, blob after blob; several names may share blobs."""
+    """An OCI layout that is written to a stream blob by blob. Several names may share blobs."""
 
     def __init__(self, out: IO[bytes] | io.RawIOBase) -> None:
         self._tar = tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115 (closed by close)
@@ -53,7 +50,7 @@ class Archive:
             self._put(f"blobs/sha256/{digest.removeprefix('sha256:')}", size, content)
 
     def add_image(self, name: str, config: bytes, layers: list[Layer]) -> None:
-        """Name an image; the blobs of its layers are added apart, or are at the reader's already."""
+        """Add a named image. The blobs of its layers are added separately, or the reader already has them."""
         manifest = {
             "schemaVersion": 2,
             "mediaType": _MANIFEST,
@@ -86,7 +83,7 @@ class Archive:
 
 
 def layer_of(add: Callable[[tarfile.TarFile], None]) -> tuple[Layer, bytes]:
-    """A compressed layer of what `add` puts into a tar; small enough to be held in memory."""
+    """Return a compressed layer with the tar members that `add` writes. It must fit into memory."""
     out = _Compressor()
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         add(tar)
@@ -95,7 +92,7 @@ def layer_of(add: Callable[[tarfile.TarFile], None]) -> tuple[Layer, bytes]:
 
 
 def config(architecture: str, layers: list[Layer], **settings: Any) -> bytes:
-    """An image's configuration; `settings` are those of its container, such as Entrypoint."""
+    """Return an image's configuration. `settings` are those of its container, such as Entrypoint."""
     document = {
         "architecture": architecture,
         "os": "linux",
@@ -106,7 +103,7 @@ def config(architecture: str, layers: list[Layer], **settings: Any) -> bytes:
 
 
 def write_docker_archive(path: Path, name: str, configuration: bytes, layer: Path) -> None:
-    """An image of one layer as `docker load` reads it."""
+    """Write an image of one layer in the format that `docker load` reads."""
     config_name = f"{hashlib.sha256(configuration).hexdigest()}.json"
     manifest = [{"Config": config_name, "RepoTags": [name], "Layers": [layer.name]}]
     with tarfile.open(path, "w") as tar:
@@ -118,7 +115,7 @@ def write_docker_archive(path: Path, name: str, configuration: bytes, layer: Pat
 
 
 def chain_ids(diff_ids: list[str]) -> list[str]:
-    """The names under which containerd keeps unpacked layers: each with all those below it (OCI's ChainID)."""
+    """Return the names of unpacked layers in containerd. Each covers all layers below it (OCI's ChainID)."""
     chain: list[str] = []
     for diff_id in diff_ids:
         chain.append(sha256(f"{chain[-1]} {diff_id}".encode()) if chain else diff_id)
@@ -130,7 +127,7 @@ def sha256(content: bytes) -> str:
 
 
 class _Compressor(io.RawIOBase):
-    """A stream that compresses what is written, and knows the digest of what came in."""
+    """A stream that compresses its input and computes the input's digest."""
 
     def __init__(self) -> None:
         self.plain = hashlib.sha256()

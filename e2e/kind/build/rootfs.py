@@ -1,4 +1,4 @@
-"""The node's Debian root file system, by debootstrap, kept as one compressed archive. Called by the node image."""
+"""Builds the node's Debian root file system with debootstrap, as one compressed archive."""
 
 import shutil
 from pathlib import Path
@@ -34,7 +34,7 @@ def key() -> str:
 
 
 def make(log: Log) -> Path:
-    """The archive of the root file system."""
+    """Return the archive of the root file system."""
     return cache.make("rootfs", key(), lambda out: _build(log, out)) / "rootfs.tar.gz"
 
 
@@ -43,7 +43,7 @@ def _build(log: Log, out: Path) -> None:
     debian.install(log, "debootstrap")
     tree = out / "tree"
     options = ("--variant=minbase", f"--include={','.join(_PACKAGES)}")
-    # In mount and process namespaces of its own, so that an interrupted run leaves no mount and no process.
+    # Separate mount and process namespaces ensure that an interrupted run leaves no mount and no process.
     alone = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
     log.run(*alone, "debootstrap", *options, debian.SUITE, tree, debian.archive(log))
     for pattern in _NOT_NEEDED:

@@ -1,7 +1,6 @@
-"""What buildah knows of an image: its configuration and, unpacked on the disk, its layers.
+"""The configuration of an image in buildah's store, and its layers, which are unpacked on the disk.
 
-Called by `link`. images/build.py keeps its images in a storage below the cache; CONTAINERS_STORAGE_CONF names
-another.
+images/build.py keeps its images in a separate store below the cache. CONTAINERS_STORAGE_CONF selects another one.
 """
 
 import json
@@ -20,9 +19,9 @@ from e2e.kind.progress import KindError
 class Image:
     config: bytes
     layers: list[oci.Layer]
-    """From the base upwards."""
+    """Lowest layer first."""
     folders: dict[str, Path]
-    """diff_id of a layer → where it lies unpacked, as overlayfs wants it (deleted files are its whiteouts)."""
+    """The unpacked folder of each layer, by diff_id, in the format of overlayfs (with its whiteouts)."""
 
 
 def find(name: str) -> Image:
@@ -43,7 +42,7 @@ def _folders() -> dict[str, Path]:
     store = json.loads(_buildah("info"))["store"]
     driver, root = store["GraphDriverName"], Path(store["GraphRoot"])
     if driver != "overlay":
-        raise KindError(f"buildah keeps its images by the driver {driver} in {root}; the cluster needs overlay")
+        raise KindError(f"buildah's store in {root} uses the driver {driver}: configure the driver overlay")
     records: list[dict[str, Any]] = json.loads((root / "overlay-layers" / "layers.json").read_bytes())
     return {
         record["diff-digest"]: root / "overlay" / record["id"] / "diff"
@@ -58,7 +57,7 @@ def _buildah(*arguments: str) -> str:
     try:
         done = subprocess.run(["buildah", *arguments], capture_output=True, text=True, env={**ours, **os.environ})
     except FileNotFoundError:
-        raise KindError("buildah is not installed; `apt-get install buildah`, or load an archive") from None
+        raise KindError("buildah is not installed: run `apt-get install buildah`, or load an archive") from None
     if done.returncode:
         raise KindError(f"buildah {' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout

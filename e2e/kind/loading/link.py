@@ -1,8 +1,8 @@
-"""Brings an image of buildah's into nodes that keep their data on the same disk: as hard links, not as an archive.
+"""Loads an image of buildah's into nodes whose data is on the same disk, with hard links instead of an archive.
 
-Called by `KindCluster.load_image`. buildah and a node's containerd both keep each layer unpacked in a folder, in
-the same form. So a layer of 6 GB is given to a node by linking its files: a second instead of minutes, and no room
-on the disk. Nobody writes to a layer, here or there: what a container changes goes into a folder of its own.
+buildah and a node's containerd both keep each layer unpacked in a folder, in the same format. Linking the files of
+a large layer needs little time and no disk space. It is safe because layers are never written: the changes of a
+container go into a separate folder.
 """
 
 import re
@@ -23,21 +23,21 @@ _SNAPSHOTS = Path("lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapsho
 
 @dataclass(frozen=True)
 class Place:
-    """A node and where this machine sees its /var."""
+    """A node, and the path of its /var on this machine."""
 
     node: Node
     var: Path
 
 
 def link(name: str, places: Sequence[Place], new_name: str | None = None) -> str:
-    """Give buildah's image of this name to the nodes, as `new_name` if one is given; returns its name there."""
+    """Load buildah's image of this name into the nodes, as `new_name` if it is given. Return its name there."""
     image = buildah.find(name)
     result = full_name(new_name or name)
     for place in places:
         _link_layers(image, place)
     with importing([place.node for place in places]) as out:
         archive = oci.Archive(out)
-        archive.add_image(result, image.config, image.layers)  # of the layers nothing but their names
+        archive.add_image(result, image.config, image.layers)  # only the names of the layers
         archive.close()
     return result
 
@@ -53,19 +53,21 @@ def _link_layers(image: buildah.Image, place: Place) -> None:
 
 
 def _link_layer(layer: Path, place: Place, chain_id: str, below: str) -> None:
-    """A snapshot of the node's containerd with the files of the layer, on top of the snapshot `below`."""
+    """Create a snapshot in the node's containerd from the files of the layer, on top of the snapshot `below`."""
     key = f"link-{uuid.uuid4().hex}"
     node, snapshots = place.node, (*CTR, "snapshots")
     node.run(*snapshots, "prepare", key, *([below] if below else []))
     mounts = node.run(*snapshots, "mounts", "/", key)
-    # A lone snapshot is its folder, bound; on top of another the folder is where an overlay is written to.
+    # A snapshot without a parent is a bind mount of its folder. Any other is an overlay that writes to its folder.
     folder = re.search(rf"(?:upperdir=|bind )\S*?{re.escape(str(_SNAPSHOTS))}/(\d+)/fs", mounts)
     if folder is None:
-        raise KindError(f"{node.name}: containerd does not tell where a snapshot lies: {mounts.strip()}")
+        raise KindError(
+            f"{node.name}: cannot find the folder of a snapshot in containerd's mounts: {mounts.strip()}"
+        )
     target = place.var / _SNAPSHOTS / folder[1] / "fs"
     command = ["cp", "--archive", "--link", f"{layer}/.", str(target)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[0]
-        raise KindError(f"{node.name}: a layer of buildah's cannot be linked to {target}: {reason}")
+        raise KindError(f"{node.name}: cannot link a layer of buildah's to {target}: {reason}")
     node.run(*snapshots, "commit", chain_id, key)

@@ -1,8 +1,8 @@
-"""Brings an archive of an image into nodes without a registry, and only the layers that they lack.
+"""Loads an image archive into nodes without a registry, and transfers only the layers that they lack.
 
-Called by `KindCluster.load_image`. A node finds unpacked layers by chain id, so what it is sent may leave out the
-blobs of those it has. The image is streamed into all nodes at once; a node drops the blobs of layers once they are
-unpacked. Images of buildah's go by `link`.
+A node finds unpacked layers by chain id, so the archive that it receives may omit the blobs of layers that it has.
+The image is streamed into all nodes at once. A node drops the blobs of layers after unpacking them. `link` loads
+images of buildah's.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ CTR = ("ctr", "--namespace", "k8s.io")
 
 @dataclass(frozen=True)
 class Node:
-    """A node, and the command that runs others in it: `docker exec -i <name>`."""
+    """A node, and the command prefix that runs commands in it: `docker exec -i <name>`."""
 
     name: str
     enter: tuple[str, ...]
@@ -35,7 +35,7 @@ class Node:
         return done.stdout
 
     def unpacked(self) -> set[str]:
-        """Chain ids of the layers that this node has."""
+        """Return the chain ids of the layers that this node has."""
         rows = [row.split() for row in self.run(*CTR, "snapshots", "ls").splitlines()[1:]]
         return {row[0] for row in rows if row[-1] == "Committed"}
 
@@ -45,11 +45,11 @@ class _Image:
     name: str
     diff_ids: list[str]
     layers: dict[str, str]
-    """The archive's member → diff_id of the layer in it."""
+    """The diff_id of each layer, by its archive member."""
 
 
 def load(source: Path, nodes: Sequence[Node], name: str | None = None) -> str:
-    """Load an archive of docker's format; returns the image's name in the nodes."""
+    """Load an archive in docker's format. Return the image's name in the nodes."""
     image = _describe(source)
     chain = oci.chain_ids(image.diff_ids)
     missing: set[str] = set()
@@ -65,7 +65,7 @@ def load(source: Path, nodes: Sequence[Node], name: str | None = None) -> str:
 
 
 def _copy(stream: IO[bytes], out: oci.Archive, image: _Image, missing: set[str], name: str) -> None:
-    """Docker's format in, OCI's out, without the layers that nobody misses."""
+    """Convert from docker's format to OCI's, without the layers that all nodes have."""
     layers: dict[str, oci.Layer] = {}
     documents: dict[str, bytes] = {}
     with tarfile.open(fileobj=stream, mode="r|") as archive:
@@ -79,7 +79,7 @@ def _copy(stream: IO[bytes], out: oci.Archive, image: _Image, missing: set[str],
                 layers[diff_id] = oci.Layer(diff_id, member.size, diff_id, compressed=False)
                 if diff_id in missing:
                     out.copy_blob(diff_id, member.size, content)
-            elif member.size < 1 << 20:  # the configuration is among these
+            elif member.size < 1 << 20:  # the configuration is one of these
                 documents[member.name] = content.read()
     (entry,) = json.loads(documents["manifest.json"])
     out.add_image(name, documents[entry["Config"]], [layers[diff_id] for diff_id in image.diff_ids])
@@ -90,7 +90,7 @@ def _describe(source: Path) -> _Image:
     with tarfile.open(source) as archive:
         entries = json.load(_member(archive, "manifest.json"))
         if len(entries) != 1:
-            raise KindError(f"{source} holds {len(entries)} images; one is expected")
+            raise KindError(f"{source} contains {len(entries)} images; expected one")
         (entry,) = entries
         diff_ids = json.load(_member(archive, entry["Config"]))["rootfs"]["diff_ids"]
     names = entry.get("RepoTags") or [source.stem]
@@ -99,7 +99,7 @@ def _describe(source: Path) -> _Image:
 
 @contextlib.contextmanager
 def importing(nodes: Sequence[Node]) -> Iterator["_Tee"]:
-    """An import in each node, fed by what is written; all have succeeded when the block is left."""
+    """Yield a stream into an import on each node. All imports have succeeded at the end of the block."""
     pipe = subprocess.PIPE
     imports = [
         subprocess.Popen(
@@ -108,7 +108,7 @@ def importing(nodes: Sequence[Node]) -> Iterator["_Tee"]:
         for node in nodes
     ]
     try:
-        with contextlib.suppress(BrokenPipeError):  # an import that ended early tells why below
+        with contextlib.suppress(BrokenPipeError):  # an import that ended early reports its error below
             yield _Tee([process.stdin for process in imports if process.stdin])
         for node, process in zip(nodes, imports, strict=True):
             said, _ = process.communicate()
@@ -121,7 +121,7 @@ def importing(nodes: Sequence[Node]) -> Iterator["_Tee"]:
 
 
 class _Tee(io.RawIOBase):
-    """Writes into several pipes."""
+    """A stream that writes into several pipes."""
 
     def __init__(self, pipes: list[IO[bytes]]) -> None:
         self._pipes = pipes
@@ -141,12 +141,12 @@ def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
     except KeyError:
         file = None
     if file is None:
-        raise KindError(f"{archive.name!r} is no archive of docker's format: it has no {name}")
+        raise KindError(f"{archive.name!r} is not an archive in docker's format: it lacks {name}")
     return file
 
 
 def full_name(name: str) -> str:
-    """As a node writes an image's name: app → docker.io/library/app:latest."""
+    """Return an image's name in the form that a node uses: app → docker.io/library/app:latest."""
     if ":" not in name.rsplit("/", 1)[-1]:
         name += ":latest"
     first, _, rest = name.partition("/")

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs in the node's root file system, after kind's files and ours were copied in: what kind's own recipe for its base
-# image does to Debian, and what this kind of machine needs on top.
+# Runs in the node's root file system, after kind's files and ours were copied into it. Does the same as kind's
+# recipe for its base image, with additions for this kind of machine.
 set -eu
 # systemd in a container: only the units that a node needs
 rm -f /lib/systemd/system/sysinit.target.wants/systemd-tmpfiles-setup.service \
@@ -12,7 +12,7 @@ ln -sf /usr/lib/systemd/systemd /sbin/init
 systemctl -q enable kubelet.service containerd.service undo-mount-hacks.service
 systemctl -q mask systemd-binfmt.service
 
-# Debian's containerd and network plugins at the places that kind's files name
+# Debian's containerd and network plugins, at the paths that kind's files use
 ln -sf /usr/bin/containerd /usr/bin/ctr /usr/local/bin/
 mkdir -p /etc/kubernetes/manifests /opt/cni/bin
 for plugin in host-local loopback portmap ptp; do cp "/usr/lib/cni/$plugin" /opt/cni/bin/; done
@@ -20,6 +20,6 @@ ctr oci spec \
   | jq '.hooks.createContainer += [{path: "/kind/bin/mount-product-files.sh"}] | del(.process.rlimits)' \
   > /etc/containerd/cri-base.json
 
-# Without CAP_SYS_RESOURCE nobody may lower oom_score_adj: runc would end before the container starts.
+# Without CAP_SYS_RESOURCE, no process may lower oom_score_adj: runc would fail before the container starts.
 sed -i -e 's/restrict_oom_score_adj = false/restrict_oom_score_adj = true/' \
   -e "s#sandbox_image = .*#sandbox_image = \"$PAUSE_IMAGE\"#" /etc/containerd/config.toml

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Runs in the node's root file system. Copies into $1 what the pods of kube-proxy, of the pod network and of the volume
-# helper need of it: a shell, iptables with its plugins, nft, ip, conntrack, and the libraries of them all.
+# Runs in the node's root file system. Copies the tools of kube-proxy, of the pod network and of the volume helper
+# into $1: a shell, iptables with its plugins, nft, ip, conntrack, and their libraries.
 set -eu
 out=$1
 mkdir -p "$out/usr/bin" "$out/usr/sbin" "$out/usr/lib" "$out/usr/lib64" "$out/etc" "$out/root" "$out/run" "$out/var/lib/misc"
 mkdir -m 1777 "$out/tmp"
 for folder in bin sbin lib lib64; do ln -s "usr/$folder" "$out/$folder"; done
 
-# All plugins, not only those that a trial run happens to load: a Service with two endpoints needs libxt_statistic, and
-# that needs libm. Without them kube-proxy fails while the node says Ready.
+# Copy all plugins, not only those that one test run loads: a Service with two endpoints needs libxt_statistic,
+# which needs libm. Without them, kube-proxy fails although the node is Ready.
 programs="/bin/busybox /bin/ip /usr/sbin/nft /usr/sbin/conntrack /usr/sbin/xtables-nft-multi $(ls /usr/lib/*/xtables/*.so)"
 cp -L --parents $programs "$out"
 libraries=$(for file in $programs; do ldd "$file" 2>/dev/null || true; done | grep -o '/[^ ]*' | sort -u)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs in the node's root file system, in mount and process namespaces of its own: imports the images on standard input
-# into the node's containerd, packed. All that is started here ends with this script.
+# Runs in the node's root file system, in its own mount and process namespaces. Imports the images on standard input
+# into the node's containerd, without unpacking them. Every process that it starts ends with this script.
 set -eu
 containerd >/dev/null 2>/var/log/preload &
 tries=0

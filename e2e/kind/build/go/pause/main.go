@@ -1,4 +1,4 @@
-// pause is the first process of every pod: it holds the pod's namespaces and reaps orphans until it is told to end.
+// pause is the first process of every pod: it holds the namespaces and reaps orphans until it receives a signal.
 package main
 
 import (

@@ -1,8 +1,8 @@
 // policies enforces the ingress rules of NetworkPolicies on one node, with nftables.
 //
-// It is a stand-in, for the end-to-end tests, for what the network plugin of a user's cluster does. It watches pods,
-// namespaces and policies, and replaces the node's rules as a whole when one of them changes. Egress rules, SCTP and
-// IPv6 are not covered.
+// It stands in for the network plugin of a user's cluster in the end-to-end tests. It watches pods, namespaces and
+// policies, and replaces all rules of the node when one of them changes. Egress rules, SCTP and IPv6 are not
+// covered.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Changes that come in one burst are applied together.
+// Changes of one burst are applied together.
 const pause = 100 * time.Millisecond
 
 func main() {
@@ -66,7 +66,7 @@ func enforce(ctx context.Context, node string) error {
 		case <-changed:
 		}
 		time.Sleep(pause)
-		// A list from an informer's own cache does not fail.
+		// Listing from an informer's own cache does not fail.
 		allPods, _ := pods.Lister().List(labels.Everything())
 		allNamespaces, _ := namespaces.Lister().List(labels.Everything())
 		allPolicies, _ := policies.Lister().List(labels.Everything())
@@ -82,7 +82,7 @@ func enforce(ctx context.Context, node string) error {
 	}
 }
 
-// notify returns a handler that leaves one token in the channel, however many changes come.
+// notify returns a handler that leaves one token in the channel for any number of changes.
 func notify(changed chan struct{}) cache.ResourceEventHandler {
 	send := func() {
 		select {

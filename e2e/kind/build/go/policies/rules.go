@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// cluster is what policies select from: pods that have an address of their own, and the labels of namespaces.
+// cluster contains the objects that policies select from: pods with their own address, and labels of namespaces.
 type cluster struct {
 	pods       []*core.Pod
 	namespaces map[string]labels.Set
@@ -33,9 +33,9 @@ func newCluster(pods []*core.Pod, namespaces []*core.Namespace) cluster {
 	return found
 }
 
-// ruleset returns the table for nft: one chain for each isolated pod of the node, reached by its address.
+// ruleset returns the table for nft: one chain for each isolated pod of the node, selected by its address.
 //
-// What the node itself sends (the kubelet's probes) does not pass the forward hook, and is never refused.
+// Connections from the node itself (the kubelet's probes) do not pass the forward hook, so they are never rejected.
 func ruleset(node string, all cluster, policies []*networking.NetworkPolicy) string {
 	slices.SortFunc(policies, func(a, b *networking.NetworkPolicy) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
@@ -69,13 +69,13 @@ func ruleset(node string, all cluster, policies []*networking.NetworkPolicy) str
 	return text + "}\n}\n"
 }
 
-// isIngress also holds for a policy that names no type.
+// isIngress also returns true for a policy without types.
 func isIngress(policy *networking.NetworkPolicy) bool {
 	types := policy.Spec.PolicyTypes
 	return len(types) == 0 || slices.Contains(types, networking.PolicyTypeIngress)
 }
 
-// accepts returns one line for each peer and port of a rule; a rule without peers, or without ports, is open to all.
+// accepts returns one line for each peer and port of a rule. A rule without peers or ports is open to all.
 func accepts(all cluster, pod *core.Pod, namespace string, rule networking.NetworkPolicyIngressRule) []string {
 	sources := []string{""}
 	if len(rule.From) > 0 {
@@ -100,7 +100,7 @@ func accepts(all cluster, pod *core.Pod, namespace string, rule networking.Netwo
 	return lines
 }
 
-// addresses returns the matches of a peer: those of pods in one set, or of a block without its exceptions.
+// addresses returns the matches of a peer: pods as one set, or a block without its exceptions.
 func addresses(all cluster, namespace string, peer networking.NetworkPolicyPeer) []string {
 	if block := peer.IPBlock; block != nil {
 		match := "ip saddr " + block.CIDR + " "
@@ -125,7 +125,7 @@ func addresses(all cluster, namespace string, peer networking.NetworkPolicyPeer)
 	return []string{"ip saddr { " + strings.Join(found, ", ") + " } "}
 }
 
-// ports returns the matches of a port: by number, as a range, or by the name that a container of the pod gave it.
+// ports returns the matches of a port: by number, as a range, or by the name of a container's port.
 func ports(pod *core.Pod, port networking.NetworkPolicyPort) []string {
 	protocol := core.ProtocolTCP
 	if port.Protocol != nil {
@@ -151,7 +151,7 @@ func ports(pod *core.Pod, port networking.NetworkPolicyPort) []string {
 	return found
 }
 
-// matches treats a selector that cannot be parsed as one that selects nothing; the API server admits none.
+// matches treats an invalid selector, which the API server rejects, as one that selects nothing.
 func matches(selector *meta.LabelSelector, set labels.Set) bool {
 	parsed, err := meta.LabelSelectorAsSelector(selector)
 	return err == nil && parsed.Matches(set)
