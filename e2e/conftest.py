@@ -1,4 +1,4 @@
-"""The cluster of a run of end-to-end tests, Kvasir in it, and a namespace for each test."""
+"""Fixtures of the end-to-end tests: the cluster of the run with Kvasir in it, and a namespace per test."""
 
 import sys
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from service.running import running
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """End the run before its first test if one of them would change a cluster of the user's without consent."""
+    """End the run before its first test if a test would change a user's cluster without consent."""
     if session.config.option.collectonly or not any(
         "cluster" in getattr(item, "fixturenames", ()) for item in session.items
     ):
@@ -28,7 +28,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> Iterator[Cluster]:
-    """That of KUBECONFIG, or the one that is up, or one made for this run; its steps are shown as they go."""
+    """The cluster of KUBECONFIG, the one that is already running, or a new one, with its steps on the terminal."""
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     made = a_cluster()
@@ -52,7 +52,7 @@ def installed(cluster: Cluster, pytestconfig: pytest.Config) -> Cluster:
 
 @pytest.fixture
 def restricted(installed: Cluster) -> Iterator[Namespace]:
-    """A namespace of the test's own."""
+    """A separate namespace for the test."""
     with restricted_namespace(installed) as namespace:
         yield namespace
 
@@ -64,6 +64,6 @@ def system(installed: Cluster) -> Namespace:
 
 @pytest.fixture(scope="session")
 def expected() -> str:
-    """What `kvasir up` answers on this machine."""
+    """The answer of `kvasir up` on this machine."""
     with running("up", str(DEMO), "--port", "0") as service:
         return ask(service.url)

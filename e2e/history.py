@@ -1,8 +1,8 @@
-"""The history of a namespace, and whether a status in it ever ran ahead of the facts.
+"""The history of a namespace, which shows whether a status was ever ahead of the facts.
 
-Every version of the services, their workloads and pods is kept in the order in which the API server wrote them:
-resource versions come from one counter. So each write of a status can be compared with what the cluster was at that
-moment, also when the moment is over.
+It keeps every version of the services, their workloads and pods. Resource versions come from one counter, so they
+give the order of all writes. Each written status can therefore be compared with the state of the cluster at that
+moment.
 """
 
 import json
@@ -26,7 +26,7 @@ _DELIVERED_WITHIN: Final = 10.0
 
 @dataclass(frozen=True)
 class Event:
-    """A version of an object; `gone` if it is the last."""
+    """A version of an object; `gone` if it was deleted."""
 
     version: int
     gone: bool
@@ -38,7 +38,7 @@ class Event:
 
 
 class History:
-    """Of one namespace, from its beginning until `close`."""
+    """The history of one namespace, from its beginning until `close`."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._cluster = cluster
@@ -53,8 +53,8 @@ class History:
             watch.wait()
 
     def check(self) -> None:
-        """AssertionError if a status that was written until now said that all is as desired when it was not."""
-        self._wait_for_what_is_there()
+        """Raise AssertionError if a status so far reported that everything is as desired when it was not."""
+        self._wait_for_current_state()
         with self._changed:
             events = list(self._events)
         problems = ahead_of_facts(events)
@@ -82,8 +82,8 @@ class History:
                 self._events.append(Event(version, event["type"] == "DELETED", content))
                 self._changed.notify_all()
 
-    def _wait_for_what_is_there(self) -> None:
-        """Until the watches have delivered what the API server lists now."""
+    def _wait_for_current_state(self) -> None:
+        """Wait until the watches have delivered the current state of the API server."""
         listing = self._cluster.kubectl("--namespace", self._namespace, "get", ",".join(_KINDS), "--output", "json")
         there = {
             item["metadata"]["uid"]: int(item["metadata"]["resourceVersion"])
@@ -106,7 +106,7 @@ class History:
 
 
 def ahead_of_facts(events: Iterable[Event]) -> list[str]:
-    """Each write of a status that said that all is as desired when it was not, in words."""
+    """Describe each written status that reported everything as desired when it was not."""
     objects: dict[tuple[str, str], Object] = {}
     problems = []
     for event in sorted(events, key=lambda event: event.version):
@@ -115,7 +115,7 @@ def ahead_of_facts(events: Iterable[Event]) -> list[str]:
             continue
         objects[event.key] = event.content
         is_written = event.key[0] == _SERVICE and event.content.get("status") != before.get("status")
-        if is_written and says_as_desired(event.content):
+        if is_written and is_as_desired(event.content):
             name = event.content["metadata"]["name"]
             facts = "; ".join(under_way(name, objects))
             if facts:
@@ -123,8 +123,8 @@ def ahead_of_facts(events: Iterable[Event]) -> list[str]:
     return problems
 
 
-def says_as_desired(service: Object) -> bool:
-    """Whether a status says that the newest spec is in force and nothing is under way."""
+def is_as_desired(service: Object) -> bool:
+    """Return whether a status reports that the newest spec is in force and nothing is under way."""
     status = service.get("status", {})
     newest = status.get("observedGeneration") == service["metadata"]["generation"]
     return newest and any(
@@ -134,7 +134,7 @@ def says_as_desired(service: Object) -> bool:
 
 
 def under_way(service: str, objects: Mapping[tuple[str, str], Object]) -> list[str]:
-    """Name the workloads and pods of a service that do not have the newest template."""
+    """Describe the workloads and pods of a service that do not have the newest template."""
     facts = []
     for kind, name in (("StatefulSet", f"{service}-engine"), ("Deployment", f"{service}-frontend")):
         workload = objects.get((kind, name))
@@ -143,7 +143,7 @@ def under_way(service: str, objects: Mapping[tuple[str, str], Object]) -> list[s
         status = workload.get("status", {})
         generation, observed = workload["metadata"]["generation"], status.get("observedGeneration")
         if observed != generation:
-            facts.append(f"{kind} {name} is at generation {generation}, and its controller has observed {observed}")
+            facts.append(f"{kind} {name} is at generation {generation}, but its controller has observed {observed}")
         elif kind == "StatefulSet":
             revision = status.get("updateRevision")
             old = [pod["metadata"]["name"] for pod in _engines(service, objects) if _revision(pod) != revision]
@@ -154,7 +154,7 @@ def under_way(service: str, objects: Mapping[tuple[str, str], Object]) -> list[s
 
 
 def _engines(service: str, objects: Mapping[tuple[str, str], Object]) -> Iterable[Object]:
-    """The pods of its ranks, without those that are being deleted."""
+    """Return the pods of its ranks, without those that are being deleted."""
     for (kind, _), item in objects.items():
         labels = item["metadata"].get("labels", {})
         is_engine = (labels.get(_INSTANCE), labels.get(_COMPONENT)) == (service, "engine")

@@ -1,6 +1,6 @@
-"""What tests do in a namespace of a cluster: apply, wait, look, and reach a port from this machine.
+"""Actions of tests in a namespace of a cluster: apply, wait, inspect, and connect to a port.
 
-Everything goes through `kubectl`, as users do it; waiting is a watch, never a sleep.
+Everything uses `kubectl`, as users do. Waiting is always a watch and never a sleep.
 """
 
 import contextlib
@@ -12,20 +12,20 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from e2e.history import History, says_as_desired
+from e2e.history import History, is_as_desired
 from e2e.history import Object as Object
 from e2e.kind.cluster import Cluster
 from e2e.kind.progress import KindError
 
 OWN_KINDS = "serviceaccounts,secrets,services,deployments,statefulsets,replicasets,pods"
-"""Of which a service consists in a cluster."""
+"""The kinds of a service's objects in a cluster."""
 
 
 @contextlib.contextmanager
 def restricted_namespace(cluster: Cluster) -> Iterator["Namespace"]:
-    """A new namespace, which takes no pod that is not restricted; nothing of it is waited for at the end.
+    """Create a namespace that accepts only restricted pods. Its deletion at the end is not waited for.
 
-    AssertionError at the end if a status in it ran ahead of the facts.
+    Raises AssertionError at the end if a status in it ran ahead of the facts.
     """
     name = f"test-{uuid.uuid4().hex[:8]}"
     cluster.kubectl("create", "namespace", name)
@@ -44,7 +44,7 @@ class Namespace:
     cluster: Cluster
     name: str
     history: History | None = None
-    """None: nothing is recorded, because the namespace is not a test's own."""
+    """None if nothing is recorded, because the namespace is shared by several tests."""
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         return self.cluster.kubectl("--namespace", self.name, *arguments, stdin=stdin)
@@ -58,14 +58,14 @@ class Namespace:
         return found
 
     def children(self, service: str) -> dict[str, Object]:
-        """Every object of a service of this name but its pods, by Kind/name."""
+        """Return every object of the service of this name, except its pods, by Kind/name."""
         label = f"app.kubernetes.io/instance={service},app.kubernetes.io/managed-by=kvasir-operator"
         kinds = "serviceaccounts,secrets,services,deployments,statefulsets"
         items = self.get(kinds, "--selector", label)["items"]
         return {f"{item['kind']}/{item['metadata']['name']}": item for item in items}
 
     def wait(self, target: str, condition: str, seconds: int = 60) -> None:
-        """`kubectl wait --for=<condition>`; a failure shows what there is instead."""
+        """Run `kubectl wait --for=<condition>`. A failure shows the state of the namespace."""
         try:
             self.kubectl("wait", target, f"--for={condition}", f"--timeout={seconds}s")
         except KindError as error:
@@ -73,9 +73,9 @@ class Namespace:
             raise
 
     def wait_for_ranks(self, service: str, count: int, seconds: int = 120) -> None:
-        """Until this many engines are ready, no other is there, and nothing is under way.
+        """Wait until exactly this many engines are ready and nothing is under way.
 
-        AssertionError if the status said so before it was true.
+        Raises AssertionError if the status reported this too early.
         """
 
         def settled(seen: Mapping[str, Object]) -> bool:
@@ -83,7 +83,7 @@ class Namespace:
             status = resource.get("status", {})
             reasons = {entry["reason"] for entry in status.get("conditions", ())}
             return (
-                says_as_desired(resource)
+                is_as_desired(resource)
                 and reasons == {"AsDesired"}
                 and (status["engines"]["summary"], status["replicas"]) == (f"{count}/{count}", count)
             )
@@ -93,9 +93,10 @@ class Namespace:
             self.history.check()
 
     def until(self, what: str, holds: Callable[[Mapping[str, Object]], bool], seconds: int = 60) -> None:
-        """Watch objects of one kind, all or one by `kind/name`, until `holds` is true of those there are, by name.
+        """Watch objects of one kind, all or one by `kind/name`, until `holds` returns true.
 
-        It is asked at every change; none of them at all is no change.
+        `holds` is called after every change, with the objects by name. It is not called if there are none
+        from the beginning.
         """
         objects: dict[str, Object] = {}
         command = ["kubectl", "--namespace", self.name, "get", what]
@@ -118,14 +119,14 @@ class Namespace:
                     if holds(objects):
                         return
                 assert process.stderr is not None
-                said = process.stderr.read().strip()
+                errors = process.stderr.read().strip()
             finally:
                 patience.cancel()
                 process.kill()
-        raise AssertionError(f"{what} did not become what it should within {seconds} s {said}\n{self.picture()}")
+        raise AssertionError(f"{what} is not in the expected state after {seconds} s: {errors}\n{self.picture()}")
 
     def picture(self) -> str:
-        """What is there now, for the message of a failed test."""
+        """Describe the current state, for the message of a failed test."""
         parts = (
             ("get", f"kvs,{OWN_KINDS}", "-o", "wide"),
             ("get", "kvs", "-o", "jsonpath={.items[*].status}"),
@@ -141,15 +142,15 @@ class Namespace:
 
     @contextlib.contextmanager
     def forwarded(self, target: str, port: int) -> Iterator[str]:
-        """The URL under which `kubectl port-forward` serves a port of a pod or Service on this machine."""
+        """Yield the URL under which `kubectl port-forward` serves a port of a pod or Service on this machine."""
         command = ["kubectl", "port-forward", "--namespace", self.name, target, f":{port}"]
         environment = {**os.environ, **self.cluster.environment()}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
             try:
                 assert process.stdout is not None
-                said = process.stdout.readline()  # "Forwarding from 127.0.0.1:41001 -> 8080"
-                assert said, f"kubectl port-forward {target} ended with code {process.wait()}"
-                yield f"http://{said.split()[2]}"
+                line = process.stdout.readline()  # "Forwarding from 127.0.0.1:41001 -> 8080"
+                assert line, f"kubectl port-forward {target} ended with code {process.wait()}"
+                yield f"http://{line.split()[2]}"
             finally:
                 process.terminate()
 
@@ -161,7 +162,7 @@ def is_ready(pod: Object) -> bool:
 
 
 def idle_pod(name: str, image: str, limits: Mapping[str, str] | None = None) -> Object:
-    """A restricted pod that does nothing and can write to /tmp."""
+    """Return a restricted pod that does nothing and can write to /tmp."""
     security = {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,

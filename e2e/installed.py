@@ -1,7 +1,7 @@
-"""Kvasir in a cluster: its images built and brought there, and installed as docs/install.md tells.
+"""Installs Kvasir in a cluster as docs/install.md describes, after building and loading its images.
 
-Called by the fixture of the tests that need it, and by `make cluster`, which leaves it so. A cluster that was given
-by KUBECONFIG pulls the images that manifests/base/kustomization.yaml names; nothing is built for it.
+`make cluster` runs this as a command and leaves the cluster running. The cluster of KUBECONFIG pulls the images of
+manifests/base/kustomization.yaml; nothing is built for it.
 """
 
 import signal
@@ -29,8 +29,8 @@ def main() -> int:
         there = current()
         if isinstance(there, GivenCluster):
             raise KindError(
-                f"KUBECONFIG names a cluster that is there, {there.kubeconfig}: install Kvasir in it by `kubectl "
-                "apply -k manifests/`, or unset KUBECONFIG to have a cluster made."
+                f"KUBECONFIG names an existing cluster, {there.kubeconfig}: install Kvasir in it by `kubectl "
+                "apply -k manifests/`, or unset KUBECONFIG to create a new cluster."
             )
         if there is None:
             up()
@@ -41,13 +41,13 @@ def main() -> int:
         print("\n".join([str(error), *getattr(error, "__notes__", ())]), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("Interrupted; `make cluster-down` removes what is there.", file=sys.stderr)
+        print("Interrupted. Run `make cluster-down` to remove the cluster.", file=sys.stderr)
         return 130
     return 0
 
 
 def install(running: Cluster, out: IO[str]) -> None:
-    """Build, load, apply; comes back when the operator runs. What is there already costs little."""
+    """Build and load images and apply the manifests. Return when the operator runs. Finished steps are quick."""
     loads = isinstance(running, KindCluster)
     progress = Progress(4 if loads else 1, cache.logs(), out)
     if isinstance(running, KindCluster):
@@ -64,13 +64,13 @@ def install(running: Cluster, out: IO[str]) -> None:
 
 
 def schedulable(running: Cluster) -> list[str]:
-    """The nodes that take pods of users: not those of the control plane."""
+    """Return the nodes that accept users' pods, which excludes the control plane."""
     path = "jsonpath={.items[*].metadata.name}"
     return running.kubectl("get", "nodes", "-l", "!node-role.kubernetes.io/control-plane", "-o", path).split()
 
 
 def image_of_frontends(running: Cluster) -> str:
-    """As the operator was told."""
+    """Return the image of frontends in the operator's environment."""
     path = '{.spec.template.spec.containers[0].env[?(@.name=="KVASIR_FRONTEND_IMAGE")].value}'
     return running.kubectl("get", OPERATOR, "-n", NAMESPACE, "-o", f"jsonpath={path}")
 
@@ -78,15 +78,15 @@ def image_of_frontends(running: Cluster) -> str:
 def _apply(running: Cluster, restart: bool) -> None:
     before = running.kubectl("get", OPERATOR, "-n", NAMESPACE, "--ignore-not-found", "-o", "name")
     running.kubectl("apply", "-k", str(ROOT / "manifests"))
-    if before and restart:  # the tag of its image is the same as before, what is behind it need not be
+    if before and restart:  # the images' tags are unchanged, but their content may have changed
         running.kubectl("rollout", "restart", "-n", NAMESPACE, OPERATOR)
     wait_for_definition(running.kubectl)
     running.kubectl("rollout", "status", "-n", NAMESPACE, OPERATOR, "--timeout=120s")
 
 
 def wait_for_definition(kubectl: Callable[..., str]) -> None:
-    """Until the API server serves InferenceServices."""
-    # A wait for a condition fails where there are no conditions yet; they come with the accepted names.
+    """Wait until the API server serves InferenceServices."""
+    # `kubectl wait` fails before the object has conditions. The accepted names are written with them.
     for condition in ("jsonpath={.status.acceptedNames.kind}=InferenceService", "condition=Established"):
         kubectl("wait", f"--for={condition}", "crd/inferenceservices.serving.kvasir.dev", "--timeout=60s")
 

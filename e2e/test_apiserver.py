@@ -1,4 +1,4 @@
-"""The API server alone, as the operator's tests take it for granted."""
+"""The properties of the API server without nodes on which the operator's tests rely."""
 
 from collections.abc import Iterator
 from pathlib import Path

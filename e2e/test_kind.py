@@ -1,4 +1,4 @@
-"""The cluster itself: what every other end-to-end test takes for granted."""
+"""The properties of the cluster on which every other end-to-end test relies."""
 
 import hashlib
 import io
@@ -16,7 +16,7 @@ from e2e.kind.cluster import Cluster
 from e2e.kind.kind_cluster import KindCluster
 
 SHELL = "localhost/kvasir-kind/tools:local"
-"""An image with a shell and a web server that our own nodes have; elsewhere one is pulled."""
+"""An image with a shell and a web server. Our own nodes contain it; other clusters pull one."""
 PULLED = "docker.io/library/busybox:1.36"
 CTR = ("ctr", "--namespace", "k8s.io")
 WEB = """
@@ -88,7 +88,7 @@ def namespace(cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture
 def web(cluster: Cluster, namespace: str, image: str) -> str:
-    """The namespace of two web servers, each on a node of its own, behind one Service."""
+    """A namespace with two web servers on different nodes, behind one Service."""
     cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=WEB.replace("IMAGE", image))
     cluster.kubectl("rollout", "status", "-n", namespace, "deployment/web", "--timeout=60s")
     return namespace
@@ -101,9 +101,9 @@ def test_all_three_nodes_are_ready(cluster: Cluster) -> None:
 
 def test_a_service_answers_by_its_name_from_both_of_its_pods(cluster: Cluster, web: str) -> None:
     pods = set(cluster.kubectl("get", "pods", "-n", web, "-o", "name").split())
-    # A node learns of an endpoint some moments after it is ready: ask until both have answered.
-    loop = "for i in $(seq 500); do wget -qO- http://web/ | tee -a /tmp/said; "
-    loop += "[ $(sort -u /tmp/said | wc -l) = 2 ] && break; done"
+    # A node receives a new endpoint with a delay: request until both servers have responded.
+    loop = "for i in $(seq 500); do wget -qO- http://web/ | tee -a /tmp/replies; "
+    loop += "[ $(sort -u /tmp/replies | wc -l) = 2 ] && break; done"
     answers = cluster.kubectl("exec", "-n", web, "deploy/web", "--", "sh", "-c", loop).split()
     assert {f"pod/{name}" for name in answers} == pods
 
@@ -128,7 +128,7 @@ def test_an_image_is_loaded_without_the_layers_that_the_nodes_have(
     cluster: Cluster, namespace: str, image: str, tmp_path: Path
 ) -> None:
     if not isinstance(cluster, KindCluster) or image != SHELL:
-        pytest.skip("only our own node image loads thin")
+        pytest.skip("only our own node image accepts archives without known layers")
     archive = on_top_of(cluster, image, {"greeting": b"hello\n"}, tmp_path / "app.tar")
     name = cluster.load_image(archive, nodes=cluster.nodes()[1:])
     run = ("run", "app", "-n", namespace, "--restart=Never", "--image-pull-policy=Never", f"--image={name}")
@@ -138,8 +138,10 @@ def test_an_image_is_loaded_without_the_layers_that_the_nodes_have(
 
 
 def on_top_of(cluster: KindCluster, base: str, files: dict[str, bytes], archive: Path) -> Path:
-    """An archive of an image with one more layer on `base`. The base's own layers are in it as empty members: who
-    reads them fails."""
+    """Write an image archive with one more layer on `base`.
+
+    The layers of the base are empty members, so reading them fails.
+    """
     node = cluster.nodes()[-1]
     listed = cluster.docker("exec", node, *CTR, "images", "ls", f"name=={base}").splitlines()[1].split()
     manifest = json.loads(cluster.docker("exec", node, *CTR, "content", "get", listed[2]))

@@ -1,7 +1,7 @@
-"""An API server in memory, with the workload controllers of Kubernetes, for tests of what reads and writes.
+"""An in-memory API server with Kubernetes' workload controllers, for tests of reads and writes.
 
-It has the methods of `cluster.Cluster`, and counts the calls. Time stands still: a test moves the clock, and lets
-the controllers act by `run_controllers`.
+It has the methods of `cluster_client.Cluster` and counts the calls. The clock moves only when a test sets it, and
+the controllers act only in `run_controllers`.
 """
 
 import copy
@@ -58,17 +58,18 @@ class MockCluster(Cluster):
         self.calls: Counter[tuple[str, str]] = Counter()
         """By verb (get, list, apply…, and create-dry) and kind."""
         self.refused: dict[tuple[str, Kind], ClusterError] = {}
-        """By verb and kind, the answer to every such call."""
+        """By verb and kind, the error of every such call."""
         self.forbidden: set[str] = set()
-        """Names of pods that a quota forbids."""
+        """Names of pods whose creation a quota forbids."""
         self.statuses: list[tuple[float, Object]] = []
-        """What was written as the status of InferenceServices, and when."""
+        """The written statuses of InferenceServices, with their times."""
         self.said: list[tuple[str, str]] = []
-        """Reason and message of the Events of the operator."""
+        """Reason and message of the operator's Events."""
         self._clock = clock or Clock()
         self._version = 0
 
-    # ---------------------------------------------------------------------------------- what a test sets and sees
+    # ------------------------------------------------------------------------------------- settings and state for
+    # tests
 
     def add_service(self, name: str = "demo", uid: str = "uid-1", **spec: Any) -> None:
         document = {
@@ -120,7 +121,7 @@ class MockCluster(Cluster):
         return entry["status"], entry["reason"]
 
     def run_controllers(self) -> None:
-        """StatefulSets and Deployments observe their spec, and have pods that are ready at once."""
+        """Let StatefulSets and Deployments observe their spec and create pods, which are ready at once."""
         for (kind, _, _), workload in list(self.objects.items()):
             if kind in (STATEFUL_SET, DEPLOYMENT):
                 self._run_controller(kind, workload)
@@ -304,7 +305,7 @@ class MockCluster(Cluster):
 
 
 def refusal(status: int, message: str = "no", cause: str = "") -> ClusterError:
-    """What `Cluster` raises for this HTTP status; 0: no answer."""
+    """Return the ClusterError that `Cluster` raises for this HTTP status; 0 for no response."""
     kinds: Mapping[int, Callable[..., ClusterError]] = {404: NotFoundError, 409: ConflictError, 422: InvalidError}
     causes = frozenset({cause} if cause else ())
     return kinds.get(status, ClusterError)(message, status=status, causes=causes)
@@ -318,14 +319,14 @@ def _completed(document: Object) -> Object:
 
 
 def _content(resource: Object) -> Object:
-    """What makes a difference between two versions of an object."""
+    """Return the fields that decide whether two versions of an object differ."""
     counted = ("resourceVersion", "generation", "uid")
     metadata = {name: value for name, value in resource["metadata"].items() if name not in counted}
     return {**resource, "metadata": metadata, "status": None}
 
 
 def _fields(body: object) -> object:
-    """The paths that are set, nested as in fieldsV1."""
+    """Return the paths that are set, nested as in fieldsV1."""
     if not isinstance(body, dict):
         return {}
     return {f"f:{name}": _fields(value) for name, value in body.items() if name not in _UNOWNED}

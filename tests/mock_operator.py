@@ -1,4 +1,4 @@
-"""The operator's reconciler in front of a mock cluster, with a clock that a test moves."""
+"""The operator's reconciler with a mock cluster and a clock that the test sets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from operator_facts import RELEASE
 
 
 class MockReports(StatusReports):
-    """Every ready pod answers, and every engine is known to all frontends."""
+    """Every ready pod responds, and all frontends have accepted every engine."""
 
     async def of(self, pods: Sequence[Pod]) -> Mapping[str, StatusReport]:
         return {pod.uid: StatusReport(Phase.READY, links=100) for pod in pods if pod.ready}
@@ -25,7 +25,7 @@ class MockReports(StatusReports):
 
 @dataclass
 class Operator:
-    """A process of the operator; `restart` makes another one for the same cluster."""
+    """An operator process. `restart` creates another one for the same cluster."""
 
     cluster: MockCluster
     clock: Clock
@@ -50,7 +50,7 @@ class Operator:
         return await self.reconciler.reconcile(Key("default", name))
 
     async def settle(self, name: str = "demo") -> None:
-        """Until nothing is left to do: controllers act after each pass."""
+        """Reconcile until nothing is left to do. The controllers act after each pass."""
         for _ in range(6):
             await self.once(name)
             self.cluster.run_controllers()

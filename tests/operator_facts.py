@@ -1,4 +1,4 @@
-"""Facts of a service for tests of the operator's pure functions: written as words, like "old ready" for a rank."""
+"""Facts of a service for tests of the operator's pure functions, written as words such as "old ready"."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ SCHEMA: Final = CRDSchema.of_crd()
 
 
 def service(ranks: int = 2, frontends: int = 1, **spec: Any) -> InferenceService:
-    """The demo on CPU, completed by the schema."""
+    """Return the demo service on CPU, with the defaults of the schema."""
     document = yaml.safe_load(DEMO.read_text())
     document["metadata"] |= {"namespace": "default", "uid": "uid-1"}
     document["spec"]["engine"]["dataParallelSize"] = ranks
@@ -51,7 +51,7 @@ def service(ranks: int = 2, frontends: int = 1, **spec: Any) -> InferenceService
 
 
 def pod(name: str, component: str = "engine", **facts: Any) -> Pod:
-    """A pod that runs and is ready."""
+    """Return a running and ready pod."""
     values: dict[str, Any] = {
         "name": name,
         "namespace": "default",
@@ -87,7 +87,7 @@ _STATES: Final[Mapping[str, tuple[Phase, Reason, str]]] = {
 
 
 def member(name: str, words: str, component: str = "engine", waited: float = 1.0) -> Member:
-    """`words`: a state of `_STATES`, and of "old", "leaving", "@node"."""
+    """Return a member. `words` are a state of `_STATES`, and "old", "leaving" or "@node"."""
     parts = words.split()
     key = next((part for part in parts if part in _STATES and part != "leaving"), "leaving")
     phase, reason, message = _STATES[key]
@@ -108,7 +108,7 @@ def member(name: str, words: str, component: str = "engine", waited: float = 1.0
 
 
 def engines(*ranks: str, waited: float = 1.0) -> tuple[Member, ...]:
-    """One for each rank; "-" for a rank without a pod."""
+    """Return one member per rank; "-" stands for a rank without a pod."""
     return tuple(
         member(f"demo-engine-{rank}", words, waited=waited) for rank, words in enumerate(ranks) if words != "-"
     )
@@ -141,7 +141,7 @@ def observed(
     release: Release = RELEASE,
     **facts: Any,
 ) -> Observed:
-    """The service as it is once everything was applied by `release`."""
+    """Return the facts of a service whose objects were all applied by `release`."""
     stateful_set = facts.pop("stateful_set", workload(of.engine.data_parallel_size))
     deployment = facts.pop("deployment", workload(of.frontend.replicas))
     found = existing(of, release, {"StatefulSet": stateful_set, "Deployment": deployment})

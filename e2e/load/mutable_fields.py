@@ -1,7 +1,7 @@
-"""Every field of an InferenceService that can be changed in place, and a value to change it to.
+"""Every field of an InferenceService that can be changed in place, with a new value for it.
 
-The fields come from the CRD. The values come from VALUES, else from the example that sets every field; a field with
-neither fails the test that changes them all.
+The fields come from the CRD. The values come from VALUES, or else from the example that sets every field. A field
+without a value fails the test of all changes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,12 +18,12 @@ EXAMPLE: Final = Path(__file__).parents[2] / "tests" / "operator" / "golden" / "
 KEY: Final = "sk-load"
 """The API key that the services accept after the change."""
 PRIORITY: Final = "kvasir-e2e"
-"""The name of the PriorityClass and of the RuntimeClass that pods are changed to."""
+"""The name of the PriorityClass and of the RuntimeClass to which pods are changed."""
 
 
 @dataclass(frozen=True)
 class NotHere:
-    """Why no change of a field is tried on these clusters, or where it is."""
+    """Why these tests do not change a field."""
 
     reason: str
 
@@ -62,8 +62,8 @@ VALUES: Final[Mapping[str, Any]] = {
     "model.servedNames": ["demo", "other"],
     "model.tokenSecret.name": "token",
     "model.tokenSecret.key": "key",
-    "engine.dataParallelSize": NotHere("is changed by the test of a scale"),
-    "engine.resourceName": NotHere("takes GPUs, and these nodes have none"),
+    "engine.dataParallelSize": NotHere("is changed by the test of scaling"),
+    "engine.resourceName": NotHere("needs GPUs, which these nodes do not have"),
     "engine.maxModelLen": 512,
     "engine.maxNumSeqs": 32,
     "engine.maxNumBatchedTokens": 1024,
@@ -82,23 +82,23 @@ VALUES: Final[Mapping[str, Any]] = {
     "network.policy": False,
     "network.allowFrom": [{"podSelector": {}}],
     "network.allowMetricsFrom": [{"namespaceSelector": {}}],
-    "image": NotHere("is one image of both kinds of pod, and none is built"),
+    "image": NotHere("needs one image for both kinds of pod, which is not built"),
     "imagePullPolicy": "IfNotPresent",
     "imagePullSecrets": [{"name": "registry"}],
-    "paused": NotHere("stops every change: the operator's own tests have it"),
+    "paused": NotHere("stops every change; the operator's own tests cover it"),
 }
 
 
 def mutable_fields() -> list[str]:
-    """The paths below `spec` of all fields without inner fields that no rule makes immutable."""
+    """Return the paths below `spec` of all mutable fields without inner fields."""
     (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
     return list(_leaves(version["schema"]["openAPIV3Schema"]["properties"]["spec"], ""))
 
 
 def changes() -> list[dict[str, Any]]:
-    """Patches of a spec that change all of them, each of what rolls together: two fields alone, then the rest.
+    """Return patches of a spec that change all of these fields: two fields alone, then the rest by roll-out.
 
-    AssertionError if a field has no value, or a value no field.
+    Raises AssertionError if a field has no value, or a value has no field.
     """
     fields, values = mutable_fields(), all_values()
     assert set(fields) == set(values), f"without a field or without a value: {set(fields) ^ set(values)}"
@@ -142,7 +142,7 @@ def _leaves(node: Mapping[str, Any], path: str) -> Iterator[str]:
 
 
 def _patch(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The nested object that sets these fields."""
+    """Return the nested object that sets these fields."""
     spec: dict[str, Any] = {}
     for field, value in values.items():
         *outer, last = field.split(".")

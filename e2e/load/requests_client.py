@@ -1,8 +1,8 @@
 """Sends short chat requests to a service until standard input ends: `python requests_client.py http://demo demo`.
 
-Copied into a pod by `e2e.load.under_load`, so it needs Python alone. Half of the workers open a connection for each
-request, half keep theirs. No request is repeated: what is not an answer with status 200 is counted and described.
-Prints "started" when every worker had its first answer, and the report as JSON at the end.
+It is copied into a pod, so it uses only the standard library. Half of the workers open a connection per request,
+and half keep theirs. Requests are never repeated: every result other than status 200 is counted and described. It
+prints "started" when every worker has received its first response, and a report as JSON at the end.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 PAUSE_SECONDS = 0.1
-"""Between two requests of a worker: the load is steady, and leaves the machine to those who are tested."""
+"""Pause between two requests of a worker, so that the load is steady and leaves CPU time for the service."""
 TIMEOUT_SECONDS = 60.0
 MAX_DESCRIBED = 20
 HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer sk-load"}
-"""The key is that of mutable_fields.KEY; a service without keys ignores it."""
+"""The key is that of mutable_fields.KEY. A service without keys ignores it."""
 
 
 class Report:
@@ -44,7 +44,7 @@ class Report:
 
 
 class Worker(threading.Thread):
-    """Sends one request after the other, until `stop` is set or `max_requests` are sent."""
+    """Sends requests one after the other, until `stop` is set or `max_requests` are sent."""
 
     def __init__(
         self, url: str, model: str, keep: bool, max_requests: int, report: Report, stop: threading.Event
@@ -52,7 +52,7 @@ class Worker(threading.Thread):
         super().__init__(daemon=True)
         parts = urlsplit(url)
         assert parts.hostname is not None
-        # Asked once: an answer that the cluster's DNS does not give is not the service's failure.
+        # Resolved once, because a failure of the cluster's DNS is not a failure of the service.
         self._address = socket.gethostbyname(parts.hostname)
         self._port = parts.port or 80
         question = {"messages": [{"role": "user", "content": "What is Kvasir?"}], "max_tokens": 4, "temperature": 0}
@@ -82,7 +82,7 @@ class Worker(threading.Thread):
         self._close()
 
     def _send(self) -> dict[str, Any] | None:
-        """The failure, if any."""
+        """Send a request. Return the failure, if any."""
         try:
             connection = self._connected()
             connection.request("POST", "/v1/chat/completions", self._body, HEADERS)
@@ -95,7 +95,7 @@ class Worker(threading.Thread):
         return None
 
     def _connected(self) -> http.client.HTTPConnection:
-        """The connection that is kept, unless the server has closed it; HTTP clients look before they send."""
+        """Return the kept connection, unless the server has closed it. HTTP clients check this before they send."""
         kept = self._connection
         if kept is not None and kept.sock is not None and not select.select([kept.sock], [], [], 0)[0]:
             return kept
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--max-requests", type=int, default=20_000, help="of all workers")
     parser.add_argument("--max-seconds", type=float, default=600)
     parser.add_argument(
-        "--linger", type=float, default=3, help="seconds to go on for after standard input has ended"
+        "--linger", type=float, default=3, help="how many seconds to continue after standard input has ended"
     )
     options = parser.parse_args()
     report, stop = Report(), threading.Event()

@@ -1,7 +1,7 @@
-"""Changes of a service while requests come in: not one of them fails.
+"""No request fails while a service is changed, scaled or drained.
 
-They are made to the demo service with two ranks, and with one, which is the default. Both have one frontend.
-Streams that outlive a drain, and pods that are killed, are another matter.
+The demo service has two ranks, or one rank, which is the default. Both have one frontend. Streams that outlive a
+drain and killed pods are not covered.
 """
 
 import contextlib
@@ -47,12 +47,12 @@ kind: ConfigMap
 metadata: {{name: settings}}
 data: {{COLOUR: red}}
 """
-"""What the changed fields name."""
+"""The objects to which the changed fields refer."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """The demo service with so many ranks, and one frontend."""
+    """The demo service with this number of ranks, and one frontend."""
 
     namespace: Namespace
     ranks: int
@@ -72,7 +72,7 @@ def one_rank(installed: Cluster, classes: None) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def classes(installed: Cluster) -> Iterator[None]:
-    """The objects of the whole cluster that changed fields name, as long as a service of these tests has pods."""
+    """The cluster-wide objects to which changed fields refer, while a service of these tests has pods."""
     installed.kubectl("apply", "--filename", "-", stdin=CLASSES)
     yield
     installed.kubectl("delete", "--filename", "-", stdin=CLASSES)
@@ -111,7 +111,7 @@ def test_change_of_each_field_fails_no_request_of_two_ranks(two_ranks: Served) -
 
 @contextlib.contextmanager
 def served(cluster: Cluster, ranks: int) -> Iterator[Served]:
-    """All pods are on the first node; the cluster of a user is taken as it is."""
+    """Serve with all pods on the first node. A user's cluster is used as it is."""
     manifest = yaml.safe_load(DEMO.read_text())
     manifest["spec"]["engine"]["dataParallelSize"] = ranks
     others = schedulable(cluster)[1:] if cluster.can_load else []
@@ -123,10 +123,10 @@ def served(cluster: Cluster, ranks: int) -> Iterator[Served]:
 
 
 def drain(service: Served) -> None:
-    """The node on which everything of the service is; the first thing that is done to it."""
+    """Drain the node on which all pods of the service run. This must be the first change of the service."""
     namespace, cluster = service.namespace, service.namespace.cluster
     if not cluster.can_load:
-        pytest.skip("nodes of a cluster that was given are not drained")
+        pytest.skip("tests do not drain nodes of the cluster of KUBECONFIG")
     drained, other = schedulable(cluster)
     assert nodes_of(service) == {drained}
     with cordoned(cluster, drained):
@@ -145,13 +145,13 @@ def change_each_field(service: Served) -> None:
 
 
 def change(service: Served, patch: Object) -> None:
-    """Comes back when the change is in force."""
+    """Patch the service and wait until the change is in force."""
     service.namespace.kubectl("patch", "kvs/demo", "--type=merge", "--patch", json.dumps(patch))
     service.namespace.wait_for_ranks("demo", service.ranks, SETTLED_WITHIN)
 
 
 def pods(service: Served, component: str) -> dict[str, Object]:
-    """By name."""
+    """Return the component's pods, by name."""
     selector = f"app.kubernetes.io/instance=demo,app.kubernetes.io/component={component}"
     return {pod["metadata"]["name"]: pod for pod in service.namespace.get("pods", "--selector", selector)["items"]}
 
@@ -161,7 +161,7 @@ def ready(found: Mapping[str, Object]) -> dict[str, Object]:
 
 
 def nodes_of(service: Served) -> set[str]:
-    """Where its ready pods are."""
+    """Return the nodes of its ready pods."""
     found = ready({**pods(service, "engine"), **pods(service, "frontend")})
     return {pod["spec"]["nodeName"] for pod in found.values()}
 

@@ -1,4 +1,4 @@
-"""Requests to a service while something is done to it: every one of them must be answered."""
+"""Load on a service during a change: every request must succeed."""
 
 import contextlib
 import json
@@ -18,26 +18,29 @@ _POD = "load"
 
 @dataclass
 class Load:
-    """What came of the requests; filled when the block of `load` is left."""
+    """The result of the requests, which `load` sets at the end of its block."""
 
     sent: int = 0
     during: int = 0
-    """Of these, sent in the block."""
+    """How many of these were sent in the block."""
     failed: int = 0
     failures: list[dict[str, Any]] = field(default_factory=list)
-    """The first of them: time, status and error."""
+    """The first failures, with time, status and error."""
 
     def __str__(self) -> str:
         described = "\n".join(json.dumps(failure) for failure in self.failures)
         return (
-            f"{self.failed} of {self.sent} requests failed, {self.during} were sent during the change\n{described}"
+            f"{self.failed} of {self.sent} requests failed; {self.during} were sent during the change\n{described}"
         )
 
 
 @contextlib.contextmanager
 def load(namespace: Namespace, service: str, at_least: int = 20, node: str | None = None) -> Iterator[Load]:
-    """Requests through the Service from before the block until some seconds after it; they come from a pod, on this
-    node if one is given. AssertionError if a request failed, or if fewer than `at_least` were sent in the block."""
+    """Send requests through the Service from before the block until some seconds after it.
+
+    They are sent by a pod, on this node if one is given. Raises AssertionError if a request failed, or if fewer
+    than `at_least` were sent in the block.
+    """
     _make_pod(namespace, node)
     run = Load()
     command = ("kubectl", "--namespace", namespace.name, "exec", "-i", _POD, "--")
@@ -51,7 +54,7 @@ def load(namespace: Namespace, service: str, at_least: int = 20, node: str | Non
     ) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline() == "started\n", "the client of the load did not start"
+            assert process.stdout.readline() == "started\n", "the load client did not start"
             yield run
             report, _ = process.communicate(timeout=120)  # the end of its input stops the client
         finally:
@@ -65,7 +68,7 @@ def load(namespace: Namespace, service: str, at_least: int = 20, node: str | Non
 
 
 def _make_pod(namespace: Namespace, node: str | None) -> None:
-    """With the client in it; one that is there on another node is replaced."""
+    """Create the pod with the client. A pod on another node is replaced."""
     pod = idle_pod(_POD, image_of_frontends(namespace.cluster))
     if node is not None:
         pod["spec"]["nodeName"] = node

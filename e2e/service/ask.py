@@ -1,6 +1,7 @@
-"""Asks the demo service with OpenAI's own client, streaming: `python ask.py http://demo` prints what it says.
+"""Sends a streaming request to the demo service with OpenAI's client: `python ask.py http://demo` prints the
+answer.
 
-Imported by the tests on this machine, and copied by them into a pod, so it needs the `openai` package alone.
+Tests on this machine import it, and copy it into a pod, so it needs only the `openai` package.
 """
 
 import sys
@@ -11,7 +12,7 @@ QUESTION = "What is Kvasir?"
 
 
 def ask(url: str) -> str:
-    """The greedy answer."""
+    """Return the greedy answer."""
     client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     stream = client.chat.completions.create(
         model="demo", messages=[{"role": "user", "content": QUESTION}], temperature=0, stream=True

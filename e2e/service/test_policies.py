@@ -1,4 +1,4 @@
-"""NetworkPolicies: the cluster enforces them, so that a test of them can fail, and those of a service hold."""
+"""The cluster enforces NetworkPolicies, so that tests of them can fail, and a service's policies take effect."""
 
 import json
 
@@ -29,19 +29,19 @@ while (found := attempt(host, port)) != wanted and time.monotonic() < deadline:
     time.sleep(0.1)
 print(found)
 """
-"""A policy is in force some moments after it is applied: asks until the wanted answer comes."""
+"""Connects until the expected result occurs, because a policy takes effect some time after it is applied."""
 
 
 @pytest.fixture
 def clients(restricted: Namespace) -> Namespace:
-    """A namespace with a pod that the tests' policies name, `friend`, and one that they do not, `foreign`."""
+    """A namespace with two pods: the tests' policies select `friend` and do not select `foreign`."""
     make_clients(restricted)
     return restricted
 
 
 @pytest.fixture
 def server(clients: Namespace) -> str:
-    """The address of a pod next to the clients, which listens on WEB, named `web`, and on OTHER."""
+    """The address of a pod in the same namespace, which listens on WEB, named `web`, and on OTHER."""
     pod = idle_pod("server", image_of_frontends(clients.cluster))
     pod["metadata"]["labels"] = {"role": "server"}
     container = pod["spec"]["containers"][0]
@@ -68,7 +68,7 @@ def test_a_policy_that_denies_is_enforced_until_another_allows(clients: Namespac
 
 
 def test_policies_select_pods_namespaces_addresses_and_ports(clients: Namespace, server: str) -> None:
-    """Each rule lets `friend` in on WEB, and neither `foreign` nor another port."""
+    """Each rule accepts `friend` on WEB, and rejects `foreign` and other ports."""
     friend = {"matchExpressions": [{"key": "role", "operator": "In", "values": ["friend", "other"]}]}
     here = {"matchLabels": {"kubernetes.io/metadata.name": clients.name}}
     block = {"cidr": "0.0.0.0/0", "except": [f"{address(clients, 'foreign')}/32"]}
@@ -88,11 +88,11 @@ def test_policies_select_pods_namespaces_addresses_and_ports(clients: Namespace,
     elsewhere = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
     clients.apply(policy("rule", [{"from": [{"namespaceSelector": elsewhere}], "ports": web}]))
     assert connect(clients, "friend", server, WEB, "blocked") == "blocked"
-    clients.wait("pod/server", "condition=Ready")  # the kubelet's probes come in
+    clients.wait("pod/server", "condition=Ready")  # the kubelet's probes are accepted
 
 
 def test_a_service_lets_in_requests_and_guards_its_inner_ports(clients: Namespace, system: Namespace) -> None:
-    """That it is ready shows that engines reach frontends."""
+    """A ready service shows that engines can connect to frontends."""
     clients.apply(DEMO.read_text())
     clients.wait_for_ranks("demo", 2)
     frontend, engine = (parts(clients, component)[0] for component in ("frontend", "engine"))
@@ -118,12 +118,12 @@ def test_allow_from_narrows_who_may_send_requests(clients: Namespace) -> None:
     change(clients, {"allowFrom": [FRIEND]})
     assert connect(clients, "foreign", "demo", 80, "blocked") == "blocked"
     assert connect(clients, "friend", "demo", 80, "open") == "open"
-    clients.kubectl("delete", "pod", "demo-engine-0")  # its successor links as well
+    clients.kubectl("delete", "pod", "demo-engine-0")  # its successor connects as well
     clients.wait_for_ranks("demo", 2)
 
 
 def change(namespace: Namespace, network: Object) -> None:
-    """Of the demo service; nothing rolls."""
+    """Change the demo service's network settings, which rolls out nothing."""
     before = sorted(parts(namespace, "frontend") + parts(namespace, "engine"))
     namespace.kubectl("patch", "kvs/demo", "--type=merge", "--patch", json.dumps({"spec": {"network": network}}))
     namespace.wait_for_ranks("demo", 2)
@@ -131,7 +131,7 @@ def change(namespace: Namespace, network: Object) -> None:
 
 
 def parts(namespace: Namespace, component: str) -> list[str]:
-    """The addresses of the ready pods of the demo service."""
+    """Return the addresses of the component's ready pods."""
     selector = f"app.kubernetes.io/instance=demo,app.kubernetes.io/component={component}"
     items = namespace.get("pods", "--selector", selector)["items"]
     return [item["status"]["podIP"] for item in items if is_ready(item)]
@@ -147,7 +147,7 @@ def make_clients(namespace: Namespace) -> None:
 
 
 def policy(name: str, ingress: list[Object]) -> Object:
-    """For the pod `server`."""
+    """Return a policy for the pod `server`."""
     spec = {"podSelector": {"matchLabels": {"role": "server"}}, "policyTypes": ["Ingress"], "ingress": ingress}
     return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec}
 
@@ -157,6 +157,6 @@ def address(namespace: Namespace, pod: str) -> str:
 
 
 def connect(namespace: Namespace, pod: str, host: str, port: int, wanted: str, seconds: int = 15) -> str:
-    """Whether a port is open, closed or blocked to a pod, as soon as that is as wanted, or after this time."""
+    """Return whether a port is open, closed or blocked for a pod. Retries until the result is `wanted`."""
     asked = ("python", "-c", CONNECT, host, str(port), wanted, str(seconds))
     return namespace.kubectl("exec", pod, "--", *asked).strip()

@@ -1,6 +1,6 @@
-"""What a cluster refuses to a service, or cannot give it: the status names it in a minute, and forgets it as fast.
+"""A cluster rejects parts of a service or cannot provide them. The status reports and clears this within a minute.
 
-All but the quota happen to one service that is ready: it goes on serving, and its namespace is deleted at the end.
+All cases except the quota use one ready service, which must continue to serve. Its namespace is deleted at the end.
 """
 
 import contextlib
@@ -69,7 +69,7 @@ def test_a_webhook_that_denies_is_named_until_it_allows(demo: Namespace) -> None
 
 
 def test_a_typo_in_a_volume_is_named_until_it_is_mended(demo: Namespace) -> None:
-    """The CRD does not have the schema of volumes, and server-side apply answers 500."""
+    """The CRD does not contain the schema of volumes, so server-side apply returns 500."""
     change(demo, with_volume({"emtyDir": {}}))
     wait_for_reason(demo, "InvalidSpec", "emtyDir")
     assert demo.get("kvs/demo")["status"]["engines"]["summary"] == "2/2"
@@ -79,10 +79,10 @@ def test_a_typo_in_a_volume_is_named_until_it_is_mended(demo: Namespace) -> None
 
 
 def test_pods_of_an_idle_service_leave_its_namespace_at_once(demo: Namespace) -> None:
-    """They could take minutes, and have nothing to do. The last of this file: it takes the service of the others.
+    """Pods of an idle service must not wait for their grace period.
 
-    The namespace itself is gone later: Kubernetes looks again after half of the longest grace period that it has
-    seen among the pods, whenever they have ended.
+    This test is the last of the file, because it deletes the service of the others. The namespace itself is deleted
+    later: Kubernetes waits for half of the longest grace period of its pods.
     """
     demo.kubectl("delete", "namespace", demo.name, "--wait=false")
     demo.kubectl("wait", "pods", "--all", "--for=delete", "--timeout=30s")
@@ -90,9 +90,9 @@ def test_pods_of_an_idle_service_leave_its_namespace_at_once(demo: Namespace) ->
 
 @contextlib.contextmanager
 def denial(namespace: Namespace, message: str) -> Iterator[None]:
-    """No StatefulSet is created or changed in the namespace; what is there stays.
+    """Deny to create or update StatefulSets in the namespace. Existing ones are kept.
 
-    A policy of the API server's own refuses as a webhook does, and needs no server.
+    A policy of the API server rejects requests as a webhook does, but needs no server.
     """
     cluster = namespace.cluster
     name = f"kvasir-e2e-{uuid.uuid4().hex[:8]}"
@@ -102,7 +102,7 @@ def denial(namespace: Namespace, message: str) -> Iterator[None]:
         "operations": ["CREATE", "UPDATE"],
         "resources": ["statefulsets"],
     }
-    # The workload's own controller writes its status, which is another resource: statefulsets/status.
+    # The StatefulSet controller writes the status through another resource, statefulsets/status.
     policy: Object = {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
@@ -134,7 +134,7 @@ def denial(namespace: Namespace, message: str) -> Iterator[None]:
 
 
 def _wait_until_it_denies(namespace: Namespace, message: str) -> None:
-    """The API server takes some moments until a policy of admission is in force."""
+    """Wait until the API server enforces the admission policy, which takes some time."""
     probe = {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -153,22 +153,22 @@ def _wait_until_it_denies(namespace: Namespace, message: str) -> None:
             if message not in str(error):
                 raise
             return
-    raise AssertionError("the policy of admission is not in force after a minute")
+    raise AssertionError("the admission policy is not in force after a minute")
 
 
 def change(namespace: Namespace, engine: Object) -> None:
-    """Fields of the engines of the demo service."""
+    """Change fields of the demo service's engines."""
     namespace.kubectl("patch", "kvs/demo", "--type=merge", "--patch", json.dumps({"spec": {"engine": engine}}))
 
 
 def with_volume(source: dict[str, Any]) -> Object:
-    """A volume that the engines mount: a kubelet asks for no other."""
+    """Return fields with a volume that the engines mount. A kubelet fetches only mounted volumes."""
     mount = {"name": "extra", "mountPath": "/extra"}
     return {"pod": {"volumes": [{"name": "extra", **source}], "volumeMounts": [mount]}}
 
 
 def wait_for_reason(namespace: Namespace, reason: str, words: str) -> None:
-    """Until a condition has the reason, and these words in its message; at most a minute."""
+    """Wait at most a minute until a condition has this reason, with these words in its message."""
 
     def named(seen: Mapping[str, Object]) -> bool:
         return any(entry["reason"] == reason and words in entry["message"] for entry in conditions(seen))
@@ -177,7 +177,7 @@ def wait_for_reason(namespace: Namespace, reason: str, words: str) -> None:
 
 
 def wait_until_forgotten(namespace: Namespace, reason: str) -> None:
-    """Until no condition has the reason; at most a minute."""
+    """Wait at most a minute until no condition has the reason."""
     namespace.until("kvs/demo", lambda seen: all(entry["reason"] != reason for entry in conditions(seen)), MINUTE)
 
 

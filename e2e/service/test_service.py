@@ -1,6 +1,6 @@
-"""The same manifest in a cluster: what `kvasir up` serves is served there, and stays so.
+"""The manifest of `kvasir up` also works in a cluster, and the service keeps serving.
 
-Kvasir is installed as a user installs it; each test has a namespace that takes only restricted pods.
+Kvasir is installed as users install it. Each test has a namespace that accepts only restricted pods.
 """
 
 import json
@@ -20,7 +20,7 @@ from e2e.service.ask import ask
 
 @pytest.fixture
 def demo(restricted: Namespace) -> Namespace:
-    """The namespace in which the demo service serves, all ranks of it."""
+    """The namespace in which all ranks of the demo service serve."""
     restricted.apply(DEMO.read_text())
     restricted.wait_for_ranks("demo", 2)
     return restricted
@@ -43,7 +43,7 @@ def test_clients_of_openais_in_a_pod_and_outside_get_what_kvasir_up_answers(
 def test_applied_again_nothing_changes(demo: Namespace) -> None:
     before = versions(demo.children("demo"))
     assert demo.apply(DEMO.read_text()).strip().endswith("unchanged")
-    for _ in range(2):  # a service is reconciled once at a time: the second begins when the first is through
+    for _ in range(2):  # a service is reconciled by one worker at a time: the second pass begins after the first
         delete_and_see_it_back(demo, "service/demo-engine")
     del before["Service/demo-engine"]
     after = versions(demo.children("demo"))
@@ -81,9 +81,10 @@ def test_what_drifts_is_repaired(demo: Namespace) -> None:
 
 
 def test_a_deleted_link_secret_is_replaced_and_every_pod_takes_its_keys(demo: Namespace, expected: str) -> None:
-    """Also if another pod on the node still uses the old one, which a kubelet may have cached.
+    """The keys are replaced even if another pod on the node uses the old Secret, which a kubelet may have cached.
 
-    The operator asks for it when a pod waits to start, and else every four minutes: it may not watch Secrets.
+    The operator may not watch Secrets. It checks this one while a pod waits to start, and otherwise every four
+    minutes.
     """
     (old,) = {link_secret_of(pod) for pod in pods(demo)}
     for node in schedulable(demo.cluster):
@@ -132,7 +133,7 @@ DRIFT = {"op": "replace", "path": "/spec/ports/0/targetPort", "value": 1}
 
 
 def with_openai(namespace: Namespace, pod: str, folder: Path) -> None:
-    """Copy ask.py, and OpenAI's client for the pod's own Python, to /tmp/client of a running pod."""
+    """Copy ask.py, and OpenAI's client for the pod's Python, to /tmp/client of a running pod."""
     namespace.wait(f"pod/{pod}", "condition=Ready")
     version = namespace.kubectl(
         "exec", pod, "--", "python", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -145,7 +146,7 @@ def with_openai(namespace: Namespace, pod: str, folder: Path) -> None:
 
 
 def contents(namespace: Namespace) -> set[str]:
-    """All that is in it but what every namespace has."""
+    """Return everything in the namespace except the objects that every namespace has."""
     listed = namespace.kubectl("get", CONTENTS, "--output", "name").split()
     return set(listed) - {"serviceaccount/default"}
 
@@ -165,5 +166,5 @@ def pods(namespace: Namespace) -> list[Object]:
 
 
 def link_secret_of(pod: Object) -> str:
-    """The name of the Secret whose keys it links with."""
+    """Return the name of the Secret with the pod's link keys."""
     return str(pod["metadata"]["annotations"]["serving.kvasir.dev/link-keys"])

@@ -1,8 +1,8 @@
-"""What goes wrong in a cluster: within a minute the status names it, and what can serve goes on serving.
+"""Failures in a cluster: within a minute the status reports the cause, and the remaining parts keep serving.
 
-The demo service, a rank on each worker, outlives all of these tests. The operator that leads is killed while it
-rolls that service. Then one of the two nodes is stopped, and while Kubernetes takes its time to notice, other
-services fail in other ways.
+The demo service, with one rank per worker, must survive all of these tests. The leading operator is killed during
+its roll-out. Then one of the two nodes is stopped, and while Kubernetes has not noticed it yet, other services fail
+in other ways.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ GPU = "example.com/gpu"
 
 @pytest.fixture(scope="module")
 def spread(installed: Cluster) -> Iterator[Namespace]:
-    """The namespace in which the demo service serves, each of its two ranks on a worker of its own."""
+    """The namespace in which the demo service serves, with its two ranks on different workers."""
     manifest = yaml.safe_load(DEMO.read_text())
     manifest["spec"]["engine"]["pod"] = {"topologySpreadConstraints": [SPREAD]}
     with restricted_namespace(installed) as namespace:
@@ -44,14 +44,14 @@ def spread(installed: Cluster) -> Iterator[Namespace]:
 
 
 class Outage:
-    """A worker without power, from now until `end`; `named`: the seconds until the status names the rank on it."""
+    """A worker without power, until `end`. `named` is the time in seconds until the status reported its rank."""
 
     def __init__(self, service: Namespace, rank: int, node: str, background: ThreadPoolExecutor) -> None:
         self._service = service
         self.rank = rank
         self.node = node
         self._cluster = service.cluster
-        self._cluster.kubectl("cordon", node)  # before Kubernetes knows, it would give new pods to the node
+        self._cluster.kubectl("cordon", node)  # otherwise Kubernetes would still assign new pods to the node
         self._cluster.stop_node(node)
         self.named: Future[float] = background.submit(self._until_named, time.monotonic())
 
@@ -63,7 +63,7 @@ class Outage:
     def _until_named(self, began: float) -> float:
         def named(seen: Mapping[str, Object]) -> bool:
             status = seen["demo"]["status"]
-            lost = f"node {self.node} does not answer" in status["engines"]["ranks"][self.rank].get("message", "")
+            lost = f"node {self.node} does not respond" in status["engines"]["ranks"][self.rank].get("message", "")
             return lost and ready_condition(seen["demo"])["reason"] == "NodeLost"
 
         self._service.until("kvs/demo", named, 2 * int(MINUTE))
@@ -72,9 +72,9 @@ class Outage:
 
 @pytest.fixture(scope="module")
 def outage(spread: Namespace) -> Iterator[Outage]:
-    """Of the node that has no frontend of the demo service."""
+    """An outage of the node without the demo service's frontend."""
     if not spread.cluster.can_load:
-        pytest.skip("nodes of a cluster that was given are not stopped")
+        pytest.skip("tests do not stop nodes of the cluster of KUBECONFIG")
     nodes = {name: pod["spec"]["nodeName"] for name, pod in pods(spread, "engine").items()}
     (frontend,) = pods(spread, "frontend").values()
     (rank,) = (rank for rank in (0, 1) if nodes[f"demo-engine-{rank}"] != frontend["spec"]["nodeName"])
@@ -149,7 +149,7 @@ def test_within_a_minute_the_status_names(restricted: Namespace, change: Spec, r
 def test_of_more_ranks_than_free_gpus_those_that_fit_are_started_and_the_others_named(
     restricted: Namespace,
 ) -> None:
-    """One node has four, and somebody else has taken two of them."""
+    """One node has four GPUs, and another pod uses two of them."""
     with gpus(restricted.cluster, 4):
         restricted.apply(idle_pod("taken", image_of_frontends(restricted.cluster), {GPU: "2"}))
         restricted.wait("pod/taken", "condition=PodScheduled")
@@ -172,7 +172,7 @@ def test_an_object_of_a_childs_name_that_is_somebody_elses_is_left_alone(restric
     ready = ready_condition(restricted.get("kvs/wrong"))
     assert ready["status"] == "False"
     assert "Service wrong already exists and is not owned by this InferenceService" in ready["message"]
-    assert "StatefulSet/wrong-engine" in restricted.children("wrong")  # the rest goes on
+    assert "StatefulSet/wrong-engine" in restricted.children("wrong")  # the other children are applied
     assert restricted.get("service/wrong") == before
 
 
@@ -204,12 +204,12 @@ def test_the_rank_of_a_lost_node_is_named_within_a_minute_and_comes_back(
 
 
 def service(**spec: Any) -> Object:
-    """A service of one rank on a CPU, but for these fields."""
+    """Return a service of one rank on a CPU, with these fields."""
     return bare("wrong", merged({"engine": {"resourceName": "", "kvCache": {"memory": "64Mi"}}}, spec))
 
 
 def bare(name: str, spec: Spec) -> Object:
-    """A service of the demo model, and no other field."""
+    """Return a service of the demo model without other fields."""
     return {
         "apiVersion": "serving.kvasir.dev/v1alpha1",
         "kind": "InferenceService",
@@ -220,7 +220,7 @@ def bare(name: str, spec: Spec) -> Object:
 
 @contextlib.contextmanager
 def gpus(cluster: Cluster, count: int) -> Iterator[None]:
-    """On one node that takes pods now."""
+    """Set this capacity on one schedulable node."""
     listed = json.loads(cluster.kubectl("get", "nodes", "--output", "json"))["items"]
     free = {node["metadata"]["name"] for node in listed if not node["spec"].get("unschedulable")}
     node = next(name for name in schedulable(cluster) if name in free)
@@ -240,7 +240,7 @@ def ready_condition(resource: Object) -> Object:
 
 
 def pods(namespace: Namespace, component: str) -> dict[str, Object]:
-    """Of the demo service, by name."""
+    """Return the component's pods of the demo service, by name."""
     selector = f"app.kubernetes.io/instance=demo,app.kubernetes.io/component={component}"
     return {pod["metadata"]["name"]: pod for pod in namespace.get("pods", "--selector", selector)["items"]}
 
