@@ -1,4 +1,4 @@
-"""What the tests of this folder judge, and by what: manifests, services; kubectl, kube-score, an API server."""
+"""Fixtures of this folder: manifests, services, kubectl, kube-score, and an API server."""
 
 import re
 import shutil
@@ -23,9 +23,9 @@ from kvasir_operator.spec import parse_service
 ROOT = Path(__file__).resolve().parents[2]
 Object = dict[str, Any]
 Render = Callable[[Path], list[Object]]
-"""The objects of a kustomization."""
+"""Renders a kustomization to its objects."""
 OVERLAYS = ("manifests/overlays/namespaced", "manifests/overlays/second")
-"""Installs beside the cluster's own: a namespace and the definition exist already."""
+"""Installations in addition to the cluster's first one: a namespace and the CRD exist already."""
 KUSTOMIZATIONS = ("manifests", *OVERLAYS)
 MINIMAL: Object = {
     "apiVersion": "serving.kvasir.dev/v1alpha1",
@@ -38,7 +38,7 @@ SERVICES: dict[str, Object] = {
     "minimal": MINIMAL,
     "full": next(yaml.safe_load_all((ROOT / "tests/operator/golden/full.yaml").read_text())),
 }
-"""The example, one with the least that a service has, and one with every field."""
+"""The example, a service with the fewest fields, and one with every field."""
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +63,7 @@ def render(kubectl: str) -> Render:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ApiServer]:
-    """One that knows InferenceServices."""
+    """An API server with the CRD of InferenceServices."""
     with apiserver() as running:
         running.kubectl("apply", "--filename", str(ROOT / "crds"))
         wait_for_definition(running.kubectl)
@@ -77,7 +77,7 @@ def copy_of_manifests(directory: Path) -> Path:
 
 
 def in_namespace(directory: Path, overlay: str, namespace: str) -> Path:
-    """A copy of an overlay as its user sets it up for this namespace."""
+    """Return a copy of an overlay, set up for this namespace as a user does."""
     place = copy_of_manifests(directory).parent / overlay
     kustomization = place / "kustomization.yaml"
     text, changes = re.subn(r"^namespace: .*$", f"namespace: {namespace}", kustomization.read_text(), flags=re.M)
@@ -87,7 +87,7 @@ def in_namespace(directory: Path, overlay: str, namespace: str) -> Path:
 
 
 def made_of(service: Object) -> list[Object]:
-    """What the operator makes of it."""
+    """Return the objects that the operator creates for it."""
     metadata = {"namespace": "default", "uid": "0f0e0d0c-0000-4000-8000-000000000001", **service["metadata"]}
     completed, problems = CRDSchema.of_crd().complete({**service, "metadata": metadata})
     assert not problems

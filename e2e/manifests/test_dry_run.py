@@ -1,6 +1,6 @@
-"""The API server's opinion of everything that is installed or made: a strict dry run, in restricted namespaces.
+"""A strict dry run of every installed or created object, on a real API server with restricted namespaces.
 
-A warning is a failure: the API server warns of deprecated fields, and of pods that pod security would not let in.
+A warning is a failure: the API server warns about deprecated fields, and about pods that pod security would reject.
 """
 
 import json

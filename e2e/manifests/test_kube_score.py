@@ -1,4 +1,4 @@
-"""kube-score's opinion of everything that is installed or made."""
+"""kube-score's checks of every installed or created object."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ PASSED = 10
 """kube-score's grade without a remark."""
 
 Failing = Callable[[list[Object]], set[str]]
-"""The checks that some objects do not pass."""
+"""Returns the checks that some objects do not pass."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What `kubectl apply -k manifests/` would send, as kubectl renders it."""
+"""The objects of `kubectl apply -k manifests/`, as kubectl renders them."""
 
 import re
 import shutil
@@ -27,7 +27,7 @@ def everything(render: Render) -> list[Object]:
 
 @pytest.fixture(scope="module")
 def namespaced(render: Render, tmp_path_factory: pytest.TempPathFactory) -> list[Object]:
-    """The overlay as a user would set it up for the namespace team-a."""
+    """The overlay, set up for the namespace team-a as a user does."""
     return render(in_namespace(tmp_path_factory.mktemp("namespaced"), OVERLAYS[0], "team-a"))
 
 
@@ -68,7 +68,7 @@ def test_the_definition_is_the_one_that_kvasir_up_uses(everything: list[Object])
 
 @pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
 def test_no_role_may_do_more_with_secrets_than_create(render: Render, kustomization: str) -> None:
-    """A dry-run create shows whether a name is taken; nothing of ours reads, changes or deletes a Secret."""
+    """A dry-run create shows whether a name is in use. The operator never reads, changes or deletes a Secret."""
     rules = [rule for item in render(ROOT / kustomization) for rule in item.get("rules", ())]
     on_secrets = [rule for rule in rules if {"*", "secrets"} & set(rule["resources"])]
     assert [rule["verbs"] for rule in on_secrets] == [["create"]]
@@ -76,7 +76,7 @@ def test_no_role_may_do_more_with_secrets_than_create(render: Render, kustomizat
 
 @pytest.mark.parametrize("kustomization", ["manifests/operator", *OVERLAYS])
 def test_an_install_holds_neither_namespace_nor_definition(render: Render, kustomization: str) -> None:
-    """`kubectl delete -k` removes what a kustomization holds: these two are not the install's to remove."""
+    """`kubectl delete -k` removes every object of a kustomization, and these two may be shared."""
     kinds = {item["kind"] for item in render(ROOT / kustomization)}
     assert not kinds & {"Namespace", "CustomResourceDefinition"}
     assert "Deployment" in kinds
@@ -181,7 +181,7 @@ def test_the_namespaced_operator_watches_its_own_namespace(namespaced: list[Obje
 
 @pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
 def test_every_variable_is_an_option_of_the_operator(render: Render, kustomization: str) -> None:
-    """One that is misspelt would be ignored in silence."""
+    """A misspelt variable would be ignored silently."""
     (deployment,) = (item for item in render(ROOT / kustomization) if item["kind"] == "Deployment")
     env = deployment["spec"]["template"]["spec"]["containers"][0]["env"]
     names = {entry["name"] for entry in env if entry["name"].startswith("KVASIR_")}

@@ -1,4 +1,4 @@
-"""What the operator's ServiceAccount may do, asked of a real API server with its token."""
+"""The permissions of the operator's ServiceAccount, checked with its token on a real API server."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from e2e.kind.apiserver import ApiServer
 from e2e.manifests.conftest import ROOT, SERVICES, made_of
 
 Kubectl = Callable[..., "subprocess.CompletedProcess[str]"]
-"""kubectl with the operator's rights and no others; a refusal is an answer, not an error."""
+"""kubectl with only the operator's permissions. A refusal is a result and not an error."""
 NEW_SECRET = ("create", "secret", "generic", "--dry-run=server")
 
 

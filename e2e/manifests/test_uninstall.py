@@ -1,4 +1,4 @@
-"""What `kubectl delete -k` of an install leaves on a real API server: all that other people use as well."""
+"""`kubectl delete -k` of an installation on a real API server keeps everything that is shared."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ DEFINITION = "customresourcedefinition/inferenceservices.serving.kvasir.dev"
 
 
 def test_deleting_the_operator_alone_keeps_all_else(server: ApiServer) -> None:
-    """The documented way to remove the operator of a whole cluster and to keep its services."""
+    """This is the documented way to remove a cluster-wide operator and keep its services."""
     server.kubectl("apply", "--kustomize", str(ROOT / "manifests"))
     server.kubectl("apply", "--namespace=kvasir-system", "--filename", DEMO)
     server.kubectl("delete", "--kustomize", str(ROOT / "manifests/operator"), "--timeout=60s")
@@ -54,7 +54,7 @@ def is_kept(server: ApiServer, namespace: str, name: str) -> bool:
 
 
 def operators_objects(server: ApiServer, namespace: str) -> str:
-    """Names of the operator's own objects, those in the namespace and those of the whole cluster."""
+    """Return the names of the operator's own objects, in the namespace and in the whole cluster."""
     kinds = "deployment,serviceaccount,poddisruptionbudget,networkpolicy"
     rights = "role,rolebinding,clusterrole,clusterrolebinding"
     selector = "app.kubernetes.io/name=kvasir-operator"

@@ -1,4 +1,4 @@
-"""One API server for all of these tests, with the controllers that make pods; and a namespace for each test."""
+"""Fixtures: one API server for all of these tests, with the workload controllers, and a namespace for each test."""
 
 import asyncio
 import concurrent.futures
@@ -24,7 +24,7 @@ def server() -> Iterator[ApiServer]:
 async def world(server: ApiServer) -> AsyncIterator[World]:
     async with new_world(server) as world:
         yield world
-        # An operator of a later test may watch all namespaces: it must not find the services of this one.
+        # An operator of a later test may watch all namespaces, and must not find the services of this one.
         for service in await world.cluster.list(INFERENCE_SERVICE, world.namespace):
             await world.cluster.merge(INFERENCE_SERVICE, service, {"metadata": {"finalizers": None}})
             await world.cluster.delete(INFERENCE_SERVICE, service)
@@ -32,7 +32,7 @@ async def world(server: ApiServer) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def lone_world() -> AsyncIterator[tuple[World, ApiServer]]:
-    """A namespace on an API server of the test's own: for an operator that watches all namespaces."""
+    """A namespace on a separate API server, for an operator that watches all namespaces."""
     with server_with_controllers() as server:
         async with new_world(server) as world:
             yield world, server
@@ -41,10 +41,10 @@ async def lone_world() -> AsyncIterator[tuple[World, ApiServer]]:
 @contextlib.contextmanager
 def server_with_controllers() -> Iterator[ApiServer]:
     with apiserver() as server:
-        # In a thread: the caller may have a running event loop.
+        # In a thread, because the caller may have a running event loop.
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             pool.submit(asyncio.run, install(server)).result()
-        # After the CRD: the garbage collector would find it half a minute later.
+        # After the CRD, which the garbage collector would otherwise find half a minute later.
         with server.controller_manager(*CONTROLLERS):
             yield server
 

@@ -1,9 +1,10 @@
-"""What an idle operator costs: its memory and its requests per minute, with 1 and with 100 services that are Ready.
+"""Measures memory and requests per minute of an idle operator, with 1 and with 100 services that are Ready.
 
-    python -m e2e.operator.measure_idle [--seconds 600] [--services 1 100]
+python -m e2e.operator.measure_idle [--seconds 600] [--services 1 100]
 
-On an API server alone (e2e.kind.apiserver): the controllers make the pods, this writes their status in a kubelet's
-place, then the controllers are ended and the API server's own counters are read. Printed as a table for docs/.
+It uses an API server without nodes (e2e.kind.apiserver): the controllers create the pods, and this script writes
+their status in place of a kubelet. Then the controllers are stopped, and the API server's own counters are read.
+The result is printed as a table for docs/.
 """
 
 import argparse
@@ -24,15 +25,17 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _NAMESPACE = "measured"
 _PATIENCE = 300.0
 _AT_ONCE = 4
-"""Services that are made at a time: all of them ask until they are ready."""
+"""How many services are created at the same time, because each one sends requests until it is ready."""
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument(
-        "--seconds", type=float, default=600.0, help="how long is counted (default: 600, two resyncs)"
+        "--seconds", type=float, default=600.0, help="duration of the measurement (default: 600, two resyncs)"
     )
-    parser.add_argument("--services", type=int, nargs="+", default=[1, 100], help="how many (default: 1 100)")
+    parser.add_argument(
+        "--services", type=int, nargs="+", default=[1, 100], help="numbers of services (default: 1 100)"
+    )
     options = parser.parse_args()
     print("| services | memory of the operator | requests/min | of these |\n|---|---|---|---|")
     for services in options.services:
@@ -42,7 +45,7 @@ async def main() -> None:
 
 
 async def _measure(server: ApiServer, services: int, seconds: float) -> str:
-    """A line of the table."""
+    """Measure, and return a line of the table."""
     cluster = await Cluster.connect(str(server.kubeconfig))
     world = World(cluster, _NAMESPACE, server.kubeconfig)
     await cluster.create(NAMESPACE, "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _NAMESPACE}})
@@ -51,7 +54,7 @@ async def _measure(server: ApiServer, services: int, seconds: float) -> str:
             slots = asyncio.Semaphore(_AT_ONCE)
             await asyncio.gather(*(_add(world, f"service-{number}", slots) for number in range(services)))
         before, began = _requests(server), time.monotonic()
-        await asyncio.sleep(seconds)  # what is measured is a stretch of time
+        await asyncio.sleep(seconds)  # the measured period
         minutes = (time.monotonic() - began) / 60
         counts = {key: (count - before.get(key, 0)) / minutes for key, count in _requests(server).items()}
         assert operator.process.returncode is None, operator.log[-10:]
@@ -63,7 +66,7 @@ async def _measure(server: ApiServer, services: int, seconds: float) -> str:
 
 
 async def _add(world: World, name: str, slots: asyncio.Semaphore) -> None:
-    """A service, until it is ready."""
+    """Create a service and wait until it is ready."""
 
     async def pods_are_there() -> bool:
         return len(await world.pods("engine", name)) == 2 and bool(await world.pods("frontend", name))
@@ -80,7 +83,7 @@ async def _add(world: World, name: str, slots: asyncio.Semaphore) -> None:
 
 
 def _requests(server: ApiServer) -> dict[str, float]:
-    """Requests so far by verb and resource, without those that the API server makes to itself."""
+    """Return the requests so far by verb and resource, without those of the API server to itself."""
     token = re.search(r'"token": "(\w+)"', server.kubeconfig.read_text())
     assert token is not None
     context = ssl.create_default_context(cafile=str(server.folder / "apiserver.crt"))
@@ -106,7 +109,7 @@ _OURS = {"inferenceservices", "leases", "events", "nodes", "pods", "secrets", "s
 
 
 def _memory(pid: int) -> float:
-    """Resident, in MB."""
+    """Return the resident memory in MB."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.findall(r"VmRSS:\s+(\d+) kB", status)[0]) / 1000
 

@@ -1,6 +1,6 @@
-"""The operator as a process: watches, leadership, roll-outs that it does not live to see, rights, errors.
+"""The operator as a process: watches, leadership, roll-outs that outlive it, permissions and errors.
 
-No node runs: a pod is ready when the test writes so, as a kubelet would.
+No node runs: tests write the status of ready pods, as a kubelet would.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ MANIFESTS = Path(__file__).parents[2] / "manifests" / "operator"
 
 async def test_a_service_is_made_and_a_deleted_child_comes_back(world: World) -> None:
     async with world.operator() as operator:
-        await operator.says("leading")
+        await operator.logs("leading")
         await world.create()
         await world.eventually(world.all_children)
         service = await world.must_get(SERVICE, "demo")
@@ -56,7 +56,7 @@ async def test_what_was_deleted_while_nobody_watched_comes_back(world: World) ->
 
 
 async def test_the_resync_notices_a_deletion_that_the_watch_missed(world: World) -> None:
-    """A Service without our labels is none that we watch, so its deletion is not told."""
+    """We watch only Services with our labels, so the watch does not report this deletion."""
     await world.create()
     async with world.operator("--resync", "1s"):
         await world.eventually(world.all_children)
@@ -71,9 +71,9 @@ async def test_the_resync_notices_a_deletion_that_the_watch_missed(world: World)
 async def test_it_goes_on_when_the_api_server_was_away(world: World, server: ApiServer) -> None:
     await world.create()
     async with world.operator() as operator:
-        await operator.says("Loading")
+        await operator.logs("Loading")
         server.stop()
-        server.start()  # in this thread: the server ends with the one that started it
+        server.start()  # in this thread, because the server ends with the thread that started it
         service = await world.must_get(SERVICE, "demo")
         await world.cluster.delete(SERVICE, service)
         await world.eventually(lambda: replaced(world, SERVICE, service))
@@ -87,7 +87,7 @@ async def test_of_two_operators_one_leads_and_the_other_takes_over(world: World)
     ):
         leader, other = await who_leads(world, first, second)
         await leader.stop()
-        await other.says("leading", patience=3)  # given back, not waited for
+        await other.logs("leading", patience=3)  # the Lease is released, so there is no wait for its end
         await world.create()
         await world.eventually(world.all_children)
 
@@ -99,16 +99,16 @@ async def test_a_leader_that_is_killed_is_followed_within_seconds(world: World) 
     ):
         leader, other = await who_leads(world, first, second)
         await leader.kill()
-        await other.says("leading", patience=6)
+        await other.logs("leading", patience=6)
 
 
 async def test_a_leader_whose_lease_was_taken_ends(world: World) -> None:
     async with world.operator("--lease-duration", "3s") as operator:
-        await operator.says("leading")
+        await operator.logs("leading")
 
         async def taken() -> bool:
             lease = await world.must_get(LEASE, LEASE_NAME)
-            lease["spec"]["holderIdentity"] = "somebody"
+            lease["spec"]["holderIdentity"] = "another"
             with contextlib.suppress(Exception):
                 await world.request("PUT", LEASE.path(world.namespace, LEASE_NAME), lease)
                 return True
@@ -116,13 +116,13 @@ async def test_a_leader_whose_lease_was_taken_ends(world: World) -> None:
 
         await world.eventually(taken)
         assert await operator.ended() == 1
-        assert "somebody holds it now" in "\n".join(operator.log)
+        assert "another holds it now" in "\n".join(operator.log)
 
 
 async def test_ranks_roll_one_at_a_time_and_a_killed_operator_goes_on(world: World) -> None:
     await world.create(engine={"dataParallelSize": 3}, rollout={"maxSurge": 0, "maxUnavailable": 1})
     async with world.operator("--lease-duration", "3s") as operator:
-        await operator.says("leading")
+        await operator.logs("leading")
         await world.settled(ranks=3)
         await world.make_ready("engine")
         old = {pod["metadata"]["uid"] for pod in await world.pods("engine")}
@@ -131,7 +131,7 @@ async def test_ranks_roll_one_at_a_time_and_a_killed_operator_goes_on(world: Wor
         assert len(await old_ones(world, old)) == 2  # the others wait for it
         await operator.kill()
     async with world.operator("--lease-duration", "3s") as operator:
-        await operator.says("leading")
+        await operator.logs("leading")
         await world.eventually(lambda: is_rolling(world))  # perhaps as the first operator wrote it
         assert len(await old_ones(world, old)) == 2
         await world.set_pod(first, ready("engine"))
@@ -148,10 +148,10 @@ async def is_rolling(world: World) -> bool:
 
 
 async def test_pods_that_never_got_ready_are_replaced_at_once(world: World) -> None:
-    """A mistake in the template is corrected by another template, though no rank is ready."""
+    """Another template corrects a mistake in the first one, although no rank is ready."""
     await world.create(engine={"dataParallelSize": 2})
     async with world.operator() as operator:
-        await operator.says("leading")
+        await operator.logs("leading")
         await world.settled(ranks=2)
         old = {pod["metadata"]["uid"] for pod in await world.pods("engine")}
         await world.update(lambda spec: spec.update(image="kvasir:other"))
@@ -164,9 +164,9 @@ async def test_pods_that_never_got_ready_are_replaced_at_once(world: World) -> N
 
 
 async def test_a_service_made_again_at_once_gets_children(world: World) -> None:
-    """Those of the first one have its UID, and go when the garbage collector comes."""
+    """The first service's children have its UID, and are deleted by the garbage collector."""
     async with world.operator() as operator:
-        await operator.says("leading")
+        await operator.logs("leading")
         for _ in range(2):
             service = await world.create()
             await world.eventually(functools.partial(all_owned, world, service["metadata"]["uid"]))
@@ -181,12 +181,12 @@ async def test_a_service_made_again_at_once_gets_children(world: World) -> None:
 
 
 async def test_flapping_pods_cause_few_status_writes(world: World, tmp_path: Path) -> None:
-    """At most one in two seconds: etcd keeps every version of a status."""
+    """At most one write in two seconds, because etcd keeps every version of a status."""
     async with (
         api_proxy(world.kubeconfig, tmp_path) as proxy,
         world.operator(kubeconfig=proxy.kubeconfig) as operator,
     ):
-        await operator.says("leading")
+        await operator.logs("leading")
         await world.create()
         await world.eventually(world.all_children)
         await world.settled()
@@ -194,18 +194,18 @@ async def test_flapping_pods_cause_few_status_writes(world: World, tmp_path: Pat
         before, began = len(status_writes(proxy)), time.monotonic()
         for number in range(40):
             await world.set_pod(pod, ready("engine") if number % 2 else starting("engine"))
-            await asyncio.sleep(0.1)  # a stretch of time is what is measured
+            await asyncio.sleep(0.1)  # the test needs some time to pass
         seconds = time.monotonic() - began
         assert 1 <= len(status_writes(proxy)) - before <= seconds / 2 + 1
 
 
 async def test_an_idle_operator_asks_for_nothing(world: World, tmp_path: Path) -> None:
-    """But for its Lease and its resyncs."""
+    """Except for its Lease and its resyncs."""
     async with (
         api_proxy(world.kubeconfig, tmp_path) as proxy,
         world.operator(kubeconfig=proxy.kubeconfig) as operator,
     ):
-        await operator.says("leading")
+        await operator.logs("leading")
         async with kubelet(world):
             await world.create(frontend={"apiKeys": {"name": "my-keys"}})
             body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "my-keys"}, "stringData": {"a": "b"}}
@@ -239,7 +239,7 @@ async def test_a_leader_and_a_standby_are_live_and_ready(world: World) -> None:
     ):
         leader, other = await who_leads(world, first, second)
         for operator, leading in ((leader, "1.0"), (other, "0.0")):
-            address = (await operator.says("probes and metrics on")).rpartition(" ")[2]
+            address = (await operator.logs("probes and metrics on")).rpartition(" ")[2]
             for page in ("/healthz", "/readyz"):
                 async with http.get(address + page) as answer:
                     assert (answer.status, await answer.text()) == (200, "ok\n")
@@ -252,14 +252,14 @@ async def test_without_the_custom_resource_it_ends_with_one_line(world: World) -
         async with world.operator(kubeconfig=bare.kubeconfig) as operator:
             assert await operator.ended() == 2
             (error,) = [line for line in operator.log if "ERROR" in line]
-            assert "install the CustomResourceDefinition" in error
+            assert "install it (kubectl apply -f crds/)" in error
 
 
 async def test_the_rights_of_the_manifests_suffice(world: World, server: ApiServer) -> None:
-    """As the account of manifests/operator/rbac.yaml, in all namespaces: it makes, repairs, rolls, reports."""
+    """The account of manifests/operator/rbac.yaml can create, repair, roll out and report in all namespaces."""
     async with rights_of_the_manifests(world) as account:
         kubeconfig = server.kubeconfig_of(world.namespace, account)
-        for seldom in ("get nodes", "list events"):  # asked when something is wrong; a refusal is quiet
+        for seldom in ("get nodes", "list events"):  # only needed for problems; a refusal is not logged
             server.kubectl(f"--kubeconfig={kubeconfig}", "auth", "can-i", *seldom.split())
         options = ("--namespaces", "", "--lease-namespace", world.namespace)
         await world.create()
@@ -280,7 +280,7 @@ async def test_the_rights_of_the_manifests_suffice(world: World, server: ApiServ
 
 
 async def test_missing_rights_end_it_with_one_line(world: World, server: ApiServer) -> None:
-    name = "nobody"
+    name = "unprivileged"
     body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": world.namespace}}
     await world.cluster.create(SERVICE_ACCOUNT, world.namespace, body)
     async with world.operator(kubeconfig=server.kubeconfig_of(world.namespace, name)) as operator:
@@ -290,14 +290,14 @@ async def test_missing_rights_end_it_with_one_line(world: World, server: ApiServ
         assert not any("Traceback" in line for line in operator.log)
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["no kubeconfig", "nobody listens"])
+@pytest.mark.parametrize("there", [False, True], ids=["no kubeconfig", "no server"])
 async def test_without_a_cluster_it_ends_with_one_line(world: World, tmp_path: Path, there: bool) -> None:
     kubeconfig, words = tmp_path / "kubeconfig", "set KUBECONFIG"
     if there:
         old = json.loads(world.kubeconfig.read_text())
         old["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
         kubeconfig.write_text(json.dumps(old))
-        words = "does not answer"
+        words = "does not respond"
     async with world.operator(kubeconfig=kubeconfig) as operator:
         assert await operator.ended() == 2
         (error,) = [line for line in operator.log if "ERROR" in line]
@@ -306,14 +306,14 @@ async def test_without_a_cluster_it_ends_with_one_line(world: World, tmp_path: P
 
 
 async def who_leads(world: World, *operators: OperatorProcess) -> list[OperatorProcess]:
-    """The leader first."""
+    """Return the operators, the leader first."""
 
     async def leader() -> list[OperatorProcess]:
         return [operator for operator in operators if any("leading" in line for line in operator.log)]
 
     (first,) = await world.eventually(leader)
     (other,) = [operator for operator in operators if operator is not first]
-    await other.says("standing by")
+    await other.logs("standing by")
     return [first, other]
 
 
@@ -342,7 +342,7 @@ async def old_ones(world: World, old: set[str]) -> list[Object]:
 
 
 async def newcomer(world: World, old: set[str]) -> Object | None:
-    """The one new pod that is not ready yet."""
+    """Return the new pod that is not ready yet. There is at most one."""
     pods = [pod for pod in await world.pods("engine") if pod["metadata"]["uid"] not in old]
     unready = [pod for pod in pods if not pod["status"].get("conditions")]
     assert len(unready) <= 1

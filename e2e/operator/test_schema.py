@@ -1,6 +1,6 @@
-"""The schema in the API server's hands: its rules refuse with their messages, its defaults are filled in.
+"""The schema in a real API server: its rules reject with their messages, and its defaults are filled in.
 
-What `kvasir up` makes of the same schema is tested in tests/runtime/local.
+tests/runtime/local covers the same schema in `kvasir up`.
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ async def test_what_cannot_be_is_refused_with_the_reason(world: World, title: st
 
 
 async def test_an_unknown_field_is_refused_by_a_strict_client(world: World) -> None:
-    """kubectl is one; the field's name is in the message."""
+    """kubectl is a strict client. The message contains the field's name."""
     path = INFERENCE_SERVICE.path(world.namespace)
     misspelt = body(world, "demo", {"engine": {"dataParalelSize": 2}})
     with pytest.raises(ClusterError, match="dataParalelSize"):
@@ -57,7 +57,7 @@ async def test_defaults_are_filled_in(world: World) -> None:
 
 
 async def test_full_example_is_accepted_and_kept_as_it_is(world: World) -> None:
-    """Also that the API server takes numbers such as 0.5 for quantities, and prunes no field."""
+    """The API server also accepts numbers such as 0.5 as quantities, and prunes no field."""
     example = next(yaml.safe_load_all(FULL.read_text()))["spec"]
     await world.request("POST", INFERENCE_SERVICE.path(world.namespace), body(world, "demo", example))
     stored = (await world.service())["spec"]

@@ -1,4 +1,4 @@
-"""What an operator leaves alone: services of another class, paused ones, and namespaces that are being deleted."""
+"""The operator does not touch services of another class, paused services, or namespaces that are being deleted."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from kvasir_operator.cluster.cluster_client import InvalidError
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, POD, SERVICE, STATEFUL_SET
 
 MAX_AFTER_DELETION = 60
-"""Requests of an operator about a service whose namespace is going, until it rests."""
+"""How many requests an operator may send about a service while its namespace is being deleted."""
 
 
 async def test_a_service_of_another_class_is_left_alone(world: World) -> None:
@@ -34,10 +34,10 @@ async def test_a_class_cannot_be_changed(world: World) -> None:
 
 
 async def test_two_operators_of_two_classes_share_a_namespace(world: World) -> None:
-    """Each has a Lease of its own, and neither touches what is the other's."""
+    """Each operator has its own Lease and does not touch the services of the other one."""
     async with world.operator() as plain, world.operator("--operator-class", "blue") as blue:
-        await plain.says("leading")
-        await blue.says("leading")
+        await plain.logs("leading")
+        await blue.logs("leading")
         await world.create("first")
         await world.create("second", operatorClass="blue")
         for name in ("first", "second"):
@@ -106,12 +106,12 @@ async def test_a_paused_service_that_is_new_has_no_children(world: World) -> Non
 
 
 async def test_a_namespace_that_is_going_is_not_worked_on(world: World, tmp_path: Path) -> None:
-    """No controller empties the namespace here, so it stays as long as the test; children go one by one."""
+    """No controller empties the namespace, so it exists until the test ends. Children are deleted one by one."""
     async with (
         api_proxy(world.kubeconfig, tmp_path) as proxy,
         world.operator("--resync", "1h", kubeconfig=proxy.kubeconfig) as operator,
     ):
-        await operator.says("leading")
+        await operator.logs("leading")
         await world.create()
         async with kubelet(world):
             await world.eventually(lambda: has(world, "Progressing", "AsDesired"))
@@ -130,7 +130,7 @@ async def test_a_namespace_that_is_going_is_not_worked_on(world: World, tmp_path
 
 
 async def test_a_service_that_is_going_is_not_worked_on(world: World) -> None:
-    """Somebody's finalizer holds it: its children are deleted meanwhile, and do not come back."""
+    """Another client's finalizer keeps the service. Its children are deleted and not created again."""
     await world.create()
     await world.reconcile()
     service = await world.service()
@@ -161,7 +161,7 @@ async def generations(world: World) -> list[int]:
 
 
 async def left(world: World, old: set[str], count: int) -> bool:
-    """Whether so many of the old pods are there, and not leaving."""
+    """Return whether exactly this many of the old pods exist and are not terminating."""
     pods = await world.pods("engine")
     return sum(pod["metadata"]["uid"] in old for pod in pods) == count
 

@@ -1,4 +1,4 @@
-"""Objects of a child's name: ours, orphaned, or of somebody else; and fields of ours that others change."""
+"""Objects with a child's name that are ours, orphaned or foreign; and changes of our fields by other clients."""
 
 import functools
 from typing import Any
@@ -20,7 +20,7 @@ from kvasir_operator.cluster.kinds import (
 
 
 async def test_pods_never_run_as_a_foreign_service_account(world: World) -> None:
-    """It may have rights that the service's author does not."""
+    """A foreign account may have permissions that the service's author does not have."""
     metadata = {"name": "demo", "namespace": world.namespace}
     foreign = await world.request(
         "POST",
@@ -45,7 +45,7 @@ async def test_pods_never_run_as_a_foreign_service_account(world: World) -> None
 
 
 async def test_an_account_that_was_replaced_stops_the_roll_out(world: World) -> None:
-    """Pods that run are left alone; a change of their template waits."""
+    """Running pods are kept, and a change of their template waits."""
     await world.create()
     await world.reconcile()
     before = (await world.stateful_set())["spec"]
@@ -76,7 +76,7 @@ async def test_no_url_is_given_for_a_foreign_service(world: World) -> None:
 
 
 async def test_orphaned_children_are_adopted_again(world: World) -> None:
-    """`kubectl delete --cascade=orphan` and the same service again, as when a CRD is changed by hand."""
+    """`kubectl delete --cascade=orphan` and then creating the service again, as for a manual change of the CRD."""
     await world.create()
     await world.reconcile()
     await world.settled()
@@ -91,14 +91,14 @@ async def test_orphaned_children_are_adopted_again(world: World) -> None:
     }
     for key, child in after.items():
         owners = child["metadata"].get("ownerReferences", [])
-        if key[0] != "Secret":  # which the operator has no right to change
+        if key[0] != "Secret":  # which the operator may not change
             assert [owner["uid"] for owner in owners] == [service["metadata"]["uid"]], key
     assert (await world.condition("Ready"))["reason"] != "NameTaken"
 
 
 @pytest.mark.parametrize("manager", ["kubectl", MANAGER], ids=["applied by another", "created under our name"])
 async def test_a_look_alike_is_not_adopted(world: World, manager: str) -> None:
-    """With our labels and without an owner: only what our field manager applied is ours."""
+    """With our labels but without an owner, only objects that our field manager applied are ours."""
     await world.create("model", frontend={"replicas": 1})
     await world.reconcile("model")
     ours = await world.must_get(SERVICE, "model-engine")
@@ -118,19 +118,19 @@ async def test_a_look_alike_is_not_adopted(world: World, manager: str) -> None:
 
 
 async def test_children_of_another_service_are_not_adopted(world: World) -> None:
-    """An orphan has the labels of the service that it was made for."""
+    """An orphan has the labels of the service to which it belonged."""
     await world.create("demo-engine")
     await world.reconcile("demo-engine")
     await orphan(world, "demo-engine")
     before = await world.must_get(SERVICE, "demo-engine")
-    await world.create("demo")  # which wants a Service demo-engine, too
+    await world.create("demo")  # which needs a Service demo-engine, too
     await world.reconcile("demo")
     assert (await world.must_get(SERVICE, "demo-engine")) == before
     assert (await world.condition("Ready"))["reason"] == "NameTaken"
 
 
 async def test_a_repair_leaves_no_removed_field_behind(world: World) -> None:
-    """Two ports of one name are refused by apply: the repair then replaces the fields as a whole."""
+    """Apply rejects two ports of one name, so the repair replaces whole fields."""
     await world.create(frontend={"pod": {"nodeSelector": {"zone": "a"}, "priorityClassName": ""}})
     await world.reconcile()
 
@@ -151,7 +151,7 @@ async def test_a_repair_leaves_no_removed_field_behind(world: World) -> None:
 
 
 async def test_an_interrupted_repair_leaves_nothing_behind(world: World) -> None:
-    """An operator that was killed after its merge patch owns the fields twice; so did earlier releases, always."""
+    """An operator that was killed after its merge patch owns the fields twice. Earlier releases always did."""
     await world.create(frontend={"pod": {"nodeSelector": {"zone": "a"}}})
     await world.reconcile()
     spec = {"template": {"spec": {"nodeSelector": {"zone": "a", "rack": "b"}}}}
@@ -204,21 +204,21 @@ async def orphan(world: World, name: str = "demo") -> None:
 
 
 async def port_is(world: World, port: int) -> bool:
-    """Reconcile; whether frontends listen on this port. A controller that writes meanwhile makes it wait."""
+    """Reconcile. Return whether the frontends' template has this port yet."""
     await world.reconcile()
     ports = (await world.deployment())["spec"]["template"]["spec"]["containers"][0]["ports"]
     return [each["containerPort"] for each in ports if each["name"] == "http"] == [port]
 
 
 async def label_is(world: World, value: str | None) -> bool:
-    """Reconcile; whether frontends have the label `mine`."""
+    """Reconcile. Return whether the frontends' label `mine` has this value yet."""
     await world.reconcile()
     labels = (await world.deployment())["spec"]["template"]["metadata"]["labels"]
     return bool(labels.get("mine") == value)
 
 
 async def assert_only_applied(world: World, kind: Kind, name: str) -> None:
-    """Our fields are those of the last apply, and no others."""
+    """Assert that our fields are exactly those of the last apply."""
     found: Any = await world.must_get(kind, name)
     operations = [entry["operation"] for entry in found["metadata"]["managedFields"] if entry["manager"] == MANAGER]
     assert operations == ["Apply"]

@@ -1,6 +1,6 @@
-"""One reconcile after the other against a real API server, StatefulSet and Deployment controllers included.
+"""Reconciles with a real API server and the controllers of StatefulSets and Deployments.
 
-No node runs: where a test needs pods that start, fail or serve, it writes their status itself.
+No node runs: tests write the status of pods that start, fail or serve.
 """
 
 import functools
@@ -42,7 +42,7 @@ async def test_all_children_are_made_and_owned(world: World) -> None:
 
 
 async def test_pods_pass_the_restricted_standard(world: World) -> None:
-    """The namespace enforces it, so pods that exist have passed."""
+    """The namespace enforces the standard, so existing pods have passed."""
     await world.create(engine={"dataParallelSize": 2})
     await world.reconcile()
     await world.settled(ranks=2)
@@ -116,7 +116,7 @@ async def test_scale_of_a_child_is_drift(world: World) -> None:
 
 
 async def test_a_child_that_lost_its_labels_gets_them_back(world: World) -> None:
-    """It is no longer listed by label then, but it is still ours."""
+    """Without labels it is not listed, but it is still ours."""
     await world.create()
     await world.reconcile()
     await world.edit(SERVICE, "demo-engine", lambda found: found["metadata"].pop("labels"))
@@ -154,7 +154,7 @@ async def test_somebody_elses_object_is_left_alone_and_reported(
     assert (ready["status"], ready["reason"]) == ("False", "NameTaken")
     assert f"{kind.kind} {name} already exists" in ready["message"]
     children = await world.children()
-    assert len(children) == len(CHILDREN)  # the rest goes on
+    assert len(children) == len(CHILDREN)  # the other children are applied
     generation = children["StatefulSet", "demo-engine"]["metadata"]["generation"]
     await world.reconcile()
     assert (await world.must_get(STATEFUL_SET, "demo-engine"))["metadata"]["generation"] == generation
@@ -208,7 +208,7 @@ async def test_what_is_no_longer_desired_is_pruned_and_only_that(world: World) -
 
 
 async def test_scale_subresource_sets_the_ranks(world: World) -> None:
-    """What `kubectl scale` and an HPA use."""
+    """`kubectl scale` and an HPA use the scale subresource."""
     await world.create(engine={"dataParallelSize": 2})
     await world.reconcile()
     for ranks in (1, 3, 2):
@@ -226,7 +226,7 @@ async def test_scale_subresource_sets_the_ranks(world: World) -> None:
 
 
 async def test_a_child_that_the_api_server_refuses_is_an_invalid_spec(world: World) -> None:
-    """What is not in our schema is checked by Kubernetes, when the child is applied."""
+    """Kubernetes checks fields outside our schema when the child is applied."""
     await world.create(frontend={"pod": {"affinity": {"nodeAffinity": {"requiredDuringScheduling": 1}}}})
     await world.create("bad", engine={"resourceName": "", "pod": {"nodeSelector": {"not a label": "x"}}})
     await world.reconcile("bad")
@@ -281,7 +281,7 @@ async def test_events_tell_what_was_made(world: World) -> None:
 
 
 async def test_two_reconciles_at_once_do_not_overwrite_a_newer_object(world: World) -> None:
-    """An apply names the object that was seen, so one that took its place is a conflict."""
+    """An apply names the UID of the object that was read, so a successor of the same name is a conflict."""
     await world.create()
     await world.reconcile()
     service = await world.must_get(SERVICE, "demo")
@@ -294,13 +294,13 @@ async def test_two_reconciles_at_once_do_not_overwrite_a_newer_object(world: Wor
 
 
 async def scaled(world: World, ranks: int) -> bool:
-    """Reconcile; whether the StatefulSet has so many ranks by now. It waits for the StatefulSet's controller."""
+    """Reconcile. Return whether the StatefulSet has this many ranks."""
     await world.reconcile()
     return bool((await world.stateful_set())["spec"]["replicas"] == ranks)
 
 
 def essence(resource: Object) -> Object:
-    """What an operator would change; a controller writes the status meanwhile."""
+    """Return the fields that an operator would change. A controller writes the status meanwhile."""
     metadata = {field: resource["metadata"].get(field) for field in ("uid", "labels", "ownerReferences")}
     return {"metadata": metadata, "spec": resource["spec"]}
 

@@ -1,6 +1,6 @@
-"""A child that the API server refuses, whatever its answer: the status says it, and everything else goes on.
+"""If the API server rejects a child, the status reports it and everything else continues.
 
-Quotas and admission policies answer 403 or 422; server-side apply answers 500 for a field that does not exist.
+Quotas and admission policies return 403 or 422. Server-side apply returns 500 for a field that does not exist.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from kvasir_operator.cluster.kinds import EVENT
 
 ENGINE, FRONTEND = "StatefulSet demo-engine", "Deployment demo-frontend"
 MAX_REQUESTS = 400
-"""Of an operator, in about a minute with a child that is refused."""
+"""How many requests an operator may send in about a minute with a rejected child."""
 TYPO: Object = {"volumes": [{"name": "v", "emptyDirr": {}}]}
 MISSPELT_AFFINITY: Object = {"affinity": {"nodeAffinityy": {}}}
 
@@ -65,7 +65,7 @@ async def test_a_policy_that_denies_changes_keeps_what_runs(world: World) -> Non
 
 
 async def test_a_webhook_that_is_down_is_not_a_mistake_in_the_spec(world: World) -> None:
-    """The API server answers 500, as for a field that does not exist; nothing in the spec is to be corrected."""
+    """The API server returns 500, as for an unknown field, but the spec needs no correction."""
     await world.create()
     async with broken_webhook(world, "apps", "statefulsets"):
         await world.reconcile()
@@ -90,7 +90,7 @@ async def test_a_typo_in_a_free_form_field_is_in_the_status(world: World, pod: O
 
 
 async def test_a_typo_does_not_end_a_service_that_runs(world: World) -> None:
-    """Nor is it done: the status is of the newest generation, and Progressing is not AsDesired."""
+    """The change is not reported as done: Progressing of the newest generation is not AsDesired."""
     await world.create()
     await world.reconcile()
     await world.settled()
@@ -118,7 +118,7 @@ async def test_a_second_mount_past_an_older_schema_is_told(tmp_path: Path) -> No
 
 
 async def test_a_status_past_an_older_schema_is_written(tmp_path: Path) -> None:
-    """The CRD of a namespaced install is the administrator's, and may be older than the operator."""
+    """The CRD of a namespaced installation belongs to the administrator and may be older than the operator."""
     async with world_of(tmp_path, without_new_status_fields) as world:
         await world.create()
         for _ in range(2):
@@ -138,7 +138,7 @@ async def test_two_refusals_are_both_told(world: World) -> None:
 
 
 async def test_an_operator_process_reports_a_refusal_by_itself(world: World, tmp_path: Path) -> None:
-    """Nothing happens in the namespace meanwhile: neither the refusal nor the repair brings an event."""
+    """Neither the refusal nor the repair causes an event in the namespace."""
     quota = await set_quota(world, services=0)
     async with api_proxy(world.kubeconfig, tmp_path) as proxy:
         await world.create()
@@ -166,7 +166,7 @@ async def test_a_refusal_is_not_an_event_at_each_retry(world: World) -> None:
 
 
 async def assert_refused(world: World, reasons: set[str], child: str, words: str) -> None:
-    """Ready and Progressing say it, of the newest generation, with the child's name and the API server's words."""
+    """Assert that Ready and Progressing report it, with the child's name and the API server's message."""
     service = await world.service()
     status = service["status"]
     assert status["observedGeneration"] == service["metadata"]["generation"]
@@ -187,7 +187,7 @@ async def others_are_applied(world: World, but: set[str], kind: str) -> bool:
 
 
 async def recovered(world: World) -> bool:
-    """Reconcile after the repair, until the API server knows of it: all is made, and nothing is reported."""
+    """Reconcile after the repair. Return whether everything is created and nothing is reported."""
 
     async def made() -> bool:
         await world.reconcile()
@@ -209,7 +209,7 @@ async def event_messages(world: World) -> list[str]:
 
 
 def without_rules(schema: Any) -> None:
-    """Take every CEL rule out of the schema, as if it were of a time before them."""
+    """Remove every CEL rule from the schema, as in an early schema without rules."""
     if isinstance(schema, dict):
         schema.pop("x-kubernetes-validations", None)
         for inner in schema.values():
@@ -220,7 +220,7 @@ def without_rules(schema: Any) -> None:
 
 
 def without_new_status_fields(versions: Any) -> None:
-    """Take the fields that the operator of an earlier release did not write out of the schema."""
+    """Remove the status fields that earlier releases of the operator did not write from the schema."""
     status = versions[0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
     del status["release"]
     del status["engines"]["properties"]["restarts"]
@@ -229,7 +229,7 @@ def without_new_status_fields(versions: Any) -> None:
 
 @contextlib.asynccontextmanager
 async def world_of(folder: Path, change: Callable[[Any], None]) -> AsyncIterator[World]:
-    """An API server of its own, with a changed CRD."""
+    """Yield a world on a separate API server with a changed CRD."""
     crd = yaml.safe_load(CRD.read_text())
     change(crd["spec"]["versions"])
     file = folder / "crd.yaml"

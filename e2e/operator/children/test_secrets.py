@@ -1,4 +1,4 @@
-"""Secrets: the operator may create them and nothing else, and pods have their keys all the same."""
+"""The operator may only create Secrets, and pods nevertheless have their keys."""
 
 from pathlib import Path
 from typing import Final
@@ -18,13 +18,13 @@ from kvasir_operator.cluster.kinds import EVENT, SECRET, SERVICE_ACCOUNT
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION
 
 A_WHILE: Final = 300.0
-"""Seconds after which an operator has asked again whether a Secret exists."""
+"""Seconds after which an operator has checked again whether a Secret exists."""
 
 
 async def test_the_rights_of_the_manifests_read_no_secret(
     lone_world: tuple[World, ApiServer], tmp_path: Path
 ) -> None:
-    """Made, rolled and ready, with the operator's own account, which never asks for the content of a Secret."""
+    """A service starts and rolls with the operator's own account, which never reads the content of a Secret."""
     world, server = lone_world
     async with rights_of_the_manifests(world) as account:
         kubeconfig = server.kubeconfig_of(world.namespace, account)
@@ -33,7 +33,7 @@ async def test_the_rights_of_the_manifests_read_no_secret(
         await make_secret(world, "my-keys", key="sk-1")
         async with api_proxy(kubeconfig, tmp_path) as proxy, kubelet(world):
             async with world.operator(*options, kubeconfig=proxy.kubeconfig) as operator:
-                await operator.says("leading")
+                await operator.logs("leading")
                 await world.eventually(world.all_children, 2 * PATIENCE)
                 await world.eventually(lambda: is_desired(world), 2 * PATIENCE)
                 await world.update(lambda spec: spec["engine"].update(maxModelLen=64))
@@ -83,7 +83,7 @@ async def test_deleted_link_keys_are_made_anew_and_both_roll(world: World) -> No
 
 
 async def test_a_deleted_account_does_not_change_the_keys(world: World) -> None:
-    """An operator that has just started finds their name in the workloads; other keys would roll every pod."""
+    """A new operator finds the name of the Secret in the workloads. Other keys would replace every pod."""
     await world.create()
     await world.reconcile()
     before = [await world.stateful_set(), await world.deployment()]
@@ -107,7 +107,7 @@ async def test_a_foreign_account_makes_no_heap_of_keys(world: World) -> None:
 
 
 async def test_a_secret_that_cannot_be_asked_for_rolls_nothing(world: World, server: ApiServer) -> None:
-    """Without an answer about it the keys are taken to be there."""
+    """If the check fails, the operator assumes that the keys exist."""
     async with rights_of_the_manifests(world, without="secrets") as account:
         await world.create()
         await world.reconcile()
@@ -117,13 +117,13 @@ async def test_a_secret_that_cannot_be_asked_for_rolls_nothing(world: World, ser
             world.operator(*options, kubeconfig=server.kubeconfig_of(world.namespace, account)) as operator,
             kubelet(world),
         ):
-            await operator.says("leading")
+            await operator.logs("leading")
             await world.eventually(lambda: is_desired(world))
         assert await world.link_secret() == name
 
 
 async def test_a_service_that_cannot_have_keys_says_so(world: World, server: ApiServer) -> None:
-    """Everything but the workloads is made, and the status has the API server's words."""
+    """Everything but the workloads is created, and the status contains the API server's message."""
     async with rights_of_the_manifests(world, without="secrets") as account:
         await world.create()
         options = ("--namespaces", "", "--lease-namespace", world.namespace)
@@ -156,7 +156,7 @@ async def test_keys_of_the_api_are_asked_for_until_they_exist(world: World) -> N
 
 
 async def test_keys_of_the_api_that_are_deleted_are_missed(world: World) -> None:
-    """Pods that run have a copy; the next one would not start."""
+    """Running pods have a copy of the keys, but the next pod would not start."""
     async with world.in_process() as operator, kubelet(world):
         await make_secret(world, "my-keys", key="sk-1")
         await world.create(frontend={"apiKeys": {"name": "my-keys"}})

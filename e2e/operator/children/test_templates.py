@@ -1,4 +1,4 @@
-"""What every pod of a service has, read from the pods that the controllers made."""
+"""The common fields of a service's pods, read from the pods that the controllers created."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ async def test_all_probes_ask_the_ops_port(world: World) -> None:
 
 
 async def test_a_container_knows_which_variables_are_its_own(world: World) -> None:
-    """Any other KVASIR_ variable that envFrom brings is refused by the process."""
+    """The process rejects every other KVASIR_ variable that envFrom sets."""
     await made(world, engine={"pod": {"env": [{"name": "MINE", "value": "x"}]}})
     for component in ("engine", "frontend"):
         container = await only_container(world, component)

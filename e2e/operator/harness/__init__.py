@@ -1,10 +1,10 @@
-"""What the tests of the operator on a real API server share. There are no nodes: tests write the status of pods.
+"""Shared parts of the operator's tests on a real API server. There are no nodes: tests write the status of pods.
 
 Reading order:
-    world                             a namespace and everything a test does in it
+    world                             a namespace and the actions of a test in it
     operator_process                  the operator as a child process
     pod_status, kubelet               statuses of pods; a task that plays scheduler and kubelets
-    cluster_faults, refusals, rights  quotas, policies and nodes; specs that the schema refuses; RBAC
+    cluster_faults, refusals, rights  quotas, policies and nodes; specs that the schema rejects; RBAC
     api_proxy, fake_engines           a recording proxy of the API server; hostile /status servers
     status_checker                    compares each status with the state of the cluster
 """

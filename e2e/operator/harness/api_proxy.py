@@ -1,4 +1,4 @@
-"""Stands between an operator and the API server, and records every request: for tests of what an operator asks."""
+"""A proxy between an operator and the API server that records every request."""
 
 import asyncio
 import contextlib
@@ -29,19 +29,19 @@ class Request:
 @dataclass
 class ApiProxy:
     kubeconfig: Path
-    """For the operator."""
+    """The operator's kubeconfig."""
     requests: list[Request] = field(default_factory=list)
-    """Answered so far; a watch counts from its start."""
+    """The requests whose responses have started. A watch is recorded when it starts."""
 
     def changes(self) -> list[Request]:
         return [each for each in self.requests if each.method != "GET" and "/leases" not in each.path]
 
     async def settled(self, seconds: float = 3.0, patience: float = 60.0) -> None:
-        """Wait until nothing but the Lease has been asked for so many seconds."""
+        """Wait until no request except those for the Lease has occurred for this many seconds."""
         async with asyncio.timeout(patience):
             while True:
                 before = self.asked()
-                await asyncio.sleep(seconds)  # what is waited for is that nothing happens
+                await asyncio.sleep(seconds)  # the test waits for the absence of requests
                 if self.asked() == before:
                     return
 
@@ -51,7 +51,7 @@ class ApiProxy:
 
 @contextlib.asynccontextmanager
 async def api_proxy(kubeconfig: Path, folder: Path) -> AsyncIterator[ApiProxy]:
-    """Serve in the block, on loopback; with the rights of this kubeconfig."""
+    """Serve on loopback in the block, with the permissions of this kubeconfig."""
     config = _read(kubeconfig)
     cluster = config["clusters"][0]["cluster"]
     server = cluster.pop("server")

@@ -1,4 +1,4 @@
-"""What administrators and machines do to a namespace: quotas, admission policies, nodes, Events of kubelets."""
+"""Changes by administrators and failures of machines: quotas, admission policies, nodes, Events of kubelets."""
 
 import contextlib
 import uuid
@@ -21,9 +21,10 @@ WEBHOOK: Final = Kind(
 
 
 async def set_quota(world: World, **hard: int) -> Object:
-    """Allow so many objects of each kind: `set_quota(world, services=0)`. Writes the status as its controller does.
+    """Allow this many objects of each kind, such as `set_quota(world, services=0)`.
 
-    In use counts as 0, so `hard` is what may be added.
+    Writes the status as the quota's controller does. The usage counts as 0, so `hard` limits the number of new
+    objects.
     """
     limits = {kind: str(count) for kind, count in hard.items()}
     body = {
@@ -39,7 +40,7 @@ async def set_quota(world: World, **hard: int) -> Object:
 
 @contextlib.asynccontextmanager
 async def denied(world: World, group: str, resources: str, *, reason: str = "Forbidden") -> AsyncIterator[None]:
-    """Deny to create or update these resources in the namespace: 403 for Forbidden, 422 for Invalid."""
+    """Deny to create or update these resources in the namespace, with 403 for Forbidden or 422 for Invalid."""
     name = f"denied-{uuid.uuid4().hex[:8]}"
     rules = [
         {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": [resources]}
@@ -81,7 +82,7 @@ async def denied(world: World, group: str, resources: str, *, reason: str = "For
 
 @contextlib.asynccontextmanager
 async def broken_webhook(world: World, group: str, resources: str) -> AsyncIterator[None]:
-    """Ask a webhook that does not answer about these resources: 500."""
+    """Register a webhook that does not respond for these resources, so that requests fail with 500."""
     name = f"broken-{uuid.uuid4().hex[:8]}.example.com"
     rules = [{"apiGroups": [group], "apiVersions": ["*"], "operations": ["*"], "resources": [resources]}]
     webhook = {
@@ -115,7 +116,7 @@ async def broken_webhook(world: World, group: str, resources: str) -> AsyncItera
 
 
 async def _is_denied(world: World, kind: Kind) -> bool:
-    """Whether the API server follows the rule by now, asked with an object that it does not store."""
+    """Return whether the API server enforces the rule yet, according to a dry-run request."""
     body: Object = {"apiVersion": kind.api_version, "metadata": {"generateName": "asked-"}}
     selector = {"matchLabels": {"a": "b"}}
     pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "a"}]}}
@@ -136,7 +137,7 @@ async def _is_denied(world: World, kind: Kind) -> bool:
 
 @contextlib.asynccontextmanager
 async def node(world: World, name: str = "node", *, ready: str | None = "True") -> AsyncIterator[str]:
-    """A node of this namespace's own; `ready` is the status of its condition, None for a node that has none."""
+    """Create a node for this test. `ready` is the status of its condition; None for a node without conditions."""
     full = f"{name}-{world.namespace}"
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": full}}
     made = await world.cluster.create(NODE, "", body)
@@ -150,7 +151,7 @@ async def node(world: World, name: str = "node", *, ready: str | None = "True") 
 
 
 async def set_node(world: World, name: str, ready: str) -> None:
-    """True and False: its kubelet reports; Unknown: nothing is heard from it."""
+    """Set the node's condition. True and False: its kubelet reports. Unknown: it does not report any more."""
     reasons = {"True": "KubeletReady", "False": "KubeletNotReady", "Unknown": "NodeStatusUnknown"}
     condition = {"type": "Ready", "status": ready, "reason": reasons[ready], "message": reasons[ready]}
     body = {"status": {"conditions": [condition]}}
@@ -168,7 +169,7 @@ async def cordon(world: World, name: str, cordoned: bool = True) -> None:
 # --------------------------------------------------------------------------------------------------------- Events
 
 
-async def say(world: World, pod: Object, reason: str, message: str, uid: str | None = None) -> None:
+async def write_event(world: World, pod: Object, reason: str, message: str, uid: str | None = None) -> None:
     """Write an Event about the pod, as its kubelet does."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     body = {

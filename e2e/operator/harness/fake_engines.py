@@ -1,6 +1,6 @@
-"""Servers of /status that mean harm, each on a loopback address of its own and all on one port.
+"""Hostile servers of /status, each on its own loopback address and all on one port.
 
-An engine runs the user's image, so its operator must bear any answer.
+An engine runs the user's image, so the operator must handle any response.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _ATTEMPTS: Final = 20
 
 @contextlib.asynccontextmanager
 async def fake_engines(answers: Mapping[str, Answer]) -> AsyncIterator[tuple[int, Mapping[str, str]]]:
-    """Serve the answers in the block: their port, and their addresses by the answers' names."""
+    """Serve the responses in the block. Yield their port, and their addresses by name."""
     addresses = {name: f"127.0.7.{number}" for number, name in enumerate(answers, 1)}
     async with contextlib.AsyncExitStack() as stack:
         yield await _listen(stack, answers, addresses), addresses
@@ -36,7 +36,7 @@ async def _listen(
                 server = await asyncio.start_server(_handler(answers[name]), address, port)
                 servers.append(server)
                 port = server.sockets[0].getsockname()[1]
-        except OSError:  # the first address got a port that is taken on another one
+        except OSError:  # the port of the first address is in use on another one
             for server in servers:
                 server.close()
             continue
@@ -66,13 +66,13 @@ def body(content: bytes, *headers: str) -> Answer:
 
 
 def report(**fields: object) -> Answer:
-    """A report as an engine gives it, with these fields changed."""
+    """Return an engine's report with these fields changed."""
     sane = {"phase": "Loading", "message": "", "progress": {"done": 1, "total": 2}, "live_requests": 0, "rank": 0}
     return body(json.dumps({**sane, **fields}).encode())
 
 
 def raw_report(progress: str) -> Answer:
-    """A report whose progress is this text."""
+    """Return a report whose progress is this text."""
     return body(b'{"phase": "Loading", "message": "", "progress": ' + progress.encode() + b"}")
 
 
@@ -109,7 +109,7 @@ def gzip_bomb(megabytes: int) -> Answer:
 
 
 def small_gzip_bomb() -> Answer:
-    """16 MB in as many bytes as a plain report may have."""
+    """Return 16 MB in the size limit of an uncompressed report."""
     return body(gzip.compress(b" " * 16 * _MEGABYTE), "Content-Encoding: gzip")
 
 

@@ -1,4 +1,4 @@
-"""Plays the scheduler and the kubelets of a namespace: its pods get a node, start, become ready and end."""
+"""Plays the scheduler and the kubelets of a namespace: pods are bound, start, become ready and end."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ _COMPONENT = "app.kubernetes.io/component"
 
 
 class Kubelet:
-    """Each look takes every pod one step further, so that each of its states can be seen."""
+    """Each pass takes every pod one step further, so that each of its states can be observed."""
 
     def __init__(self, world: World, node: str | None, works: Callable[[Object], bool]) -> None:
         self._world = world
@@ -24,7 +24,7 @@ class Kubelet:
     async def run(self) -> None:
         while True:
             for pod in await self._world.cluster.list(POD, self._world.namespace):
-                with contextlib.suppress(ClusterError):  # it is gone, or was changed by a controller
+                with contextlib.suppress(ClusterError):  # it is gone, or a controller has changed it
                     await self._step(pod)
             await asyncio.sleep(_PERIOD)
 
@@ -45,7 +45,7 @@ class Kubelet:
 async def kubelet(
     world: World, node: str | None = None, works: Callable[[Object], bool] = lambda _: True
 ) -> AsyncIterator[None]:
-    """Run pods while in the block. `node`: where they are bound, if anywhere; `works`: which of them get ready."""
+    """Run pods in the block, on `node` if it is given. `works` selects the pods that become ready."""
     task = asyncio.create_task(Kubelet(world, node, works).run())
     try:
         yield

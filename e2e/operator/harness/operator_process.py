@@ -1,10 +1,10 @@
-"""The operator as a process: its log, and its end."""
+"""The operator as a child process, with its log and its end."""
 
 import asyncio
 from typing import Final
 
 PATIENCE: Final = 60.0
-"""Seconds that a test waits for something before it fails."""
+"""How many seconds a test waits before it fails."""
 
 
 class OperatorProcess:
@@ -14,11 +14,11 @@ class OperatorProcess:
         self._grown = asyncio.Condition()
         self._reader = asyncio.create_task(self._read())
 
-    async def says(self, text: str, patience: float = PATIENCE) -> str:
+    async def logs(self, text: str, patience: float = PATIENCE) -> str:
         """Wait for a line of the log that contains the text."""
         async with asyncio.timeout(patience), self._grown:
             while not (lines := [line for line in self.log if text in line]):
-                assert not self._reader.done(), f"it ended without saying {text!r}: {self.log}"
+                assert not self._reader.done(), f"it ended without logging {text!r}: {self.log}"
                 await self._grown.wait()
         return lines[0]
 

@@ -6,7 +6,7 @@ from kvasir_operator.cluster.cluster_client import Object
 
 
 def ready(component: str, **more: Any) -> Object:
-    """A pod that serves."""
+    """Return the status of a pod that serves."""
     return {
         "phase": "Running",
         "conditions": [_condition("PodScheduled", True), _condition("Ready", True)],
@@ -15,7 +15,7 @@ def ready(component: str, **more: Any) -> Object:
 
 
 def scheduled(component: str, state: Object, **more: Any) -> Object:
-    """A pod that has a node and is not ready."""
+    """Return the status of a pod that is scheduled and not ready."""
     return {
         "phase": "Pending",
         "conditions": [_condition("PodScheduled", True), _condition("Ready", False)],
@@ -24,7 +24,7 @@ def scheduled(component: str, state: Object, **more: Any) -> Object:
 
 
 def starting(component: str, **more: Any) -> Object:
-    """A pod whose container runs and is not ready."""
+    """Return the status of a pod whose container runs and is not ready."""
     return {**scheduled(component, {"running": {}}, **more), "phase": "Running"}
 
 
@@ -35,7 +35,7 @@ def crash_looping(component: str, message: str = "it broke", restarts: int = 3) 
 
 
 def unschedulable(message: str, since: str | None = None) -> Object:
-    """A pod that fits on no node; `since` is a time as Kubernetes writes it."""
+    """Return the status of a pod that fits on no node. `since` is a time in Kubernetes' format."""
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     return {"phase": "Pending", "conditions": [{**condition, **({"lastTransitionTime": since} if since else {})}]}
 

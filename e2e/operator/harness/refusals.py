@@ -1,6 +1,6 @@
-"""What the schema of an InferenceService refuses: a case for each of its CEL rules, and for some of its bounds.
+"""Specs that the schema of an InferenceService rejects: a case for each CEL rule, and for some of the bounds.
 
-Asked of the API server alone by test_schema.py, and through `kubectl apply` by ../test_service_failures.py.
+test_schema.py sends them to the API server alone, and ../test_service_failures.py with `kubectl apply`.
 """
 
 import copy
@@ -26,18 +26,18 @@ class Rule:
 
 @dataclass(frozen=True)
 class Refusal:
-    """`change` is merged into `before`, a service that is there; into nothing where it is {}."""
+    """A rejected spec. `change` is merged into the existing service `before`, or into a new one if that is {}."""
 
     path: str
     words: str
-    """Of the message; a rule's message begins with them."""
+    """A part of the message. The message of a rule begins with it."""
     change: Spec
     before: Spec = field(default_factory=dict)
     name: str = "refused"
 
 
 def rules() -> list[Rule]:
-    """Every CEL rule of the schema, once each: the two kinds of pod share theirs."""
+    """Return every CEL rule of the schema once. The two kinds of pod share theirs."""
     (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
     found: dict[int, Rule] = {}
 
@@ -62,7 +62,7 @@ def merged(old: Spec, new: Spec) -> Spec:
 
 
 def cases() -> Iterator[tuple[str, Refusal]]:
-    """Each with a title."""
+    """Yield each case with a title."""
     for case in REFUSALS:
         yield f"{case.path}: {case.words}", case
 
@@ -156,7 +156,7 @@ REFUSALS: Final = (
         before={"model": {"source": "demo://"}},
         name="there",
     ),
-    # Bounds: with Kubernetes' own words.
+    # Bounds, with Kubernetes' own messages.
     Refusal("spec.engine.dataParallelSize", "greater than or equal to 1", _engine(dataParallelSize=0)),
     Refusal("spec.engine.kvCache.memory", "greater than or equal to 1", _cpu(kvCache={"memory": -1})),
     Refusal("spec.engine.kvCache.memory", "should match", _cpu(kvCache={"memory": "0Gi"})),

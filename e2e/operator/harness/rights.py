@@ -1,4 +1,4 @@
-"""The operator's account with the rights that the manifests give it, in a test's namespace."""
+"""The operator's account with the permissions of the manifests, in a test's namespace."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ _KINDS: Final = {
 
 @contextlib.asynccontextmanager
 async def rights_of_the_manifests(world: World, without: str = "") -> AsyncIterator[str]:
-    """Make the ServiceAccount and what is bound to it, `without` a resource; give its name."""
+    """Create the ServiceAccount and its bindings, without permissions on the resource `without`. Yield its name."""
     cluster_wide = []
     for document in _documents(without):
         namespace = "" if document["kind"].startswith("Cluster") else world.namespace

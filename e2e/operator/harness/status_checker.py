@@ -1,12 +1,12 @@
-"""Compares every status of an InferenceService with what the cluster was like when it was written.
+"""Compares every status of an InferenceService with the state of the cluster when it was written.
 
-A status may say that nothing is under way (Progressing=False with reason AsDesired, for the newest generation) only
-if the workloads had the template and the numbers of that generation, their controllers had seen it, and every pod
-was of the template and ready. `kubectl wait`, Argo CD and Flux rely on it.
+A status may report that nothing is under way (Progressing=False with reason AsDesired, for the newest generation)
+only under three conditions: the workloads had the template and replicas of that generation, their controllers had
+observed it, and every pod had this template and was ready. `kubectl wait`, Argo CD and Flux rely on it.
 
-The checker has watches of its own, and judges afterwards. Resource versions order the changes of all kinds. The
-facts of a status were read after the spec had changed and after the previous status had been written. It is right
-if they held at one moment at least between then and the status itself.
+The checker has its own watches and compares afterwards. Resource versions order the changes of all kinds. The facts
+of a status were read after the last change of the spec and after the previous status was written. The status is
+correct if it was true at one moment at least between then and its own writing.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, ST
 
 _KINDS: Final = (INFERENCE_SERVICE, STATEFUL_SET, DEPLOYMENT, POD)
 _LINE: Final = 4 * 1024 * 1024
-"""Bytes of one change in a watch, at most."""
+"""Limit of the bytes of one change in a watch."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class StatusChecker:
         self._grown = asyncio.Condition()
 
     async def violations(self, name: str = "demo") -> list[str]:
-        """Return what statuses said too early, in words."""
+        """Return descriptions of statuses that reported the end of a change too early."""
         await self._catch_up(name)
         changes = sorted(self._changes, key=lambda change: change.version)
         services = [each for each in changes if each.kind == INFERENCE_SERVICE and _name(each.object) == name]
         found = []
         start = 0
-        """From here on the facts count: the newest change of the spec, or the status before."""
+        """Facts count from here on: the newest change of the spec, or the previous status."""
         before: Object = {}
         for service in services:
             spec_changed = service.object["metadata"]["generation"] != before.get("metadata", {}).get("generation")
@@ -61,18 +61,18 @@ class StatusChecker:
                     wrong = self._wrong(changes, service, start, name)
                     if wrong:
                         what = "; ".join(sorted(wrong))
-                        found.append(f"at {service.version} it said AsDesired, although {what}")
+                        found.append(f"at {service.version} the status was AsDesired, although {what}")
                 start = service.version
             before = service.object
         return found
 
-    def said_done(self, name: str = "demo") -> int:
-        """Return how many statuses said that nothing is under way."""
+    def done_reports(self, name: str = "demo") -> int:
+        """Return how many statuses reported that nothing is under way."""
         services = [each for each in self._changes if each.kind == INFERENCE_SERVICE]
         return sum(_name(each.object) == name and _says_done(each.object) for each in services)
 
     def _wrong(self, changes: list[Change], service: Change, start: int, name: str) -> set[str]:
-        """Return what was wrong at the best of the moments; nothing if all was right at one of them."""
+        """Return the problems at the moment with the fewest; none if there was a moment without problems."""
         best: set[str] | None = None
         for moment in _moments(changes, start, service.version):
             wrong = set(_problems(moment, service.object, name))
@@ -81,7 +81,7 @@ class StatusChecker:
         return best or set()
 
     async def _catch_up(self, name: str) -> None:
-        """Wait until the watches have brought what there is now."""
+        """Wait until the watches have delivered the current state."""
         objects = [await self._world.service(name)]
         for kind in _KINDS[1:]:
             objects += await self._world.cluster.list(kind, self._world.namespace)
@@ -121,7 +121,7 @@ class StatusChecker:
 
 @contextlib.asynccontextmanager
 async def status_checker(world: World) -> AsyncIterator[StatusChecker]:
-    """Watch the namespace while in the block."""
+    """Watch the namespace in the block."""
     checker = StatusChecker(world)
     config = json.loads(world.kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
@@ -160,7 +160,7 @@ def _says_done(service: Object) -> bool:
 
 
 def _moments(changes: list[Change], start: int, end: int) -> Iterator[dict[str, Change]]:
-    """Yield what there is, by UID: at `start`, then after each change before `end`."""
+    """Yield the existing objects by UID: at `start`, then after each change before `end`."""
     there: dict[str, Change] = {}
     started = False
     for change in changes:
@@ -180,7 +180,7 @@ def _moments(changes: list[Change], start: int, end: int) -> Iterator[dict[str, 
 
 
 def _problems(there: Mapping[str, Change], service: Object, name: str) -> Iterator[str]:
-    """Yield what is not as the spec of the service wants it."""
+    """Yield the differences between the existing objects and the service's spec."""
     spec = service["spec"]
     engine = {
         "replicas": spec["engine"]["dataParallelSize"],
@@ -210,18 +210,18 @@ def _workload_problems(workload: Object, wanted: Mapping[str, Any]) -> Iterator[
         yield f"has image {container['image']}"
     option = wanted.get("option")
     if option is not None and str(option) not in container["args"]:
-        yield f"has not the option {option}"
+        yield f"lacks the option {option}"
     if workload["spec"]["replicas"] != wanted["replicas"]:
         yield f"has {workload['spec']['replicas']} replicas"
     if workload.get("status", {}).get("observedGeneration", 0) < workload["metadata"]["generation"]:
-        yield "is not observed by its controller"
+        yield "has not been observed by its controller"
 
 
 def _pod_problems(pod: Object, workload: Object) -> Iterator[str]:
     fields = ("image", "args", "env")
     have, want = pod["spec"]["containers"][0], workload["spec"]["template"]["spec"]["containers"][0]
     if [have.get(field) for field in fields] != [want.get(field) for field in fields]:
-        yield "is of an older template"
+        yield "has an older template"
     conditions = {entry["type"]: entry["status"] for entry in pod.get("status", {}).get("conditions", ())}
     if "deletionTimestamp" in pod["metadata"]:
         yield "is being deleted"

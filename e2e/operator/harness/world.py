@@ -1,6 +1,6 @@
-"""One namespace of the API server, and what a test does there.
+"""One namespace of the API server, and the actions of a test in it.
 
-There are no nodes and so no kubelets: a pod's status is what the test writes (`set_pod`, or `kubelet.py`).
+There are no nodes and no kubelets: tests write the status of a pod (`set_pod`, or `kubelet.py`).
 """
 
 import asyncio
@@ -54,7 +54,7 @@ CHILDREN: Final = (
     (DEPLOYMENT, "-frontend"),
     (STATEFUL_SET, "-engine"),
 )
-"""Kind, and what follows the service's name in the child's; the Secret's name goes on with a random suffix."""
+"""Kind, and the suffix of the child's name after the service's name. The Secret's name also has a random suffix."""
 CRD: Final = Path(__file__).parents[3] / "crds" / "inferenceservices.serving.kvasir.dev.yaml"
 CONTROLLERS: Final = (
     "statefulset-controller",
@@ -63,9 +63,9 @@ CONTROLLERS: Final = (
     "garbage-collector-controller",
     "disruption-controller",
 )
-"""They make the pods of workloads, delete what has lost its owner, and count what an eviction may take."""
+"""They create the pods of workloads, delete objects without an owner, and compute the budgets of evictions."""
 STATUS_PAUSE: Final = 3.0
-"""Seconds after which an operator writes a service's status again."""
+"""Seconds after which an operator may write a service's status again."""
 
 
 async def install(server: ApiServer, crd: Path = CRD) -> None:
@@ -99,35 +99,35 @@ class Clock:
 
 @dataclass
 class InProcess:
-    """An operator in this process that keeps what a Reconciler remembers, and waits for nothing."""
+    """An operator in this process. It keeps the Reconciler's state between calls, and never sleeps."""
 
     world: "World"
     reconciler: Reconciler
     clock: Clock
     cordons: Cordons[Key]
-    """Fed by a watch in an operator process, and by the test here."""
+    """Updated by a watch in an operator process, and by the test here."""
 
     async def reconcile(self, name: str = "demo", *, after: float = STATUS_PAUSE) -> float | None:
-        """`after` so many seconds by the operator's clocks; by default it writes the status, too."""
+        """Reconcile after this many seconds on the operator's clocks, by default enough to write the status."""
         self.clock.advance(after)
         return await self.reconciler.reconcile(Key(self.world.namespace, name))
 
     async def until(self, check: Callable[[], Awaitable[object]], name: str = "demo", *, after: float = 0.0) -> Any:
-        """Reconcile again and again, until the check returns something true."""
+        """Reconcile repeatedly until the check returns a true value."""
 
         async def done() -> object:
-            with contextlib.suppress(ConflictError):  # a controller wrote in between: a work queue tries again
+            with contextlib.suppress(ConflictError):  # a controller wrote at the same time: a work queue retries
                 await self.reconcile(name, after=after)
             return await check()
 
         return await self.world.eventually(done)
 
     async def rounds(self, count: int = 4, name: str = "demo") -> None:
-        """Reconcile often enough for whatever the operator does wrong to happen."""
+        """Reconcile often enough for any wrong action of the operator to occur."""
         for _ in range(count):
             with contextlib.suppress(ConflictError):
                 await self.reconcile(name)
-            await asyncio.sleep(0.1)  # for the controllers: nothing to wait for, if nothing is to happen
+            await asyncio.sleep(0.1)  # for the controllers; no event shows that nothing happens
 
 
 @dataclass
@@ -139,7 +139,7 @@ class World:
     async def request(
         self, method: str, path: str, body: Object | None = None, query: Mapping[str, str] | None = None
     ) -> Object:
-        """Send a request as a user, not as the operator."""
+        """Send a request as a user instead of the operator."""
         return await self.cluster._request(method, path, {"fieldManager": "somebody", **(query or {})}, body)
 
     # ------------------------------------------------------------------------------------------------- services
@@ -166,7 +166,7 @@ class World:
         await self.edit(INFERENCE_SERVICE, name, lambda resource: change(resource["spec"]))
 
     async def edit(self, kind: Kind, name: str, change: Callable[[Object], Any]) -> Object:
-        """Change an object as a user does, again if a controller has written in between."""
+        """Change an object as a user does. Retried if a controller has written at the same time."""
 
         async def done() -> Object | None:
             found = await self.must_get(kind, name)
@@ -201,7 +201,7 @@ class World:
         return await self.must_get(DEPLOYMENT, f"{name}-frontend")
 
     async def link_secret(self, name: str = "demo") -> str:
-        """Return the name of the Secret that the workloads mount; "" before there are any."""
+        """Return the name of the Secret that the workloads mount; "" if there are none yet."""
         for kind, end in ((STATEFUL_SET, "-engine"), (DEPLOYMENT, "-frontend")):
             workload = await self.get(kind, name + end)
             if workload is not None:
@@ -210,7 +210,7 @@ class World:
         return ""
 
     async def child(self, kind: Kind, end: str, name: str = "demo") -> Object | None:
-        """Return the child, by an entry of CHILDREN."""
+        """Return the child for an entry of CHILDREN."""
         return await self.get(kind, await self.child_name(kind, end, name))
 
     async def child_name(self, kind: Kind, end: str, name: str = "demo") -> str:
@@ -224,7 +224,7 @@ class World:
         return len(await self.children(name)) == len(CHILDREN)
 
     async def settled(self, name: str = "demo", ranks: int = 1) -> None:
-        """Wait until the controllers have made the pods, and write no more."""
+        """Wait until the controllers have created the pods and write nothing more."""
 
         async def done() -> bool:
             engines = await self.get(STATEFUL_SET, f"{name}-engine")
@@ -284,7 +284,11 @@ class World:
     async def in_process(
         self, *, release: Release = RELEASE, ahead: float = 0.0, port: int = OPS_PORT, **options: Any
     ) -> AsyncIterator[InProcess]:
-        """`ahead`: seconds that its clocks are; `port`: of /status of the pods; the rest goes to the Reconciler."""
+        """Run an operator in this process.
+
+        `ahead` is the number of seconds by which its clocks are ahead. `port` is the port of the pods' /status. The
+        Reconciler gets the other options.
+        """
         reports, clock, cordons = StatusReports(port=port), Clock(ahead), Cordons[Key](lambda _: None)
         reconciler = Reconciler(
             self.cluster,
@@ -303,7 +307,7 @@ class World:
 
     @contextlib.asynccontextmanager
     async def operator(self, *options: str, kubeconfig: Path | None = None) -> AsyncIterator[OperatorProcess]:
-        """Start a process that watches this namespace and has its Lease here."""
+        """Start a process that watches this namespace and has its Lease in it."""
         arguments = [
             *("--frontend-image", RELEASE.frontend_image, "--engine-image", RELEASE.engine_image),
             *("--namespaces", self.namespace, "--lease-namespace", self.namespace),
@@ -312,7 +316,7 @@ class World:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "kvasir_operator", *arguments),
             stderr=asyncio.subprocess.PIPE,
-            limit=2**24,  # bytes of a line of its log
+            limit=2**24,  # bytes per line of its log
             env={
                 "KUBECONFIG": str(kubeconfig or self.kubeconfig),
                 "PATH": "",
@@ -326,7 +330,7 @@ class World:
             await running.kill()
 
     async def eventually(self, check: Callable[[], Awaitable[object]], patience: float = PATIENCE) -> Any:
-        """Return what the check returns, as soon as it is true."""
+        """Return the result of the check as soon as it is true."""
         async with asyncio.timeout(patience):
             while True:
                 answer = await check()

@@ -1,4 +1,4 @@
-"""Nodes that are lost, live or are being drained, and what that means for the pods on them."""
+"""Lost, slow and drained nodes, and their effect on the pods on them."""
 
 import dataclasses
 from typing import Final
@@ -18,7 +18,7 @@ AN_HOUR: Final = 3600.0
 
 
 async def test_a_living_node_keeps_its_pods_however_slow(world: World) -> None:
-    """The operator's clock is an hour ahead, so the pod's grace seems to be over for long."""
+    """The operator's clock is an hour ahead, so the pod's grace period seems to have ended long ago."""
     async with node(world) as name, world.in_process(ahead=AN_HOUR) as operator:
         pod = await leaving(world, operator, name)
         for _ in range(4):
@@ -29,7 +29,7 @@ async def test_a_living_node_keeps_its_pods_however_slow(world: World) -> None:
 
 @pytest.mark.parametrize("status", ["False", None], ids=["not ready", "without a condition"])
 async def test_a_node_whose_kubelet_reports_keeps_its_pods(world: World, status: str | None) -> None:
-    """Not ready, a kubelet still ends its pods: only one that is not heard from is lost."""
+    """A kubelet of a node that is not ready still ends its pods. Only a node that does not report is lost."""
     async with node(world, ready=status) as name, world.in_process(ahead=AN_HOUR) as operator:
         pod = await leaving(world, operator, name)
         for _ in range(4):
@@ -55,7 +55,7 @@ async def test_a_pod_on_a_node_that_is_gone_is_released(world: World) -> None:
 
 
 async def test_a_node_lost_for_a_moment_keeps_its_pods(world: World) -> None:
-    """A kubelet that is started again is not heard from for some seconds; its pods run on."""
+    """A restarting kubelet does not report for some seconds, and its pods continue to run."""
     async with node(world) as name, world.in_process() as operator:
         await world.create()
         await operator.reconcile()
@@ -187,11 +187,11 @@ async def test_a_cordon_that_is_lifted_ends_the_surge(world: World) -> None:
 
 
 async def test_an_operator_process_moves_ranks_off_a_cordoned_node(world: World) -> None:
-    """It watches the nodes, so nothing has to tell it."""
+    """It watches the nodes, so no other trigger is needed."""
     async with node(world, "old") as old, node(world, "new") as new:
         options = ("--namespaces", "", "--lease-namespace", world.namespace)
         async with world.operator(*options) as operator:
-            await operator.says("leading")
+            await operator.logs("leading")
             await world.create()
             async with kubelet(world, old):
                 await world.eventually(lambda: moved(world, old, {"demo-engine-0"}))
@@ -202,7 +202,7 @@ async def test_an_operator_process_moves_ranks_off_a_cordoned_node(world: World)
 
 @pytest.mark.parametrize(("ranks", "expected"), [(1, 0), (2, 1)])
 async def test_a_budget_never_lets_all_ranks_be_evicted(world: World, ranks: int, expected: int) -> None:
-    """Asked through the eviction API, as kubectl drain does."""
+    """The test uses the eviction API, as kubectl drain does."""
     async with world.in_process() as operator:
         await world.create(engine={"dataParallelSize": ranks}, frontend={"replicas": ranks})
         await operator.reconcile()
@@ -217,7 +217,7 @@ async def test_a_budget_never_lets_all_ranks_be_evicted(world: World, ranks: int
 
 
 async def test_a_budget_does_not_wait_for_a_blind_operator(world: World) -> None:
-    """One that may not read nodes would never move the only rank, and the drain would never end."""
+    """An operator that may not read nodes would never move the only rank, and the drain would never end."""
     await world.create()
     await world.reconcile(release=dataclasses.replace(RELEASE, reads_nodes=False))
     for component in ("engine", "frontend"):
@@ -226,7 +226,7 @@ async def test_a_budget_does_not_wait_for_a_blind_operator(world: World) -> None
 
 
 async def test_an_operator_without_nodes_forces_nothing(world: World, server: ApiServer) -> None:
-    """What it may not see it does not take for lost."""
+    """It does not treat nodes that it cannot see as lost."""
     async with rights_of_the_manifests(world, without="nodes") as account, world.in_process() as operator:
         pod = await leaving(world, operator, "a-node-that-nobody-knows")
         blind = await Cluster.connect(str(server.kubeconfig_of(world.namespace, account)))
@@ -251,7 +251,7 @@ async def test_a_broken_pod_does_not_hold_up_a_drain(world: World) -> None:
 
 
 async def test_a_cordon_without_room_keeps_the_ranks(world: World) -> None:
-    """The place that a deleted rank would leave takes no pod: nothing would be won."""
+    """A deleted rank on a cordoned node would not make room for another pod."""
     async with node(world, "old") as old, world.in_process() as operator:
         await world.create(engine={"dataParallelSize": 2})
         await operator.reconcile()
@@ -270,7 +270,7 @@ async def test_a_cordon_without_room_keeps_the_ranks(world: World) -> None:
 
 
 async def leaving(world: World, operator: InProcess, name: str) -> Object:
-    """Make a service whose engine is on the node and is being deleted."""
+    """Create a service whose engine is on the node and is being deleted."""
     await world.create()
     await operator.reconcile()
     await world.settled()
@@ -287,13 +287,13 @@ async def run_on(world: World, pod: Object, name: str, component: str) -> None:
 
 
 async def drain(world: World, operator: InProcess, name: str, *, drained: bool = True) -> None:
-    """Cordon the node, and tell the operator as its watch does."""
+    """Cordon the node, and notify the operator as its watch does."""
     await cordon(world, name, drained)
     operator.cordons.node_changed(name, cordoned=drained)
 
 
 async def moved(world: World, name: str, engines: set[str]) -> bool:
-    """Whether these engines and one frontend run on the node, and nothing else does anywhere."""
+    """Return whether exactly these engines and one frontend exist, and all of them run on the node."""
     pods = [*await world.pods("engine"), *await world.pods("frontend")]
     names = {pod["metadata"]["name"] for pod in await world.pods("engine")}
     return (
@@ -317,7 +317,7 @@ async def evict(world: World, pod: Object) -> bool:
 
 
 async def counted(world: World, pods: int) -> bool:
-    """Whether the budgets' controller knows of the pods."""
+    """Return whether the controller of the budgets has counted the pods."""
     budgets = await world.cluster.list(DISRUPTION_BUDGET, world.namespace)
     return all(
         budget.get("status", {}).get("expectedPods") == pods

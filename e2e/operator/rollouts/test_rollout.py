@@ -1,4 +1,4 @@
-"""Roll-outs: old ranks serve until new ones do, within maxSurge and maxUnavailable, whatever happens meanwhile."""
+"""Roll-outs keep old ranks until new ones serve, within maxSurge and maxUnavailable, in all circumstances."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,14 +11,14 @@ from e2e.operator.harness.world import InProcess, World
 from kvasir_operator.cluster.cluster_client import Object
 
 SURGE_PATIENCE: Final = 30.0
-"""Seconds that a surge rank may find no room."""
+"""How many seconds a surge rank may wait for room."""
 AN_HOUR: Final = 3600.0
 NO_SURGE: Final[Object] = {"maxSurge": 0, "maxUnavailable": 1}
 NO_ROOM: Final = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 
 
 async def test_unready_old_ranks_go_within_max_unavailable(world: World) -> None:
-    """Under load, ranks miss a probe now and then: they are not all deleted for it."""
+    """Under load, ranks sometimes fail a probe. They must not all be deleted for it."""
     async with world.in_process() as operator:
         old = await serving(world, operator, ranks=4, rollout=NO_SURGE)
         await new_template(world, operator)
@@ -46,9 +46,9 @@ async def test_the_only_rank_is_deleted_when_its_surge_serves(world: World) -> N
         await operator.until(lambda: there(world, "demo-engine-1"))
         assert (await world.stateful_set())["spec"]["replicas"] == 2
         await operator.rounds()
-        assert len(await of(world, old)) == 1  # the surge rank is there, and does not serve yet
+        assert len(await of(world, old)) == 1  # the surge rank exists but does not serve yet
         status = await world.status()
-        assert (status["replicas"], status["engines"]["desired"]) == (1, 1)  # what an autoscaler reads
+        assert (status["replicas"], status["engines"]["desired"]) == (1, 1)  # the values that an autoscaler reads
         surge = await world.pod("demo-engine-1")
         await world.set_pod(surge, starting("engine"))
         await operator.rounds()
@@ -66,7 +66,7 @@ async def test_the_only_rank_is_deleted_when_its_surge_serves(world: World) -> N
 
 
 async def test_a_surge_ends_with_the_ranks_that_are_wanted(world: World) -> None:
-    """Every moment, as many ranks serve as before; and never more than one is surplus."""
+    """At every moment, at least as many ranks serve as before, and at most one is surplus."""
     async with world.in_process() as operator, kubelet(world):
         old = await serving(world, operator, ranks=3)
         await new_template(world, operator)
@@ -104,7 +104,7 @@ async def test_a_surge_without_room_gives_way_after_a_while(world: World) -> Non
 
 
 async def test_a_quota_on_pods_does_not_stop_a_roll_out(world: World) -> None:
-    """No surge rank can be made: nothing but an Event says so."""
+    """No surge rank can be created, which only an Event reports."""
     async with world.in_process() as operator:
         old = await serving(world, operator, ranks=2)
         quota = await set_quota(world, pods=0)
@@ -121,7 +121,7 @@ async def test_a_quota_on_pods_does_not_stop_a_roll_out(world: World) -> None:
 
 
 async def test_a_surge_given_up_stays_so_in_a_new_operator(world: World) -> None:
-    """Another operator would wait for room again otherwise, at each of its restarts."""
+    """Otherwise each restarted operator would wait for room again."""
     async with world.in_process() as operator:
         old = await serving(world, operator, ranks=2)
         await new_template(world, operator)
@@ -174,7 +174,7 @@ async def test_a_larger_surge_is_not_exceeded(world: World) -> None:
 
 
 async def test_a_rank_that_drains_counts_as_missing(world: World) -> None:
-    """Bound to a node, a pod stays until its kubelet has ended it: the next one waits."""
+    """A pod bound to a node exists until its kubelet has ended it, so the next one waits."""
     async with node(world) as name, world.in_process() as operator:
         await world.create(engine={"dataParallelSize": 3}, rollout=NO_SURGE)
         await operator.reconcile()
@@ -195,7 +195,7 @@ async def test_a_rank_that_drains_counts_as_missing(world: World) -> None:
 
 
 async def test_every_unready_rank_is_replaced_in_the_end(world: World) -> None:
-    """All ranks hang, and the new template works: the roll-out must not wait for the old ranks."""
+    """All ranks hang, and the new template works. The roll-out must not wait for the old ranks."""
     async with world.in_process() as operator:
         old = await serving(world, operator, ranks=3, rollout=NO_SURGE)
         for pod in await world.pods("engine"):
@@ -240,7 +240,7 @@ async def test_a_broken_template_that_is_taken_back_ends_the_surge(world: World)
 
 
 async def test_a_second_change_in_the_middle_rolls_on(world: World) -> None:
-    """The surge rank of the first change is old by then, and serves: it is replaced as well."""
+    """The surge rank of the first change serves but is outdated, so it is replaced, too."""
     async with world.in_process() as operator, kubelet(world):
         old = await serving(world, operator, ranks=2)
         await new_template(world, operator)
@@ -272,7 +272,7 @@ async def test_a_scale_during_a_roll_out_keeps_ranks_serving(world: World) -> No
 
 
 async def test_a_killed_operator_goes_on_in_the_middle(world: World) -> None:
-    """Another one after some looks each: what a roll-out needs to know is in the cluster."""
+    """A new operator takes over after some passes. The cluster contains the complete state of the roll-out."""
     async with world.in_process() as operator:
         old = await serving(world, operator, ranks=2)
         await new_template(world, operator)
@@ -290,9 +290,9 @@ async def test_a_killed_operator_goes_on_in_the_middle(world: World) -> None:
 
 
 async def test_an_operator_process_rolls_without_missing_a_rank(world: World) -> None:
-    """Nobody calls it: its watches and its own waits bring it to the end."""
+    """The watches and timers of the operator complete the roll-out without other triggers."""
     async with world.operator() as operator, kubelet(world):
-        await operator.says("leading")
+        await operator.logs("leading")
         await world.create(engine={"dataParallelSize": 2})
 
         async def serves() -> bool:
@@ -310,7 +310,7 @@ async def test_an_operator_process_rolls_without_missing_a_rank(world: World) ->
 
 
 async def serving(world: World, operator: InProcess, *, ranks: int, rollout: Object | None = None) -> set[str]:
-    """Make a service whose ranks are ready; return their UIDs."""
+    """Create a service whose ranks are ready. Return their UIDs."""
     await world.create(engine={"dataParallelSize": ranks}, rollout=rollout or {})
     await operator.reconcile()
     await world.settled(ranks=ranks)
@@ -320,7 +320,7 @@ async def serving(world: World, operator: InProcess, *, ranks: int, rollout: Obj
 
 
 async def new_template(world: World, operator: InProcess, length: int = 128) -> None:
-    """Change the engines' template, and wait until the StatefulSet's controller has seen it."""
+    """Change the engines' template, and wait until the StatefulSet's controller has observed it."""
     await world.update(lambda spec: spec["engine"].update(maxModelLen=length))
 
     async def observed() -> bool:
@@ -335,7 +335,7 @@ async def new_template(world: World, operator: InProcess, length: int = 128) -> 
 
 
 async def of(world: World, old: set[str]) -> Sequence[Object]:
-    """The pods among these that are there and are not leaving."""
+    """Return the pods among these that exist and are not terminating."""
     pods = await world.pods("engine")
     return [pod for pod in pods if pod["metadata"]["uid"] in old and "deletionTimestamp" not in pod["metadata"]]
 
@@ -345,7 +345,7 @@ async def only(world: World, old: set[str], count: int) -> bool:
 
 
 async def rolled(world: World, old: set[str], ranks: int) -> bool:
-    """Whether none of the old pods is left, all ranks are ready, and no surge rank is there."""
+    """Return whether no old pod exists, all ranks are ready, and there is no surge rank."""
     pods = await world.pods("engine")
     return (
         not old & uids(pods)

@@ -1,4 +1,4 @@
-"""An operator of a new release rolls no service until it is asked to, and then so many at a time."""
+"""A new release of the operator rolls out only services that request it, or a limited number at a time."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -33,7 +33,7 @@ async def test_a_new_release_keeps_the_templates(world: World) -> None:
 
 
 async def test_a_new_release_repairs_without_rolling(world: World) -> None:
-    """Drift and scale are of the present release as well."""
+    """Drift and scale are repaired with the present release."""
     await run_old(world)
     before = await templates(world)
     await world.edit(DEPLOYMENT, "demo-frontend", lambda found: found["spec"].update(replicas=7))
@@ -89,7 +89,7 @@ async def test_a_killed_pod_comes_back_in_the_old_release(world: World) -> None:
 
 
 async def test_new_link_keys_take_no_new_release_by_chance(world: World) -> None:
-    """Whoever deletes the Secret wants new keys; the pods roll, and which release they get is told."""
+    """Deleting the Secret requests new keys. The pods are replaced, and the release that they get is reported."""
     await run_old(world)
     async with world.in_process(release=NEW) as operator, kubelet(world):
         await operator.reconcile()
@@ -138,7 +138,7 @@ async def test_an_upgrade_that_fails_stops_the_fleet(world: World) -> None:
             await world.create(name)
             await operator.until(lambda name=name: is_desired(world, name), name, after=3)  # type: ignore[misc]
     async with world.in_process(release=NEW, upgrades=Upgrades[Key](1)) as operator:
-        for _ in range(5):  # new pods never get ready
+        for _ in range(5):  # the new pods never become ready
             await every(operator, names, after=600)
         assert await upgraded(world, names) == ["a"]
         assert len([pod for pod in await world.pods("engine", "b") if is_ready(pod)]) == 1
@@ -152,7 +152,7 @@ async def test_a_new_service_gets_the_operators_release(world: World) -> None:
 
 
 async def run_old(world: World) -> None:
-    """Make a service by an operator of the old release, and its pods ready."""
+    """Create a service with an operator of the old release, with ready pods."""
     async with world.in_process() as operator, kubelet(world):
         await world.create()
         await operator.until(lambda: is_desired(world), after=3)
@@ -182,14 +182,14 @@ async def images_of(world: World, name: str = "demo") -> set[str]:
 
 
 async def all_run(world: World, release: Release, name: str = "demo") -> bool:
-    """Whether there are one engine and one frontend, ready and of this release."""
+    """Return whether there are one engine and one frontend, ready and of this release."""
     pods = [*await world.pods("engine", name), *await world.pods("frontend", name)]
     images = await images_of(world, name)
     return len(pods) == 2 and images == {release.engine_image, release.frontend_image}
 
 
 async def upgraded(world: World, names: Sequence[str]) -> list[str]:
-    """The services whose templates are of the new release."""
+    """Return the services whose templates are those of the new release."""
     return [name for name in names if NEW.engine_image in await images_of_templates(world, name)]
 
 

@@ -1,4 +1,4 @@
-"""Engines and frontends whose /status means harm: the operator goes on, and the service's status stays valid."""
+"""Hostile /status responses of engines and frontends do not stop the operator or invalidate the status."""
 
 import asyncio
 import json
@@ -12,16 +12,16 @@ from e2e.operator.harness.pod_status import starting
 from e2e.operator.harness.world import World
 
 PATIENCE: Final = 10.0
-"""Seconds for a reconcile of ranks none of which answers."""
+"""Limit in seconds of a reconcile if no rank responds."""
 MAX_GROWTH_MB: Final = 48
-"""By which the memory of this process, operator and fake engines together, may grow at most meanwhile."""
+"""Limit of the growth of this process's memory, with operator and fake engines."""
 MAX_MESSAGE: Final = 1100
 MAX_STATUS_BYTES: Final = 40_000
 DEEP: Final = 10**6
 
 
 def hostile(target: list[str], hits: list[str]) -> dict[str, Answer]:
-    """By name; `target` will hold the URL that redirects lead to, which adds to `hits`."""
+    """Return the responses by name. `target` receives the URL of redirects, whose requests are added to `hits`."""
 
     async def hit(writer: asyncio.StreamWriter) -> None:
         hits.append("redirected")
@@ -74,7 +74,7 @@ async def test_hostile_reports_neither_stop_nor_fill_the_operator(world: World) 
         print(f"{len(names)} hostile engines: {took:.1f} s, memory +{growth:.1f} MB")
         assert took < PATIENCE
         assert growth < MAX_GROWTH_MB
-        assert len(hits) == 1, "a redirect was followed"  # the one is the target's own pod
+        assert len(hits) == 1, "a redirect was followed"  # the one request is to the target's own pod
         status = await world.status()
         shown = {names[int(rank["rank"])]: rank for rank in status["engines"]["ranks"]}
         assert len(shown) == ranks
@@ -105,7 +105,7 @@ async def test_a_hostile_frontend_does_not_stop_the_operator(world: World) -> No
 
 
 async def test_a_huge_termination_message_is_cut(world: World) -> None:
-    """The kubelet keeps 4096 bytes; the API server takes whatever a kubelet sends."""
+    """The kubelet keeps 4096 bytes, but the API server accepts any length from a kubelet."""
     await world.create()
     await world.reconcile()
     await world.settled()
@@ -118,7 +118,7 @@ async def test_a_huge_termination_message_is_cut(world: World) -> None:
 
 
 async def running(world: World, operator: Any, addresses: Any) -> int:
-    """Make a rank for each address, whose container runs there and is not ready."""
+    """Create a rank for each address, with a container that runs there and is not ready."""
     ranks = len(addresses)
     await world.create(engine={"dataParallelSize": ranks})
     await operator.reconcile()
@@ -135,7 +135,7 @@ def at(address: str) -> dict[str, Any]:
 
 
 def assert_sane(status: Any) -> None:
-    """Small, and of bounded messages."""
+    """Assert that the status is small and its messages are limited."""
     texts = [entry["message"] for entry in status["conditions"]]
     texts += [rank.get("message", "") for rank in status["engines"]["ranks"]]
     assert max(map(len, texts)) <= MAX_MESSAGE
@@ -148,7 +148,7 @@ async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 
 def reset_peak() -> float:
-    """Return the memory of this process in MB, from which `peak` counts."""
+    """Return the memory of this process in MB, and reset `peak`."""
     Path("/proc/self/clear_refs").write_text("5")
     return peak()
 

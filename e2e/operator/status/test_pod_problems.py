@@ -1,8 +1,8 @@
-"""What keeps a pod from serving, and is in an Event or a counter of its container: the status shows it."""
+"""The status reports problems of pods that only an Event or a container's counter shows."""
 
 from typing import Final
 
-from e2e.operator.harness.cluster_faults import say
+from e2e.operator.harness.cluster_faults import write_event
 from e2e.operator.harness.pod_status import crash_looping, ready, scheduled, starting
 from e2e.operator.harness.world import InProcess, World
 from kvasir_operator.cluster.cluster_client import Object
@@ -15,7 +15,7 @@ A_WHILE: Final = 10.0
 async def test_a_volume_that_cannot_be_mounted_is_named(world: World) -> None:
     async with world.in_process() as operator:
         pod = await mounting(world, operator)
-        await say(world, pod, "FailedMount", MISSING)
+        await write_event(world, pod, "FailedMount", MISSING)
         await later(operator)
         ready_ = await world.condition("Ready")
         assert (ready_["status"], ready_["reason"]) == ("False", "VolumeFailed")
@@ -31,7 +31,9 @@ async def test_a_volume_that_cannot_be_mounted_is_named(world: World) -> None:
 async def test_a_volume_that_cannot_be_attached_is_named(world: World) -> None:
     async with world.in_process() as operator:
         pod = await mounting(world, operator)
-        await say(world, pod, "FailedAttachVolume", "AttachVolume.Attach failed: disk is in use by another node")
+        await write_event(
+            world, pod, "FailedAttachVolume", "AttachVolume.Attach failed: disk is in use by another node"
+        )
         await later(operator)
         assert (await world.condition("Ready"))["reason"] == "VolumeFailed"
 
@@ -43,7 +45,7 @@ async def test_a_volume_of_a_frontend_is_named(world: World) -> None:
         (frontend,) = await world.pods("frontend")
         await world.set_pod(frontend, scheduled("frontend", CREATING))
         await operator.reconcile()
-        await say(world, frontend, "FailedMount", MISSING)
+        await write_event(world, frontend, "FailedMount", MISSING)
         await later(operator)
         condition = await world.condition("FrontendsReady")
         assert condition["reason"] == "VolumeFailed"
@@ -54,13 +56,13 @@ async def test_an_event_of_an_older_pod_says_nothing(world: World) -> None:
     """Pods of a StatefulSet keep their names."""
     async with world.in_process() as operator:
         pod = await mounting(world, operator)
-        await say(world, pod, "FailedMount", MISSING, uid="11111111-1111-1111-1111-111111111111")
+        await write_event(world, pod, "FailedMount", MISSING, uid="11111111-1111-1111-1111-111111111111")
         await later(operator)
         assert (await world.condition("Ready"))["reason"] == "Loading"
 
 
 async def test_an_operator_looks_again_at_a_pod_that_mounts(world: World) -> None:
-    """An Event raises no event: the operator must come back by itself, before the minute is over."""
+    """An Event causes no watch event, so the operator must look again by itself within a minute."""
     async with world.in_process() as operator:
         await mounting(world, operator)
         wait = await operator.reconcile()
@@ -99,7 +101,7 @@ async def test_a_structured_failure_is_told_as_it_is(world: World) -> None:
 
 
 async def mounting(world: World, operator: InProcess) -> Object:
-    """Make a service whose engine has a node and waits for its volumes; return the engine's pod."""
+    """Create a service whose engine is scheduled and waits for its volumes. Return the engine's pod."""
     await world.create()
     await operator.reconcile()
     await world.settled()

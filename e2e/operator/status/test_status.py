@@ -1,7 +1,7 @@
-"""What the status says, from pods whose status the test writes in a kubelet's place.
+"""The status for pods whose status the test writes like a kubelet.
 
-The tables of all cases are in tests/operator/test_pods.py; here the way through the API server is tested: schema,
-subresource, columns.
+tests/operator/observe/test_pod_state.py has the tables of all cases. These tests cover the way through the API
+server: schema, subresource and columns.
 """
 
 from pathlib import Path
@@ -149,7 +149,7 @@ async def test_an_unchanged_status_is_not_written(world: World) -> None:
 
 
 async def test_the_engines_of_a_lost_node_are_named_and_released(world: World) -> None:
-    """A pod that is bound is never gone before its kubelet reports so, or somebody forces it."""
+    """A bound pod is not deleted before its kubelet reports its end, or a client forces the deletion."""
     async with node(world) as name, world.in_process() as operator:
         await world.create()
         await operator.reconcile()
@@ -190,6 +190,6 @@ async def test_a_pod_that_drains_on_a_node_that_lives_is_left_alone(world: World
 
 
 async def deployment_is_ready(world: World) -> bool:
-    """Its controller has seen that the pods are."""
+    """Return whether the Deployment's controller has observed that the pods are ready."""
     found = await world.must_get(DEPLOYMENT, "demo-frontend")
     return bool(found["status"].get("readyReplicas") == found["spec"]["replicas"])

@@ -1,4 +1,4 @@
-"""A status never runs ahead of the facts, through whatever an operator process does (status_checker.py)."""
+"""A status is never ahead of the facts, whatever an operator process does (see status_checker.py)."""
 
 import asyncio
 import functools
@@ -30,19 +30,19 @@ CHANGES: dict[str, Callable[[Object], None]] = {
 
 async def test_no_status_says_done_before_it_is(world: World) -> None:
     async with status_checker(world) as checker, world.operator() as operator, kubelet(world):
-        await operator.says("leading")
+        await operator.logs("leading")
         await world.create(engine={"dataParallelSize": 2})
         await done(world, checker, 0)
         for name in CHANGES:
             await changed(world, checker, name)
         assert await checker.violations() == []
-        assert checker.said_done() > len(CHANGES)
+        assert checker.done_reports() > len(CHANGES)
 
 
 async def test_no_status_says_done_without_a_surge(world: World) -> None:
     rollout = {"maxSurge": 0, "maxUnavailable": 1}
     async with status_checker(world) as checker, world.operator() as operator, kubelet(world):
-        await operator.says("leading")
+        await operator.logs("leading")
         await world.create(engine={"dataParallelSize": 2}, rollout=rollout)
         await done(world, checker, 0)
         for name in ("template", "scale down", "image"):
@@ -52,7 +52,7 @@ async def test_no_status_says_done_without_a_surge(world: World) -> None:
 
 async def test_a_deleted_pod_is_not_as_desired(world: World) -> None:
     async with status_checker(world) as checker, world.operator() as operator, kubelet(world):
-        await operator.says("leading")
+        await operator.logs("leading")
         await world.create()
         await done(world, checker, 0)
         for component in ("engine", "frontend"):
@@ -65,7 +65,7 @@ async def test_a_deleted_pod_is_not_as_desired(world: World) -> None:
 
 
 async def test_a_slow_controller_is_waited_for(world: World) -> None:
-    """A workload that its controller has not observed is under way: an annotation on it tells the two apart."""
+    """An unobserved workload counts as under way. An annotation on it makes the difference visible."""
     async with world.in_process() as operator, kubelet(world):
         await world.create()
         await operator.until(lambda: as_desired(world), after=3)
@@ -96,28 +96,28 @@ async def test_the_checker_finds_a_status_that_is_too_early(world: World, told: 
             assert violations == []
         else:
             (violation,) = violations
-            assert "the StatefulSet has not the option 128" in violation
+            assert "the StatefulSet lacks the option 128" in violation
 
 
 async def changed(world: World, checker: StatusChecker, name: str) -> None:
-    """Make the change at a time when the operator may write a status at once, and wait until it says it is done."""
+    """Make the change when the operator may write a status at once, and wait until the status reports its end."""
     await asyncio.sleep(STATUS_PAUSE)
-    before = checker.said_done()
+    before = checker.done_reports()
     await world.update(CHANGES[name])
     await done(world, checker, before)
 
 
 async def done(world: World, checker: StatusChecker, before: int) -> None:
-    """Wait until the operator has said once more than before that nothing is under way."""
+    """Wait until one more status reports that nothing is under way."""
 
     async def said() -> bool:
-        return checker.said_done() > before
+        return checker.done_reports() > before
 
     await world.eventually(said, 3 * PATIENCE)
 
 
 async def replaced(world: World, component: str, old: Object) -> bool:
-    """Whether there is one pod of the component, another one, and ready."""
+    """Return whether the component has exactly one pod, which is new and ready."""
     pods = await world.pods(component)
     uids = [pod["metadata"]["uid"] for pod in pods if is_ready(pod)]
     return len(pods) == 1 and uids not in ([], [old["metadata"]["uid"]])
