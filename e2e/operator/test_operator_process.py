@@ -1,30 +1,24 @@
-"""The operator as a process: watches, leadership, roll-outs that outlive it, permissions and errors.
+"""The operator as a process: watches, roll-outs that outlive it, permissions and errors.
 
 No node runs: tests write the status of ready pods, as a kubelet would.
 """
 
 import asyncio
-import contextlib
 import functools
 import json
 import time
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from e2e.kind.apiserver import ApiServer, apiserver
 from e2e.operator.harness.api_proxy import ApiProxy, Request, api_proxy
 from e2e.operator.harness.kubelet import kubelet
-from e2e.operator.harness.operator_process import OperatorProcess
 from e2e.operator.harness.pod_status import ready, starting
 from e2e.operator.harness.rights import rights_of_the_manifests
 from e2e.operator.harness.world import CHILDREN, World
 from kvasir_operator.cluster.cluster_client import Object
-from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, LEASE, SECRET, SERVICE, SERVICE_ACCOUNT, Kind
-from kvasir_operator.cluster.lease import LEASE_NAME
-
-MANIFESTS = Path(__file__).parents[2] / "manifests" / "operator"
+from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, SECRET, SERVICE, SERVICE_ACCOUNT, Kind
 
 
 async def test_a_service_is_made_and_a_deleted_child_comes_back(world: World) -> None:
@@ -78,45 +72,6 @@ async def test_it_goes_on_when_the_api_server_was_away(world: World, server: Api
         await world.cluster.delete(SERVICE, service)
         await world.eventually(lambda: replaced(world, SERVICE, service))
         assert operator.process.returncode is None
-
-
-async def test_of_two_operators_one_leads_and_the_other_takes_over(world: World) -> None:
-    async with (
-        world.operator("--identity", "a", "--lease-duration", "3s") as first,
-        world.operator("--identity", "b", "--lease-duration", "3s") as second,
-    ):
-        leader, other = await who_leads(world, first, second)
-        await leader.stop()
-        await other.logs("leading", patience=3)  # the Lease is released, so there is no wait for its end
-        await world.create()
-        await world.eventually(world.all_children)
-
-
-async def test_a_leader_that_is_killed_is_followed_within_seconds(world: World) -> None:
-    async with (
-        world.operator("--identity", "a", "--lease-duration", "3s") as first,
-        world.operator("--identity", "b", "--lease-duration", "3s") as second,
-    ):
-        leader, other = await who_leads(world, first, second)
-        await leader.kill()
-        await other.logs("leading", patience=6)
-
-
-async def test_a_leader_whose_lease_was_taken_ends(world: World) -> None:
-    async with world.operator("--lease-duration", "3s") as operator:
-        await operator.logs("leading")
-
-        async def taken() -> bool:
-            lease = await world.must_get(LEASE, LEASE_NAME)
-            lease["spec"]["holderIdentity"] = "another"
-            with contextlib.suppress(Exception):
-                await world.request("PUT", LEASE.path(world.namespace, LEASE_NAME), lease)
-                return True
-            return False
-
-        await world.eventually(taken)
-        assert await operator.ended() == 1
-        assert "another holds it now" in "\n".join(operator.log)
 
 
 async def test_ranks_roll_one_at_a_time_and_a_killed_operator_goes_on(world: World) -> None:
@@ -231,22 +186,6 @@ async def test_the_longest_name_has_all_children(world: World) -> None:
         await world.eventually(answers)
 
 
-async def test_a_leader_and_a_standby_are_live_and_ready(world: World) -> None:
-    async with (
-        world.operator("--identity", "a") as first,
-        world.operator("--identity", "b") as second,
-        aiohttp.ClientSession() as http,
-    ):
-        leader, other = await who_leads(world, first, second)
-        for operator, leading in ((leader, "1.0"), (other, "0.0")):
-            address = (await operator.logs("probes and metrics on")).rpartition(" ")[2]
-            for page in ("/healthz", "/readyz"):
-                async with http.get(address + page) as answer:
-                    assert (answer.status, await answer.text()) == (200, "ok\n")
-            async with http.get(address + "/metrics") as answer:
-                assert f"kvasir_operator_leading {leading}" in await answer.text()
-
-
 async def test_without_the_custom_resource_it_ends_with_one_line(world: World) -> None:
     with apiserver() as bare:
         async with world.operator(kubeconfig=bare.kubeconfig) as operator:
@@ -303,18 +242,6 @@ async def test_without_a_cluster_it_ends_with_one_line(world: World, tmp_path: P
         (error,) = [line for line in operator.log if "ERROR" in line]
         assert words in error
         assert not any("Traceback" in line for line in operator.log)
-
-
-async def who_leads(world: World, *operators: OperatorProcess) -> list[OperatorProcess]:
-    """Return the operators, the leader first."""
-
-    async def leader() -> list[OperatorProcess]:
-        return [operator for operator in operators if any("leading" in line for line in operator.log)]
-
-    (first,) = await world.eventually(leader)
-    (other,) = [operator for operator in operators if operator is not first]
-    await other.logs("standing by")
-    return [first, other]
 
 
 def status_writes(proxy: ApiProxy) -> list[Request]:

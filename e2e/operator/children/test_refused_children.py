@@ -14,7 +14,8 @@ import yaml
 from e2e.kind.apiserver import apiserver
 from e2e.operator.harness.api_proxy import api_proxy
 from e2e.operator.harness.cluster_faults import QUOTA, broken_webhook, denied, set_quota
-from e2e.operator.harness.world import CHILDREN, CRD, STATUS_PAUSE, World, install
+from e2e.operator.harness.in_process import STATUS_PAUSE
+from e2e.operator.harness.world import CHILDREN, CRD, World, install
 from kvasir_operator.cluster.cluster_client import Cluster, Object
 from kvasir_operator.cluster.kinds import EVENT
 

@@ -7,14 +7,13 @@ import asyncio
 import contextlib
 import os
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from e2e.kind.apiserver import ApiServer
+from e2e.operator.harness.in_process import Clock, InProcess, eventually
 from e2e.operator.harness.operator_process import PATIENCE, OperatorProcess
 from e2e.operator.harness.pod_status import ready
 from kvasir_contract.endpoints import OPS_PORT
@@ -40,7 +39,11 @@ from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION
 from kvasir_operator.resources.release import Release
 
 NAMESPACE: Final = Kind("v1", "Namespace", "namespaces")
+
+
 RELEASE: Final = Release(frontend_image="kvasir-frontend:test", engine_image="kvasir-engine:test", version="1.0.0")
+
+
 CHILDREN: Final = (
     (SERVICE_ACCOUNT, ""),
     (SECRET, "-link"),
@@ -55,7 +58,11 @@ CHILDREN: Final = (
     (STATEFUL_SET, "-engine"),
 )
 """Kind, and the suffix of the child's name after the service's name. The Secret's name also has a random suffix."""
+
+
 CRD: Final = Path(__file__).parents[3] / "crds" / "inferenceservices.serving.kvasir.dev.yaml"
+
+
 CONTROLLERS: Final = (
     "statefulset-controller",
     "deployment-controller",
@@ -64,8 +71,6 @@ CONTROLLERS: Final = (
     "disruption-controller",
 )
 """They create the pods of workloads, delete objects without an owner, and compute the budgets of evictions."""
-STATUS_PAUSE: Final = 3.0
-"""Seconds after which an operator may write a service's status again."""
 
 
 async def install(server: ApiServer, crd: Path = CRD) -> None:
@@ -79,55 +84,6 @@ async def install(server: ApiServer, crd: Path = CRD) -> None:
                 break
             await asyncio.sleep(0.05)
     await cluster.close()
-
-
-class Clock:
-    """The clocks of an operator, which a test can set forward."""
-
-    def __init__(self, ahead: float = 0.0) -> None:
-        self._ahead = ahead
-
-    def advance(self, seconds: float) -> None:
-        self._ahead += seconds
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self._ahead
-
-    def now(self) -> datetime:
-        return datetime.now(UTC) + timedelta(seconds=self._ahead)
-
-
-@dataclass
-class InProcess:
-    """An operator in this process. It keeps the Reconciler's state between calls, and never sleeps."""
-
-    world: "World"
-    reconciler: Reconciler
-    clock: Clock
-    cordons: Cordons[Key]
-    """Updated by a watch in an operator process, and by the test here."""
-
-    async def reconcile(self, name: str = "demo", *, after: float = STATUS_PAUSE) -> float | None:
-        """Reconcile after this many seconds on the operator's clocks, by default enough to write the status."""
-        self.clock.advance(after)
-        return await self.reconciler.reconcile(Key(self.world.namespace, name))
-
-    async def until(self, check: Callable[[], Awaitable[object]], name: str = "demo", *, after: float = 0.0) -> Any:
-        """Reconcile repeatedly until the check returns a true value."""
-
-        async def done() -> object:
-            with contextlib.suppress(ConflictError):  # a controller wrote at the same time: a work queue retries
-                await self.reconcile(name, after=after)
-            return await check()
-
-        return await self.world.eventually(done)
-
-    async def rounds(self, count: int = 4, name: str = "demo") -> None:
-        """Reconcile often enough for any wrong action of the operator to occur."""
-        for _ in range(count):
-            with contextlib.suppress(ConflictError):
-                await self.reconcile(name)
-            await asyncio.sleep(0.1)  # for the controllers; no event shows that nothing happens
 
 
 @dataclass
@@ -301,7 +257,7 @@ class World:
             **options,
         )
         try:
-            yield InProcess(self, reconciler, clock, cordons)
+            yield InProcess(self.namespace, reconciler, clock, cordons)
         finally:
             await reports.close()
 
@@ -331,9 +287,4 @@ class World:
 
     async def eventually(self, check: Callable[[], Awaitable[object]], patience: float = PATIENCE) -> Any:
         """Return the result of the check as soon as it is true."""
-        async with asyncio.timeout(patience):
-            while True:
-                answer = await check()
-                if answer:
-                    return answer
-                await asyncio.sleep(0.05)
+        return await eventually(check, patience)

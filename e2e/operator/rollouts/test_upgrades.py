@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from e2e.operator.harness.in_process import InProcess
 from e2e.operator.harness.kubelet import kubelet
 from e2e.operator.harness.pod_status import is_ready
-from e2e.operator.harness.world import RELEASE, InProcess, World
+from e2e.operator.harness.world import RELEASE, World
 from kvasir_operator.cluster.cluster_client import Object
 from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE
 from kvasir_operator.observe.service_memory import Key

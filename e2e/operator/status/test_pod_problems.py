@@ -3,8 +3,9 @@
 from typing import Final
 
 from e2e.operator.harness.cluster_faults import write_event
+from e2e.operator.harness.in_process import InProcess
 from e2e.operator.harness.pod_status import crash_looping, ready, scheduled, starting
-from e2e.operator.harness.world import InProcess, World
+from e2e.operator.harness.world import World
 from kvasir_operator.cluster.cluster_client import Object
 
 MISSING: Final = 'MountVolume.SetUp failed for volume "keys" : secret "my-keys" not found'

@@ -10,8 +10,9 @@ import yaml
 
 from e2e.kind.apiserver import apiserver
 from e2e.operator.harness.cluster_faults import QUOTA, node, set_node, set_quota
+from e2e.operator.harness.in_process import STATUS_PAUSE
 from e2e.operator.harness.pod_status import ready, scheduled
-from e2e.operator.harness.world import CRD, STATUS_PAUSE, World, install
+from e2e.operator.harness.world import CRD, World, install
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.cluster_client import Cluster

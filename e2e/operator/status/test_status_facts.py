@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from e2e.operator.harness.in_process import STATUS_PAUSE
 from e2e.operator.harness.kubelet import kubelet
 from e2e.operator.harness.operator_process import PATIENCE
 from e2e.operator.harness.pod_status import is_ready
 from e2e.operator.harness.status_checker import StatusChecker, status_checker
-from e2e.operator.harness.world import STATUS_PAUSE, World
+from e2e.operator.harness.world import World
 from kvasir_operator.cluster.cluster_client import Object
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, POD
 
