@@ -188,12 +188,12 @@ async def test_the_operator_leaves_no_mark_on_the_service(world: World) -> None:
     assert metadata["generation"] == created["metadata"]["generation"]
 
 
-async def test_events_tell_what_was_made(world: World) -> None:
+async def test_events_report_created_objects(world: World) -> None:
     await world.create()
     await world.reconcile()
     events = await world.cluster.list(EVENT, world.namespace)
     messages = {event["message"] for event in events if event["involvedObject"]["kind"] == "InferenceService"}
-    assert "StatefulSet demo-engine" in messages
+    assert "Created StatefulSet demo-engine" in messages
     assert not any("server.secret" in message for message in messages)
 
 
