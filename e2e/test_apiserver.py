@@ -15,7 +15,7 @@ def server() -> Iterator[ApiServer]:
         yield running
 
 
-def test_what_was_written_outlives_the_server_and_its_address_stays(server: ApiServer) -> None:
+def test_data_and_address_survive_a_restart_of_the_server(server: ApiServer) -> None:
     server.kubectl("create", "namespace", "kept")
     url = server.url
     server.stop()
@@ -26,7 +26,7 @@ def test_what_was_written_outlives_the_server_and_its_address_stays(server: ApiS
     assert "kept" in server.kubectl("get", "namespaces")
 
 
-def test_a_service_account_has_the_rights_that_rbac_gives_it_and_no_others(server: ApiServer) -> None:
+def test_a_service_account_has_only_the_permissions_of_rbac(server: ApiServer) -> None:
     server.kubectl("create", "serviceaccount", "reader", "-n", "default")
     server.kubectl("create", "clusterrole", "reader", "--verb=get,list", "--resource=configmaps")
     server.kubectl(

@@ -115,16 +115,14 @@ def test_logs_and_port_forward_work_from_this_machine(cluster: Cluster, web: str
         assert answer.read().decode().strip() == pod.removeprefix("pod/")
 
 
-def test_a_claim_is_bound_to_a_volume_that_keeps_what_is_written(
-    cluster: Cluster, namespace: str, image: str
-) -> None:
+def test_a_claim_is_bound_to_a_volume_that_keeps_its_data(cluster: Cluster, namespace: str, image: str) -> None:
     cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=CLAIM.replace("IMAGE", image))
     done = "jsonpath={.status.phase}=Succeeded"
     cluster.kubectl("wait", "-n", namespace, "pod/writer", f"--for={done}", "--timeout=60s")
     assert cluster.kubectl("logs", "-n", namespace, "writer") == "kept\n"
 
 
-def test_an_image_is_loaded_without_the_layers_that_the_nodes_have(
+def test_an_image_is_loaded_without_the_layers_of_the_nodes(
     cluster: Cluster, namespace: str, image: str, tmp_path: Path
 ) -> None:
     if not isinstance(cluster, KindCluster) or image != SHELL:

@@ -17,12 +17,12 @@ SECURITY = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enf
 
 
 @pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
-def test_what_is_installed_is_accepted(server: ApiServer, render: Render, kustomization: str) -> None:
+def test_installed_objects_are_accepted(server: ApiServer, render: Render, kustomization: str) -> None:
     accept(server, render(ROOT / kustomization))
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_and_what_the_operator_makes_of_it_are_accepted(server: ApiServer, name: str) -> None:
+def test_a_service_and_its_objects_are_accepted(server: ApiServer, name: str) -> None:
     accept(server, [SERVICES[name]])
     accept(server, made_of(SERVICES[name]), *AS_OPERATOR)
 
@@ -30,9 +30,7 @@ def test_a_service_and_what_the_operator_makes_of_it_are_accepted(server: ApiSer
 @pytest.mark.parametrize(
     ("change", "words"), [({"hostNetwrok": True}, "hostNetwrok"), ({"hostNetwork": True}, "host namespaces")]
 )
-def test_a_misspelt_field_or_an_unrestricted_pod_would_be_told(
-    server: ApiServer, change: Object, words: str
-) -> None:
+def test_a_misspelt_field_or_an_unrestricted_pod_is_reported(server: ApiServer, change: Object, words: str) -> None:
     made = made_of(SERVICES["demo"])
     (deployment,) = (child for child in made if child["kind"] == "Deployment")
     deployment["spec"]["template"]["spec"] |= change

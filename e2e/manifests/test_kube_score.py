@@ -32,13 +32,13 @@ def failing(kube_score: str) -> Failing:
 
 
 @pytest.mark.parametrize("kustomization", KUSTOMIZATIONS)
-def test_what_is_installed_passes_but_for_the_exceptions(
+def test_installed_objects_pass_except_for_the_exceptions(
     failing: Failing, render: Render, kustomization: str
 ) -> None:
     assert failing(render(ROOT / kustomization)) == set(EXCEPTIONS["operator"])
 
 
-def test_what_the_operator_makes_passes_but_for_the_exceptions(failing: Failing) -> None:
+def test_the_operators_objects_pass_except_for_the_exceptions(failing: Failing) -> None:
     found = {name: failing(made_of(service)) for name, service in SERVICES.items()}
     assert set().union(*found.values()) == set(EXCEPTIONS["service"]), found
 

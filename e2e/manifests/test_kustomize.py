@@ -88,7 +88,7 @@ def test_nothing_is_granted_by_wildcard(everything: list[Object]) -> None:
             assert "*" not in (*rule["verbs"], *rule["resources"], *rule["apiGroups"]), role["metadata"]["name"]
 
 
-def test_the_operator_cannot_grant_rights_nor_run_commands_in_pods(everything: list[Object]) -> None:
+def test_the_operator_cannot_grant_permissions_or_exec_in_pods(everything: list[Object]) -> None:
     rules = find(everything, "ClusterRole", "kvasir-operator")["rules"]
     resources = {resource for rule in rules for resource in rule["resources"]}
     assert not resources & {"roles", "rolebindings", "clusterroles", "clusterrolebindings", "pods/exec"}
@@ -116,7 +116,7 @@ def test_the_pods_meet_the_restricted_pod_security_standard(everything: list[Obj
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_the_pods_run_as_the_user_that_the_image_is_made_for(everything: list[Object]) -> None:
+def test_the_pods_run_as_the_user_of_the_image(everything: list[Object]) -> None:
     users = set(re.findall(r"^USER (.*)$", (ROOT / "images/Dockerfile").read_text(), re.MULTILINE))
     context = pod_spec(everything)["securityContext"]
     assert users == {f"{context['runAsUser']}:{context['runAsGroup']}"}
@@ -132,7 +132,7 @@ def test_selectors_select_the_operators_pods(everything: list[Object]) -> None:
     assert policy["matchLabels"].items() <= labels
 
 
-def test_kustomizes_images_reach_the_operator_and_what_it_makes(render: Render, tmp_path: Path) -> None:
+def test_kustomizes_images_reach_the_operator_and_its_objects(render: Render, tmp_path: Path) -> None:
     operator = copy_of_manifests(tmp_path) / "operator"
     kustomization = yaml.safe_load((operator / "kustomization.yaml").read_text())
     for image in kustomization["images"]:
@@ -158,7 +158,7 @@ def test_an_overlay_can_set_the_images_too(render: Render, tmp_path: Path) -> No
     assert environment(render(overlay))["KVASIR_ENGINE_IMAGE"] == "registry.example/engine:1.2"
 
 
-def test_the_namespaced_operator_has_no_rights_outside_its_namespace(namespaced: list[Object]) -> None:
+def test_the_namespaced_operator_has_no_permissions_elsewhere(namespaced: list[Object]) -> None:
     assert not {"ClusterRole", "ClusterRoleBinding"} & {item["kind"] for item in namespaced}
     assert {item["metadata"]["namespace"] for item in namespaced} == {"team-a"}
 
@@ -196,7 +196,7 @@ def test_two_installs_share_no_object(everything: list[Object], second: list[Obj
     assert not first & {identity(item) for item in second}
 
 
-def test_a_class_stands_in_the_environment_and_in_the_leases_name(second: list[Object]) -> None:
+def test_a_class_is_in_the_environment_and_in_the_leases_name(second: list[Object]) -> None:
     (lease,) = find(second, "Role", "kvasir-operator-lease-second")["rules"][1]["resourceNames"]
     spec = find(second, "Deployment", "kvasir-operator-second")["spec"]["template"]["spec"]
     values = {entry["name"]: entry.get("value") for entry in spec["containers"][0]["env"]}

@@ -10,7 +10,7 @@ from kvasir_operator.cluster.kinds import LEASE
 from kvasir_operator.cluster.lease import LEASE_NAME
 
 
-async def test_of_two_operators_one_leads_and_the_other_takes_over(world: World) -> None:
+async def test_one_of_two_operators_leads_and_the_other_takes_over(world: World) -> None:
     async with (
         world.operator("--identity", "a", "--lease-duration", "3s") as first,
         world.operator("--identity", "b", "--lease-duration", "3s") as second,

@@ -21,7 +21,7 @@ from kvasir_operator.cluster.cluster_client import Object
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, SECRET, SERVICE, SERVICE_ACCOUNT, Kind
 
 
-async def test_a_service_is_made_and_a_deleted_child_comes_back(world: World) -> None:
+async def test_a_service_is_created_and_a_deleted_child_replaced(world: World) -> None:
     async with world.operator() as operator:
         await operator.logs("leading")
         await world.create()
@@ -38,7 +38,7 @@ async def test_it_starts_when_services_are_there_already(world: World) -> None:
         await world.eventually(world.all_children)
 
 
-async def test_what_was_deleted_while_nobody_watched_comes_back(world: World) -> None:
+async def test_a_child_deleted_without_an_operator_is_replaced(world: World) -> None:
     await world.create()
     async with world.operator("--lease-duration", "3s") as operator:
         await world.eventually(world.all_children)
@@ -62,7 +62,7 @@ async def test_the_resync_notices_a_deletion_that_the_watch_missed(world: World)
         await world.eventually(lambda: replaced(world, SERVICE, service))
 
 
-async def test_it_goes_on_when_the_api_server_was_away(world: World, server: ApiServer) -> None:
+async def test_it_continues_after_an_outage_of_the_api_server(world: World, server: ApiServer) -> None:
     await world.create()
     async with world.operator() as operator:
         await operator.logs("Loading")
@@ -74,7 +74,7 @@ async def test_it_goes_on_when_the_api_server_was_away(world: World, server: Api
         assert operator.process.returncode is None
 
 
-async def test_ranks_roll_one_at_a_time_and_a_killed_operator_goes_on(world: World) -> None:
+async def test_ranks_roll_one_at_a_time_across_a_killed_operator(world: World) -> None:
     await world.create(engine={"dataParallelSize": 3}, rollout={"maxSurge": 0, "maxUnavailable": 1})
     async with world.operator("--lease-duration", "3s") as operator:
         await operator.logs("leading")
@@ -118,7 +118,7 @@ async def test_pods_that_never_got_ready_are_replaced_at_once(world: World) -> N
         await world.eventually(all_new)
 
 
-async def test_a_service_made_again_at_once_gets_children(world: World) -> None:
+async def test_a_service_created_again_at_once_gets_children(world: World) -> None:
     """The first service's children have its UID, and are deleted by the garbage collector."""
     async with world.operator() as operator:
         await operator.logs("leading")

@@ -26,7 +26,7 @@ def test_every_rule_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("title", CASES)
-async def test_what_cannot_be_is_refused_with_the_reason(world: World, title: str) -> None:
+async def test_an_invalid_spec_is_rejected_with_the_reason(world: World, title: str) -> None:
     case = CASES[title]
     if case.before:
         await world.request("POST", INFERENCE_SERVICE.path(world.namespace), body(world, case.name, case.before))

@@ -91,7 +91,7 @@ def test_policies_select_pods_namespaces_addresses_and_ports(clients: Namespace,
     clients.wait("pod/server", "condition=Ready")  # the kubelet's probes are accepted
 
 
-def test_a_service_lets_in_requests_and_guards_its_inner_ports(clients: Namespace, system: Namespace) -> None:
+def test_a_service_accepts_requests_and_protects_inner_ports(clients: Namespace, system: Namespace) -> None:
     """A ready service shows that engines can connect to frontends."""
     clients.apply(DEMO.read_text())
     clients.wait_for_ranks("demo", 2)

@@ -48,7 +48,7 @@ def test_a_quota_on_services_is_named_until_it_is_raised(restricted: Namespace) 
         pytest.param({"configMap": {"name": "absent"}}, "configmap", id="ConfigMap"),
     ],
 )
-def test_a_volume_of_what_is_missing_is_named_until_it_is_there(
+def test_a_volume_of_a_missing_object_is_named_until_it_exists(
     demo: Namespace, source: dict[str, Any], missing: str
 ) -> None:
     change(demo, with_volume(source))

@@ -26,7 +26,7 @@ def demo(restricted: Namespace) -> Namespace:
     return restricted
 
 
-def test_clients_of_openais_in_a_pod_and_outside_get_what_kvasir_up_answers(
+def test_clients_in_a_pod_and_outside_get_kvasir_ups_answer(
     expected: str, restricted: Namespace, tmp_path: Path
 ) -> None:
     restricted.apply(DEMO.read_text())
@@ -68,7 +68,7 @@ def test_deleted_services_and_workloads_come_back(demo: Namespace, expected: str
         assert ask(url) == expected
 
 
-def test_what_drifts_is_repaired(demo: Namespace) -> None:
+def test_drift_is_repaired(demo: Namespace) -> None:
     demo.kubectl("scale", "deployment/demo-frontend", "--replicas=2")
     demo.wait("deployment/demo-frontend", "jsonpath={.spec.replicas}=1")
     demo.kubectl("patch", "service/demo", "--type=json", "--patch", json.dumps([DRIFT]))
@@ -80,7 +80,7 @@ def test_what_drifts_is_repaired(demo: Namespace) -> None:
     demo.wait_for_ranks("demo", 2)
 
 
-def test_a_deleted_link_secret_is_replaced_and_every_pod_takes_its_keys(demo: Namespace, expected: str) -> None:
+def test_a_deleted_link_secret_is_replaced_and_all_pods_use_it(demo: Namespace, expected: str) -> None:
     """The keys are replaced even if another pod on the node uses the old Secret, which a kubelet may have cached.
 
     The operator may not watch Secrets. It checks this one while a pod waits to start, and otherwise every four

@@ -84,9 +84,7 @@ def outage(spread: Namespace) -> Iterator[Outage]:
         running.end()
 
 
-def test_when_the_leader_is_killed_in_a_roll_out_another_operator_completes_it_rank_by_rank(
-    spread: Namespace, system: Namespace
-) -> None:
+def test_another_operator_completes_a_killed_leaders_roll_out(spread: Namespace, system: Namespace) -> None:
     leader = system.kubectl("get", "lease/kvasir-operator", "--output", LEADER)
     old = pods(spread, "engine")
     latest, at_once = dict(old), []
@@ -108,9 +106,7 @@ def test_when_the_leader_is_killed_in_a_roll_out_another_operator_completes_it_r
     assert system.kubectl("get", "lease/kvasir-operator", "--output", LEADER) != leader
 
 
-def test_requests_are_answered_while_nobody_knows_yet_that_a_node_is_gone(
-    outage: Outage, spread: Namespace, expected: str
-) -> None:
+def test_requests_succeed_before_a_lost_node_is_noticed(outage: Outage, spread: Namespace, expected: str) -> None:
     with spread.forwarded("service/demo", 80) as url:
         assert [ask(url) for _ in range(4)] == [expected] * 4
 
@@ -146,7 +142,7 @@ def test_within_a_minute_the_status_names(restricted: Namespace, change: Spec, r
     assert words in ready["message"]
 
 
-def test_of_more_ranks_than_free_gpus_those_that_fit_are_started_and_the_others_named(
+def test_ranks_without_a_free_gpu_are_named_and_the_others_start(
     restricted: Namespace,
 ) -> None:
     """One node has four GPUs, and another pod uses two of them."""
@@ -164,7 +160,7 @@ def test_of_more_ranks_than_free_gpus_those_that_fit_are_started_and_the_others_
         restricted.until("kvs/wrong", named)
 
 
-def test_an_object_of_a_childs_name_that_is_somebody_elses_is_left_alone(restricted: Namespace) -> None:
+def test_a_foreign_object_with_a_childs_name_is_left_alone(restricted: Namespace) -> None:
     restricted.kubectl("create", "service", "externalname", "wrong", "--external-name=example.org")
     before = restricted.get("service/wrong")
     restricted.apply(service())
@@ -176,7 +172,7 @@ def test_an_object_of_a_childs_name_that_is_somebody_elses_is_left_alone(restric
     assert restricted.get("service/wrong") == before
 
 
-def test_kubectl_refuses_what_breaks_a_rule_and_says_why(restricted: Namespace) -> None:
+def test_kubectl_rejects_a_broken_rule_with_its_message(restricted: Namespace) -> None:
     for case in REFUSALS:
         if case.before:
             restricted.apply(bare(case.name, case.before))
@@ -188,9 +184,7 @@ def test_kubectl_refuses_what_breaks_a_rule_and_says_why(restricted: Namespace) 
     assert {item["metadata"]["name"] for item in restricted.get("kvs")["items"]} == there
 
 
-def test_the_rank_of_a_lost_node_is_named_within_a_minute_and_comes_back(
-    outage: Outage, spread: Namespace, expected: str
-) -> None:
+def test_the_rank_of_a_lost_node_is_named_and_replaced(outage: Outage, spread: Namespace, expected: str) -> None:
     assert outage.named.result() <= MINUTE
     status = spread.get("kvs/demo")["status"]
     assert (ready_condition({"status": status})["status"], status["engines"]["summary"]) == ("True", "1/2")

@@ -28,7 +28,7 @@ SPOILT = Failure(Reason.INVALID_SPEC, "--dtype float8: choose auto, float32, bfl
         "\ud800 half of a pair",
     ],
 )
-def test_failure_is_found_again_in_what_was_written(message: str) -> None:
+def test_failure_is_found_again_in_its_own_line(message: str) -> None:
     written = Failure(Reason.CRASH_LOOPING, message).to_json()
     assert "\n" not in written
     found = find_failure(f"some log line\n{written}\n")

@@ -30,7 +30,7 @@ def visible(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
 
 
-def test_what_is_cached_is_not_built_again() -> None:
+def test_a_cached_step_is_not_built_again() -> None:
     build = Fill("one")
     first, second = (cache.make("step", cache.digest("in"), build) for _ in range(2))
     assert first == second
@@ -45,7 +45,7 @@ def test_a_new_hash_removes_the_old_one_of_its_step_only(folder: Path) -> None:
     assert visible(folder) == sorted([other.name, new.name])
 
 
-def test_a_build_that_fails_leaves_nothing_and_keeps_what_was_there(folder: Path) -> None:
+def test_a_failed_build_leaves_nothing_and_keeps_the_old_folder(folder: Path) -> None:
     old = cache.make("step", cache.digest("a"), Fill("old"))
 
     def fails(out: Path) -> None:
@@ -73,7 +73,7 @@ def test_the_hash_follows_names_contents_and_modes_of_a_folder(tmp_path: Path) -
     assert cache.digest(source) in seen
 
 
-def test_too_little_disk_is_told_with_what_to_do() -> None:
+def test_too_little_disk_space_is_reported_with_a_remedy() -> None:
     cache.require_space(0, "nothing")
     with pytest.raises(KindError, match=r"GB are free .* needs up to 1000000 GB.*XDG_CACHE_HOME"):
         cache.require_space(1_000_000, "everything")

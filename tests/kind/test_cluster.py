@@ -82,9 +82,7 @@ def test_a_run_of_tests_is_refused_before_its_first_test(tmp_path: Path) -> None
     assert "passed" not in run.stdout
 
 
-def test_the_cluster_of_kubeconfig_is_used_with_consent_and_nothing_is_made(
-    calls: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_consent_the_cluster_of_kubeconfig_is_used(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", "/theirs")
     monkeypatch.setenv(cluster.CONSENT, "yes")
     with cluster.cluster(io.StringIO()) as given:
@@ -94,7 +92,7 @@ def test_the_cluster_of_kubeconfig_is_used_with_consent_and_nothing_is_made(
     assert calls == []
 
 
-def test_the_kubeconfig_that_make_cluster_tells_to_export_is_our_own(
+def test_the_kubeconfig_that_make_cluster_prints_is_our_own(
     calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(cache.kubeconfig()))
@@ -109,7 +107,7 @@ def test_a_machine_with_docker_and_a_registry_builds_nothing(
     assert calls == ["plain up"]
 
 
-def test_a_cluster_made_for_a_run_is_removed_also_when_the_run_fails(calls: list[str]) -> None:
+def test_a_cluster_of_a_run_is_removed_also_if_the_run_fails(calls: list[str]) -> None:
     out = io.StringIO()
     with pytest.raises(KeyboardInterrupt), cluster.cluster(out):
         raise KeyboardInterrupt

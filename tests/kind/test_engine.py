@@ -28,13 +28,13 @@ def test_a_range_is_taken_that_touches_no_route(tmp_path: Path) -> None:
     assert str(engine.free_range(Routes(tmp_path, "local 10.213.77.2 dev eth0 scope host"))) == "192.168.213.0/30"
 
 
-def test_a_machine_without_a_free_range_is_told(tmp_path: Path) -> None:
+def test_a_machine_without_a_free_range_is_reported(tmp_path: Path) -> None:
     taken = ("10.0.0.0/8 dev a", "192.168.0.0/16 dev b", "172.16.0.0/12 dev c")
     with pytest.raises(KindError, match=r"routes to all of 10\.213\.77\.0/30"):
         engine.free_range(Routes(tmp_path, *taken))
 
 
-def test_a_docker_that_hangs_does_not_keep_the_rest_from_being_removed(
+def test_a_hanging_docker_does_not_prevent_the_other_removals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -59,7 +59,7 @@ def test_history_names_a_frontend_of_an_old_template() -> None:
     assert "1 of 2 pods of demo-frontend are new" in problem
 
 
-def test_history_accepts_a_roll_out_that_is_reported_until_its_end() -> None:
+def test_history_accepts_a_roll_out_reported_until_its_end() -> None:
     """Events may arrive in any order, because each kind has its own watch."""
     cluster = Cluster()
     cluster.settle()

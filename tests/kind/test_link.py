@@ -108,7 +108,7 @@ def test_a_node_on_another_disk_is_named_with_the_reason(storage: Path, tmp_path
 
 
 @pytest.mark.parametrize(("given", "looked_in"), [(None, "images/storage.conf"), ("/mine.conf", "/mine.conf")])
-def test_images_are_looked_up_where_the_build_script_keeps_them_unless_a_storage_is_named(
+def test_images_are_in_the_build_scripts_store_by_default(
     given: str | None, looked_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tmp_path / "kvasir" / "images" / "storage.conf"

@@ -63,7 +63,7 @@ def test_a_node_that_has_the_base_gets_the_code_alone(archive: Path, tmp_path: P
     assert (tmp_path / "node" / "removed").read_text().split() == [diff_id(b"code")]
 
 
-def test_what_any_of_the_nodes_lacks_is_sent(archive: Path, tmp_path: Path) -> None:
+def test_a_layer_that_any_node_lacks_is_sent(archive: Path, tmp_path: Path) -> None:
     nodes = [a_node(tmp_path / "one", diff_id(b"base")), a_node(tmp_path / "two")]
     load.load(archive, nodes, name="localhost/kvasir/app:dev")
     for name in ("one", "two"):
@@ -91,7 +91,7 @@ def test_a_node_that_refuses_the_image_is_named_with_its_reason(archive: Path, t
         load.load(archive, [node])
 
 
-def test_a_file_that_is_no_image_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_image_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "other.tar"
     tarfile.open(path, "w").close()
     with pytest.raises(KindError, match=r"manifest\.json"):

@@ -28,5 +28,5 @@ def test_changes_fail_for_a_field_without_a_value(monkeypatch: pytest.MonkeyPatc
         mutable_fields.changes()
 
 
-def test_the_client_of_the_load_sends_the_key_of_the_changed_service() -> None:
+def test_the_load_client_sends_the_key_of_the_changed_service() -> None:
     assert requests_client.HEADERS["Authorization"] == f"Bearer {mutable_fields.KEY}"

@@ -12,7 +12,7 @@ def operator() -> Operator:
 
 @pytest.fixture
 async def settled(operator: Operator) -> Operator:
-    """All is as desired, and the calls are counted from here on."""
+    """A service in which everything is as desired. Calls are counted from here on."""
     operator.cluster.add_service()
     await operator.settle()
     operator.cluster.calls.clear()

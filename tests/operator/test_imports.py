@@ -1,4 +1,4 @@
-"""What the operator's modules load: `kvasir up` needs neither client nor kopf, the operator no typed models."""
+"""The imports of the operator's modules: `kvasir up` needs no client and no kopf, the operator no typed models."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def test_pure_modules_load_no_client(module: str) -> None:
     assert not loaded & {"kopf", "kubernetes", "aiohttp", "kvasir"}
 
 
-def test_the_operator_loads_no_typed_models_and_nothing_of_the_runtime() -> None:
+def test_the_operator_loads_neither_typed_models_nor_the_runtime() -> None:
     loaded = loaded_by("kvasir_operator.operator_process")
     assert "kvasir" not in loaded
     assert "torch" not in loaded

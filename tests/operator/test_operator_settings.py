@@ -33,7 +33,7 @@ def test_without_namespaces_all_are_watched() -> None:
         (["--engine-image", ""], "KVASIR_ENGINE_IMAGE) is required"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_words(
+def test_invalid_options_are_rejected_with_a_message(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
@@ -66,7 +66,7 @@ def test_a_class_that_is_not_a_name_is_refused(name: str, capsys: pytest.Capture
     ("arguments", "most"),
     [
         ([], 0),
-        (["--max-upgrades", "5"], 0),  # manual: services are asked one by one
+        (["--max-upgrades", "5"], 0),  # manual: each service requests its upgrade
         (["--upgrade", "automatic"], 1),
         (["--upgrade", "automatic", "--max-upgrades", "5"], 5),
     ],

@@ -1,4 +1,4 @@
-"""`kvasir-operator plan FILE`: what would be done, as text, and that nothing is written."""
+"""`kvasir-operator plan FILE` prints the changes as text and writes nothing."""
 
 import asyncio
 from pathlib import Path
@@ -67,7 +67,7 @@ BAD: Final[dict[str, tuple[bytes, str]]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_read_manifest_refuses_what_it_cannot_use(case: str, tmp_path: Path) -> None:
+def test_read_manifest_rejects_invalid_manifests(case: str, tmp_path: Path) -> None:
     content, words = BAD[case]
     file = tmp_path / "service.yaml"
     file.write_bytes(content)
@@ -122,7 +122,7 @@ def test_preview_of_a_new_service(cluster: MockCluster, tmp_path: Path, capsys: 
 
 
 def running(cluster: MockCluster) -> None:
-    """The service exists, and the operator has nothing left to do."""
+    """Create the service and let the operator complete all changes."""
 
     async def settle() -> None:
         cluster.add_service()
@@ -158,7 +158,7 @@ def test_preview_of_a_change_names_the_fields(
     assert cluster.names(NETWORK_POLICY) == ["demo-engine", "demo-frontend"]
 
 
-def test_preview_shows_what_is_refused_and_the_rest(
+def test_preview_shows_refusals_and_the_other_actions(
     cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.refused["apply-dry", DEPLOYMENT] = refusal(500, 'unknown field "nmae"')
@@ -169,7 +169,7 @@ def test_preview_shows_what_is_refused_and_the_rest(
     assert "create Deployment/demo-frontend" not in out
 
 
-def test_preview_goes_on_after_a_service_that_is_refused(
+def test_preview_continues_after_a_refused_service(
     cluster: MockCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = document("bad", engine={"dataParallelSize": "many"})

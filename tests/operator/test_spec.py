@@ -1,4 +1,4 @@
-"""The resource as typed Python: what the schema of an older version let through is refused by its field's name."""
+"""The resource as typed Python: values that an older schema accepted are rejected with the field's name."""
 
 import copy
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The fleet-wide limit of upgrades: places are taken, kept while an upgrade fails, and given back."""
+"""The limit of simultaneous upgrades: slots are taken, kept while an upgrade fails, and released."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ DONE = status("AsDesired")
 def test_upgrades_are_limited() -> None:
     upgrades = Upgrades[str](2)
     assert [upgrades.take(key, DONE) for key in ("a", "b", "c")] == [True, True, False]
-    assert upgrades.take("a", DONE)  # it has its place
+    assert upgrades.take("a", DONE)  # it has its slot
     upgrades.settle("a", DONE)
     assert upgrades.take("c", DONE)
     assert not upgrades.take("a", DONE)
@@ -43,26 +43,26 @@ def test_an_upgrade_that_does_not_settle_keeps_its_place() -> None:
         assert not upgrades.take("b", DONE), unsettled
 
 
-def test_only_a_healthy_service_takes_a_place() -> None:
+def test_only_a_healthy_service_gets_a_slot() -> None:
     for unhealthy in (status("CrashLooping"), status("Loading"), {}):
         assert not Upgrades[str](1).take("a", unhealthy)
 
 
-def test_a_paused_service_gives_its_place_back() -> None:
+def test_a_paused_service_releases_its_slot() -> None:
     upgrades = Upgrades[str](1)
     upgrades.take("a", DONE)
     upgrades.settle("a", status("Paused"))
     assert upgrades.take("b", DONE)
 
 
-def test_a_deleted_service_gives_its_place_back() -> None:
+def test_a_deleted_service_releases_its_slot() -> None:
     upgrades = Upgrades[str](1)
     upgrades.take("a", DONE)
     upgrades.forget("a")
     assert upgrades.take("b", DONE)
 
 
-def test_a_service_without_a_place_gives_none_back() -> None:
+def test_a_service_without_a_slot_releases_none() -> None:
     upgrades = Upgrades[str](1)
     upgrades.take("a", DONE)
     upgrades.settle("b", DONE)

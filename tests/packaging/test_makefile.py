@@ -1,4 +1,4 @@
-"""When make installs the package again: the code is only pointed at, the kernels are compiled. And its help."""
+"""`make` installs the package again only if a build input changes, and `make help` lists every target."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ CPU = "runtime/kvasir/kernels/cpu"
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """As after an install."""
+    """An environment with the files that an installation leaves."""
     for name in ("bin/python", ".run", ".dev"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -26,7 +26,7 @@ def would_do(environment: Path, *changed: str) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def test_what_is_installed_is_not_installed_again(environment: Path) -> None:
+def test_make_does_not_install_an_installed_package_again(environment: Path) -> None:
     assert "pip" not in would_do(environment)
     assert "pip" not in would_do(environment, "runtime/kvasir/params.py")
 
@@ -38,11 +38,11 @@ def test_what_is_installed_is_not_installed_again(environment: Path) -> None:
         *(f"{CPU}/{path.name}" for path in (ROOT / CPU).iterdir() if path.suffix in (".c", ".h", ".inc")),
     ],
 )
-def test_a_change_of_what_is_built_is_installed(environment: Path, path: str) -> None:
+def test_make_installs_again_after_a_change_of_a_build_input(environment: Path, path: str) -> None:
     assert would_do(environment, path).count("pip --disable-pip-version-check install") == 2
 
 
 def test_help_lists_every_target_with_a_description() -> None:
     described = re.findall(r"^([^\s:]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    told = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert re.findall(r"^  make (\S+)", told, re.MULTILINE) == described
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"^  make (\S+)", shown, re.MULTILINE) == described

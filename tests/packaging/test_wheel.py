@@ -1,7 +1,4 @@
-"""The wheel and hatch_build.py, which compiles the kernels into it; here a stand-in is the compiler.
-
-It writes its arguments into the library. Wheels are made of copies of the tree, by the calls that pip makes.
-"""
+"""The wheel, and hatch_build.py, which compiles the kernels into it. A stand-in replaces the compiler."""
 
 import importlib.util
 import os
@@ -38,7 +35,7 @@ LIBRARIES = sorted(HOOK.libraries_for(platform.machine()))
 
 
 class Tree:
-    """A copy of what a wheel is made of."""
+    """A copy of the files from which a wheel is built."""
 
     def __init__(self, directory: Path) -> None:
         self.top, self.folder, self.out = directory / "tree", directory / "tree" / FOLDER, directory / "out"
@@ -59,7 +56,7 @@ class Tree:
         (package / "__main__.py").write_text(f"{beginning}{statement}\n")
 
     def run(self, statement: str, compiler: bool = True) -> subprocess.CompletedProcess[str]:
-        """What pip runs to build; without `compiler`, no ziglang can be imported."""
+        """Run a build as pip does. Without `compiler`, ziglang cannot be imported."""
         hidden = "" if compiler else "import sys; sys.modules['ziglang'] = None; "
         command = [sys.executable, "-c", f"{hidden}from hatchling.build import *; {statement}"]
         environment = {**os.environ, "PYTHONPATH": str(self._tools)}
@@ -80,7 +77,7 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-def test_a_wheel_holds_the_libraries_of_its_machine_and_its_tag_tells_which(tree: Tree) -> None:
+def test_a_wheel_has_the_libraries_and_the_tag_of_its_machine(tree: Tree) -> None:
     wheel = tree.wheel()
     assert wheel.name.endswith(f"-py3-none-linux_{platform.machine()}.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -90,12 +87,12 @@ def test_a_wheel_holds_the_libraries_of_its_machine_and_its_tag_tells_which(tree
     assert sorted(names) == ["__init__.py", *LIBRARIES]
 
 
-def test_an_editable_install_has_the_libraries_beside_their_sources(tree: Tree) -> None:
+def test_an_editable_install_puts_libraries_next_to_the_sources(tree: Tree) -> None:
     assert tree.run(f"build_editable({str(tree.out)!r})").returncode == 0
     assert sorted(path.name for path in tree.folder.glob("*.so")) == LIBRARIES
 
 
-def test_what_the_compiler_is_asked_does_not_name_the_folder(tree: Tree) -> None:
+def test_the_compilers_arguments_do_not_contain_the_folder(tree: Tree) -> None:
     tree.wheel()
     for library in LIBRARIES:
         asked = (tree.folder / library).read_text().split()
@@ -105,7 +102,7 @@ def test_what_the_compiler_is_asked_does_not_name_the_folder(tree: Tree) -> None
 
 
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
-def test_the_compiler_is_asked_for_where_something_is_to_be_built(tree: Tree, kind: str) -> None:
+def test_the_compiler_is_required_only_if_something_is_built(tree: Tree, kind: str) -> None:
     assert HOOK.COMPILER in tree.asks_for(kind)
     tree.wheel()
     assert HOOK.COMPILER not in tree.asks_for(kind)
@@ -129,7 +126,7 @@ def test_a_source_edited_while_it_is_compiled_is_compiled_again(tree: Tree) -> N
     assert tree.asks_for() == HOOK.COMPILER
 
 
-def test_a_library_that_is_gone_is_the_only_one_made_again(tree: Tree) -> None:
+def test_only_a_missing_library_is_built_again(tree: Tree) -> None:
     tree.wheel()
     os.utime(tree.folder / LIBRARIES[-1], (time.time() + 60, time.time() + 60))
     (tree.folder / LIBRARIES[0]).unlink()
@@ -139,13 +136,13 @@ def test_a_library_that_is_gone_is_the_only_one_made_again(tree: Tree) -> None:
     assert left == {name: (tree.folder / name).stat().st_mtime_ns for name in LIBRARIES[1:]}
 
 
-def test_without_a_compiler_the_error_tells_what_to_install(tree: Tree) -> None:
+def test_without_a_compiler_the_error_names_the_package(tree: Tree) -> None:
     ended = tree.run(f"build_wheel({str(tree.out)!r})", compiler=False)
     assert ended.returncode != 0
     assert ended.stderr == f"the CPU kernels need a compiler: pip install '{HOOK.COMPILER}'\n"
 
 
-def test_a_source_that_does_not_compile_shows_what_the_compiler_says_and_leaves_nothing(tree: Tree) -> None:
+def test_a_compilers_error_is_shown_and_leaves_no_library(tree: Tree) -> None:
     tree.let_compiler("sys.exit('kernels.c:7: no such thing')")
     ended = tree.run(f"build_wheel({str(tree.out)!r})")
     assert ended.returncode != 0
@@ -154,7 +151,7 @@ def test_a_source_that_does_not_compile_shows_what_the_compiler_says_and_leaves_
     assert not list(tree.folder.glob("*.so"))
 
 
-def test_the_source_distribution_holds_what_a_wheel_is_built_from(tree: Tree) -> None:
+def test_the_source_distribution_has_all_inputs_of_a_wheel(tree: Tree) -> None:
     tree.wheel()
     assert tree.run(f"build_sdist({str(tree.out)!r})").returncode == 0
     (archive,) = tree.out.glob("*.tar.gz")

@@ -23,7 +23,7 @@ from kvasir_operator.cluster.kinds import (
     ],
     ids=lambda value: getattr(value, "kind", ""),
 )
-async def test_somebody_elses_object_is_left_alone_and_reported(
+async def test_a_foreign_object_is_left_alone_and_reported(
     world: World, kind: Kind, name: str, spec: Object, labelled: bool
 ) -> None:
     labels = {"app.kubernetes.io/instance": "demo", "app.kubernetes.io/managed-by": "kvasir-operator"}
@@ -75,7 +75,7 @@ async def test_children_of_an_older_service_are_not_taken_over(world: World) -> 
     assert (await world.condition("Ready", "other"))["reason"] == "NameTaken"
 
 
-async def test_what_is_no_longer_desired_is_pruned_and_only_that(world: World) -> None:
+async def test_only_own_undesired_objects_are_pruned(world: World) -> None:
     await world.create()
     await world.reconcile()
     ours = await world.must_get(SERVICE, "demo")

@@ -105,7 +105,7 @@ async def test_a_paused_service_that_is_new_has_no_children(world: World) -> Non
     assert await world.all_children()
 
 
-async def test_a_namespace_that_is_going_is_not_worked_on(world: World, tmp_path: Path) -> None:
+async def test_a_terminating_namespace_is_left_alone(world: World, tmp_path: Path) -> None:
     """No controller empties the namespace, so it exists until the test ends. Children are deleted one by one."""
     async with (
         api_proxy(world.kubeconfig, tmp_path) as proxy,
@@ -129,7 +129,7 @@ async def test_a_namespace_that_is_going_is_not_worked_on(world: World, tmp_path
         assert await world.get(SERVICE, "demo") is None
 
 
-async def test_a_service_that_is_going_is_not_worked_on(world: World) -> None:
+async def test_a_terminating_service_is_left_alone(world: World) -> None:
     """Another client's finalizer keeps the service. Its children are deleted and not created again."""
     await world.create()
     await world.reconcile()

@@ -23,7 +23,7 @@ from kvasir_operator.cluster.kinds import (
 CONFIG_MAP = Kind("v1", "ConfigMap", "configmaps")
 
 
-async def test_all_children_are_made_and_owned(world: World) -> None:
+async def test_all_children_are_created_and_owned(world: World) -> None:
     service = await world.create()
     await world.reconcile()
     children = await world.children()

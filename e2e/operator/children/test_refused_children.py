@@ -48,7 +48,7 @@ async def test_a_policy_that_denies_is_in_the_status(world: World, reason: str) 
     assert await recovered(world)
 
 
-async def test_a_policy_that_denies_changes_keeps_what_runs(world: World) -> None:
+async def test_a_policy_that_denies_changes_keeps_running_pods(world: World) -> None:
     await world.create()
     await world.reconcile()
     before = await world.stateful_set()
@@ -105,7 +105,7 @@ async def test_a_typo_does_not_end_a_service_that_runs(world: World) -> None:
     assert await recovered(world)
 
 
-async def test_a_second_mount_past_an_older_schema_is_told(tmp_path: Path) -> None:
+async def test_a_second_mount_past_an_older_schema_is_reported(tmp_path: Path) -> None:
     async with world_of(tmp_path, without_rules) as world:
         volume = {"name": "mine", "emptyDir": {}}
         mount = {"name": "mine", "mountPath": "/tmp"}
@@ -130,7 +130,7 @@ async def test_a_status_past_an_older_schema_is_written(tmp_path: Path) -> None:
         assert "release" not in status
 
 
-async def test_two_refusals_are_both_told(world: World) -> None:
+async def test_two_refusals_are_both_reported(world: World) -> None:
     await world.create(engine={"pod": TYPO}, frontend={"pod": MISSPELT_AFFINITY})
     await world.reconcile()
     messages = " ".join([(await world.condition("Ready"))["message"], *await event_messages(world)])

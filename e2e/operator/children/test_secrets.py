@@ -64,7 +64,7 @@ async def test_link_keys_of_both_sides_are_in_one_secret(world: World) -> None:
     assert await link_secrets(world) == [name]
 
 
-async def test_deleted_link_keys_are_made_anew_and_both_roll(world: World) -> None:
+async def test_deleted_link_keys_are_replaced_and_both_workloads_roll(world: World) -> None:
     async with world.in_process() as operator, kubelet(world):
         await world.create()
         await operator.until(lambda: is_desired(world), after=3)
@@ -96,7 +96,7 @@ async def test_a_deleted_account_does_not_change_the_keys(world: World) -> None:
     assert len(await link_secrets(world)) == 1
 
 
-async def test_a_foreign_account_makes_no_heap_of_keys(world: World) -> None:
+async def test_a_foreign_account_does_not_accumulate_keys(world: World) -> None:
     metadata = {"name": "demo", "namespace": world.namespace}
     body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
     await world.request("POST", SERVICE_ACCOUNT.path(world.namespace), body)
@@ -122,7 +122,7 @@ async def test_a_secret_that_cannot_be_asked_for_rolls_nothing(world: World, ser
         assert await world.link_secret() == name
 
 
-async def test_a_service_that_cannot_have_keys_says_so(world: World, server: ApiServer) -> None:
+async def test_a_service_without_keys_reports_the_reason(world: World, server: ApiServer) -> None:
     """Everything but the workloads is created, and the status contains the API server's message."""
     async with rights_of_the_manifests(world, without="secrets") as account:
         await world.create()

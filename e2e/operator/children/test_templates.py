@@ -42,7 +42,7 @@ async def test_all_probes_ask_the_ops_port(world: World) -> None:
         ]
 
 
-async def test_a_container_knows_which_variables_are_its_own(world: World) -> None:
+async def test_a_container_has_the_list_of_its_managed_variables(world: World) -> None:
     """The process rejects every other KVASIR_ variable that envFrom sets."""
     await made(world, engine={"pod": {"env": [{"name": "MINE", "value": "x"}]}})
     for component in ("engine", "frontend"):

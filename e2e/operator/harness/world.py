@@ -39,11 +39,7 @@ from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION
 from kvasir_operator.resources.release import Release
 
 NAMESPACE: Final = Kind("v1", "Namespace", "namespaces")
-
-
 RELEASE: Final = Release(frontend_image="kvasir-frontend:test", engine_image="kvasir-engine:test", version="1.0.0")
-
-
 CHILDREN: Final = (
     (SERVICE_ACCOUNT, ""),
     (SECRET, "-link"),
@@ -58,11 +54,7 @@ CHILDREN: Final = (
     (STATEFUL_SET, "-engine"),
 )
 """Kind, and the suffix of the child's name after the service's name. The Secret's name also has a random suffix."""
-
-
 CRD: Final = Path(__file__).parents[3] / "crds" / "inferenceservices.serving.kvasir.dev.yaml"
-
-
 CONTROLLERS: Final = (
     "statefulset-controller",
     "deployment-controller",

@@ -21,8 +21,6 @@ from e2e.operator.harness.world import World
 from kvasir_operator.cluster.cluster_client import Object
 
 AN_HOUR: Final = 3600.0
-
-
 NO_SURGE: Final[Object] = {"maxSurge": 0, "maxUnavailable": 1}
 
 
@@ -80,7 +78,7 @@ async def test_every_unready_rank_is_replaced_in_the_end(world: World) -> None:
             await operator.until(lambda: rolled(world, old, 3), after=1)
 
 
-async def test_a_broken_template_takes_no_old_rank(world: World) -> None:
+async def test_a_broken_template_replaces_no_old_rank(world: World) -> None:
     async with world.in_process() as operator:
         old = await serving(world, operator, ranks=1)
         await new_template(world, operator)
@@ -146,7 +144,7 @@ async def test_a_scale_during_a_roll_out_keeps_ranks_serving(world: World) -> No
         await operator.until(done, after=2)
 
 
-async def test_a_killed_operator_goes_on_in_the_middle(world: World) -> None:
+async def test_a_roll_out_continues_after_a_killed_operator(world: World) -> None:
     """A new operator takes over after some passes. The cluster contains the complete state of the roll-out."""
     async with world.in_process() as operator:
         old = await serving(world, operator, ranks=2)

@@ -19,11 +19,7 @@ from e2e.operator.harness.world import World
 
 SURGE_PATIENCE: Final = 30.0
 """How many seconds a surge rank may wait for room."""
-
-
 AN_HOUR: Final = 3600.0
-
-
 NO_ROOM: Final = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 
 
@@ -74,7 +70,7 @@ async def test_a_surge_ends_with_the_ranks_that_are_wanted(world: World) -> None
         assert (await world.status())["engines"]["summary"] == "3/3"
 
 
-async def test_a_surge_without_room_gives_way_after_a_while(world: World) -> None:
+async def test_a_surge_without_room_ends_after_a_while(world: World) -> None:
     async with world.in_process() as operator:
         old = await serving(world, operator, ranks=3)
         await new_template(world, operator)

@@ -66,7 +66,7 @@ async def test_an_annotation_for_another_release_asks_nothing(world: World) -> N
     assert await templates(world) == before
 
 
-async def test_a_change_of_the_spec_takes_the_release(world: World) -> None:
+async def test_a_change_of_the_spec_also_rolls_out_the_release(world: World) -> None:
     await run_old(world)
     async with world.in_process(release=NEW) as operator, kubelet(world):
         await operator.reconcile()

@@ -53,7 +53,7 @@ async def test_a_volume_of_a_frontend_is_named(world: World) -> None:
         assert MISSING in condition["message"]
 
 
-async def test_an_event_of_an_older_pod_says_nothing(world: World) -> None:
+async def test_an_event_of_an_older_pod_is_ignored(world: World) -> None:
     """Pods of a StatefulSet keep their names."""
     async with world.in_process() as operator:
         pod = await mounting(world, operator)
@@ -88,7 +88,7 @@ async def test_restarts_are_counted_in_the_status(world: World) -> None:
         assert status["frontends"]["restarts"] == 1
 
 
-async def test_a_structured_failure_is_told_as_it_is(world: World) -> None:
+async def test_a_structured_failure_is_reported_unchanged(world: World) -> None:
     async with world.in_process() as operator:
         await world.create()
         await operator.reconcile()

@@ -29,7 +29,7 @@ CHANGES: dict[str, Callable[[Object], None]] = {
 }
 
 
-async def test_no_status_says_done_before_it_is(world: World) -> None:
+async def test_no_status_reports_the_end_too_early(world: World) -> None:
     async with status_checker(world) as checker, world.operator() as operator, kubelet(world):
         await operator.logs("leading")
         await world.create(engine={"dataParallelSize": 2})
@@ -40,7 +40,7 @@ async def test_no_status_says_done_before_it_is(world: World) -> None:
         assert checker.done_reports() > len(CHANGES)
 
 
-async def test_no_status_says_done_without_a_surge(world: World) -> None:
+async def test_no_status_reports_the_end_too_early_without_a_surge(world: World) -> None:
     rollout = {"maxSurge": 0, "maxUnavailable": 1}
     async with status_checker(world) as checker, world.operator() as operator, kubelet(world):
         await operator.logs("leading")

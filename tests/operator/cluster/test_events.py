@@ -1,4 +1,4 @@
-"""Events: the same thing is said once, and one that cannot be said stops nothing."""
+"""Events are not repeated, and an Event that cannot be written does not stop anything."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def events(cluster: FakeCluster, now: list[float]) -> Events:
     return Events(fake, clock=lambda: now[0])
 
 
-async def test_the_same_is_said_once_in_a_while() -> None:
+async def test_the_same_event_is_not_repeated_for_a_while() -> None:
     cluster, now = FakeCluster(), [0.0]
     recorder = events(cluster, now)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Leadership: one holder at a time, taken over from one that fell silent, given back by one that stops."""
+"""Leader election: one holder at a time, takeover from a silent holder, and release on stop."""
 
 import asyncio
 import copy
@@ -91,7 +91,7 @@ async def test_one_that_falls_silent_is_followed_after_its_duration() -> None:
     second = candidate(cluster, "b", 0.3)
     began = asyncio.get_running_loop().time()
     await within(second.acquire())
-    assert asyncio.get_running_loop().time() - began >= 0.9  # a's second, counted from when b first saw it
+    assert asyncio.get_running_loop().time() - began >= 0.9  # a's second, counted from the time when b first saw it
     assert cluster.holder == "b"
 
 
@@ -107,7 +107,7 @@ async def test_a_holder_that_renews_stays() -> None:
         task.cancel()
 
 
-async def test_a_holder_that_was_replaced_says_so() -> None:
+async def test_a_replaced_holder_reports_the_new_one() -> None:
     cluster = FakeCluster()
     first = candidate(cluster, "a", 0.5)
     await within(first.acquire())
@@ -124,7 +124,7 @@ async def test_a_holder_that_cannot_renew_ends_before_others_may_lead() -> None:
     cluster = FakeCluster()
     first = candidate(cluster, "a", 3)
     await within(first.acquire())
-    cluster.down = ClusterError("the API server does not answer")
+    cluster.down = ClusterError("the API server does not respond")
     began = asyncio.get_running_loop().time()
     with pytest.raises(LeaseLostError):
         await within(first.hold())
@@ -135,7 +135,7 @@ async def test_a_short_outage_is_survived() -> None:
     cluster = FakeCluster()
     first = candidate(cluster, "a", 1.5)
     await within(first.acquire())
-    cluster.down = ClusterError("the API server does not answer")
+    cluster.down = ClusterError("the API server does not respond")
     holding = asyncio.create_task(first.hold())
     await asyncio.wait({holding}, timeout=0.5)
     cluster.down = None
@@ -144,7 +144,7 @@ async def test_a_short_outage_is_survived() -> None:
     holding.cancel()
 
 
-async def test_a_holder_keeps_a_lease_that_somebody_annotates_or_deletes() -> None:
+async def test_a_holder_keeps_a_lease_that_is_annotated_or_deleted() -> None:
     cluster = FakeCluster()
     first = candidate(cluster, "a")
     await within(first.acquire())

@@ -1,4 +1,4 @@
-"""The work queue: nothing is lost, nothing is done twice at once, failures come back later."""
+"""The work queue loses no key, handles no key twice at the same time, and retries failures later."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,7 +25,7 @@ async def running(
 
 
 class Handler:
-    """Waits at a gate in each call, and notes who is in."""
+    """Waits at a gate in each call, and records the keys that are being handled."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -34,7 +34,7 @@ class Handler:
         self.called = asyncio.Queue[str]()
 
     async def __call__(self, key: str) -> float | None:
-        assert key not in self.active, "a key is handled twice at once"
+        assert key not in self.active, "a key is handled twice at the same time"
         self.active.add(key)
         self.calls.append(key)
         self.called.put_nowait(key)
@@ -55,7 +55,7 @@ async def test_a_burst_of_one_key_is_one_run() -> None:
         assert sorted(handler.calls) == ["a", "b"]
 
 
-async def test_what_comes_in_during_a_run_makes_one_more_run() -> None:
+async def test_keys_added_during_a_run_cause_one_more_run() -> None:
     handler = Handler()
     async with running(handler) as queue:
         queue.add("a")

@@ -1,4 +1,4 @@
-"""Which services a cordon concerns, without a request."""
+"""Cordons find the services that they affect without a request."""
 
 from kvasir_operator.observe.cordons import Cordons
 
@@ -53,7 +53,7 @@ def test_a_forgotten_service_is_not_concerned() -> None:
 
 
 def test_a_service_may_be_forgotten_by_its_own_reconcile() -> None:
-    """`put` may lead to `forget` or `among` at once: the loop over the services is not disturbed."""
+    """`put` may call `forget` or `among` during the loop over the services."""
     cordons: Cordons[str] = Cordons(lambda key: cordons.forget(key))
     for key in ("one", "two"):
         cordons.among(key, ["n1"])

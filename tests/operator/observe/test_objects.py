@@ -1,4 +1,5 @@
-"""From the API server's dictionaries to typed facts: whose an object is, and what its status is about."""
+"""Conversion of the API server's dictionaries to typed facts: ownership of objects, and whether a status is
+current."""
 
 from typing import Any, Final
 
@@ -67,7 +68,7 @@ OF: Final = service()
 
 
 @pytest.mark.parametrize("case", OWNERSHIPS)
-def test_child_of_says_whose_it_is(case: str) -> None:
+def test_child_of_determines_the_owner(case: str) -> None:
     resource, ownership = OWNERSHIPS[case]
     found = child_of(resource, OF)
     assert (found.ownership, found.uid, found.terminating) == (ownership, "uid-2", False)
@@ -137,7 +138,9 @@ def test_pod_of_a_new_pod() -> None:
     ("condition", "node", "scheduled"),
     [("True", "n1", True), ("False", "", False), ("Unknown", "", None), (None, "n1", True), (None, "", None)],
 )
-def test_pod_of_says_whether_it_is_scheduled(condition: str | None, node: str, scheduled: bool | None) -> None:
+def test_pod_of_determines_whether_it_is_scheduled(
+    condition: str | None, node: str, scheduled: bool | None
+) -> None:
     conditions = [] if condition is None else [{"type": "PodScheduled", "status": condition}]
     assert pod_of(pod({"conditions": conditions}, {"nodeName": node})).scheduled is scheduled
 
@@ -150,7 +153,7 @@ def test_pod_of_a_leaving_pod_is_not_ready() -> None:
 
 
 def test_pod_of_reads_our_container_among_injected_ones() -> None:
-    """A webhook may put a proxy before or after ours."""
+    """A webhook may put a proxy before or after our container."""
     proxy = {"name": "proxy", "image": "proxy:1"}
     ours = {"name": "engine", "image": "engine:1"}
     ended = {"terminated": {"exitCode": 2, "message": "proxy"}}
@@ -186,7 +189,7 @@ def test_pod_of_a_pod_that_is_over(phase: str, ended: bool) -> None:
     ("status", "problem"),
     [
         ("True", ""),
-        ("False", ""),  # the kubelet itself says so: it lives
+        ("False", ""),  # the kubelet reports it, so it is alive
         ("Unknown", "node n1 does not respond (kubelet stopped)"),
         (None, ""),
     ],

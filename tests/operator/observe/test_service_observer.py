@@ -1,4 +1,4 @@
-"""The reads of a reconcile: which objects count, when Events and nodes are read, and what may not be read."""
+"""The reads of a reconcile: relevant objects, conditions for reading Events and nodes, and missing permissions."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ CREATING = {"waiting": {"reason": "ContainerCreating"}}
 
 
 class Looks:
-    """Observes the settled service again and again, with one memory."""
+    """Observes the settled service repeatedly, with one memory."""
 
     def __init__(self, operator: Operator) -> None:
         self.cluster, self.clock = operator.cluster, operator.clock
@@ -45,7 +45,7 @@ class Looks:
         return await self._observer.observe(resource, parse_service(resource), self.memory)
 
     def set_pod(self, name: str, ready: bool = False, state: Any = None) -> str:
-        """Return its UID."""
+        """Set the pod's status. Return its UID."""
         pod = self.cluster.of(POD, name)
         pod["status"]["conditions"] = [
             {"type": "PodScheduled", "status": "True"},
@@ -135,7 +135,7 @@ async def test_a_state_is_timed_from_the_first_look_at_it(looks: Looks) -> None:
     looks.set_pod("demo-engine-0", ready=True)
     assert (await looks.look(after=7)).engines[0].waited == 0
     looks.set_pod("demo-engine-0")
-    assert (await looks.look(after=7)).engines[0].waited == 0  # what was before is forgotten
+    assert (await looks.look(after=7)).engines[0].waited == 0  # the earlier mark is dropped
 
 
 async def test_a_wait_ends_with_the_pod(looks: Looks) -> None:

@@ -1,4 +1,4 @@
-"""GET /status of pods that run any image: what arrives is bounded in bytes and time, and never an error."""
+"""GET /status of pods with any image: responses are limited in bytes and time, and never raise an error."""
 
 import asyncio
 import gzip
@@ -20,18 +20,18 @@ from operator_facts import pod as ready_pod
 LOADING = StatusReport(Phase.LOADING, "m", progress=ReportedProgress(1, 2))
 SEND_BUFFER_BYTES = 64 * 1024
 MAX_BUFFERED_BYTES = 1024 * 1024
-"""What a sender can get rid of before it blocks: into the socket buffers of both sides, and the reader's own."""
+"""How much a sender can send before it blocks, into the socket buffers of both sides and the reader's own."""
 PATIENCE_SECONDS = SERVICE_TIMEOUT_SECONDS + 2.0
-"""A test that waits longer has failed; none sleeps."""
+"""Limit after which a test has failed. No test sleeps."""
 
 
 Send = Callable[[bytes], Awaitable[None]]
 Answer = Callable[[bytes, asyncio.StreamReader, Send], Awaitable[None]]
-"""Of the request's head, the connection, and how to send."""
+"""Gets the request's head, the connection, and the function that sends."""
 
 
 class Hostile:
-    """A server that sends the bytes of a test, and counts what the reader's side took."""
+    """A server that sends the bytes of a test, and counts the bytes that the reader accepted."""
 
     def __init__(self, answer: Answer) -> None:
         self.sent = 0
@@ -71,10 +71,10 @@ async def serving(answer: Answer, host: str = "127.0.0.1") -> AsyncIterator[tupl
 
 
 async def asked(answer: Answer) -> tuple[Mapping[str, StatusReport], int]:
-    """What a pod with this answer reports, and how many bytes it could send."""
+    """Return the report of a pod with this response, and how many bytes it could send."""
     async with serving(answer) as (reports, hostile):
         found = await asyncio.wait_for(reports.of([pod()]), PATIENCE_SECONDS)
-        assert 1 <= hostile.asked <= 2  # a connection that ends without a byte is tried once more
+        assert 1 <= hostile.asked <= 2  # a connection that ends without a byte is retried once
         return found, hostile.sent
 
 
@@ -231,7 +231,7 @@ async def test_a_pod_that_stops_answering_costs_a_second(beginning: bytes, monke
 
     async def answer(_: bytes, reader: asyncio.StreamReader, send: Send) -> None:
         await send(beginning)
-        await reader.read()  # until the operator leaves
+        await reader.read()  # until the operator disconnects
 
     assert (await asked(answer))[0] == {}
 
@@ -244,7 +244,7 @@ async def test_a_connection_that_is_reset_is_not_an_error() -> None:
 
 
 async def answers_one_host(head: bytes, reader: asyncio.StreamReader, send: Send) -> None:
-    """Only 127.0.0.2 reports; the others are silent."""
+    """Only 127.0.0.2 reports. The other addresses do not respond."""
     if b"Host: 127.0.0.2" in head:
         await send(http(LOADING.to_json()))
     else:
@@ -262,7 +262,7 @@ async def test_many_silent_pods_cost_no_more_than_the_services_time() -> None:
 
 
 async def test_silent_pods_of_one_service_do_not_hold_up_another() -> None:
-    """A tenant's image that never answers must not cost others their progress."""
+    """A tenant's image that never responds must not delay the progress of other services."""
     async with serving(answers_one_host, "0.0.0.0") as (reports, _):
         busy = asyncio.create_task(reports.of(SILENT))
         await asyncio.sleep(0)  # it starts

@@ -1,4 +1,4 @@
-"""The roll-out of engines: which pods go, how many ranks there are meanwhile, and that service never stops."""
+"""The roll-out of engines: the pods to delete, the number of ranks meanwhile, and continuous service."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def rolled(
     waited: float = 1.0,
     **facts: Any,
 ) -> tuple[int, list[int], str]:
-    """Replicas, ranks to delete, and the revision without surge."""
+    """Return replicas, ranks to delete, and the revision without surge."""
     of = service(desired or len(ranks), rollout=rollout or {})
     sts = facts.pop("stateful_set", workload(replicas if replicas is not None else len(ranks)))
     size = desired or len(ranks)
@@ -58,7 +58,7 @@ def test_ranks_replaced_without_surge(ranks: str, replaced: list[int]) -> None:
 
 
 def test_unready_old_ranks_are_bounded_by_max_unavailable() -> None:
-    """Ranks that are unready for a moment, under load, would come back."""
+    """Under load, ranks are sometimes not ready for a moment and recover by themselves."""
     words = ["old unready"] * 4
     assert rolled(*words, rollout={"maxSurge": 0, "maxUnavailable": 2})[1] == [2, 3]
 
@@ -87,12 +87,12 @@ def test_one_rank_is_replaced_once_its_surge_rank_serves(
 
 
 def test_a_rank_counts_once_every_frontend_has_accepted_it() -> None:
-    """Its probe passes as soon as it is loaded: requests would find no engine if the other one left then."""
+    """The readiness probe passes after loading. If the other rank stopped then, requests would find no engine."""
     assert rolled("old ready", "ready unlinked", desired=1, replicas=2) == (2, [], "")
     assert rolled("ready unlinked", "ready", desired=1, replicas=2) == (2, [], "")
 
 
-def test_a_broken_template_never_takes_the_old_rank() -> None:
+def test_a_broken_template_never_replaces_the_old_rank() -> None:
     for failure in ("crashing", "no-image", "unready", "starting"):
         assert rolled("old ready", failure, desired=1, replicas=2, waited=10_000) == (2, [], "")
 
@@ -108,15 +108,15 @@ def test_without_room_for_a_surge_rank_max_unavailable_rules() -> None:
 
 
 def test_without_surge_no_more_ranks_go_while_one_is_not_placed() -> None:
-    """A template that no node takes would else end one rank after the other."""
+    """Otherwise a template that fits on no node would end one rank after the other."""
     for waited in (1, 10_000):
         words = ["old ready", "old ready", "pending"]
         assert rolled(*words, rollout=NO_SURGE, waited=waited) == (3, [], "")
         assert rolled(*words, refused="new", waited=waited) == (3, [], "new")
 
 
-def test_scaled_down_ranks_leave_although_the_rest_does_not_serve() -> None:
-    """They may hold the GPU that the rest waits for."""
+def test_scaled_down_ranks_leave_even_if_the_others_do_not_serve() -> None:
+    """They may hold the GPU for which the others wait."""
     assert rolled("pending", "ready", desired=1, replicas=2, surging=False) == (1, [], "")
 
 
@@ -141,7 +141,7 @@ def test_several_ranks_are_replaced_as_surge_ranks_serve() -> None:
 
 
 def test_an_old_surge_rank_is_renewed_before_it_counts() -> None:
-    """A second change in the middle of a roll-out: the surge rank has the template in between."""
+    """After a second change during a roll-out, the surge rank has the first change's template."""
     assert rolled("old ready", "old ready", desired=1, replicas=2) == (2, [1], "")
     assert rolled("leaving", "old ready", desired=1, replicas=2) == (2, [], "")
     assert rolled("old ready", "old crashing", desired=1, replicas=2) == (2, [1], "")
@@ -160,7 +160,7 @@ def test_a_crash_without_a_rollout_starts_no_surge() -> None:
     assert rolled("-", "starting") == (2, [], "")
 
 
-def test_nothing_is_decided_before_the_controller_has_seen_the_spec() -> None:
+def test_nothing_is_decided_before_the_spec_is_observed() -> None:
     unseen = workload(2, is_observed=False)
     assert rolled("old ready", "old ready", stateful_set=unseen) == (2, [], "")
     keeps = workload(3, is_observed=False)
@@ -183,7 +183,7 @@ def test_a_missing_stateful_set_gets_the_desired_ranks() -> None:
 @pytest.mark.parametrize("surge", [0, 1, 2])
 @pytest.mark.parametrize("desired", [1, 2, 4])
 def test_a_rollout_ends_and_service_never_stops(desired: int, surge: int) -> None:
-    """Played through: a pod is ready two rounds after it was created; the controller follows at once."""
+    """A simulation in which a pod is ready two rounds after its creation, and the controller follows at once."""
     rollout = {"maxSurge": surge, "maxUnavailable": 1}
     pods, replicas = dict.fromkeys(range(desired), "old ready"), desired
     for _ in range(60):
@@ -213,4 +213,4 @@ def test_pods_are_forced_on_lost_nodes_only_and_after_the_margin() -> None:
 
     assert released(LOST_POD_MARGIN_SECONDS - 0.1) == []
     assert released(LOST_POD_MARGIN_SECONDS) == [0]
-    assert released(100_000) == [0]  # rank 1 drains on a node that lives: never, however long it takes
+    assert released(100_000) == [0]  # rank 1 drains on a live node: never force-delete it

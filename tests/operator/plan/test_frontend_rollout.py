@@ -1,4 +1,4 @@
-"""The move of frontends off a node that is being drained, and what a status says about the Deployment."""
+"""The move of frontends off a drained node, and the description of the Deployment in the status."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def rolled(pods: Sequence[str], desired: int = 1, waited: float = 1.0, **facts: 
 
 
 def drained(pods: Sequence[str], desired: int = 1, **facts: Any) -> tuple[int, list[str]]:
-    """Replicas, and the letters of the pods to delete, while node a is drained."""
+    """Return replicas, and the letters of the pods to delete, while node a is drained."""
     found = rolled(pods, desired, cordoned=DRAINED, **facts)
     return found.replicas, [deletion.pod.name.rpartition("-")[2] for deletion in found.deletions]
 
@@ -35,7 +35,7 @@ def drained(pods: Sequence[str], desired: int = 1, **facts: Any) -> tuple[int, l
         (["ready @a", "ready @a", "ready @b"], 2, (3, ["a"])),  # one at a time
         (["ready @a", "unready @b"], 2, (3, [])),
         (["ready @a", "ready @b", "ready @b"], 2, (3, ["a"])),
-        (["unready @a", "ready @b"], 2, (3, ["a"])),  # nothing is lost by it
+        (["unready @a", "ready @b"], 2, (3, ["a"])),  # deleting it loses nothing
         (["ready @a", "unready @a", "ready @b"], 2, (3, ["b"])),
         (["ready @a", "crashing @b"], 1, (2, [])),
     ],
@@ -55,12 +55,12 @@ def test_frontends_leave_a_drained_node_as_others_serve(
         (["ready @a", "loading @b"], 1),
     ],
 )
-def test_without_room_no_frontend_that_serves_goes(pods: list[str], desired: int) -> None:
-    """A cordon alone must not end the service: the drain waits until some node has room."""
+def test_without_room_no_serving_frontend_is_deleted(pods: list[str], desired: int) -> None:
+    """A cordon alone must not end the service: the drain waits until a node has room."""
     assert drained(pods, desired, waited=100 * SURGE_PATIENCE_SECONDS) == (desired + 1, [])
 
 
-def test_no_frontend_goes_before_the_spec_is_observed() -> None:
+def test_no_frontend_is_deleted_before_the_spec_is_observed() -> None:
     unseen = workload(2, is_observed=False)
     assert drained(["ready @a", "ready @b"], deployment=unseen) == (2, [])
 
@@ -74,14 +74,14 @@ def test_a_deletion_names_the_pod_and_the_node() -> None:
 
 @pytest.mark.parametrize("ready", [1, 2, 3])
 def test_a_drain_ends_and_frontends_never_lack(ready: int) -> None:
-    """Played through: a pod is ready two rounds after it was created."""
+    """A simulation in which a pod is ready two rounds after its creation."""
     pods = ["ready @a"] * ready
     replicas = ready
     for _ in range(30):
         replicas, deleted = drained(pods, ready, deployment=workload(replicas))
         pods = [pod for index, pod in enumerate(pods) if "abcdefgh"[index] not in deleted]
         pods += ["pulling @b"] * (replicas - len(pods))
-        while len(pods) > replicas:  # the controller ends the youngest
+        while len(pods) > replicas:  # the controller deletes the youngest
             pods.pop()
         assert sum(pod.startswith("ready") for pod in pods) >= ready
         pods = [pod.replace("loading", "ready").replace("pulling", "loading") for pod in pods]

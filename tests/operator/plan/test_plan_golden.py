@@ -1,4 +1,4 @@
-"""The whole plan of each of these situations, as text. KVASIR_UPDATE_GOLDEN=1 rewrites it: read the difference."""
+"""The whole plan of each situation, as text. KVASIR_UPDATE_GOLDEN=1 rewrites the files: review the difference."""
 
 import os
 from collections.abc import Callable

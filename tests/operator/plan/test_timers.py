@@ -1,4 +1,4 @@
-"""When a service is looked at again without an event, and how long the plan waits before it acts."""
+"""The time of the next look at a service without an event, and the time that the plan waits before it acts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,7 +32,7 @@ def test_a_service_without_anything_under_way_waits_for_events() -> None:
 
 @pytest.mark.parametrize("words", ["pulling", "starting", "loading", "unready", "no-image", "lost", "refused"])
 def test_a_pod_on_its_way_is_looked_at_soon(words: str) -> None:
-    """What it reports, and whether its node answers, raises no event."""
+    """No event reports its progress, or whether its node responds."""
     assert planned(engines("ready", words)).again == LEAST
     assert planned(engines("ready", "ready"), frontends(words)).again == LEAST
 
@@ -59,7 +59,7 @@ def test_a_rank_without_a_pod_is_looked_at_like_one_on_its_way() -> None:
 
 
 def test_a_surge_rank_without_a_pod_is_looked_at() -> None:
-    """No event may follow: why a quota forbids the pod is read from Events after a moment."""
+    """No event may follow. After a moment, the reason of a quota is read from Events."""
     of = service(1)
     plan = plan_for(of, engines("old ready"), stateful_set=workload(2))
     assert plan.again is not None
@@ -137,7 +137,7 @@ def test_a_lost_pod_that_leaves_is_looked_at_soon() -> None:
 
 
 def test_pods_are_not_deleted_while_their_template_changes() -> None:
-    """They could be made again from the template before: the workload is written first."""
+    """They could be created again from the previous template, so the workload is written first."""
     of = service()
     found = observed(of, engines("old ready", "old ready"), READY)
     changed = service(engine={"maxNumSeqs": 8}, rollout={"maxSurge": 0})

@@ -1,4 +1,4 @@
-"""The Secrets that pods mount: made once, made again when they are gone, and never one per retry."""
+"""The Secrets that pods mount are created once, replaced if they are deleted, and not created per retry."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from mock_cluster import refusal
 from mock_operator import Operator
 
 
-async def test_link_keys_are_made_once(settled: Operator) -> None:
+async def test_link_keys_are_created_once(settled: Operator) -> None:
     assert settled.cluster.names(SECRET) == [settled.cluster.link_secret()]
     settled.restart()
     await settled.later()
@@ -17,7 +17,7 @@ async def test_link_keys_are_made_once(settled: Operator) -> None:
     assert settled.cluster.calls["create", "Secret"] == 0
 
 
-async def test_deleted_link_keys_are_made_again_and_roll_the_pods(settled: Operator) -> None:
+async def test_deleted_link_keys_are_replaced_and_roll_the_pods(settled: Operator) -> None:
     first = settled.cluster.link_secret()
     template = settled.cluster.of(STATEFUL_SET, "demo-engine")["spec"]["template"]
     settled.cluster.remove(SECRET, first)
@@ -37,7 +37,7 @@ async def test_secrets_of_running_pods_are_checked_now_and_then(settled: Operato
     assert settled.cluster.calls["create-dry", "Secret"] == 2
 
 
-async def test_a_refused_secret_is_made_once_it_may_be(operator: Operator) -> None:
+async def test_a_refused_secret_is_created_once_it_is_allowed(operator: Operator) -> None:
     operator.cluster.add_service()
     operator.cluster.refused["create", SECRET] = refusal(403, "exceeded quota: secrets")
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""What the API server refuses is in the status, and stops neither the other children nor the status."""
+"""Refusals by the API server are reported in the status, and stop neither the other children nor the status."""
 
 import pytest
 

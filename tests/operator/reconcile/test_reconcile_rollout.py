@@ -1,4 +1,4 @@
-"""Roll-outs and upgrades over several reconciles: decisions that outlast the pass that makes them."""
+"""Roll-outs and upgrades over several reconciles: decisions that must survive the pass that makes them."""
 
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, STATEFUL_SET
 from kvasir_operator.reconciler import STATUS_INTERVAL_SECONDS
@@ -31,7 +31,7 @@ async def test_a_new_release_changes_no_pods_unasked(settled: Operator) -> None:
     assert image(settled.cluster, "demo") == RELEASE.engine_image
 
 
-async def test_an_upgrade_that_is_asked_for_is_made(settled: Operator) -> None:
+async def test_a_requested_upgrade_is_rolled_out(settled: Operator) -> None:
     settled.restart(NEWER)
     metadata = settled.cluster.of(INFERENCE_SERVICE, "demo")["metadata"]
     metadata["annotations"] = {"serving.kvasir.dev/release": NEWER.id}
@@ -48,7 +48,7 @@ async def test_upgrades_are_limited_and_go_on_as_they_settle(operator: Operator)
             operator.clock.seconds += STATUS_INTERVAL_SECONDS
             await operator.once(name)
         assert len(upgraded(operator.cluster, names)) == number
-        for _ in range(3):  # it stays so, as long as no pod is ready with the new template
+        for _ in range(3):  # unchanged as long as no pod is ready with the new template
             operator.clock.seconds += STATUS_INTERVAL_SECONDS
             for name in names:
                 await operator.once(name)
@@ -61,7 +61,7 @@ async def test_upgrades_are_limited_and_go_on_as_they_settle(operator: Operator)
 
 
 async def roll_out(operator: Operator, passes: int) -> list[int]:
-    """Replicas of the StatefulSet after each pass; a pod that is deleted comes back at once."""
+    """Return the replicas of the StatefulSet after each pass. A deleted pod is created again at once."""
     replicas = []
     for _ in range(passes):
         operator.cluster.run_controllers()
@@ -80,7 +80,7 @@ async def test_a_rollout_with_room_has_one_more_rank_meanwhile(settled: Operator
 
 
 async def test_a_rollout_without_room_gives_up_its_surge_once(settled: Operator) -> None:
-    """The decision outlasts the pass that makes it: the refused rank is not asked for again and again."""
+    """The decision survives the pass that makes it, so the refused rank is not requested again."""
     settled.cluster.forbidden.add("demo-engine-2")
     settled.cluster.change_service(engine={"dataParallelSize": 2})
     await settled.settle()

@@ -1,4 +1,4 @@
-"""Everything that a service is made of: the objects besides the two workloads, ownership, labels, keys."""
+"""The objects of a service besides the two workloads, with ownership, labels and keys."""
 
 import base64
 import os
@@ -45,7 +45,7 @@ def by_name(objects: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, An
 
 
 def test_objects_are_those_of_the_golden_file() -> None:
-    """Without the workloads, which have golden files of their own."""
+    """Without the workloads, which have their own golden files."""
     rendered = [
         entry for entry in children(service(), RELEASE, LINK_SECRET) if "template" not in entry.get("spec", {})
     ]
@@ -63,7 +63,7 @@ def test_every_object_is_owned_and_found_by_its_labels() -> None:
         assert kind_of(child) in CHILDREN
 
 
-def test_what_pods_need_is_applied_before_them() -> None:
+def test_dependencies_of_pods_are_applied_before_them() -> None:
     kinds = [child["kind"] for child in children(service(), RELEASE, LINK_SECRET)]
     assert kinds[0] == "ServiceAccount"
     assert kinds[-2:] == ["Deployment", "StatefulSet"]
@@ -91,7 +91,7 @@ def test_services_select_the_pods_they_are_about() -> None:
             assert target in ports or target in ports.values()
 
 
-def test_engines_find_the_frontends_where_their_template_says() -> None:
+def test_engines_find_the_frontends_at_their_templates_address() -> None:
     objects = by_name(children(service(), RELEASE, LINK_SECRET))
     environment = objects["StatefulSet", "demo-engine"]["spec"]["template"]["spec"]["containers"][0]["env"]
     link = next(variable["value"] for variable in environment if variable["name"] == "KVASIR_LINK")
@@ -128,7 +128,7 @@ def test_an_only_pod_is_evicted_after_the_operator_moved_it(
 
 
 def ingress(component: str, release: Release = RELEASE, **network: Any) -> dict[int, Any]:
-    """The peers by port; None for everyone."""
+    """Return the peers by port; None for everyone."""
     objects = by_name(children(service(network=network), release, LINK_SECRET))
     spec = objects["NetworkPolicy", f"demo-{component}"]["spec"]
     assert spec["policyTypes"] == ["Ingress"]
@@ -168,7 +168,7 @@ def test_network_policies_can_be_left_out() -> None:
     assert "NetworkPolicy" not in {child["kind"] for child in objects}
 
 
-def test_the_processes_look_for_the_names_that_the_operator_writes(tmp_path: Path) -> None:
+def test_processes_and_operator_use_the_same_names(tmp_path: Path) -> None:
     for name, key in new_link_keys().items():
         (tmp_path / name).write_text(key)
     frontend = runtime_keys.load_frontend_keys(str(tmp_path))

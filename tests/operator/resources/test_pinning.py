@@ -1,4 +1,4 @@
-"""Templates survive a new release of the operator, and no other change."""
+"""A template survives a new release of the operator, but no other change."""
 
 import copy
 from dataclasses import replace
@@ -33,7 +33,7 @@ def image_of(workload: dict[str, Any]) -> str:
 
 
 def stored(workload: dict[str, Any]) -> dict[str, Any]:
-    """The workload as it is read: with an annotation and defaults that we did not send."""
+    """Return the workload as the API server stores it, with an annotation and defaults that we did not send."""
     workload = copy.deepcopy(workload)
     workload["metadata"]["annotations"]["example.com/other"] = "x"
     workload["spec"]["template"]["spec"]["restartPolicy"] = "Always"
@@ -115,7 +115,7 @@ def test_fields_outside_of_templates_are_not_inputs(spec: dict[str, Any], compon
     assert inputs(service(**spec), component, SECRET) == inputs(service(), component, SECRET)
 
 
-def test_a_release_is_told_apart_by_version_and_images() -> None:
+def test_a_release_is_identified_by_version_and_images() -> None:
     releases = [
         OLD,
         replace(OLD, version="1.0.1"),

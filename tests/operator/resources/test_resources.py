@@ -1,6 +1,7 @@
-"""The rendered workloads, by golden files. KVASIR_UPDATE_GOLDEN=1 rewrites them: read the difference.
+"""The rendered workloads, compared with golden files.
 
-golden/full.yaml begins with its InferenceService, which sets every field; golden/demo.yaml is about the example.
+KVASIR_UPDATE_GOLDEN=1 rewrites the files: review the difference. golden/full.yaml begins with its InferenceService,
+which sets every field. golden/demo.yaml contains the example.
 """
 
 import json
@@ -50,7 +51,7 @@ def pod_spec(workload: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", ["demo", "full"])
 def test_workloads_are_those_of_the_golden_files(case: str) -> None:
-    """The template's copy in an annotation is compared with the template, not written out a second time."""
+    """The template's copy in an annotation is compared with the template and is not written out a second time."""
     rendered = [render(service(case), RELEASE, LINK_SECRET) for render in RENDER.values()]
     for workload in rendered:
         recorded = workload["metadata"]["annotations"].pop(TEMPLATE_ANNOTATION)
@@ -115,12 +116,12 @@ def test_pods_meet_the_restricted_standard(component: str) -> None:
 
 
 @pytest.mark.parametrize("component", ["engine", "frontend"])
-def test_selectors_match_their_pods_whatever_labels_the_user_adds(component: str) -> None:
+def test_selectors_match_pods_with_any_labels_of_the_user(component: str) -> None:
     spec = RENDER[component](service("full"), RELEASE, LINK_SECRET)["spec"]
     assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
 
 
-def test_each_side_of_the_link_gets_its_own_secret_and_the_others_public_key() -> None:
+def test_each_side_gets_its_own_secret_and_the_others_public_key() -> None:
     def keys(workload: dict[str, Any]) -> set[str]:
         volume = next(v for v in pod_spec(workload)["volumes"] if v["name"] == "kvasir-link")
         assert volume["secret"]["secretName"] == LINK_SECRET
@@ -142,7 +143,7 @@ def test_a_toleration_of_the_users_stands_for_ours() -> None:
     assert [toleration["tolerationSeconds"] for toleration in unreachable] == [5]
 
 
-def test_longest_name_fits_into_every_name_made_of_it() -> None:
+def test_the_longest_name_fits_into_every_derived_name() -> None:
     longest = load(DEMO, metadata={"name": "a" * 45})
     revision_label = engine_stateful_set(longest, RELEASE, LINK_SECRET)["metadata"]["name"] + "-0123456789"
     service_name = frontend_deployment(longest, RELEASE, LINK_SECRET)["metadata"]["name"]
