@@ -5,14 +5,12 @@ the controllers act only in `run_controllers`.
 """
 
 import copy
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from kvasir_contract.api import COMPONENT_LABEL, INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
+from kvasir_contract.api import MANAGER
 from kvasir_operator.cluster.cluster_client import (
     PAGE,
     Cluster,
@@ -26,19 +24,18 @@ from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     EVENT,
     INFERENCE_SERVICE,
-    POD,
     SERVICE_ACCOUNT,
     STATEFUL_SET,
     Kind,
 )
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION
+from mock_controllers import run_controller
 from operator_facts import NOON, SCHEMA
 
 Name = tuple[Kind, str, str]
 """Kind, namespace ("" for none) and name."""
 _UNOWNED: Final = ("apiVersion", "kind", "name", "namespace", "uid")
 """Fields that no manager owns."""
-_READY: Final = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}]
 
 
 class Clock:
@@ -63,13 +60,12 @@ class MockCluster(Cluster):
         """Names of pods whose creation a quota forbids."""
         self.statuses: list[tuple[float, Object]] = []
         """The written statuses of InferenceServices, with their times."""
-        self.said: list[tuple[str, str]] = []
+        self.recorded_events: list[tuple[str, str]] = []
         """Reason and message of the operator's Events."""
-        self._clock = clock or Clock()
+        self.clock = clock or Clock()
         self._version = 0
 
-    # ------------------------------------------------------------------------------------- settings and state for
-    # tests
+    # --------------------------------------------------------------------------------------------- for tests
 
     def add_service(self, name: str = "demo", uid: str = "uid-1", **spec: Any) -> None:
         document = {
@@ -124,7 +120,7 @@ class MockCluster(Cluster):
         """Let StatefulSets and Deployments observe their spec and create pods, which are ready at once."""
         for (kind, _, _), workload in list(self.objects.items()):
             if kind in (STATEFUL_SET, DEPLOYMENT):
-                self._run_controller(kind, workload)
+                run_controller(self, kind, workload)
 
     # ------------------------------------------------------------------------------------------ methods of Cluster
 
@@ -166,7 +162,7 @@ class MockCluster(Cluster):
         if subresource == "status":
             stored = self._found(kind, metadata["namespace"], metadata["name"])
             stored["status"] = copy.deepcopy(resource["status"])
-            self.statuses.append((self._clock.seconds, stored["status"]))
+            self.statuses.append((self.clock.seconds, stored["status"]))
             return copy.deepcopy(stored)
         body = _completed(resource) if kind is INFERENCE_SERVICE else copy.deepcopy(resource)
         existing = self.objects.get((kind, metadata["namespace"], metadata["name"]))
@@ -198,7 +194,7 @@ class MockCluster(Cluster):
 
     async def create(self, kind: Kind, namespace: str, resource: Object, *, dry_run: bool = False) -> Object:
         if kind is EVENT:
-            self.said.append((resource["reason"], resource["message"]))
+            self.recorded_events.append((resource["reason"], resource["message"]))
             return resource
         self._count("create-dry" if dry_run else "create", kind)
         name = resource["metadata"]["name"]
@@ -246,62 +242,6 @@ class MockCluster(Cluster):
         merged = {**existing, **body}
         merged["metadata"] = {**existing["metadata"], **body["metadata"], "managedFields": [*others, entry]}
         return merged
-
-    def _run_controller(self, kind: Kind, workload: Object) -> None:
-        metadata, spec = workload["metadata"], workload["spec"]
-        revision = hashlib.sha256(json.dumps(spec["template"], sort_keys=True).encode()).hexdigest()[:8]
-        replicas = spec["replicas"]
-        workload["status"] = {
-            "observedGeneration": metadata["generation"],
-            "updateRevision": revision,
-            "replicas": replicas,
-            "updatedReplicas": replicas,
-        }
-        owner = metadata if kind is STATEFUL_SET else {"name": f"{metadata['name']}-{revision}", "uid": "uid-rs"}
-        owner_kind = "StatefulSet" if kind is STATEFUL_SET else "ReplicaSet"
-        pods = {f"{owner['name']}-{ordinal}" for ordinal in range(replicas)}
-        for name in self.names(POD):
-            if name.startswith(f"{metadata['name']}-") and name not in pods:
-                self.remove(POD, name, metadata["namespace"])
-        component = metadata["labels"][COMPONENT_LABEL]
-        for name in pods & self.forbidden:
-            self._forbid(name, workload)
-        for name in pods - self.forbidden - set(self.names(POD)):
-            labels = {
-                INSTANCE_LABEL: metadata["labels"][INSTANCE_LABEL],
-                MANAGED_BY_LABEL: MANAGER,
-                COMPONENT_LABEL: component,
-                "controller-revision-hash": revision,
-            }
-            reference = {"kind": owner_kind, "name": owner["name"], "uid": owner["uid"], "controller": True}
-            self.put(
-                POD,
-                {
-                    "metadata": {
-                        "name": name,
-                        "namespace": metadata["namespace"],
-                        "labels": labels,
-                        "ownerReferences": [reference],
-                    },
-                    "spec": {"nodeName": "node-1", "containers": [{"name": component, "image": "image:1"}]},
-                    "status": {
-                        "phase": "Running",
-                        "conditions": _READY,
-                        "containerStatuses": [{"name": component, "state": {"running": {}}, "restartCount": 0}],
-                    },
-                },
-            )
-
-    def _forbid(self, name: str, workload: Object) -> None:
-        metadata = workload["metadata"]
-        event = {
-            "metadata": {"name": f"{name}.1", "namespace": metadata["namespace"]},
-            "involvedObject": {"uid": metadata["uid"]},
-            "reason": "FailedCreate",
-            "lastTimestamp": self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "message": f"create Pod {name} in StatefulSet {metadata['name']} failed error: exceeded quota: pods",
-        }
-        self.put(EVENT, event)
 
 
 def refusal(status: int, message: str = "no", cause: str = "") -> ClusterError:

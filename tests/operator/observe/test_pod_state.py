@@ -8,57 +8,13 @@ import pytest
 from kvasir_contract.failure import Failure
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_contract.status_report import ReportedProgress, StatusReport
-from kvasir_operator.observe.objects import pod_of
-from kvasir_operator.observe.observed import Object, PodState
-from kvasir_operator.observe.pod_state import MAX_MESSAGE_BYTES, amount, pod_state
+from kvasir_contract.status_report import StatusReport
+from kvasir_operator.observe.observed import Object
+from kvasir_operator.observe.pod_state import MAX_MESSAGE_BYTES
+from pod_facts import CRASHED, LINE, RUNNING, SCHEDULED, ended, has, pod, state_of, unscheduled, waiting
 
-GPU = "nvidia.com/gpu"
-SCHEDULED = {"type": "PodScheduled", "status": "True"}
 LEAVING = "2026-11-21T07:00:00Z"
-
-
-def pod(status: dict[str, Any], **metadata: Any) -> Object:
-    return {
-        "metadata": {
-            "name": "demo-engine-0",
-            "namespace": "default",
-            "uid": "uid-1",
-            "labels": {"app.kubernetes.io/component": "engine"},
-            **metadata,
-        },
-        "spec": {"containers": [{"name": "engine", "image": "kvasir:1"}]},
-        "status": status,
-    }
-
-
-def unscheduled(message: str) -> Object:
-    return pod({"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]})
-
-
-def has(state: dict[str, Any], *, ready: bool = False, **facts: Any) -> Object:
-    """A pod with a node, whose container is in this state."""
-    conditions = [SCHEDULED, {"type": "Ready", "status": "True" if ready else "False"}]
-    return pod({"conditions": conditions, "containerStatuses": [{"name": "engine", "state": state, **facts}]})
-
-
-def waiting(reason: str, message: str = "", **facts: Any) -> Object:
-    return has({"waiting": {"reason": reason, "message": message}}, **facts)
-
-
-def ended(code: int, message: str = "", reason: str = "Error") -> dict[str, Any]:
-    return {"terminated": {"exitCode": code, "reason": reason, "message": message}}
-
-
-def state_of(resource: Object, **facts: Any) -> PodState:
-    return pod_state(pod_of(resource), resource_name=GPU, **facts)
-
-
-RUNNING = has({"running": {}})
-LINE = Failure(Reason.MODEL_NOT_FOUND, "/x does not exist").to_json()
-CRASHED = ended(2, LINE + "\n")
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in f\nKeyError: 3\n'
-
 FROM_THE_POD: dict[str, tuple[Object, Phase, Reason, str]] = {
     "just created": (pod({}), Phase.SCHEDULING, Reason.LOADING, ""),
     "no node": (
@@ -239,80 +195,6 @@ def test_restarts_are_those_of_our_container() -> None:
     assert state_of(pod({})).restarts == 0
 
 
-# ---------------------------------------------------------------------------------------------------------- reports
-
-REPORTS: dict[str, tuple[StatusReport, Phase, Reason, str]] = {
-    "starting": (StatusReport(Phase.STARTING), Phase.STARTING, Reason.LOADING, ""),
-    "loading": (
-        StatusReport(Phase.LOADING, progress=ReportedProgress(3_100_000_000, 15_000_000_000)),
-        Phase.LOADING,
-        Reason.LOADING,
-        "3.1/15.0 GB",
-    ),
-    "loading without progress": (StatusReport(Phase.LOADING), Phase.LOADING, Reason.LOADING, ""),
-    "warming": (StatusReport(Phase.WARMING, "step 1"), Phase.WARMING, Reason.WARMING, ""),
-    "ready before its probe": (StatusReport(Phase.READY), Phase.READY, Reason.WARMING, ""),
-    "draining": (StatusReport(Phase.DRAINING), Phase.DRAINING, Reason.ROLLING_OUT, ""),
-    "failed": (StatusReport(Phase.FAILED, "out of luck"), Phase.FAILED, Reason.CRASH_LOOPING, ""),
-    "link refused": (
-        StatusReport(Phase.READY, "another model", Reason.LINK_REFUSED),
-        Phase.READY,
-        Reason.LINK_REFUSED,
-        "",
-    ),
-    "keys are garbage": (
-        StatusReport(Phase.STARTING, "the key k is empty", Reason.INVALID_SPEC),
-        Phase.STARTING,
-        Reason.INVALID_SPEC,
-        "",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REPORTS)
-def test_pod_state_of_an_unready_pod_that_reports(case: str) -> None:
-    report, phase, reason, progress = REPORTS[case]
-    found = state_of(RUNNING, report=report)
-    assert (found.phase, found.reason, found.progress) == (phase, reason, progress)
-    assert (found.message, found.ready) == (report.message, False)
-
-
-@pytest.mark.parametrize("reason", [Reason.LINK_REFUSED, Reason.INVALID_SPEC])
-def test_a_ready_pod_that_reports_a_reason_does_not_serve(reason: Reason) -> None:
-    report = StatusReport(Phase.READY, "another tokenizer", reason)
-    found = state_of(has({"running": {}}, ready=True), report=report)
-    assert (found.phase, found.reason, found.ready) == (Phase.READY, reason, False)
-    assert found.message == "another tokenizer"
-
-
-def test_a_ready_pod_shows_its_message() -> None:
-    found = state_of(has({"running": {}}, ready=True), report=StatusReport(Phase.READY, "a step takes long"))
-    assert (found.reason, found.ready, found.message) == (Reason.AS_DESIRED, True, "a step takes long")
-
-
-def test_an_engine_that_loads_again_after_a_crash_is_loading() -> None:
-    restarted = has({"running": {}}, lastState=CRASHED, restartCount=1)
-    found = state_of(restarted, report=StatusReport(Phase.LOADING, progress=ReportedProgress(1, 10**9)))
-    assert (found.phase, found.reason, found.restarts) == (Phase.LOADING, Reason.LOADING, 1)
-
-
-@pytest.mark.parametrize(
-    ("progress", "text"),
-    [
-        (None, ""),
-        (ReportedProgress(0, 0), ""),
-        (ReportedProgress(100_000, 2_500_000), "0.1/2.5 MB"),
-        (ReportedProgress(0, 10**9), "0.0/1.0 GB"),
-        (ReportedProgress(2**63 - 1, 1), "9223372036854.8/0.0 MB"),
-    ],
-)
-def test_amount_has_the_unit_of_the_total(progress: ReportedProgress | None, text: str) -> None:
-    assert amount(progress) == text
-
-
-# ------------------------------------------------------------------------------------------------ nodes and volumes
-
-
 @pytest.mark.parametrize("metadata", [{}, {"deletionTimestamp": LEAVING}], ids=["staying", "leaving"])
 def test_an_unready_pod_of_a_lost_node_has_failed(metadata: dict[str, str]) -> None:
     found = state_of(pod(RUNNING["status"], **metadata), lost_node="node n1 is not ready (Kubelet stopped)")
@@ -334,9 +216,6 @@ def test_an_old_mount_failure_does_not_hide_the_image() -> None:
     found = state_of(waiting("ImagePullBackOff"), mount_failure="it was so once")
     assert found.reason is Reason.IMAGE_PULL_FAILED
     assert state_of(RUNNING, mount_failure="it was so once").reason is Reason.LOADING
-
-
-# ------------------------------------------------------------------------------------------------------------ sizes
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "🙂"])

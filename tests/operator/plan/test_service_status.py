@@ -1,7 +1,6 @@
-"""The status of a service: conditions, ranks, sizes, and that nothing changes while nothing happens."""
+"""The status of a service: ranks, sizes, and no change while nothing happens."""
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,188 +10,17 @@ import yaml
 
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import SERVICE
-from kvasir_operator.observe.observed import Member, Observed, Ownership
+from kvasir_operator.observe.observed import Ownership
 from kvasir_operator.observe.pod_state import MAX_MESSAGE_BYTES as MAX_POD_MESSAGE_BYTES
-from kvasir_operator.plan.conditions import MAX_MESSAGE_BYTES, Decisions, condition
+from kvasir_operator.plan.conditions import MAX_MESSAGE_BYTES, Decisions
 from kvasir_operator.plan.plan import TIME_FORMAT
 from kvasir_operator.plan.problem import Problem
 from kvasir_operator.plan.service_status import Status, invalid_status, service_status
-from operator_facts import LATER, NOON, engines, frontends, member, observed, owned_by, service, workload
+from operator_facts import LATER, engines, frontends, observed, owned_by, service, workload
+from status_facts import AT_NOON, READY, SURGE, conditions, message, restarted, status_of
 
 CRD = Path(__file__).parents[3] / "crds" / "inferenceservices.serving.kvasir.dev.yaml"
-AT_NOON, AT_LATER = NOON.strftime(TIME_FORMAT), LATER.strftime(TIME_FORMAT)
-
-READY, STARTING, CRASHING = frontends("ready"), frontends("starting"), frontends("crashing")
-ROLLING = Decisions(under_way=("2 engine pods still run the old revision",))
-REFUSED = Decisions((Problem(Reason.REFUSED, "exceeded quota"),))
-SURGE = Decisions(under_way=("1 engine pod still runs the old revision",), surge=frozenset({2}))
-
-
-def status_of(
-    ranks: Sequence[Member] = (),
-    front: Sequence[Member] = READY,
-    decisions: Decisions = Decisions(),  # noqa: B008 (frozen)
-    previous: Mapping[str, Any] | None = None,
-    now: str = AT_NOON,
-    **facts: Any,
-) -> Status:
-    """Of the service with two ranks and one frontend."""
-    of = service()
-    found: Observed = observed(of, ranks, front, **facts)
-    return service_status(of, found, decisions, previous or {}, now)
-
-
-def conditions(status: Status) -> dict[str, str]:
-    return {entry["type"]: f"{entry['status']} {entry['reason']}" for entry in status["conditions"]}
-
-
-def message(status: Status, kind: str = "Ready") -> str:
-    return str(next(entry["message"] for entry in status["conditions"] if entry["type"] == kind))
-
-
-# ranks, frontends, decisions → Ready, EnginesReady, FrontendsReady, Progressing, Degraded
-TABLE: dict[str, tuple[tuple[Member, ...], tuple[Member, ...], Decisions, tuple[str, str, str, str, str]]] = {
-    "all is well": (
-        engines("ready", "ready"),
-        READY,
-        Decisions(),
-        ("True AsDesired", "True AsDesired", "True AsDesired", "False AsDesired", "False AsDesired"),
-    ),
-    "nothing is there yet": (
-        (),
-        (),
-        Decisions(),
-        ("False Loading", "False Loading", "False Loading", "True Loading", "False Loading"),
-    ),
-    "first start": (
-        engines("loading", "unready"),
-        STARTING,
-        Decisions(),
-        ("False Warming", "False Warming", "False Loading", "True Warming", "False Warming"),
-    ),
-    "an engine is missing": (
-        engines("ready", "loading"),
-        READY,
-        Decisions(),
-        ("True Loading", "False Loading", "True AsDesired", "True Loading", "True Loading"),
-    ),
-    "an engine cannot start": (
-        engines("ready", "no-image"),
-        READY,
-        Decisions(),
-        (
-            "True ImagePullFailed",
-            "False ImagePullFailed",
-            "True AsDesired",
-            "False ImagePullFailed",
-            "True ImagePullFailed",
-        ),
-    ),
-    "no engine can start": (
-        engines("no-image", "crashing"),
-        STARTING,
-        Decisions(),
-        (
-            "False ImagePullFailed",
-            "False ImagePullFailed",
-            "False Loading",
-            "False ImagePullFailed",
-            "False ImagePullFailed",
-        ),
-    ),
-    "no frontend can start": (
-        engines("ready", "ready"),
-        CRASHING,
-        Decisions(),
-        ("False CrashLooping", "True AsDesired", "False CrashLooping", "False CrashLooping", "False CrashLooping"),
-    ),
-    "a roll-out": (
-        engines("ready", "leaving"),
-        READY,
-        ROLLING,
-        ("True RollingOut", "False RollingOut", "True AsDesired", "True RollingOut", "True RollingOut"),
-    ),
-    "a roll-out of ranks that serve": (
-        engines("old ready", "old ready"),
-        READY,
-        ROLLING,
-        ("True RollingOut", "True AsDesired", "True AsDesired", "True RollingOut", "False RollingOut"),
-    ),
-    "a roll-out that is stuck": (
-        engines("ready", "no-image"),
-        READY,
-        ROLLING,
-        (
-            "True ImagePullFailed",
-            "False ImagePullFailed",
-            "True AsDesired",
-            "False ImagePullFailed",
-            "True ImagePullFailed",
-        ),
-    ),
-    "a surge rank serves": (
-        engines("ready", "leaving", "ready"),
-        READY,
-        SURGE,
-        ("True RollingOut", "True AsDesired", "True AsDesired", "True RollingOut", "False RollingOut"),
-    ),
-    "a surge rank cannot start": (
-        engines("old ready", "old ready", "no-image"),
-        READY,
-        SURGE,
-        (
-            "True ImagePullFailed",
-            "True AsDesired",
-            "True AsDesired",
-            "False ImagePullFailed",
-            "False ImagePullFailed",
-        ),
-    ),
-    "fewer ranks": (
-        engines("ready", "ready", "leaving"),
-        READY,
-        Decisions(),
-        ("True RollingOut", "True AsDesired", "True AsDesired", "True RollingOut", "False RollingOut"),
-    ),
-    "a child is refused": (
-        engines("ready", "ready"),
-        READY,
-        REFUSED,
-        ("True Refused", "True AsDesired", "True AsDesired", "False Refused", "False Refused"),
-    ),
-    "paused": (
-        engines("ready", "loading"),
-        READY,
-        Decisions((Problem(Reason.PAUSED, "spec.paused holds back every change"),)),
-        ("True Paused", "False Loading", "True AsDesired", "False Paused", "True Loading"),
-    ),
-    "no frontend accepts the engines": (
-        engines("refused", "refused"),
-        READY,
-        Decisions(),
-        ("False LinkRefused", "False LinkRefused", "True AsDesired", "False LinkRefused", "False LinkRefused"),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", TABLE)
-def test_conditions(case: str) -> None:
-    ranks, front, decisions, expected = TABLE[case]
-    found = conditions(status_of(ranks, front, decisions))
-    names = ("Ready", "EnginesReady", "FrontendsReady", "Progressing", "Degraded", "UpgradeAvailable")
-    assert found == dict(zip(names, (*expected, "False AsDesired"), strict=True))
-
-
-def test_messages_name_the_pod_and_its_progress() -> None:
-    found = engines("ready", "loading")
-    progress = replace(found[1], state=replace(found[1].state, progress="3.1/15.0 GB"))
-    assert message(status_of([found[0], progress])) == (
-        "1/2 engines are ready, 1/1 frontends are ready; pod demo-engine-1: Loading 3.1/15.0 GB"
-    )
-    stuck = message(status_of(engines("no-image", "no-image")))
-    assert stuck.endswith("pod demo-engine-0: image x cannot be pulled (and 1 more)")
-    moving = message(status_of(engines("loading", "loading"), frontends("starting")), "EnginesReady")
-    assert moving == "0/2 engines are ready; pod demo-engine-0: Loading; pod demo-engine-1: Loading"
+AT_LATER = LATER.strftime(TIME_FORMAT)
 
 
 def test_a_service_of_a_foreign_service_object_has_no_url() -> None:
@@ -211,8 +39,8 @@ def test_a_surge_rank_is_listed_and_is_not_a_replica() -> None:
     status = status_of(engines("ready", "leaving", "ready"), READY, SURGE)
     assert status["engines"]["summary"] == "2/2"
     assert [rank["rank"] for rank in status["engines"]["ranks"]] == [0, 1, 2]
-    assert status["replicas"] == 2  # what /scale reads
-    leaving = status_of(engines("ready", "ready", "ready"))  # rank 2 is more than desired
+    assert status["replicas"] == 2  # the value that /scale reads
+    leaving = status_of(engines("ready", "ready", "ready"))  # rank 2 is above the desired size
     assert (leaving["engines"]["summary"], leaving["replicas"]) == ("2/2", 3)
 
 
@@ -268,11 +96,6 @@ def test_restarts_are_counted_by_rank_and_in_all() -> None:
     assert status["frontends"]["restarts"] == 4
 
 
-def restarted(name: str, restarts: int, component: str = "engine") -> Member:
-    found = member(name, "ready", component)
-    return replace(found, state=replace(found.state, restarts=restarts))
-
-
 def test_the_release_and_the_refused_surge_are_kept() -> None:
     status = status_of(
         engines("ready", "ready"),
@@ -283,15 +106,8 @@ def test_the_release_and_the_refused_surge_are_kept() -> None:
     assert "rollout" not in status_of(engines("ready", "ready"))
 
 
-def test_an_available_upgrade_names_the_annotation() -> None:
-    status = status_of(engines("ready", "ready"), READY, Decisions(release="1.0-a", upgrade="2.0-b"))
-    assert conditions(status)["UpgradeAvailable"] == "True UpgradePending"
-    assert "serving.kvasir.dev/release=2.0-b" in message(status, "UpgradeAvailable")
-    assert conditions(status)["Ready"] == "True AsDesired"
-
-
 def stored_bytes(status: Status) -> int:
-    """Of its JSON as the API server stores it: Go writes < > & and control characters as six bytes."""
+    """Return the size of its JSON in the API server, where Go writes < > & and control characters as six bytes."""
     text = json.dumps(status, ensure_ascii=False)
     return len(text.encode()) + 5 * sum(text.count(letter) for letter in "<>&")
 
@@ -301,7 +117,7 @@ def stored_bytes(status: Status) -> int:
     [("x", 2**20), ("é", 2**20), ("\n", 2**20), ("🙂", 2**20), ("<", 1.25 * 2**20), ("\x01", 1.25 * 2**20)],
 )
 def test_a_status_is_bounded_whatever_pods_report(letter: str, most: float) -> None:
-    """etcd stores objects of up to 1.5 MiB, and a watch sends the status to everyone who watches."""
+    """etcd stores objects of up to 1.5 MiB, and watches send the status to every watching client."""
     of = service(1024)
     ranks = engines(*["refused"] * 1024)
     text = letter * (MAX_POD_MESSAGE_BYTES // len(letter.encode()))
@@ -324,25 +140,20 @@ def test_a_status_is_bounded_whatever_pods_report(letter: str, most: float) -> N
         assert max(sizes) <= MAX_MESSAGE_BYTES <= 4096
 
 
-def test_a_spec_that_cannot_be_used_keeps_what_was_known() -> None:
+def test_an_invalid_spec_keeps_the_last_known_status() -> None:
     before = status_of(engines("ready", "ready"))
     status = invalid_status("spec.engine: no", 4, before, AT_LATER)
     assert set(conditions(status)) == set(conditions(before))
     assert {value.split()[1] for value in conditions(status).values()} == {"InvalidSpec"}
-    assert conditions(status)["Ready"].startswith("True"), "the pods go on serving"
+    assert conditions(status)["Ready"].startswith("True"), "the pods keep serving"
     assert conditions(status)["Progressing"].startswith("False")
     assert {entry["message"].partition(";")[0] for entry in status["conditions"]} == {"spec.engine: no"}
     assert (status["observedGeneration"], status["engines"]) == (4, before["engines"])
     assert invalid_status("spec.engine: no", 4, status, "later still") == status
 
 
-def test_the_ready_condition_is_found() -> None:
-    assert condition({}, "Ready") == {}
-    assert condition(status_of(engines("ready", "ready")), "Ready")["status"] == "True"
-
-
 def test_every_field_of_the_status_is_in_the_schema() -> None:
-    """The API server refuses a field that it does not know."""
+    """The API server rejects unknown fields."""
     (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]["properties"]["status"]
     decisions = Decisions(release="1.0-a", rollout={"surgeRefused": "rev-2", "surgeFrom": 2})

@@ -1,4 +1,4 @@
-"""Reconciles against an API server in memory: children, the times of status writes, and what is remembered."""
+"""Reconciles with an in-memory API server: children, times of status writes, and state between calls."""
 
 import pytest
 
@@ -94,7 +94,7 @@ async def test_the_sooner_of_two_waits_is_returned(operator: Operator) -> None:
 
 
 async def test_a_change_is_under_way_until_it_is_observed(settled: Operator) -> None:
-    """The pass that applies a new template ends with a status that says so, and so do those after it."""
+    """The pass that applies a new template, and all later passes, report in the status that it is under way."""
     settled.cluster.change_service(engine={"maxNumSeqs": 8})
     await settled.later()
     assert settled.cluster.status()["observedGeneration"] == 2
@@ -168,7 +168,7 @@ async def test_a_missing_pod_is_explained_once_it_is_overdue(settled: Operator) 
 
 
 async def test_a_flip_of_ready_is_an_event(settled: Operator) -> None:
-    assert ("Ready", "1/1 engines are ready, 1/1 frontends are ready") in settled.cluster.said
+    assert ("Ready", "1/1 engines are ready, 1/1 frontends are ready") in settled.cluster.recorded_events
     settled.cluster.of(POD, "demo-engine-0")["status"]["conditions"] = []
     await settled.later()
-    assert [reason for reason, _ in settled.cluster.said].count("NotReady") == 1
+    assert [reason for reason, _ in settled.cluster.recorded_events].count("NotReady") == 1
