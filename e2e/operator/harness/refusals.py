@@ -83,7 +83,7 @@ def _mount(path: str) -> Spec:
     return _pod(volumeMounts=[{"name": "data", "mountPath": path}])
 
 
-_CANNOT_CHANGE: Final = "cannot be changed: make a new InferenceService for another"
+_CANNOT_CHANGE: Final = "cannot be changed: create a new InferenceService for another"
 REFUSALS: Final = (
     Refusal(WHOLE, "metadata.name: at most 45 characters", {}, name="a" * 46),
     Refusal(WHOLE, "metadata.name: lower-case letters", {}, name="1st"),
@@ -100,8 +100,10 @@ REFUSALS: Final = (
         name="there",
     ),
     Refusal("spec.engine", "maxNumBatchedTokens is below", _engine(maxNumSeqs=64, maxNumBatchedTokens=32)),
-    Refusal("spec.engine", "extraArgs: an option in it is set by Kvasir", _engine(extraArgs=["--link=tcp://x:1"])),
-    Refusal("spec.engine", "extraArgs: an option in it has a field", _engine(extraArgs=["--dtype=auto"])),
+    Refusal(
+        "spec.engine", "extraArgs: one of the options is set by Kvasir", _engine(extraArgs=["--link=tcp://x:1"])
+    ),
+    Refusal("spec.engine", "extraArgs: one of the options has a field", _engine(extraArgs=["--dtype=auto"])),
     Refusal(
         "spec.engine.dtype", f"{_CANNOT_CHANGE} dtype", _engine(dtype="bfloat16"), before=_engine(dtype="auto")
     ),
@@ -136,9 +138,11 @@ REFUSALS: Final = (
         "annotations of serving.kvasir.dev/",
         _pod(annotations={"serving.kvasir.dev/link-keys": "x"}),
     ),
-    Refusal("spec.frontend", "extraArgs: an option in it is set by", {"frontend": {"extraArgs": ["--port", "1"]}}),
     Refusal(
-        "spec.frontend", "extraArgs: an option in it has a field", {"frontend": {"extraArgs": ["--api-key=x"]}}
+        "spec.frontend", "extraArgs: one of the options is set by", {"frontend": {"extraArgs": ["--port", "1"]}}
+    ),
+    Refusal(
+        "spec.frontend", "extraArgs: one of the options has a field", {"frontend": {"extraArgs": ["--api-key=x"]}}
     ),
     Refusal("spec.frontend.drainTimeout", "too long: at most 24h", {"frontend": {"drainTimeout": "24h1s"}}),
     Refusal(
