@@ -31,8 +31,9 @@ e2e-operator: $(VENV)/.dev  ## test the operator with a real API server, without
 e2e-load: $(VENV)/.dev  ## change, scale and drain services on such a cluster while requests run
 	@$(BIN)/python -m pytest $(LOAD) $(PYTEST_ARGS)
 
-lint: $(VENV)/.dev  ## run ruff, mypy --strict and import-linter
+lint: $(VENV)/.dev  ## run ruff, mypy --strict and import-linter, and check the words of the prose
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+	@$(BIN)/python -m tools.check_words
 
 mutation: $(VENV)/.mutation  ## change the code in small ways and list the changes that no test detects (MUTATION_ARGS)
 	@$(BIN)/python -m tools.mutation $(MUTATION_ARGS)

@@ -1,4 +1,4 @@
-"""Counts what should stay small: `python -m tools.code_figures [--ref COMMIT]`.
+"""Counts sizes and names that should stay small: `python -m tools.code_figures [--ref COMMIT]`.
 
 Prints the largest folder, names that several modules or public classes share, the longest function, files over 300
 lines, and words of word_list.toml per 1,000 words of prose. With --ref it prints the figures of that commit too.

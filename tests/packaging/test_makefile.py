@@ -1,4 +1,4 @@
-"""`make` installs the package again only if a build input changes, and `make help` lists every target."""
+"""When make installs the package again, the checks of `make lint`, and the help."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ CPU = "runtime/kvasir/kernels/cpu"
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """An environment with the files that an installation leaves."""
+    """Return an environment in the state after an install."""
     for name in ("bin/python", ".run", ".dev"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
@@ -46,3 +46,10 @@ def test_help_lists_every_target_with_a_description() -> None:
     described = re.findall(r"^([^\s:]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert re.findall(r"^  make (\S+)", shown, re.MULTILINE) == described
+
+
+def test_lint_runs_every_check(environment: Path) -> None:
+    command = ["make", "--dry-run", "lint", f"VENV={environment}", f"BIN={environment}/bin"]
+    commands = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    checks = ("ruff check", "ruff format --check", "bin/mypy", "lint-imports", "-m tools.check_words")
+    assert [check for check in checks if check not in commands] == []

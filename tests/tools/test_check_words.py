@@ -1,7 +1,11 @@
 """The checker finds our words in prose, names the right line, and leaves code alone."""
 
 import io
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tokenize
 from collections import Counter
 from pathlib import Path
@@ -120,6 +124,53 @@ def test_the_exit_code_shows_a_finding(monkeypatch: pytest.MonkeyPatch, tmp_path
     (tmp_path / "b.md").write_text("again")
     assert main([str(tmp_path / "a.md")]) == 1
     assert main([str(tmp_path / "b.md")]) == 0
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Return a small repository with the checker and a word list with one exception."""
+    shutil.copytree(ROOT / "tools", tmp_path / "tools", ignore=shutil.ignore_patterns("__pycache__"))
+    word_list = tmp_path / "tools/word_list.toml"
+    words = word_list.read_text().split("[[exceptions]]")[0]
+    word_list.write_text(words + '[[exceptions]]\npath = "tools/word_list.toml"\nreason = "is the list"\n')
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    return tmp_path
+
+
+def lint(repository: Path) -> subprocess.CompletedProcess[str]:
+    """Run the checker as `make lint` does."""
+    command = [sys.executable, "-m", "tools.check_words"]
+    return subprocess.run(command, cwd=repository, capture_output=True, text=True, env={"PATH": os.environ["PATH"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "finding"),
+    [
+        ("docs/page.md", "The engine tells the frontend.\n", "docs/page.md:1: tells → "),
+        ("module.py", '"""One line.\n\nIt sends what is left.\n"""\n', "module.py:3: what is → "),
+        ("Makefile", "up:  ## serve the model anew\n", "Makefile:1: anew → again"),
+    ],
+)
+def test_lint_fails_on_a_phrase_of_the_dialect(repository: Path, name: str, text: str, finding: str) -> None:
+    (repository / name).parent.mkdir(exist_ok=True)
+    (repository / name).write_text(text)
+    result = lint(repository)
+    assert (result.returncode, result.stderr) == (1, "")
+    assert result.stdout.startswith(finding)
+
+
+def test_lint_passes_on_clean_files(repository: Path) -> None:
+    (repository / "page.md").write_text("The engine reports its load to the frontend.\n")
+    (repository / "module.py").write_text('"""Return the rest."""\n')
+    assert (lint(repository).returncode, lint(repository).stdout) == (0, "")
+
+
+def test_lint_fails_on_an_unused_exception(repository: Path) -> None:
+    with (repository / "tools/word_list.toml").open("a") as file:
+        file.write('[[exceptions]]\npath = "old.md"\nreason = "gone"\n')
+    result = lint(repository)
+    assert result.returncode == 1
+    assert "remove the exception path = 'old.md'" in result.stdout
 
 
 def test_python_is_split_as_the_tokenizer_does_it() -> None:
