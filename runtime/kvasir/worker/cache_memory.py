@@ -1,4 +1,4 @@
-"""How many KV blocks fit: from a given size on CPU, from profiling on a GPU. Called by the worker."""
+"""The number of KV blocks: from a given size on CPU, from profiling on a GPU."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,10 @@ from kvasir.layers.parameter import Placement
 from kvasir.worker.huge_pages import take, zeroed_memory
 
 _TAKEN_AHEAD = 512 * 2**20
-"""Bytes of a KV cache on CPU that are taken from the machine ahead of requests: zeroing new pages takes up to a
-fifth of a prompt's time (20 of 110 ms for 128 tokens, 126 M parameters). A larger cache takes the rest as it
-fills."""
+"""Bytes of a KV cache on CPU that are prefaulted before requests arrive: zeroing new pages takes a considerable
+part of a prompt's time. The pages of a larger cache are taken when they are first used."""
 _PIECE = 2 * 2**20
-"""Bytes that are taken at once: milliseconds, for which a request may wait."""
+"""Bytes that are prefaulted at once. A request may have to wait for this."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +39,8 @@ class CacheShape:
         return self.num_layers * self.layer_block_bytes
 
     def allocate(self, num_blocks: int, placement: Placement) -> list[KVCache]:
-        """One cache per layer, of zeros: attention multiplies what padding points at by 0, and 0 times a NaN of
-        memory that nobody wrote is NaN."""
+        """Return one cache per layer, filled with zeros: attention multiplies the values of padding by 0, and 0
+        times a NaN of uninitialised memory is NaN."""
         size = (num_blocks, 2, self.heads.kv_heads, self.block_size, self.heads.head_dim)
         if placement.device.type != "cpu":
             return [
@@ -53,7 +52,7 @@ class CacheShape:
 
 
 def take_ahead(caches: Sequence[KVCache]) -> Iterator[int]:
-    """Take the first blocks of a KV cache on CPU from the machine, a piece whenever its bytes are asked for."""
+    """Prefault the first blocks of a KV cache on CPU: one piece per iteration; yield its bytes."""
     for start in range(0, _TAKEN_AHEAD // len(caches), _PIECE):
         for cache in caches:
             size = min(_PIECE, cache.blocks.nbytes - start)
@@ -63,7 +62,7 @@ def take_ahead(caches: Sequence[KVCache]) -> Iterator[int]:
 
 
 def usable_blocks(settings: ResolvedEngine, available: int, block_bytes: int) -> int:
-    """KV blocks for requests (the null block is not counted) in `available` bytes, unless a number is set.
+    """Return the number of KV blocks for requests (without the null block) in `available` bytes, or the set number.
 
     Raises ConfigError if there is no room for any.
     """
@@ -78,25 +77,26 @@ def usable_blocks(settings: ResolvedEngine, available: int, block_bytes: int) ->
 
 
 def check_fits_memory(cache_bytes: int, ranks: int) -> None:
-    """Raises ConfigError if this container would be killed once the KV caches of its ranks fill, weights being
-    loaded. Each rank gets an equal share of the limit: what the others hold now says nothing of what their caches
-    are yet to take."""
+    """Raise ConfigError if this container would be killed when the KV caches of its ranks fill. Weights are loaded.
+
+    Each rank gets an equal share of the limit, because the caches of the other ranks may not have grown yet.
+    """
     used, limit = resident_memory(), memory_limit()
     if used + cache_bytes > limit // ranks:
         shared = f", shared by {ranks} ranks" if ranks > 1 else ""
         raise ConfigError(
-            f"the KV cache wants {cache_bytes / 2**30:.2f} GiB, {used / 2**30:.2f} GiB are taken with the weights "
+            f"the KV cache needs {cache_bytes / 2**30:.2f} GiB, {used / 2**30:.2f} GiB are used with the weights "
             f"loaded, and this container may use {limit / 2**30:.2f} GiB{shared}: raise its memory limit or lower "
             "--kv-cache-memory-bytes"
         )
 
 
 def profile_gpu(utilization: float, largest_step: Callable[[], None]) -> int:
-    """Bytes of GPU memory left for the KV cache when the largest step runs.
+    """Return the bytes of GPU memory that remain for the KV cache while the largest step runs.
 
-    `utilization` is a share of the whole device. What others hold of it (the CUDA context, libraries, other
-    processes) is measured after the step and counts as used: two engines that start on one GPU at the same time see
-    each other grow and get less than they could; give them --kv-cache-memory-bytes.
+    `utilization` is a share of the whole device. Memory of others (the CUDA context, libraries, other processes) is
+    measured after the step and counts as used. Two engines that start on one GPU at the same time therefore get
+    less than they could; give them --kv-cache-memory-bytes.
     """
     torch.cuda.synchronize()
     torch.cuda.empty_cache()

@@ -1,6 +1,7 @@
-"""Huge pages for what a step on CPU reads: with pages of 4 KiB the walk through the page table takes an eighth of
-the time of a matrix product with one row (Zen 5, 252 MB of weights). Called by the worker; Linux only, and only
-where the machine's administrator has not turned huge pages off.
+"""Huge pages for the memory that a step on CPU reads: with pages of 4 KiB, walks of the page table slow decoding
+down.
+
+Linux only, and only if the machine's administrator has not disabled huge pages.
 """
 
 import ctypes
@@ -11,14 +12,14 @@ from pathlib import Path
 
 _HUGE = 2 * 2**20
 _COLLAPSE = 25
-"""MADV_COLLAPSE of Linux 6.1, which Python's mmap does not name."""
+"""MADV_COLLAPSE of Linux 6.1, which Python's mmap does not have."""
 _POPULATE_WRITE = 23
 """MADV_POPULATE_WRITE of Linux 5.14, likewise."""
 _ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 def zeroed_memory(size: int) -> mmap.mmap:
-    """Memory that reads as zeros and is taken from the machine page by page, as it is first used."""
+    """Return memory that reads as zeros; its pages are allocated when they are first used."""
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if sys.platform == "linux" and _allowed():
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -26,14 +27,16 @@ def zeroed_memory(size: int) -> mmap.mmap:
 
 
 def take(address: int, size: int) -> None:
-    """Take memory from the machine before it is used. An older kernel refuses, and it is taken as it is used."""
+    """Prefault memory. An older kernel rejects this; the pages are then allocated when they are first used."""
     if sys.platform == "linux":
         _madvise(address, size, _POPULATE_WRITE)
 
 
 def collapse() -> None:
-    """Put all large memory of this process that is in use into huge pages: with nothing but a model loaded, that is
-    its weights. An older kernel refuses, and they stay as they are."""
+    """Put all large memory of this process that is in use into huge pages: after loading a model, its weights.
+
+    An older kernel rejects this, and the pages stay as they are.
+    """
     if sys.platform != "linux" or not _allowed():
         return
     for start, end in _large_regions(Path("/proc/self/smaps").read_text()):
@@ -41,7 +44,7 @@ def collapse() -> None:
 
 
 def _madvise(address: int, size: int, advice: int) -> None:
-    """Python's own knows only mappings of its own and lets no other thread run meanwhile."""
+    """Call madvise(2). Python's own method accepts its own mappings only, and blocks all other threads."""
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     madvise(address, size, advice)
@@ -55,7 +58,7 @@ def _allowed() -> bool:
 
 
 def _large_regions(smaps: str) -> Iterator[tuple[int, int]]:
-    """Whole huge pages of anonymous memory that is nearly all in use; stacks and reserves are not."""
+    """Yield ranges of whole huge pages in anonymous memory that is mostly in use; stacks and reserves are not."""
     start = end = 0
     anonymous = False
     for line in smaps.splitlines():

@@ -170,7 +170,7 @@ def test_a_cache_that_the_container_has_no_memory_for_is_refused(monkeypatch: py
     monkeypatch.setattr(memory, "memory_limit", lambda: 4 * 2**30)
     monkeypatch.setattr(memory, "resident_memory", lambda: 3 * 2**30)
     check_fits_memory(2**30, ranks=1)
-    with pytest.raises(ConfigError, match=r"1\.25 GiB, 3\.00 GiB are taken .* 4\.00 GiB: raise its memory limit"):
+    with pytest.raises(ConfigError, match=r"1\.25 GiB, 3\.00 GiB are used .* 4\.00 GiB: raise its memory limit"):
         check_fits_memory(5 * 2**28, ranks=1)
 
 

@@ -1,6 +1,6 @@
-"""What a waiting request has to pass before it takes a row: one small policy object per resource.
+"""The conditions for admitting a waiting request: one small policy object per resource.
 
-The scheduler asks every gate and knows none of them; a later feature that limits admission adds a gate here.
+The scheduler treats all gates alike. A feature that limits admission adds a gate here.
 """
 
 from collections.abc import Sized
@@ -11,13 +11,14 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.service_order import ServiceOrder
 
 RESERVE: Final = 4
-"""Blocks. In simulations of pools that are too small for their load (prompts and outputs of 100 to 1000 tokens) 1
-costs 30 % of computing anew, 4 costs 6 to 9 %, and more leaves rows empty."""
+"""Blocks. In simulations of pools that are too small for their load (prompts and outputs of 100 to 1000 tokens), a
+reserve of 1 causes 30 % of recomputation and one of 4 causes 6 to 9 %. A larger one leaves rows empty."""
 
 
 class AdmissionGate(Protocol):
     def admits(self, request: EngineRequest) -> bool:
-        """Whether the request may take a row now. Changes nothing: a later gate may still say no."""
+        """Return whether the request may take a row now. This changes nothing, because a later gate may refuse
+        it."""
         ...
 
 
@@ -33,12 +34,12 @@ class RowGate:
 
 
 class BlockGate:
-    """Every token that the request already has must find a KV block, and blocks must be left for growing: RESERVE
-    for each running request and for this one, or fewer where a request ends before it fills them.
+    """Requires KV blocks for every token that the request has, and blocks for growth: RESERVE for each running
+    request and for this one, or fewer for a request that ends before it fills them.
 
-    Without a reserve a request is admitted into the last free block, preempted some steps later, admitted again,
-    and its prompt computed over and over. With all that requests may ever need in reserve, rows stay empty, because
-    few requests use their `max_tokens`. A request that would be alone needs none: nobody takes what it grows into.
+    Without a reserve, a request is admitted into the last free block, preempted some steps later and admitted
+    again, and its prompt is computed over and over. With a reserve for all tokens that requests may ever generate,
+    rows stay empty, because few requests use their `max_tokens`. A request that would be alone needs no reserve.
     """
 
     def __init__(self, blocks: RequestBlocks, running: ServiceOrder) -> None:

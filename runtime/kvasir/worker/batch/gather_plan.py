@@ -1,7 +1,8 @@
-"""Plans a step's attention in plain torch: where K and V are written, which blocks are read, what is masked.
+"""Plans a step's attention in plain torch: where K and V are written, which blocks are read, which scores are
+masked.
 
-Called by the input builder once per step. Layers with a sliding window of W tokens get a plan of their own, which
-gathers the blocks of the last W tokens only; where no context of a step is longer than W they share the full one.
+The input builder calls it once per step. Layers with a sliding window of W tokens get a plan of their own, which
+gathers the blocks of the last W tokens only. If no context of a step is longer than W, they share the full plan.
 
     | one token of each decoding row, by length of context | whole prompts, by length | chunks of longer prompts |
       └── DecodeGroup ──┘ └──── DecodeGroup ────┘            └ PrefillChunk ┘ └ ... ┘   └ PrefillChunk ┘ └ ... ┘
@@ -89,8 +90,10 @@ class GatherPlanner:
             start = end
 
     def _blocks(self, rows: Ints, first: Ints, last: Ints, width: int) -> npt.NDArray[np.int32]:
-        """[rows, width]: so many blocks of each of these rows from its first on; beyond its last this one again:
-        what is masked is multiplied by 0, and a NaN that another request left behind may not stand there."""
+        """Return [rows, width]: the blocks of each row from `first` on, padded with its last one.
+
+        Masked values are multiplied by 0, so the padding must not hold a NaN of another request.
+        """
         places = np.minimum(first[:, None] + np.arange(width), last[:, None])
         blocks: npt.NDArray[np.int32] = self._table.block_table[rows[:, None], places]
         return blocks

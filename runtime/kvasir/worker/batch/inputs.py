@@ -1,11 +1,11 @@
-"""Gathers a step's tensors from the rows of the request table; called by the model runner once per step.
+"""Gathers a step's tensors from the rows of the request table, once per step.
 
 The tokens of a step stand in one flat batch, decodes first:
 
     | one token of each decoding row, by length of context | whole prompts, by length | chunks of longer prompts |
 
-Work per token is numpy's. Who attends to what is planned by tile_plan.py for the CPU's kernel and by gather_plan.py
-for plain torch.
+numpy does all work per token. tile_plan.py plans the attention for the CPU's kernel, gather_plan.py for plain
+torch.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from kvasir.worker.step import ScheduledRow
 Ints = npt.NDArray[np.int64]
 
 _PREFILL = 2**40
-"""Sorts prefills behind decodes: beyond every length of context."""
+"""Sorts prefills after decodes: larger than every length of context."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Log probabilities of prompts: computed with the chunks of a prefill, told with the prompt's last token.
+"""Log probabilities of prompts: computed with the chunks of a prefill, reported with the prompt's last token.
 
-A prompt's hidden states are all there after a step's forward pass; here they meet the vocabulary, for the rows that
-ask for it and a bounded number of positions at a time. The scheduler gives these requests nothing of the prefix
-cache before their first output token: positions that are not computed have no log probabilities.
+After the forward pass of a step, the logits of prompts are computed for the rows that request it, for a bounded
+number of positions at a time. These requests do not read the prefix cache before their first output token:
+positions that are not computed have no log probabilities.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,8 @@ from kvasir.worker.batch.request_table import RequestTable
 Ints = npt.NDArray[np.int64]
 
 _POSITIONS = 256
-"""Positions that meet the vocabulary at a time: 128 MiB of float32 logits for 128 thousand tokens."""
+"""Positions whose logits are computed at a time: 128 MiB of float32 logits for a vocabulary of 128 thousand
+tokens."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class PromptSpan:
 
 
 def prompt_spans(table: RequestTable, rows: Ints, computed: Ints, new: Ints, order: Ints) -> Iterator[PromptSpan]:
-    """Of the rows scheduled that report their prompt, all in the order of the flat batch; `order` are their places
-    in the step's output."""
+    """Yield the spans of the scheduled rows that report their prompt. All arrays have the order of the flat batch;
+    `order` has their places in the step's output."""
     starts = np.cumsum(new) - new
     for index, row in enumerate(rows.tolist()):
         scores = table.prompt_scores.get(row)
@@ -55,7 +56,8 @@ def prompt_spans(table: RequestTable, rows: Ints, computed: Ints, new: Ints, ord
 def score_prompts(
     spans: Sequence[PromptSpan], hidden: Tensor, logits: Callable[[Tensor], Tensor], table: RequestTable
 ) -> dict[int, Logprobs]:
-    """Scores the spans, and takes the prompts that are complete out of the table: by place in the step's output."""
+    """Score the spans. Remove complete prompts from the table and return them by their place in the step's
+    output."""
     complete = {}
     for span in spans:
         scores = table.prompt_scores[span.row]

@@ -1,7 +1,6 @@
-"""Gathers what the sampler needs for a step from the rows of the request table; called by the InputBuilder.
+"""Gathers the sampler's inputs for a step from the rows of the request table.
 
-Rows are grouped by what they ask for. A step in which nobody asks for anything special pays three looks at empty
-dictionaries.
+Rows are grouped by their parameters. A step without special parameters costs three lookups in empty dictionaries.
 """
 
 from collections.abc import Iterator, Sequence
