@@ -115,6 +115,17 @@ def test_the_first_word_after_a_prompt_keeps_its_space(tokenizer: Tokenizer) -> 
     assert "".join(stream(tokenizer, prompt, [[token_id] for token_id in output])) == " fox jumps"
 
 
+def test_the_first_word_after_a_prompt_of_one_token_keeps_its_space(byte_fallback: Tokenizer) -> None:
+    the = byte_fallback.backend.token_to_id("▁the")
+    assert "".join(stream(byte_fallback, [the], [[the]])) == " the"
+
+
+def test_a_character_after_a_prompt_of_byte_tokens_is_whole(byte_fallback: Tokenizer) -> None:
+    """Each character is three tokens, so only the longest end of the prompt begins at a character."""
+    prompt = [byte_fallback.backend.token_to_id(f"<0x{byte:02X}>") for byte in "語".encode() * 10]
+    assert "".join(stream(byte_fallback, prompt, [[token_id] for token_id in prompt[:3]])) == "語"
+
+
 def test_the_first_word_of_an_answer_without_text_before_it_has_no_space(byte_fallback: Tokenizer) -> None:
     special = byte_fallback.backend.token_to_id("<|assistant|>")
     output = byte_fallback.encode("the dog", add_special_tokens=False)

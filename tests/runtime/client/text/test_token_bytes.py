@@ -47,6 +47,13 @@ def test_special_and_added_tokens_are_spelled_as_they_are_unless_they_are_skippe
     assert all(skipping[token_id] == b"" for token_id in tokenizer.special_ids)
 
 
+def test_an_added_token_just_outside_of_the_byte_alphabet_is_spelled_as_it_is() -> None:
+    """GPT-2's alphabet for bytes ends at U+0143."""
+    backend = trained.byte_level()
+    backend.add_tokens(["\u0144"])
+    assert token_bytes(backend)[backend.token_to_id("\u0144")] == "\u0144".encode()
+
+
 @pytest.mark.parametrize("token_id", [-1, 10**6, 2**32, 2**70])
 def test_an_id_that_no_token_has_has_no_bytes_and_is_not_kept(tokenizer: Tokenizer, token_id: int) -> None:
     table = token_bytes(tokenizer.backend)
