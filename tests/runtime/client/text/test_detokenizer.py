@@ -150,6 +150,14 @@ def test_a_character_that_is_never_completed_appears_when_the_request_finishes(b
     assert stream(byte_level, [], [[first_byte]]) == ["", "\ufffd"]
 
 
+def test_a_character_after_many_broken_bytes_is_whole(byte_level: Tokenizer) -> None:
+    """A stream of bytes needs no window, which would end within the character."""
+    broken, *character = (byte_level.backend.token_to_id(char) for char in "þæĹ¥")  # 0xFE, and 0xE6 0x97 0xA5
+    for count in range(MAX_PENDING + 1):
+        outputs = [[token_id] for token_id in [*[broken] * count, *character]]
+        assert "".join(stream(byte_level, [], outputs)) == "\ufffd" * count + "日"
+
+
 def test_broken_bytes_that_undo_the_text_before_them_do_not_stop_the_stream(byte_fallback: Tokenizer) -> None:
     def byte(value: int) -> int:
         return int(byte_fallback.backend.token_to_id(f"<0x{value:02X}>"))

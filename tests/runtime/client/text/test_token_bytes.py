@@ -37,6 +37,18 @@ def test_a_character_in_pieces_has_its_bytes_one_by_one(tmp_path: Path) -> None:
     assert [table[token_id] for token_id in ids] == [b"\xe2", b"\x82", b"\xac"]
 
 
+def test_a_byte_level_token_within_a_character_has_its_own_bytes() -> None:
+    backend = trained.byte_level()
+    table = token_bytes(backend)
+    assert [table[backend.token_to_id(char)] for char in "æĹ¥"] == [b"\xe6", b"\x97", b"\xa5"]  # GPT-2's alphabet
+
+
+def test_tokens_of_a_tokenizer_without_a_decoder_are_words() -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"the": 0, "dog": 1}))
+    table = token_bytes(backend)
+    assert [table[0], table[1], table[2]] == [b" the", b" dog", b""]
+
+
 def test_special_and_added_tokens_are_spelled_as_they_are_unless_they_are_skipped(tokenizer: Tokenizer) -> None:
     added = tokenizer.backend.get_added_tokens_decoder()
     table = token_bytes(tokenizer.backend)
