@@ -91,7 +91,11 @@ ENGINE_TESTS: Final = [
     "tests/runtime/engine/scheduling",
     "tests/runtime/engine/test_core.py",
 ]
-SAMPLING_TESTS: Final = ["tests/runtime/sampling"]
+SAMPLING_TESTS: Final = [
+    "tests/runtime/sampling",
+    "tests/runtime/worker/test_sampling_inputs.py",
+    "tests/runtime/worker/test_sampling_rows.py",
+]
 MODULES: Final[Mapping[str, Module]] = {
     "scheduler": Module(["kvasir/engine/scheduling/*.py"], ENGINE_TESTS),
     "block_pool": Module(["kvasir/engine/kv/block_pool.py"], ENGINE_TESTS),

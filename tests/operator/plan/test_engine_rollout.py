@@ -172,6 +172,40 @@ def test_nothing_is_decided_before_the_spec_is_observed() -> None:
     assert "has not processed the new spec" in words
 
 
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ("ready, ready", ""),
+        ("old ready, ready", "1 engine pod still runs the old revision"),
+        ("old ready, old ready", "2 engine pods still run the old revision"),
+        ("old crashing, ready", "1 engine pod still runs the old revision"),
+        ("ready @a, ready @b", "1 engine pod is on a node that is being drained"),
+        (
+            "ready @a, ready @a, old ready @b",
+            "1 engine pod still runs the old revision; 2 engine pods are on a node that is being drained",
+        ),
+    ],
+)
+def test_a_rollout_describes_the_ranks_that_are_left(ranks: str, words: str) -> None:
+    names = ranks.split(", ")
+    of = service(len(names))
+    found = observed(of, engines(*names), stateful_set=workload(len(names)), cordoned=frozenset({"a"}))
+    assert roll_engines(of, found, {}).under_way == words
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ("ready, loading", "1 new engine pod is not ready yet"),
+        ("loading, loading", "2 new engine pods are not ready yet"),
+    ],
+)
+def test_a_rollout_with_surge_describes_new_ranks_that_load(ranks: str, words: str) -> None:
+    of = service(2)
+    found = observed(of, engines(*ranks.split(", "), "ready"), stateful_set=workload(3))
+    assert roll_engines(of, found, {"surgeFrom": 2}).under_way == words
+
+
 def test_ranks_that_leave_are_not_replaced() -> None:
     assert rolled("ready", "old ready", "old ready", desired=1, replicas=1)[1] == []
 

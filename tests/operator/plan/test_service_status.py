@@ -152,6 +152,20 @@ def test_an_invalid_spec_keeps_the_last_known_status() -> None:
     assert invalid_status("spec.engine: no", 4, status, "later still") == status
 
 
+def test_a_spec_that_never_could_be_used_has_conditions_too() -> None:
+    status = invalid_status("spec.engine: no", 4, {}, AT_NOON)
+    assert set(conditions(status).values()) == {"False InvalidSpec"}
+    assert {entry["observedGeneration"] for entry in status["conditions"]} == {4}
+    assert {entry["lastTransitionTime"] for entry in status["conditions"]} == {AT_NOON}
+
+
+def test_progressing_is_false_while_the_spec_cannot_be_used() -> None:
+    before = status_of(engines("ready", "loading"))
+    assert conditions(before)["Progressing"] == "True Loading"
+    status = invalid_status("spec.engine: no", 4, before, AT_LATER)
+    assert conditions(status)["Progressing"] == "False InvalidSpec"
+
+
 def test_every_field_of_the_status_is_in_the_schema() -> None:
     """The API server rejects unknown fields."""
     (version,) = yaml.safe_load(CRD.read_text())["spec"]["versions"]

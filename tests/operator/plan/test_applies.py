@@ -1,0 +1,73 @@
+"""Which children are written, which are held back after a refusal, and when a digest changes."""
+
+from dataclasses import replace
+
+import pytest
+
+from kvasir_contract.reasons import Reason
+from kvasir_operator.cluster.kinds import SERVICE, kind_of
+from kvasir_operator.observe.observed import ChildKey, Object, Observed, Refusal
+from kvasir_operator.plan.applies import digest, digest_of, plan_applies
+from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, make_plan
+from kvasir_operator.resources.children import children
+from operator_facts import NOON, RELEASE, SECRET_NAME, engines, frontends, observed, service
+
+KEY: ChildKey = (SERVICE, "demo")
+
+
+def desired() -> list[Object]:
+    return list(children(service(), RELEASE, SECRET_NAME))
+
+
+def body_of_service() -> Object:
+    return next(body for body in desired() if (kind_of(body), body["metadata"]["name"]) == KEY)
+
+
+def refused(body: Object, seconds_ago: float) -> Observed:
+    """The Service for clients does not exist, because this body of it was refused."""
+    found = observed(service(), engines("ready", "ready"), frontends("ready"))
+    gone = {key: child for key, child in found.children.items() if key != KEY}
+    refusal = Refusal(Reason.REFUSED, "exceeded quota", body=digest_of(body), at=100.0)
+    return replace(found, children=gone, refusals={KEY: refusal}, now=100.0 + seconds_ago)
+
+
+@pytest.mark.parametrize(("seconds_ago", "is_held"), [(0, True), (29.9, True), (30, False)])
+def test_a_refused_body_is_retried_after_the_interval(seconds_ago: float, is_held: bool) -> None:
+    found = plan_applies(desired(), refused(body_of_service(), seconds_ago), 30)
+    assert found.held_back == ({KEY} if is_held else set())
+    assert [apply.key for apply in found.applies] == ([] if is_held else [KEY])
+
+
+def test_a_body_that_changed_after_its_refusal_is_applied_at_once() -> None:
+    found = plan_applies(desired(), refused({**body_of_service(), "spec": {}}, 0), 30)
+    assert (found.held_back, [apply.key for apply in found.applies]) == (set(), [KEY])
+
+
+def test_a_plan_reports_the_children_that_it_holds_back() -> None:
+    for seconds_ago, held_back in ((BLOCKED_INTERVAL_SECONDS - 1, {KEY}), (BLOCKED_INTERVAL_SECONDS, set())):
+        plan = make_plan(service(), refused(body_of_service(), seconds_ago), {}, RELEASE, NOON)
+        assert plan.held_back == held_back
+
+
+def test_a_digest_does_not_depend_on_the_order_of_fields() -> None:
+    assert digest_of({"a": 1, "b": 2}) == digest_of({"b": 2, "a": 1}) != digest_of({"a": 1, "b": 3})
+    child = {"metadata": {}}
+    assert digest({"a": 1, "b": 2}, child) == digest({"b": 2, "a": 1}, child) != digest({"a": 2, "b": 1}, child)
+
+
+def managed(manager: str, operation: str = "Apply", fields: str = "f:spec", **entry: str) -> Object:
+    ours = {"manager": "kvasir-operator", "operation": "Apply", "fieldsV1": {"f:spec": {}}}
+    other = {"manager": manager, "operation": operation, "fieldsV1": {fields: {}}, **entry}
+    return {"metadata": {"managedFields": [ours, other]}}
+
+
+def test_a_digest_changes_only_with_the_fields_that_the_operator_applied() -> None:
+    body = {"spec": {}}
+    same = [
+        managed("kubectl"),
+        managed("kubectl", fields="f:data"),
+        managed("kvasir-operator", "Update"),
+        managed("kvasir-operator", subresource="status"),
+    ]
+    assert len({digest(body, child) for child in same}) == 1
+    assert digest(body, managed("kvasir-operator", fields="f:data")) != digest(body, same[0])
