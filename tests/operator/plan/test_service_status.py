@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kvasir_contract.reasons import Reason
-from kvasir_operator.cluster.kinds import SERVICE
+from kvasir_operator.cluster.kinds import SERVICE, STATEFUL_SET
 from kvasir_operator.observe.observed import Ownership
 from kvasir_operator.observe.pod_state import MAX_MESSAGE_BYTES as MAX_POD_MESSAGE_BYTES
 from kvasir_operator.plan.conditions import MAX_MESSAGE_BYTES, Decisions
@@ -42,6 +42,13 @@ def test_a_surge_rank_is_listed_and_is_not_a_replica() -> None:
     assert status["replicas"] == 2  # the value that /scale reads
     leaving = status_of(engines("ready", "ready", "ready"))  # rank 2 is above the desired size
     assert (leaving["engines"]["summary"], leaving["replicas"]) == ("2/2", 3)
+
+
+def test_the_selector_for_scale_finds_the_pods_of_the_engines() -> None:
+    found = observed(service(), engines("ready", "ready"), READY)
+    (stateful_set,) = (child.object for (kind, _), child in found.children.items() if kind is STATEFUL_SET)
+    labels = dict(label.split("=") for label in status_of(engines("ready", "ready"))["selector"].split(","))
+    assert labels == stateful_set["spec"]["selector"]["matchLabels"]
 
 
 def test_ready_frontends_are_at_most_the_desired_ones() -> None:
