@@ -1,5 +1,10 @@
 """Long prompts beside others, priorities, and steps that overlap; through EngineCore, over the fake executor."""
 
+import pytest
+
+from kvasir.engine.kv.request_blocks import RequestBlocks
+from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.scheduling.scheduler import RequestRefused, Scheduler
 from kvasir.link.protocol import FinishReason
 from runtime.engine.fakes import EOS, CoreHarness, add_request, expected_output, next_token
 
@@ -87,6 +92,14 @@ def test_a_priority_is_refused_where_nobody_looks_at_it():
         "priority is 1, and this engine serves requests as they come: leave it out, or start the engine with "
         "--scheduling-policy priority"
     )
+
+
+def test_a_scheduler_serves_by_arrival_unless_priorities_are_switched_on():
+    blocks = RequestBlocks(8, 4, prefix_caching=True)
+    scheduler = Scheduler(blocks, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=16, eos_token_ids=[EOS])
+    with pytest.raises(RequestRefused, match="priority is 1"):
+        scheduler.add(EngineRequest("frontend-a", add_request("a", prompt(4), priority=1)))
+    assert scheduler.requests == {}
 
 
 # ----------------------------------------------------------------------------------------------- overlapping steps
