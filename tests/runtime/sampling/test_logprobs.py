@@ -72,3 +72,13 @@ def test_a_prompt_is_told_in_the_order_of_its_chunks() -> None:
     assert chunked.count == 10
     assert chunked.wire() == whole.wire()
     assert PromptScores(2).wire().token == []
+
+
+def test_a_prompt_gets_as_many_likely_tokens_as_it_asks_for() -> None:
+    """Rows of one step are scored together, for the row that asks for most."""
+    logits, tokens = logits_of(10, 50), torch.arange(10)
+    asks = PromptScores(2)
+    asks.append(score(logits, tokens, 5))
+    wire = asks.wire()
+    assert wire == score(logits, tokens, 2).wire(0, 10, 2)
+    assert {len(ids) for ids in wire.top_ids} == {len(values) for values in wire.top} == {2}
