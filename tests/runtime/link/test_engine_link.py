@@ -1,15 +1,13 @@
 """The engine's end against frontends that misbehave: it drops their requests, goes on, and says Hello again."""
 
-import queue
 import time
 
 import pytest
 
 from kvasir.config.settings import LinkConfig
+from kvasir.link.engine_end.announced_engine import AnnouncedEngine
 from kvasir.link.engine_end.engine_link import EngineLink, new_incarnation
 from kvasir.link.engine_end.frontend_connection import LinkProblem
-from kvasir.link.engine_end.frontends import Frontends
-from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.protocol import (
     PROTOCOL_VERSION,
     Abort,
@@ -203,20 +201,18 @@ def test_a_welcome_by_another_frontend_on_the_same_connection_drops_the_first_on
 def test_an_engine_whose_step_does_not_end_says_hello_to_nobody(monkeypatch):
     """Else it would be taken back, given requests and lost again, for ever."""
     clock = [100.0]
-    monkeypatch.setattr("kvasir.link.engine_end.frontends.time.monotonic", lambda: clock[0])
-    reactor = Reactor()
-    link = Frontends(identity(), None, 10.0, reactor, queue.SimpleQueue().put)
-    link.loaded(STATS, busy=True)
+    monkeypatch.setattr("kvasir.link.engine_end.announced_engine.time.monotonic", lambda: clock[0])
+    engine = AnnouncedEngine(identity(), PROTOCOL_VERSION, 10.0)
+    engine.set_load(STATS, busy=True)
     clock[0] += step_age_limit(10.0) - 1
-    link.loaded(STATS, busy=True)  # no step between the two
-    assert link.heartbeat().step_age == pytest.approx(step_age_limit(10.0) - 1)
-    assert link.greeting() is not None
+    engine.set_load(STATS, busy=True)  # no step between the two
+    assert engine.heartbeat().step_age == pytest.approx(step_age_limit(10.0) - 1)
+    assert engine.greeting() is not None
     clock[0] += 2
-    assert link.greeting() is None
-    link.loaded(STATS, busy=False)
-    assert link.greeting() is not None
-    assert link.heartbeat() == Heartbeat(STATS, 0.0)
-    reactor.close()
+    assert engine.greeting() is None
+    engine.set_load(STATS, busy=False)
+    assert engine.greeting() is not None
+    assert engine.heartbeat() == Heartbeat(STATS, 0.0)
 
 
 def test_closing_ends_within_two_seconds_even_if_a_frontend_is_deaf():

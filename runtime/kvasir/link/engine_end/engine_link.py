@@ -18,8 +18,9 @@ from kvasir.config.options import ConfigError
 from kvasir.config.settings import LinkConfig
 from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
 from kvasir.link.codec import CODEC, Codec
+from kvasir.link.engine_end.announced_engine import AnnouncedEngine, EngineIdentity
 from kvasir.link.engine_end.frontend_connection import LinkProblem
-from kvasir.link.engine_end.frontends import DrainSettled, EngineIdentity, FrontendLost, Frontends, Received
+from kvasir.link.engine_end.frontends import DrainSettled, FrontendLost, Frontends, Received
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.engine_end.resolver import LOOKUP_INTERVAL, Resolver, lookup
 from kvasir.link.keys import load_engine_keys
@@ -58,7 +59,9 @@ class EngineLink:
         self.inbox: queue.SimpleQueue[Received | FrontendLost | DrainSettled | None] = queue.SimpleQueue()
         """What frontends ask and which of them are gone, in order; None is a wake-up that others may put."""
         self._reactor = Reactor()
-        self._frontends = Frontends(identity, keys, config.heartbeat_timeout, self._reactor, self.inbox.put, codec)
+        timeout = config.heartbeat_timeout
+        self._engine = AnnouncedEngine(identity, codec.version, timeout)
+        self._frontends = Frontends(self._engine, keys, timeout, self._reactor, self.inbox.put, codec)
         names = [address for address in addresses if not address.is_ipc and address.ip is None]
         self._resolver = Resolver(names, self._on_lookup, lookup, lookup_interval)
         for address in addresses:
@@ -98,7 +101,7 @@ class EngineLink:
     def set_load(self, stats: EngineStats, busy: bool) -> None:
         """Called before each step, and with `busy` False when there is nothing to do: a step counter that stands
         still while the engine is busy shows that it is stuck."""
-        self._frontends.loaded(stats, busy)
+        self._engine.set_load(stats, busy)
 
     def send(self, frontend: str, message: Outputs | Result) -> None:
         """`message` must not be changed any more. For a frontend that is lost nothing happens."""

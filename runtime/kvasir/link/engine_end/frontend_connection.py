@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import zmq
 
 from kvasir.link.codec import Agreement, Codec, UnknownMessage, encode
+from kvasir.link.engine_end.announced_engine import AnnouncedEngine
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.keys import LinkKeys
 from kvasir.link.protocol import (
@@ -66,15 +67,7 @@ class State(Enum):
 
 
 class Conversation(Protocol):
-    """What a connection asks of, and tells to, the link; all in the link's thread."""
-
-    def greeting(self) -> FromEngine | None:
-        """The Hello; None while the engine is stuck and has nothing to offer."""
-
-    def introduction(self) -> list[FromEngine]:
-        """What follows a Welcome."""
-
-    def heartbeat(self) -> FromEngine: ...
+    """The calls of a connection to the link, in the link's thread."""
 
     def welcomed(self, connection: "FrontendConnection", frontend: str) -> None: ...
 
@@ -94,7 +87,7 @@ class FrontendConnection:
     def __init__(
         self,
         endpoint: str,
-        identity: str,
+        engine: AnnouncedEngine,
         keys: LinkKeys | None,
         timeout: float,
         reactor: Reactor,
@@ -113,7 +106,7 @@ class FrontendConnection:
         """Why this engine is not on the link; None while WELCOMED."""
         self.retry_at = 0.0
         """When CLOSED: the next attempt. When REFUSED: the next Hello."""
-        self._identity = identity.encode()
+        self._engine = engine
         self._keys = keys
         self._timeout = timeout
         self._reactor = reactor
@@ -145,11 +138,11 @@ class FrontendConnection:
         if self.state is State.GREETING and silence > self._timeout:
             self.drop(f"{self.endpoint} has not answered for {silence:.1f} s")
         elif self.state is State.GREETING:
-            self.show(self._link.greeting())
+            self.show(self._engine.greeting())
         elif self.state is State.WELCOMED and silence > self._timeout:
             self.drop(f"it was silent for {silence:.1f} s")
         elif self.state is State.WELCOMED:
-            self.show(self._link.heartbeat())
+            self.show(self._engine.heartbeat())
         elif self.state is State.REFUSED and now >= self.retry_at:
             self._greet(now)
 
@@ -239,7 +232,7 @@ class FrontendConnection:
         self.frontend = self.last_frontend = message.frontend
         log.info("on the link to %s at %s", message.frontend, self.endpoint)
         self._link.welcomed(self, message.frontend)
-        for introduction in self._link.introduction():
+        for introduction in self._engine.introduction():
             self.show(introduction)
 
     def _on_refused(self, message: Refused) -> None:
@@ -263,7 +256,7 @@ class FrontendConnection:
     def _connect(self) -> None:
         socket = self._socket = self._reactor.context.socket(zmq.DEALER)
         limit(socket)
-        socket.routing_id = self._identity
+        socket.routing_id = self._engine.identity.incarnation.encode()
         socket.ipv6 = "[" in self.endpoint
         socket.reconnect_ivl = NEVER_MS  # one connection per socket
         if self._keys is not None:
@@ -278,7 +271,7 @@ class FrontendConnection:
     def _greet(self, now: float) -> None:
         self.state = State.GREETING
         self._heard = now
-        self.show(self._link.greeting())
+        self.show(self._engine.greeting())
 
     def _part(self) -> None:
         """The conversation is over, if there was one."""

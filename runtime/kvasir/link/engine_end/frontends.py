@@ -1,8 +1,8 @@
 """Every frontend of an engine: the connections to them, and what is said on all of them.
 
-Made by EngineLink; everything here runs in the link's thread, apart from `loaded` and `problem`. The engine says
-Hello to each frontend before it can serve, and again whenever it may have been forgotten. All it ever does about a
-frontend that it cannot reach is to drop its requests and to go on saying Hello.
+Made by EngineLink; everything here runs in the link's thread, apart from `problem`, `accepted` and
+`unknown_messages`. The engine sends Hello to each frontend before it can serve, and again whenever the frontend may
+have forgotten it. If a frontend cannot be reached, the engine drops its requests and goes on sending Hello.
 """
 
 import logging
@@ -13,6 +13,7 @@ from typing import Final
 
 from kvasir.link.address import LinkAddress
 from kvasir.link.codec import CODEC, Codec
+from kvasir.link.engine_end.announced_engine import AnnouncedEngine
 from kvasir.link.engine_end.frontend_connection import FrontendConnection, LinkProblem, State
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.keys import LinkKeys
@@ -26,8 +27,6 @@ from kvasir.link.protocol import (
     FinishReason,
     FromEngine,
     Goodbye,
-    Heartbeat,
-    Hello,
     Outputs,
     Progress,
     Ready,
@@ -35,7 +34,7 @@ from kvasir.link.protocol import (
     RequestOutput,
     Result,
 )
-from kvasir.link.sockets import heartbeat_interval, step_age_limit
+from kvasir.link.sockets import heartbeat_interval
 from kvasir_contract.phases import Phase
 
 FAREWELL: Final = 0.5
@@ -44,19 +43,6 @@ FAREWELL: Final = 0.5
 _NO_STATS = EngineStats(waiting=0, running=0, kv_blocks_used=0, step=0)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class EngineIdentity:
-    """What does not change about an engine while it lives; see kvasir.link.protocol.Hello."""
-
-    incarnation: str
-    rank: int
-    node: str
-    service: str
-    version: str
-    fingerprint: str
-    tokenizer_hash: str
 
 
 @dataclass(frozen=True)
@@ -78,19 +64,12 @@ class DrainSettled:
     """Every frontend has read that the engine drains: no request is on its way any more."""
 
 
-@dataclass(frozen=True)
-class _Load:
-    stats: EngineStats
-    busy_since: float | None
-    """When the step counter last moved, while there is work."""
-
-
 class Frontends:
-    """The connections by endpoint, and the engine as all of them present it."""
+    """The connections by endpoint. They present the same engine to every frontend."""
 
     def __init__(
         self,
-        identity: EngineIdentity,
+        engine: AnnouncedEngine,
         keys: LinkKeys | None,
         timeout: float,
         reactor: Reactor,
@@ -98,11 +77,10 @@ class Frontends:
         codec: Codec = CODEC,
     ) -> None:
         """`timeout`: seconds of silence that make a frontend lost; `deliver` takes what the busy loop must know."""
-        self._identity = identity
+        self._engine = engine
         self._keys = keys
         self._timeout = timeout
         self._interval = heartbeat_interval(timeout)
-        self._step_age_limit = step_age_limit(timeout)
         self._reactor = reactor
         self._deliver = deliver
         self._codec = codec
@@ -114,14 +92,8 @@ class Frontends:
         """Endpoints that lead to a frontend which another endpoint leads to as well: that one."""
         self._connections: dict[str, FrontendConnection] = {}
         self._by_frontend: dict[str, FrontendConnection] = {}
-        self._phase = Phase.STARTING
-        self._progress: Progress | None = None
-        self._progress_told: Progress | None = None
-        self._ready: Ready | None = None
-        self._draining = False
         self._unaware: set[str] = set()
         """Frontends that have not answered the Draining; they may still send requests."""
-        self._load: _Load | None = None
         self._tick_due = time.monotonic() + self._interval
 
     # -------------------------------------------------------------------------------------- the thread's turn
@@ -149,7 +121,7 @@ class Frontends:
         self._tick_due = now + self._interval
         if late <= self._interval:
             late = 0.0  # else this process stood still itself: what the frontends said meanwhile is not read yet
-        if self._progress != self._progress_told and self._ready is None:
+        if self._engine.has_news:
             self._tell_phase()
         for connection in list(self._connections.values()):
             connection.tick(now, late)
@@ -177,17 +149,6 @@ class Frontends:
         problems = [connection.problem for connection in connections if connection.problem is not None]
         return max(problems, key=lambda problem: problem.refused, default=None)
 
-    def loaded(self, stats: EngineStats, busy: bool) -> None:
-        """How much there is to do, and whether there is anything."""
-        since = None
-        if busy:
-            last = self._load
-            if last is not None and last.stats.step == stats.step:
-                since = last.busy_since
-            if since is None:
-                since = time.monotonic()
-        self._load = _Load(stats, since)
-
     # ---------------------------------------------------------------------------------------------- commands
 
     def set_endpoints(self, address: LinkAddress, endpoints: frozenset[str]) -> None:
@@ -209,7 +170,7 @@ class Frontends:
             # A socket in a private directory needs no encryption, and the frontend has none there.
             keys = None if endpoint.startswith("ipc:") else self._keys
             self._connections[endpoint] = FrontendConnection(
-                endpoint, self._identity.incarnation, keys, self._timeout, self._reactor, self, self._codec
+                endpoint, self._engine, keys, self._timeout, self._reactor, self, self._codec
             )
         for connection in self._connections.values():
             connection.wanted = connection.endpoint in wanted
@@ -218,13 +179,11 @@ class Frontends:
 
     def show_phase(self, phase: Phase, progress: Progress | None) -> None:
         """A new phase is told at once, progress within it once a second."""
-        changed = phase is not self._phase
-        self._phase, self._progress = phase, progress
-        if changed and self._ready is None:
+        if self._engine.set_phase(phase, progress):
             self._tell_phase()
 
     def announce_ready(self, ready: Ready) -> None:
-        self._phase, self._progress, self._ready = Phase.READY, None, ready
+        self._engine.set_ready(ready)
         self._broadcast(ready)
 
     def send(self, frontend: str, message: Outputs | Result) -> None:
@@ -233,8 +192,7 @@ class Frontends:
             connection.show(message)
 
     def drain(self) -> None:
-        self._draining = True
-        self._phase = Phase.DRAINING
+        self._engine.set_draining()
         self._unaware = set(self._by_frontend)
         self._broadcast(Draining())
         self._check_settled()
@@ -246,34 +204,7 @@ class Frontends:
             connection.close(FAREWELL)
         self._connections.clear()
 
-    # ----------------------------------------------------------------------- what the connections ask and tell
-
-    def greeting(self) -> Hello | None:
-        if self._step_age() > self._step_age_limit:
-            return None
-        self._progress_told = self._progress
-        identity = self._identity
-        return Hello(
-            protocol=self._codec.version,
-            service=identity.service,
-            incarnation=identity.incarnation,
-            rank=identity.rank,
-            node=identity.node,
-            version=identity.version,
-            fingerprint=identity.fingerprint,
-            tokenizer_hash=identity.tokenizer_hash,
-            phase_name=self._phase,
-            progress=self._progress,
-        )
-
-    def introduction(self) -> list[FromEngine]:
-        if self._draining:
-            return [Draining()]
-        return [self._ready] if self._ready is not None else []
-
-    def heartbeat(self) -> Heartbeat:
-        load = self._load
-        return Heartbeat(load.stats if load is not None else None, self._step_age())
+    # -------------------------------------------------------------------------------------- from the connections
 
     def welcomed(self, connection: FrontendConnection, frontend: str) -> None:
         self._by_frontend[frontend] = connection
@@ -302,8 +233,8 @@ class Frontends:
     def received(self, connection: FrontendConnection, frontend: str, message: AddRequest | Abort | Call) -> None:
         """For the busy loop, which runs once the engine is ready. No frontend should send a request before; one
         that does gets an error for it."""
-        if self._ready is None and isinstance(message, AddRequest):
-            connection.show(Outputs([_not_ready(message, self._phase)], _NO_STATS))
+        if not self._engine.is_ready and isinstance(message, AddRequest):
+            connection.show(Outputs([_not_ready(message, self._engine.phase)], _NO_STATS))
         else:
             self._deliver(Received(frontend, message))
 
@@ -321,11 +252,7 @@ class Frontends:
         """To those too who have not answered yet: their Welcome may be for a Hello of before."""
         for connection in list(self._connections.values()):
             if connection.state in (State.GREETING, State.WELCOMED):
-                connection.show(self.greeting())
-
-    def _step_age(self) -> float:
-        load = self._load
-        return 0.0 if load is None or load.busy_since is None else time.monotonic() - load.busy_since
+                connection.show(self._engine.greeting())
 
 
 def _not_ready(message: AddRequest, phase: Phase) -> RequestOutput:

@@ -1,0 +1,109 @@
+"""The engine as its frontends see it: identity, phase, capacity and load, and the messages that carry them."""
+
+import time
+from dataclasses import dataclass
+
+from kvasir.link.protocol import Draining, EngineStats, FromEngine, Heartbeat, Hello, Progress, Ready
+from kvasir.link.sockets import step_age_limit
+from kvasir_contract.phases import Phase
+
+
+@dataclass(frozen=True)
+class EngineIdentity:
+    """The facts about an engine that stay the same while it lives; see kvasir.link.protocol.Hello."""
+
+    incarnation: str
+    rank: int
+    node: str
+    service: str
+    version: str
+    fingerprint: str
+    tokenizer_hash: str
+
+
+@dataclass(frozen=True)
+class _Load:
+    stats: EngineStats
+    busy_since: float | None
+    """When the step counter last moved, while there is work."""
+
+
+class AnnouncedEngine:
+    """Changed and read in the link's thread; `set_load` may be called from any thread."""
+
+    def __init__(self, identity: EngineIdentity, protocol: int, timeout: float) -> None:
+        """`timeout`: seconds of silence after which a frontend is lost. A step may take many times longer."""
+        self.identity = identity
+        self.phase = Phase.STARTING
+        self._protocol = protocol
+        self._step_age_limit = step_age_limit(timeout)
+        self._progress: Progress | None = None
+        self._progress_sent: Progress | None = None
+        self._ready: Ready | None = None
+        self._load: _Load | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """The engine has become ready; it may drain since then."""
+        return self._ready is not None
+
+    @property
+    def has_news(self) -> bool:
+        """The engine is not ready yet, and has made progress that no Hello carries."""
+        return self._progress != self._progress_sent and self._ready is None
+
+    def set_phase(self, phase: Phase, progress: Progress | None) -> bool:
+        """Take a phase of the start-up; return whether frontends must get a Hello now."""
+        changed = phase is not self.phase
+        self.phase, self._progress = phase, progress
+        return changed and self._ready is None
+
+    def set_ready(self, ready: Ready) -> None:
+        self.phase, self._progress, self._ready = Phase.READY, None, ready
+
+    def set_draining(self) -> None:
+        self.phase = Phase.DRAINING
+
+    def set_load(self, stats: EngineStats, busy: bool) -> None:
+        """Take the load before a step; `busy`: there is work."""
+        since = None
+        if busy:
+            last = self._load
+            if last is not None and last.stats.step == stats.step:
+                since = last.busy_since
+            if since is None:
+                since = time.monotonic()
+        self._load = _Load(stats, since)
+
+    def greeting(self) -> Hello | None:
+        """Return the Hello; None while the engine is stuck in a step and cannot serve."""
+        if self._step_age() > self._step_age_limit:
+            return None
+        self._progress_sent = self._progress
+        identity = self.identity
+        return Hello(
+            protocol=self._protocol,
+            service=identity.service,
+            incarnation=identity.incarnation,
+            rank=identity.rank,
+            node=identity.node,
+            version=identity.version,
+            fingerprint=identity.fingerprint,
+            tokenizer_hash=identity.tokenizer_hash,
+            phase_name=self.phase,
+            progress=self._progress,
+        )
+
+    def introduction(self) -> list[FromEngine]:
+        """Return the messages that follow a Welcome."""
+        if self.phase is Phase.DRAINING:
+            return [Draining()]
+        return [self._ready] if self._ready is not None else []
+
+    def heartbeat(self) -> Heartbeat:
+        load = self._load
+        return Heartbeat(load.stats if load is not None else None, self._step_age())
+
+    def _step_age(self) -> float:
+        load = self._load
+        return 0.0 if load is None or load.busy_since is None else time.monotonic() - load.busy_since
