@@ -96,6 +96,18 @@ def denial(namespace: Namespace, message: str) -> Iterator[None]:
     """
     cluster = namespace.cluster
     name = f"kvasir-e2e-{uuid.uuid4().hex[:8]}"
+    policy, binding = _denying_policy(name, namespace.name, message)
+    try:
+        for item in (policy, binding):
+            cluster.kubectl("apply", "--filename", "-", stdin=json.dumps(item))
+        _wait_until_it_denies(namespace, message)
+        yield
+    finally:
+        for item in (binding, policy):
+            cluster.kubectl("delete", item["kind"], name, "--ignore-not-found")
+
+
+def _denying_policy(name: str, namespace: str, message: str) -> tuple[Object, Object]:
     rule = {
         "apiGroups": ["apps"],
         "apiVersions": ["v1"],
@@ -112,7 +124,7 @@ def denial(namespace: Namespace, message: str) -> Iterator[None]:
             "validations": [{"expression": "false", "message": message, "reason": "Forbidden"}],
         },
     }
-    here = {"matchLabels": {"kubernetes.io/metadata.name": namespace.name}}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
     binding: Object = {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicyBinding",
@@ -123,14 +135,7 @@ def denial(namespace: Namespace, message: str) -> Iterator[None]:
             "matchResources": {"namespaceSelector": here},
         },
     }
-    try:
-        for item in (policy, binding):
-            cluster.kubectl("apply", "--filename", "-", stdin=json.dumps(item))
-        _wait_until_it_denies(namespace, message)
-        yield
-    finally:
-        for item in (binding, policy):
-            cluster.kubectl("delete", item["kind"], name, "--ignore-not-found")
+    return policy, binding
 
 
 def _wait_until_it_denies(namespace: Namespace, message: str) -> None:
