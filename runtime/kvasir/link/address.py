@@ -1,4 +1,4 @@
-"""Link addresses: what `--link` accepts, and which of them may be used without keys."""
+"""Link addresses: the values of `--link`, and which of them may be used without keys."""
 
 import ipaddress
 import os
@@ -10,19 +10,19 @@ from pathlib import Path
 from kvasir.config.options import ConfigError
 
 MAX_IPC_PATH = 107
-"""Bytes in a Unix socket's path; the kernel has no room for more."""
+"""Bytes in the path of a Unix socket: the limit of the kernel."""
 
 
 @dataclass(frozen=True)
 class LinkAddress:
-    """`ipc:///path` or `tcp://host:port`, taken apart."""
+    """A parsed `ipc:///path` or `tcp://host:port`."""
 
     text: str
     """As the user wrote it."""
     path: str = ""
-    """Of an ipc:// address; empty for tcp://."""
+    """The path of an ipc:// address; empty for tcp://."""
     host: str = ""
-    """An IP address, a name, or `*`; `localhost` is taken for 127.0.0.1."""
+    """An IP address, a name, or `*`; `localhost` is stored as 127.0.0.1."""
     port: int = 0
 
     @property
@@ -31,7 +31,7 @@ class LinkAddress:
 
     @property
     def ip(self) -> str | None:
-        """The host if it is an IP address: nothing has to be looked up."""
+        """The host if it is an IP address; None for a name, which has to be looked up."""
         try:
             return str(ipaddress.ip_address(self.host))
         except ValueError:
@@ -42,7 +42,7 @@ class LinkAddress:
         return self.ip is not None and ipaddress.ip_address(self.ip).is_loopback
 
     def endpoint(self, ip: str = "") -> str:
-        """What ZMQ is given; `ip` stands in for a name that was looked up."""
+        """Return the endpoint for ZMQ. `ip` replaces a host name that was looked up."""
         if self.is_ipc:
             return f"ipc://{self.path}"
         host = ip or self.host
@@ -50,7 +50,7 @@ class LinkAddress:
 
 
 def parse_address(text: str) -> LinkAddress:
-    """Raises ConfigError for what is no link address."""
+    """Parse a link address. Raises ConfigError if it is not one."""
     scheme, found, rest = text.partition("://")
     if found and scheme == "ipc":
         return _parse_ipc(text, rest)
@@ -83,7 +83,7 @@ def _parse_tcp(text: str, rest: str) -> LinkAddress:
 
 
 def require_keys(address: LinkAddress, has_keys: bool) -> None:
-    """Raises ConfigError where the link would leave this machine without encryption."""
+    """Raise ConfigError if the link would leave this machine without encryption."""
     if not address.is_ipc and not address.is_loopback and not has_keys:
         raise ConfigError(
             f"--link {address.text} leaves this machine and would not be encrypted: give --link-keys, a directory "
@@ -92,8 +92,10 @@ def require_keys(address: LinkAddress, has_keys: bool) -> None:
 
 
 def private_directory(address: LinkAddress) -> None:
-    """Make sure that the directory of an ipc:// socket is there and is this user's alone: it is all that protects
-    the socket. Raises ConfigError."""
+    """Create the directory of an ipc:// socket if needed, and check that only this user can enter it.
+
+    The directory is the only protection of the socket. Raises ConfigError.
+    """
     directory = Path(address.path).parent
     try:
         directory.mkdir(mode=0o700, exist_ok=True)

@@ -1,12 +1,11 @@
-"""The link's CURVE keys: two key pairs, and which half of them each side holds.
+"""The link's CURVE keys: two key pairs, of which each side holds one secret and one public key.
 
-A directory of keys is what the Secret `<name>-link` looks like when it is mounted, one item per file, 40 Z85
-characters each:
+A directory of keys has the layout of the mounted Secret `<name>-link`, one key per file, 40 Z85 characters each:
 
     frontends   server.secret   client.public
     engines     client.secret   server.public
 
-A side's own public key is computed from its secret one. The operator makes the keys (kvasir_operator.link_keys).
+A side computes its own public key from its secret key. The operator creates the keys (kvasir_operator.link_keys).
 """
 
 from dataclasses import dataclass, field
@@ -25,16 +24,16 @@ class LinkKeys:
     public: bytes
     secret: bytes = field(repr=False)
     peer_public: bytes
-    """What the other side must prove to be."""
+    """The key that the other side must prove to hold."""
 
 
 def load_frontend_keys(directory: str) -> LinkKeys:
-    """Raises ConfigError for a missing or malformed file."""
+    """Read the keys of a frontend. Raises ConfigError for a missing or malformed file."""
     return _load(Path(directory), *FRONTEND_KEY_FILES)
 
 
 def load_engine_keys(directory: str) -> LinkKeys:
-    """Raises ConfigError for a missing or malformed file."""
+    """Read the keys of an engine. Raises ConfigError for a missing or malformed file."""
     return _load(Path(directory), *ENGINE_KEY_FILES)
 
 

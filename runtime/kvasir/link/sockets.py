@@ -1,4 +1,4 @@
-"""How the link's sockets are set up on both sides, and what their monitors tell."""
+"""The options of the link's sockets on both sides, and the events of their monitors."""
 
 import logging
 import struct
@@ -9,7 +9,7 @@ import zmq
 
 QUEUE_MESSAGES: Final = 2048
 """Messages that wait for a peer in one direction, in each process. At 100 steps per second a peer may stall for
-some 20 s; by then its heartbeat has stopped for long. A full queue means that the peer is lost."""
+about 20 s, much longer than the heartbeat timeout. A full queue means that the peer is lost."""
 
 MAX_MESSAGE_BYTES: Final = 64 * 2**20
 """A larger message closes the connection. Prompts are token ids, at most 5 bytes each."""
@@ -29,23 +29,23 @@ _MECHANISM_MISMATCH = 0x11000002  # ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
 
 
 def heartbeat_interval(timeout: float) -> float:
-    """Seconds between heartbeats: one second, and always several within the timeout."""
+    """Return the seconds between heartbeats: one second, but always several heartbeats within the timeout."""
     return min(_HEARTBEAT_INTERVAL, timeout / 4)
 
 
 def step_age_limit(timeout: float) -> float:
-    """Seconds after which a step that does not end means that the engine is stuck; 120 with the default timeout.
+    """Return the seconds after which a running step means that the engine is stuck; 120 with the default timeout.
 
-    Far above the heartbeat's own timeout: the prefill of a full token budget of a large model on few CPU cores
+    That is much longer than the heartbeat timeout: a full token budget of prefill of a large model on few CPU cores
     takes a minute and is not a failure.
     """
     return _STEP_AGE_FACTOR * timeout
 
 
 def limit(socket: zmq.Socket[bytes], burst: int = 0) -> None:
-    """Bound what the socket keeps; nothing is sent after it is closed.
+    """Bound the queues of the socket. Nothing is sent after it is closed.
 
-    `burst`: messages that may be sent at once, on top of what comes step by step: no peer reads so fast.
+    `burst`: messages that may be sent at once, in addition to those of the steps, before the peer reads.
     """
     socket.linger = 0
     socket.sndhwm = QUEUE_MESSAGES + burst
@@ -56,7 +56,7 @@ def limit(socket: zmq.Socket[bytes], burst: int = 0) -> None:
 def open_monitor(
     context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], name: str
 ) -> zmq.Socket[bytes]:
-    """A socket that tells of the other's connections; `name` is unique in the context."""
+    """Return a socket that receives the connection events of `socket`. `name` must be unique in the context."""
     address = f"inproc://{name}"
     socket.monitor(address, CONNECTION_EVENTS)
     monitor = context.socket(zmq.PAIR)
@@ -66,13 +66,13 @@ def open_monitor(
 
 
 def parse_event(frames: list[bytes]) -> tuple[int, int]:
-    """A monitor's message as the event and its value."""
+    """Return the event and the value of a monitor's message."""
     event, value = struct.unpack("=HI", frames[0])
     return event, value
 
 
 def handshake_failure(event: int, value: int) -> str | None:
-    """Why the two ends did not get to talk; None for an event of another kind."""
+    """Return why the handshake failed; None for other events."""
     match event:
         case zmq.Event.HANDSHAKE_FAILED_AUTH:
             return "the frontend does not admit the engine's key"
@@ -83,14 +83,14 @@ def handshake_failure(event: int, value: int) -> str | None:
         case zmq.Event.HANDSHAKE_FAILED_PROTOCOL:
             return f"the peer does not speak the link's protocol (ZMTP error {value:#x})"
         case zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
-            return "the peer closed the connection during the handshake (keys that do not belong together?)"
+            return "the peer closed the connection during the handshake: check that the keys belong together"
     return None
 
 
 class SeldomLog:
-    """Keeps a log readable: what repeats is written at most once in `every` seconds.
+    """Keeps a log readable: writes repeated lines at most once in `every` seconds.
 
-    A line repeats another if it has the same text, or is `about` the same peer.
+    A line repeats another one if it has the same text or the same `about`.
     """
 
     def __init__(self, log: logging.Logger, every: float = 60.0, kinds: int = 256) -> None:
@@ -109,7 +109,9 @@ class SeldomLog:
         now = time.monotonic()
         if key in self._last and now - self._last[key] < self._every:
             return
-        if len(self._last) >= self._kinds:  # names that a peer makes up: forgetting them costs a line of log each
+        if (
+            len(self._last) >= self._kinds
+        ):  # a peer can invent names: dropping all keys costs one line of log for each
             self._last.clear()
         self._last[key] = now
         self._log.log(level, "%s", text)

@@ -124,7 +124,7 @@ async def test_an_engine_is_usable_after_its_ready_unless_it_drains(f, bare, pha
     assert f.link.engines["engine"].usable is (after is EngineState.READY)
 
 
-async def test_closing_takes_no_longer_than_a_farewell_even_if_an_engine_is_deaf(sockets):
+async def test_closing_takes_no_longer_than_the_linger_even_if_an_engine_is_deaf(sockets):
     async with frontend(f"ipc://{sockets}/link") as f:
         deaf = BareEngine(f.link.addresses, "deaf", rcvhwm=1)
         deaf.introduce()

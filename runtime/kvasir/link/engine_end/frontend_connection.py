@@ -1,8 +1,8 @@
-"""One connection of an engine to one frontend: a DEALER, and where its conversation stands.
+"""One connection of an engine to one frontend: a DEALER socket and the state of its conversation.
 
-Made, driven and closed by EngineLink in the link's thread. A socket serves for exactly one connection: when that
-breaks, or the frontend is taken for lost, the socket is thrown away with everything that waits in it, and a fresh
-one says Hello. So no output of before can reach the frontend after it, and no message is lost unnoticed.
+EngineLink creates, drives and closes it in the link's thread. A socket serves exactly one connection. When that
+breaks, or the frontend counts as lost, the socket is closed, its queue is dropped, and a new socket sends Hello. So
+no earlier output can reach the frontend after the new Hello, and no message is lost unnoticed.
 """
 
 import itertools
@@ -34,17 +34,17 @@ from kvasir.link.sockets import SeldomLog, handshake_failure, limit, open_monito
 
 RETRY_FIRST: Final = 0.05
 RETRY_MOST: Final = 1.0
-"""Seconds between attempts to connect; they double from the first to the most."""
+"""Seconds between attempts to connect. They double from RETRY_FIRST to RETRY_MOST."""
 
 RETRY_REFUSED: Final = 30.0
-"""Seconds after which a frontend that does not accept this engine is asked again: it may be another by then."""
+"""Seconds until the next Hello to a frontend that rejected this engine: it may have been replaced by then."""
 
 NEVER_MS: Final = 24 * 3600 * 1000
-"""Until ZMQ connects again by itself: the socket is closed long before. Not -1 (never): with that the end of a
-connection takes along what came over it and is not read yet."""
+"""Time until ZMQ itself would connect again; the socket is closed long before. Not -1 (never): with -1, the end of
+a connection drops the received messages that were not read yet."""
 
 BATCH: Final = 128
-"""Messages handled before other sockets get their turn."""
+"""Messages that are handled before other sockets have their turn."""
 
 log = logging.getLogger(__name__)
 _names = itertools.count()
@@ -56,14 +56,14 @@ class LinkProblem:
 
     message: str
     refused: bool = False
-    """The frontend answers and does not accept the engine, or one side does not accept the other's keys."""
+    """The frontend answered and rejected the engine, or one side rejected the keys of the other."""
 
 
 class State(Enum):
-    CLOSED = "no socket; another attempt follows"
-    GREETING = "Hello is not answered yet"
+    CLOSED = "there is no socket; another attempt follows"
+    GREETING = "the frontend has not answered the Hello yet"
     WELCOMED = "on the link"
-    REFUSED = "the frontend does not accept this engine"
+    REFUSED = "the frontend rejects this engine"
 
 
 class Conversation(Protocol):
@@ -78,11 +78,11 @@ class Conversation(Protocol):
     ) -> None: ...
 
     def saw_draining(self, frontend: str) -> None:
-        """It sends no more requests."""
+        """The frontend sends no more requests."""
 
 
 class FrontendConnection:
-    """To one endpoint, for as long as it is wanted."""
+    """The connection to one endpoint, for as long as it is wanted."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class FrontendConnection:
     ) -> None:
         self.endpoint = endpoint
         self.wanted = True
-        """False: the address has vanished. What is alive is used up, nothing new is opened."""
+        """False if the address is no longer listed: a live connection stays in use, no new one is opened."""
         self.state = State.CLOSED
         self.frontend: str | None = None
         """The frontend's incarnation while WELCOMED."""
@@ -105,15 +105,15 @@ class FrontendConnection:
         self.problem: LinkProblem | None = None
         """Why this engine is not on the link; None while WELCOMED."""
         self.retry_at = 0.0
-        """When CLOSED: the next attempt. When REFUSED: the next Hello."""
+        """The time of the next attempt (if CLOSED) or of the next Hello (if REFUSED)."""
         self._engine = engine
         self._keys = keys
         self._timeout = timeout
         self._reactor = reactor
         self._link = link
         self._retry = RETRY_FIRST
-        self._heard = 0.0
-        """When the frontend last said something, or the conversation began."""
+        self._last_seen = 0.0
+        """The time of the frontend's last message, or of the beginning of the conversation."""
         self._handshake_failure: LinkProblem | None = None
         self._seldom = SeldomLog(log)
         self._socket: zmq.Socket[bytes] | None = None
@@ -122,19 +122,19 @@ class FrontendConnection:
     # ------------------------------------------------------------------------------------- driven by the link
 
     def open(self, now: float) -> None:
-        """Begin to connect, and say Hello to whoever answers."""
+        """Begin to connect, and send Hello to the frontend that answers."""
         self._handshake_failure = None
         try:
             self._connect()
-        except zmq.ZMQError as error:  # no more file descriptors, say
+        except zmq.ZMQError as error:  # for example, no more file descriptors
             self.drop(f"{self.endpoint} cannot be connected to: {error}")
         else:
             self._greet(now)
 
     def tick(self, now: float, late: float) -> None:
-        """Every second; `late` is how much longer than that this process stood still."""
-        self._heard += late
-        silence = now - self._heard
+        """Check for silence and send a heartbeat, every second. `late`: seconds that this process was blocked."""
+        self._last_seen += late
+        silence = now - self._last_seen
         if self.state is State.GREETING and silence > self._timeout:
             self.drop(f"{self.endpoint} has not answered for {silence:.1f} s")
         elif self.state is State.GREETING:
@@ -147,7 +147,7 @@ class FrontendConnection:
             self._greet(now)
 
     def show(self, message: FromEngine | None) -> None:
-        """Send without waiting, if the frontend's version understands it; one whose queue is full is lost."""
+        """Send without blocking, if the frontend's version understands it. A full queue loses the frontend."""
         if message is None or self._socket is None or not self.agreement.understands(message):
             return
         try:
@@ -156,7 +156,7 @@ class FrontendConnection:
             self.drop("nothing can be sent to it: its queue is full, or the connection broke")
 
     def drop(self, reason: str, level: int = logging.WARNING) -> None:
-        """Throw the connection away; if the address is still wanted, another attempt follows."""
+        """Close the connection. If the address is still wanted, another attempt follows."""
         now = time.monotonic()
         if self.frontend is not None:
             log.log(level, "frontend %s at %s is lost: %s", self.frontend, self.endpoint, reason)
@@ -168,7 +168,7 @@ class FrontendConnection:
         self._part()
 
     def close(self, linger: float = 0.0) -> None:
-        """`linger`: seconds that messages already sent get to leave, in the background."""
+        """`linger`: seconds during which ZMQ may still transmit sent messages, in the background."""
         self.state = State.CLOSED
         if self._socket is not None:
             self._reactor.unwatch(self._socket)
@@ -182,9 +182,9 @@ class FrontendConnection:
     # -------------------------------------------------------------------------------------- from the frontend
 
     def _receive(self) -> bool:
-        """Handle a batch of messages; False: there was no more."""
+        """Handle a batch of messages. Return False if no more are waiting."""
         for _ in range(BATCH):
-            if self._socket is None:  # dropped because of what was just handled
+            if self._socket is None:  # the message that was just handled closed it
                 return False
             try:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
@@ -199,15 +199,15 @@ class FrontendConnection:
                 raise ProtocolError(f"a message of {len(frames)} frames instead of one")
             message = self.agreement.codec.decode_from_frontend(frames[0])
         except ProtocolError as error:
-            self._seldom.warning(f"{self.endpoint} sends what is {error}", about="rubbish")
-            self.drop(f"it sent what is {error}")
+            self._seldom.warning(f"{self.endpoint} sent a malformed frame: {error}", about="malformed")
+            self.drop(f"it sent a malformed frame: {error}")
             return
         if isinstance(message, Welcome):
             self._on_welcome(message)
         elif isinstance(message, Refused):
             self._on_refused(message)
-        elif self.frontend is not None:  # else of a conversation that is over
-            self._heard = time.monotonic()
+        elif self.frontend is not None:  # otherwise it belongs to an earlier conversation
+            self._last_seen = time.monotonic()
             self._on_message(self.frontend, message)
 
     def _on_message(self, frontend: str, message: FromFrontend | UnknownMessage) -> None:
@@ -222,9 +222,9 @@ class FrontendConnection:
                 self.agreement.skip(f"frontend {frontend}", message)
 
     def _on_welcome(self, message: Welcome) -> None:
-        self._heard = time.monotonic()
+        self._last_seen = time.monotonic()
         if self.frontend == message.frontend:
-            return  # the answer to a Hello that told a new phase
+            return  # the answer to a Hello with a new phase
         self._part()
         self.agreement.begin(message.protocol)
         self.state = State.WELCOMED
@@ -238,7 +238,7 @@ class FrontendConnection:
     def _on_refused(self, message: Refused) -> None:
         now = time.monotonic()
         if message.retry:
-            if self.state is State.WELCOMED:  # else the Hello is on its way
+            if self.state is State.WELCOMED:  # otherwise the Hello was sent already
                 log.warning(
                     "frontend %s at %s asks to start over: %s", self.frontend, self.endpoint, message.reason
                 )
@@ -246,7 +246,7 @@ class FrontendConnection:
                 self._greet(now)
             return
         self.problem = LinkProblem(message.reason, refused=True)
-        self._seldom.warning(f"LinkRefused: the frontend at {self.endpoint} refuses this engine: {message.reason}")
+        self._seldom.warning(f"LinkRefused: the frontend at {self.endpoint} rejects this engine: {message.reason}")
         self.state = State.REFUSED
         self.retry_at = now + RETRY_REFUSED
         self._part()
@@ -270,17 +270,17 @@ class FrontendConnection:
 
     def _greet(self, now: float) -> None:
         self.state = State.GREETING
-        self._heard = now
+        self._last_seen = now
         self.show(self._engine.greeting())
 
     def _part(self) -> None:
-        """The conversation is over, if there was one."""
+        """End the conversation, if there was one."""
         frontend, self.frontend = self.frontend, None
         if frontend is not None:
             self._link.lost(self, frontend)
 
     def _on_event(self) -> None:
-        """The connection could not be made, or broke."""
+        """Handle the end of the connection, or a failure to connect."""
         if self._monitor is None:
             return
         failure = handshake_failure(*parse_event(self._monitor.recv_multipart(zmq.NOBLOCK)))
@@ -289,7 +289,7 @@ class FrontendConnection:
             self.problem = self._handshake_failure = LinkProblem(text, refused=True)
             self._seldom.warning(f"LinkRefused: {text}")
             return
-        while self._receive():  # what the frontend sent before
+        while self._receive():  # messages that the frontend sent before
             pass
         if self.state is State.GREETING and not self._handshake_failure:
             self._seldom.info(f"no frontend answers at {self.endpoint} yet")

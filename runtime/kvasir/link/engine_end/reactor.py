@@ -1,4 +1,4 @@
-"""The link thread's wait for its sockets: which socket is whose, and a bell that other threads can ring."""
+"""The event loop of the link's thread: calls the handler of each readable socket, and commands of other threads."""
 
 import logging
 import math
@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class Reactor:
-    """Owned by one thread; only `post` may be called from others."""
+    """Belongs to one thread. Other threads may only call `post`."""
 
     def __init__(self) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -26,10 +26,10 @@ class Reactor:
         ear.bind("inproc://bell")
         self._bell = self.context.socket(zmq.PAIR)
         self._bell.connect("inproc://bell")
-        self.watch(ear, self._obey)
+        self.watch(ear, self._run_commands)
 
     def post(self, command: Callable[[], None]) -> None:
-        """Have the owner call this soon, in the order of the posts. Any thread; never blocks."""
+        """Have the owner call `command` soon, in the order of the posts. Any thread may post; nothing blocks."""
         self._commands.append(command)
         with self._bell_lock:  # a ZMQ socket is used by one thread at a time
             if not self._rung and not self._closed:
@@ -37,7 +37,7 @@ class Reactor:
                 self._bell.send(b"", zmq.NOBLOCK)
 
     def watch(self, socket: "zmq.Socket[bytes]", handler: Callable[[], object]) -> None:
-        """Call the handler whenever the socket has a message."""
+        """Call the handler when the socket has a message."""
         self._handlers[socket] = handler
         self._poller.register(socket, zmq.POLLIN)
 
@@ -46,16 +46,16 @@ class Reactor:
             self._poller.unregister(socket)
 
     def wait(self, seconds: float) -> None:
-        """Handle what comes; return after the first of it, or after so many seconds."""
+        """Wait for events, for at most `seconds`, and call their handlers."""
         for socket, _ in self._poller.poll(max(0, math.ceil(seconds * 1000))):
-            if (handler := self._handlers.get(socket)) is not None:  # none: an earlier handler closed it
+            if (handler := self._handlers.get(socket)) is not None:  # None if an earlier handler closed it
                 try:
                     handler()
                 except Exception:
                     log.exception("an event of the link was not handled")
 
     def close(self) -> None:
-        """Waits for what closed sockets still have to send (their linger)."""
+        """Close the sockets, and wait for the linger of closed ones."""
         with self._bell_lock:
             if self._closed:
                 return
@@ -64,7 +64,7 @@ class Reactor:
         self._ear.close(linger=0)
         self.context.term()
 
-    def _obey(self) -> None:
+    def _run_commands(self) -> None:
         self._ear.recv(zmq.NOBLOCK)
         self._rung = False  # before the commands are taken: a later one rings again
         while self._commands:

@@ -1,7 +1,6 @@
-"""Looks up the names in link addresses, over and over, off the link's thread.
+"""Looks up the host names of link addresses periodically, outside the link's thread, for EngineLink.
 
-The headless Service of the frontends is a name with one record per frontend; frontends come and go while an engine
-lives. Used by EngineLink.
+The name of the frontends' headless Service has one record per frontend. Frontends come and go while an engine runs.
 """
 
 import logging
@@ -14,16 +13,16 @@ from kvasir.link.address import LinkAddress
 from kvasir.link.sockets import SeldomLog
 
 LOOKUP_INTERVAL: Final = 3.0
-"""Seconds between look-ups: a new frontend has every engine after at most this."""
+"""Seconds between look-ups. All engines connect to a new frontend within this time."""
 
 log = logging.getLogger(__name__)
 
 
 def lookup(name: str) -> frozenset[str]:
-    """The addresses of a name, empty where it has none. Raises OSError when that cannot be said now.
+    """Return the addresses of a name; empty if it has none. Raises OSError if the look-up fails.
 
-    IPv4 if there is any: in a dual-stack cluster a pod has a record of each kind, and one frontend must not be
-    connected to twice.
+    If there are IPv4 addresses, only those: in a dual-stack cluster a pod has a record of each kind, and one
+    frontend must not get two connections.
     """
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
@@ -36,7 +35,7 @@ def lookup(name: str) -> frozenset[str]:
 
 
 class Resolver:
-    """A thread that reports the addresses of each name, when they change."""
+    """A thread that reports the addresses of each name when they change."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class Resolver:
             self._thread.start()
 
     def stop(self) -> None:
-        """Does not wait: a look-up can take long, and nothing depends on its end."""
+        """Stop without waiting: a look-up can take long, and nothing depends on its result."""
         self._stopped.set()
 
     def _run(self) -> None:
@@ -73,10 +72,12 @@ class Resolver:
         try:
             found = self._lookup(address.host)
         except OSError as error:
-            self._seldom.warning(f"{address.text}: looking up {address.host} failed: {error}; it is tried again")
-            return  # a name server that fails says nothing about the frontends: keep what is known
+            self._seldom.warning(
+                f"{address.text}: looking up {address.host} failed: {error}; another attempt follows"
+            )
+            return  # a failing name server says nothing about the frontends: keep the known addresses
         if not found:
-            self._seldom.warning(f"{address.text}: {address.host} has no address yet; it is tried again")
+            self._seldom.warning(f"{address.text}: {address.host} has no address yet; another attempt follows")
         if found != self._known.get(address) and not self._stopped.is_set():
             self._known[address] = found
             self._report(address, found)

@@ -1,4 +1,4 @@
-"""Binds the frontend's end of the link, without taking an address from a process that lives."""
+"""Binds the frontend's end of the link, without taking the address of a running process."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from kvasir_contract.endpoints import ANY_HOST
 
 
 def frontend_address(link: tuple[str, ...], has_keys: bool) -> LinkAddress:
-    """The one address a frontend binds. Raises ConfigError."""
+    """Return the address that the frontend binds. Raises ConfigError unless there is exactly one usable address."""
     if len(link) != 1:
         raise ConfigError(f"--link: a frontend binds one address, {len(link)} are given")
     address = parse_address(link[0])
@@ -27,7 +27,7 @@ def frontend_address(link: tuple[str, ...], has_keys: bool) -> LinkAddress:
 
 
 def bind(socket: zmq.Socket[bytes], address: LinkAddress) -> str:
-    """Bind and return the address engines can connect to, a port 0 filled in. Raises ConfigError."""
+    """Bind, and return the address for engines, with the real port instead of 0. Raises ConfigError."""
     if address.is_ipc:
         private_directory(address)
         _clear_stale(address)
@@ -45,7 +45,7 @@ def bind(socket: zmq.Socket[bytes], address: LinkAddress) -> str:
 
 
 def _clear_stale(address: LinkAddress) -> None:
-    """ZMQ's bind unlinks whatever has the path, so look first: only the socket of a dead process may go."""
+    """Remove the socket of a dead process. Look first, because ZMQ's bind unlinks any file at the path."""
     try:
         mode = os.lstat(address.path).st_mode
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Admits to the frontend's ROUTER whoever holds the engines' CURVE key (ZMQ's authentication protocol, RFC 27).
+"""Admits the holders of the engines' CURVE key to the frontend's ROUTER (ZMQ's authentication protocol, RFC 27).
 
-ZMQ asks over a socket of a fixed name in the same context for each connection; a CURVE server that nobody answers
-for would admit any client, so the ROUTER also enforces that it is asked (`secure`).
+For each connection, ZMQ sends a request to a socket with a fixed name in the same context. Without a handler on
+that socket a CURVE server would admit every client, so the ROUTER is set to require an answer (`secure`).
 """
 
 import hmac
@@ -18,7 +18,7 @@ _DOMAIN = b"kvasir"
 
 
 class ClientKeyCheck:
-    """Answers for every connection whether its key is the engines'."""
+    """Admits connections with the engines' key, and rejects others."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], keys: LinkKeys, refused: Callable[[str], None]
@@ -35,7 +35,7 @@ class ClientKeyCheck:
         self._socket.close()
 
     def _on_request(self, frames: list[bytes]) -> None:
-        # version, request id, domain, address, identity, mechanism, then the mechanism's credentials
+        # version, request id, domain, address, identity, mechanism, credentials of the mechanism
         request_id = frames[1] if len(frames) > 1 else b""
         admitted = (
             len(frames) == 7
@@ -50,7 +50,7 @@ class ClientKeyCheck:
 
 
 def secure(socket: zmq.Socket[bytes], keys: LinkKeys) -> None:
-    """Make the socket a CURVE server that admits nobody unless a ClientKeyCheck says so."""
+    """Make the socket a CURVE server that admits only connections that a ClientKeyCheck admits."""
     socket.curve_server = True
     socket.curve_secretkey = keys.secret
     socket.zap_domain = _DOMAIN

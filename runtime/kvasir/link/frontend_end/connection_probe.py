@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 PROBE_DELAYS: Final = (0.02, 0.2)
-"""Seconds after which a broken connection is looked for again: ZMQ may report it before it has let go of it."""
+"""Seconds until a broken connection is looked for again: ZMQ may report the end before it drops the connection."""
 
 
 class ConnectionProbe:

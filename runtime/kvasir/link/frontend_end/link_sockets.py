@@ -1,6 +1,6 @@
 """The sockets of the frontend's end of the link: the ROUTER, its monitor, and the check of the engines' key.
 
-Owned by FrontendLink, which knows what the messages mean; this module knows ZMQ.
+FrontendLink owns it. FrontendLink handles the content of the messages, this module the ZMQ sockets.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class LinkSockets:
-    """Open from the moment it is made, on the running event loop."""
+    """The sockets are open after construction, and belong to the running event loop."""
 
     def __init__(
         self,
@@ -29,10 +29,12 @@ class LinkSockets:
         on_broken: Callable[[], None],
         burst: int,
     ) -> None:
-        """`on_frames` gets each message, identity first; `on_broken` is called when some connection ended; `burst`
-        is the number of messages that may be sent to one engine at once.
+        """Create and bind the sockets.
 
-        Raises ConfigError for an address or keys that cannot be used.
+        `on_frames` gets each message, identity first. `on_broken` is called when a connection ended. `burst` is the
+        number of messages that may be sent to one engine at once.
+
+        Raises ConfigError for unusable addresses or keys.
         """
         keys = load_frontend_keys(config.link_keys) if config.link_keys else None
         address = frontend_address(config.link, keys is not None)
@@ -42,7 +44,7 @@ class LinkSockets:
         self._key_check: ClientKeyCheck | None = None
         router = self._make_router(None if address.is_ipc else keys, burst)
         try:
-            # Before engines can connect: a connection that nobody answers for is refused.
+            # Before engines can connect: ZMQ rejects a connection that no key check admits.
             if keys is not None and not address.is_ipc:
                 self._key_check = ClientKeyCheck(self._context, keys, self._on_foreign_key)
             self.address = bind(router, address)
@@ -68,24 +70,24 @@ class LinkSockets:
         return None
 
     def read(self) -> bool:
-        """Handle what has arrived; False: that was much, and the rest comes in the loop's next turn."""
+        """Handle received messages. Return False if more of them wait for the loop's next turn."""
         self._router.read()
         return not self._router.has_more
 
-    async def close(self, farewell: float) -> None:
-        """Messages already sent get `farewell` seconds to leave."""
+    async def close(self, linger: float) -> None:
+        """Close the sockets. ZMQ has `linger` seconds to transmit sent messages."""
         self._raw_router.disable_monitor()
         self._monitor.close()
-        self._router.close(farewell)
+        self._router.close(linger)
         if self._key_check is not None:
             self._key_check.close()
-        await asyncio.get_running_loop().run_in_executor(None, self._context.term)  # waits for the farewell
+        await asyncio.get_running_loop().run_in_executor(None, self._context.term)  # waits for the linger
 
     def _make_router(self, keys: LinkKeys | None, burst: int) -> "zmq.Socket[bytes]":
         router = self._context.socket(zmq.ROUTER)
         limit(router, burst)
-        router.router_mandatory = True  # else a message for nobody, or for a full queue, is dropped in silence
-        router.router_handover = True  # an engine that reconnects takes its name over from the broken connection
+        router.router_mandatory = True  # otherwise ZMQ silently drops a message to an unknown peer or a full queue
+        router.router_handover = True  # an engine that reconnects takes over the identity of its broken connection
         if keys is not None:
             secure(router, keys)
         return router
@@ -95,7 +97,7 @@ class LinkSockets:
         failure = handshake_failure(event, value)
         if failure is None:
             self._on_broken()
-        elif event != zmq.Event.HANDSHAKE_FAILED_AUTH:  # that one the key check tells, with the address
+        elif event != zmq.Event.HANDSHAKE_FAILED_AUTH:  # the key check reports it, with the address
             self._seldom.warning(f"LinkRefused: an engine could not connect to {self.address}: {failure}")
 
     def _on_foreign_key(self, peer: str) -> None:

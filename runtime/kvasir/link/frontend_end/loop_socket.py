@@ -1,8 +1,8 @@
 """A ZMQ socket on the asyncio loop, without a thread and without futures: the link's hot path in a frontend.
 
 A ZMQ descriptor is edge-triggered: it becomes readable when *something* happened to the socket, and every call on
-the socket, a send too, may use that up. So a wake-up reads until nothing is left, and after a send the socket is
-asked whether there is something to read. Works on uvloop and on the standard loop.
+the socket, even a send, may reset it. So each wake-up reads until the queue is empty, and each send is followed by
+a check for messages. Works on uvloop and on the standard loop.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Callable
 import zmq
 
 BATCH = 128
-"""Messages handled before the loop serves others."""
+"""Messages that are handled before other callbacks of the loop run."""
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +28,10 @@ class LoopSocket:
         self._reading = False
         self._scheduled = False
         self._loop.add_reader(self._fd, self.read)
-        self._look_again()  # what came before the reader was added signals no more
+        self._look_again()  # messages that arrived before the reader was added do not signal again
 
     def send(self, frames: list[bytes]) -> None:
-        """Never blocks. Raises zmq.Again when the peer's queue is full, zmq.ZMQError when there is no such peer."""
+        """Send without blocking. Raises zmq.Again if the peer's queue is full, zmq.ZMQError for an unknown peer."""
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         finally:
@@ -39,7 +39,7 @@ class LoopSocket:
                 self._look_again()
 
     def read(self) -> None:
-        """Handle what there is, up to a batch; the rest in the loop's next turn."""
+        """Handle up to a batch of messages, the rest in the loop's next turn."""
         self._scheduled = False
         if self._reading or self._socket.closed:
             return
@@ -51,7 +51,7 @@ class LoopSocket:
                 except zmq.Again:
                     return
                 self._deliver(frames)
-                if self._socket.closed:  # by what was just handled
+                if self._socket.closed:  # by the handler of this message
                     return
         finally:
             self._reading = False
@@ -59,11 +59,11 @@ class LoopSocket:
 
     @property
     def has_more(self) -> bool:
-        """Messages wait for the loop's next turn."""
+        """Whether messages wait for the loop's next turn."""
         return self._scheduled
 
     def close(self, linger: float = 0.0) -> None:
-        """`linger`: seconds that messages already sent get to leave, in the background."""
+        """`linger`: seconds during which ZMQ may still transmit sent messages, in the background."""
         if not self._socket.closed:
             self._loop.remove_reader(self._fd)
             self._socket.close(linger=int(linger * 1000))
@@ -72,8 +72,8 @@ class LoopSocket:
         try:
             self._handle(frames)
         except Exception:
-            # A defect in what handles one message must not cost the edge that the others wait for.
-            log.exception("a message on the link was not handled")
+            # An error while handling one message must not lose the wake-up of the messages behind it.
+            log.exception("an error in Kvasir: a message on the link was not handled")
 
     def _look_again(self) -> None:
         if not self._scheduled and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:

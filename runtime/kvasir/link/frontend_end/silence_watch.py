@@ -8,7 +8,7 @@ from kvasir.link.sockets import heartbeat_interval
 
 
 class SilenceWatch:
-    """Calls `tick` once per interval, in which the owner asks for the silent engines and sends heartbeats."""
+    """Calls `tick` once per interval. The owner then checks for silent engines and sends heartbeats."""
 
     def __init__(self, timeout: float, tick: Callable[[], None]) -> None:
         """Owned by the running event loop. `timeout`: seconds of silence after which an engine is lost."""
@@ -25,7 +25,7 @@ class SilenceWatch:
         now = self._loop.time()
         for engine in engines:
             if self._late > self._interval:
-                # This process stood still itself: messages that came meanwhile are not read yet.
+                # This process was blocked: messages that arrived meanwhile have not been read yet.
                 engine.last_seen += self._late
             if now - engine.last_seen > self._timeout:
                 yield engine, now - engine.last_seen
