@@ -74,17 +74,19 @@ class Codec:
         self._from_frontend: msgspec.msgpack.Decoder[FromFrontend] = msgspec.msgpack.Decoder(from_frontend)
         kinds = {*get_args(from_engine), *get_args(from_frontend)}
         self._names = frozenset(kind.__struct_config__.tag for kind in kinds)
-        self._messages = {kind: since.messages.get(kind, 1) for kind in kinds}
-        self._fields = {kind: _later_fields(kind, since) for kind in kinds}
+        self._messages = since.messages
+        self._fields = {kind: fields for kind in kinds if (fields := _later_fields(kind, since))}
         found = {field.name for fields in self._fields.values() for field in fields}
         if missing := {f"{owner.__name__}.{name}" for owner, name in since.fields} - found:
             raise ValueError(f"only fields of messages, and of structs in their fields: {', '.join(missing)}")
 
     def version_needed(self, message: FromEngine | FromFrontend) -> int:
         """Return the version that understands the message: its type, and the fields that are set in it."""
-        kind = type(message)
-        later = [field.version for field in self._fields[kind] if field.read(message) != field.default]
-        return max([self._messages[kind], *later])
+        needed = self._messages.get(type(message), 1)
+        for field in self._fields.get(type(message), ()):
+            if field.version > needed and field.read(message) != field.default:
+                needed = field.version
+        return needed
 
     def decode_from_engine(self, frame: bytes | memoryview) -> FromEngine | UnknownMessage:
         """Return the message that an engine sent. Raises ProtocolError if it is not a message of an engine."""
