@@ -87,7 +87,7 @@ _CANNOT_CHANGE: Final = "cannot be changed: create a new InferenceService for an
 REFUSALS: Final = (
     Refusal(WHOLE, "metadata.name: at most 45 characters", {}, name="a" * 46),
     Refusal(WHOLE, "metadata.name: lower-case letters", {}, name="1st"),
-    Refusal("spec", "engine.kvCache.memoryUtilization is about", _cpu(kvCache={"memoryUtilization": 0.5})),
+    Refusal("spec", "engine.kvCache.memoryUtilization applies only", _cpu(kvCache={"memoryUtilization": 0.5})),
     Refusal("spec", "engine.dtype float16 is not supported on CPU", _cpu(dtype="float16")),
     Refusal("spec.model.source", "unknown URI scheme", {"model": {"source": "s3://bucket/model"}}),
     Refusal("spec.model.source", "write hf://org/name", {"model": {"source": "hf://gpt2"}}),
@@ -129,7 +129,9 @@ REFUSALS: Final = (
         "value and valueFrom contradict",
         _pod(env=[{"name": "X", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]),
     ),
-    Refusal("spec.engine.pod.volumes[0]", "volumes named kvasir-", _pod(volumes=[{"name": "kvasir-tmp"}])),
+    Refusal(
+        "spec.engine.pod.volumes[0]", "volume names beginning with kvasir-", _pod(volumes=[{"name": "kvasir-tmp"}])
+    ),
     Refusal("spec.engine.pod.volumeMounts[0].mountPath", "write the path without", _mount("/data/../tmp")),
     Refusal("spec.engine.pod.volumeMounts[0].mountPath", "Kvasir mounts volumes at", _mount("/etc/kvasir")),
     Refusal("spec.engine.pod.labels", "labels of app.kubernetes.io/", _pod(labels={"app.kubernetes.io/name": "x"})),
