@@ -96,7 +96,7 @@ def mutable_fields() -> list[str]:
 
 
 def changes() -> list[dict[str, Any]]:
-    """Return patches of a spec that change all of these fields: two fields alone, then the rest by roll-out.
+    """Return patches of a spec that change all of these fields: two fields alone, the others together by part.
 
     Raises AssertionError if a field has no value, or a value has no field.
     """

@@ -109,7 +109,7 @@ def gzip_bomb(megabytes: int) -> Answer:
 
 
 def small_gzip_bomb() -> Answer:
-    """Return 16 MB in the size limit of an uncompressed report."""
+    """Return 16 MB of data, compressed to less than the size limit of a report."""
     return body(gzip.compress(b" " * 16 * _MEGABYTE), "Content-Encoding: gzip")
 
 
