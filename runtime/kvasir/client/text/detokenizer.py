@@ -23,9 +23,9 @@ REPLACEMENT: Final = "\ufffd"
 MAX_PENDING: Final = 16
 """Tokens that are held back at most while a character is incomplete. A character has up to 4 bytes, so more
 tokens than this mean that the bytes are invalid."""
-PROMPT_SUFFIX: Final = (4, 8, 16, 24)
+PROMPT_SUFFIX: Final = (4, 5, 6, 7, 16, 24)
 """Candidate numbers of prompt tokens before the first output token. The first one whose text begins and ends at a
-character is used."""
+character is used. Of four numbers in a row, one begins at a character, even if each token is one byte."""
 
 
 class TextStream(Protocol):
