@@ -1,4 +1,4 @@
-"""A parameter out of range is refused with its name and the accepted values, whoever sends it."""
+"""A parameter out of range is refused with its name and the accepted values, at both ends."""
 
 import math
 import re

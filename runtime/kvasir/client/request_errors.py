@@ -11,7 +11,7 @@ UNAVAILABLE_RETRY_AFTER: Final = 1.0
 
 
 class InvalidRequest(ValueError):
-    """The request cannot be served as it is (400). The message says what to change."""
+    """The request cannot be served as it is (400). The message contains the necessary change."""
 
     def __init__(self, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)

@@ -44,7 +44,7 @@ class Worker:
         self._ahead: Iterator[int] = iter(())
 
     def load(self, progress: Callable[[int, int], None]) -> None:
-        """Read the weights; `progress` is told the bytes done and in all."""
+        """Read the weights; `progress` is called with the bytes done and the total."""
         model = load_model(self._info, self._placement, self._settings.max_model_len, progress)
         check_against_reference(model, self._placement)
         if self._placement.device.type == "cpu":

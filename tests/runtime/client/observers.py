@@ -1,4 +1,4 @@
-"""An observer that keeps what it is told."""
+"""An observer that records its calls."""
 
 import asyncio
 from dataclasses import dataclass, field

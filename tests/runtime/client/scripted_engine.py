@@ -1,4 +1,4 @@
-"""An engine that speaks the real link from within the test's process and does what the test tells it to."""
+"""An engine on the real link, in the process of the test, which decides every message."""
 
 import asyncio
 import queue

@@ -17,7 +17,7 @@ def engine(rank: int) -> RemoteEngine:
 
 
 class Peers:
-    """Remembers what was sent; engines named in `gone` cannot be reached."""
+    """Records the messages sent; engines named in `gone` cannot be reached."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, Call]] = []

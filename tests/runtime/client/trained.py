@@ -54,7 +54,7 @@ def metaspace() -> tokenizers.Tokenizer:
 
 
 def byte_fallback() -> tokenizers.Tokenizer:
-    """As in Llama 2, Mistral, Gemma: characters that are no tokens become one token per byte."""
+    """As in Llama 2, Mistral, Gemma: characters without a token become one token per byte."""
     base = [*SPECIAL, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
     letters = sorted({char for line in CORPUS[:1] for char in line if char != " "})
     tokens = [*base, *letters, "▁t", "▁th", "▁the", "an", "in"]

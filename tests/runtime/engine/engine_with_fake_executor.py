@@ -32,7 +32,7 @@ class ProcessExecutor(FakeExecutor):
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         progress(1, 3)
-        while MODE == "load":  # until told to stop
+        while MODE == "load":  # until it is stopped
             time.sleep(0.02)
             progress(2, 3)
 

@@ -1,4 +1,4 @@
-"""Each kernel computes what the plain torch beside its caller computes, for every size and number of threads."""
+"""Each kernel computes the same as its reference in plain torch, for every size and number of threads."""
 
 import ctypes
 import math

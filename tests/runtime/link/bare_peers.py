@@ -10,7 +10,7 @@ from runtime.link.peers import PATIENCE, READY, hello
 
 
 class BareEngine:
-    """A DEALER that does what a test tells it."""
+    """A DEALER that a test controls."""
 
     def __init__(self, address: str, incarnation: str, **options) -> None:
         self.incarnation = incarnation
@@ -44,7 +44,7 @@ class BareEngine:
 
 
 class BareFrontend:
-    """A ROUTER that does what a test tells it."""
+    """A ROUTER that a test controls."""
 
     def __init__(self, address: str = "tcp://127.0.0.1:*", **options) -> None:
         self._context = zmq.Context()

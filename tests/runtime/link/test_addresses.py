@@ -115,7 +115,7 @@ async def test_frontend_on_every_address_needs_no_ipv6(keys, monkeypatch):
             await f.ready(e.incarnation)
 
 
-# --------------------------------------------------------------------------------------------- what is in the way
+# ------------------------------------------------------------------------------------------- sockets in the way
 
 
 @pytest.mark.parametrize("addresses", [(), ("ipc:///a/b", "ipc:///a/c")])

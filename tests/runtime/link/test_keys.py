@@ -1,4 +1,4 @@
-"""The link's keys: how a directory of them looks, and that nobody without them is let in."""
+"""The link's keys: how a directory of them looks, and that a peer without them is not admitted."""
 
 import asyncio
 import logging
@@ -129,7 +129,7 @@ async def test_a_socket_in_a_private_directory_needs_no_encryption(sockets, keys
 
 
 async def test_any_other_curve_client_is_refused(f, keys):
-    """A CURVE server that asks nobody would admit it."""
+    """A CURVE server without a key check would admit it."""
     public, secret = zmq.curve_keypair()
     known = load_engine_keys(str(keys["engine"]))
     options = {"curve_serverkey": known.peer_public, "curve_publickey": public, "curve_secretkey": secret}

@@ -143,7 +143,7 @@ async def test_a_frontend_that_closes_is_lost_at_once(sockets):
             await f.ready(e.incarnation)
             await f.link.close()
             assert await asyncio.to_thread(frontend_lost, e) == f.link.incarnation
-            assert not f.seen.lost  # its owner closed it and needs no telling
+            assert not f.seen.lost  # its owner closed it
 
 
 async def test_a_frontend_that_starts_again_on_the_same_address_is_found_again(transport):
@@ -204,7 +204,7 @@ async def test_the_other_address_of_a_frontend_is_used_once_the_first_has_gone(k
             e._reactor.post(partial(e._frontends.set_endpoints, parse_address(first), frozenset()))
             await f.seen.until(lambda: len(f.seen.changes) > seen + 4)
             assert len(f.seen.lost) == lost, "it was on the link: it stays until it leaves"
-            e._reactor.post(partial(e._frontends._connections[first].drop, "the test says so"))
+            e._reactor.post(partial(e._frontends._connections[first].drop, "the test drops it"))
             await f.seen.until(lambda: len(f.seen.lost) > lost)
             await f.ready(e.incarnation)
             assert set(e._frontends._connections) == {*addresses} - {first}
@@ -264,7 +264,7 @@ async def test_an_idle_link_uses_no_cpu(transport):
         with engine(f.link.addresses, keys=engine_keys) as e1, engine(f.link.addresses, keys=engine_keys) as e2:
             await f.ready(e1.incarnation, e2.incarnation)
             before = resource.getrusage(resource.RUSAGE_SELF)
-            await asyncio.sleep(2)  # what is measured is this idleness
+            await asyncio.sleep(2)  # the idle time that is measured
             after = resource.getrusage(resource.RUSAGE_SELF)
             used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             assert used < 0.1, f"{used:.3f} s of CPU in 2 s"

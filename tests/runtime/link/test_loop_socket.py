@@ -118,6 +118,6 @@ def test_a_long_queue_lets_the_loop_serve_others_in_between():
 
 @pytest.mark.parametrize("module", ["kvasir.link.frontend_end.frontend_link", "kvasir.link.engine_end.engine_link"])
 def test_neither_end_of_the_link_imports_torch(module):
-    """The engine's says Hello before torch is imported."""
+    """The engine's end sends Hello before torch is imported."""
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

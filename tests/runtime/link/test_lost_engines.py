@@ -117,7 +117,7 @@ async def test_an_engine_that_falls_silent_is_lost_after_the_timeout(sockets):
 
 
 async def test_a_connection_that_says_nothing_is_harmless(f, bare):
-    """A port scanner, a probe: accepted, closed, no engine lost, nobody told."""
+    """A port scanner, a probe: accepted, closed, without an event."""
     with engine(f.link.addresses) as e:
         await f.ready(e.incarnation)
         for _ in range(20):

@@ -13,7 +13,7 @@ from runtime.link.peers import engine, frontend, frontend_lost, serve_one
 
 
 class Names:
-    """A name server whose records a test changes; it tells how often it was asked."""
+    """A name server whose records a test changes; it counts the look-ups."""
 
     def __init__(self, *ips: str) -> None:
         self.ips = frozenset(ips)
@@ -58,7 +58,7 @@ async def test_connections_follow_the_records_of_a_name(keys):
                 assert not second.seen.lost
                 await asyncio.gather(second.ask(e.incarnation), serve_one(e))
 
-                # Nothing is connected to the vanished address any more, even if there is somebody again.
+                # Nothing is connected to the vanished address any more, even if a frontend is there again.
                 async with frontend(f"tcp://127.0.0.1:{port}", keys["frontend"]) as third:
                     await names.asked()
                     assert not third.link.engines

@@ -34,7 +34,7 @@ def test_values_are_those_of_log_softmax() -> None:
 )
 @settings(deadline=None)
 def test_rank_and_most_likely_tokens_with_many_ties(rows: list[list[float]], token: int, k: int) -> None:
-    """k goes beyond the vocabulary too: then all of it is told."""
+    """k goes beyond the vocabulary too: then all of it is reported."""
     scores = score(torch.tensor(rows, dtype=torch.float32), torch.full((len(rows),), token), k)
     assert scores.rank.tolist() == [sum(value >= row[token] for value in row) for row in rows]
     assert scores.top_ids.tolist() == [ranked(row)[:k] for row in rows]

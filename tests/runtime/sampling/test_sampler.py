@@ -165,7 +165,7 @@ def test_a_row_that_holds_nan_is_known_by_the_token_that_is_chosen(filters: Filt
 def test_looking_at_candidates_first_draws_what_sorting_the_row_would(
     spread: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Flat rows, whose candidates are not enough, beside peaked ones, whose are."""
+    """Flat rows, whose candidates are not enough, next to peaked ones, whose are."""
     count, vocab = 60, 3000
     logits = logits_of(count, vocab) * spread
     cases = [(vocab, 0.9), (40, 0.5), (2000, 0.99), (1024, math.inf), (2500, math.inf), (vocab, 0.05)]

@@ -80,7 +80,7 @@ class Sampling:
         if asked.min_tokens > max_tokens:
             raise InvalidRequest(
                 f"min_tokens is {asked.min_tokens}, and at most {max_tokens} tokens are generated (max_tokens, or "
-                "what is left of the context): lower it",
+                "the rest of the context): lower it",
                 "min_tokens",
             )
         same = {name: self._or_default(name, getattr(asked, name)) for name in _SAME}

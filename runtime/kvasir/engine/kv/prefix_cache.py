@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 class PrefixCache:
-    """Full blocks by hash, free ones and ones in use: only the pool knows the difference."""
+    """Full blocks by hash, both free and in use."""
 
     def __init__(self) -> None:
         self._block_of: dict[bytes, int] = {}

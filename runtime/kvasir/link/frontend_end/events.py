@@ -40,7 +40,7 @@ class CallAnswered:
 class EngineLost:
     """The engine is off the link: the last event of this RemoteEngine.
 
-    If the same incarnation says Hello again, it joins as a new RemoteEngine.
+    If the same incarnation sends Hello again, it joins as a new RemoteEngine.
     """
 
     engine: RemoteEngine

@@ -1,7 +1,7 @@
-"""The frontend's end of the link: which engines are on it, what they send, and which of them are lost.
+"""The frontend's end of the link: the engines on it, their messages, and their losses.
 
 Engines connect and send Hello; the link accepts or refuses each. What happens becomes an event (events.py), and the
-owner of the link takes the events in their order. An engine is lost when it says so (Dead, Goodbye), is silent,
+owner of the link takes the events in their order. An engine is lost when it ends (Dead, Goodbye), is silent,
 does not finish a step, does not read its queue, sends a malformed frame, or when its connection broke. An
 incarnation that was lost must send Hello again before it is used.
 
@@ -280,7 +280,7 @@ class FrontendLink:
             self._send(engine, _HEARTBEAT)
 
     def _find_broken(self) -> None:
-        """Find the engines whose connection is gone, after what they sent before."""
+        """Find the engines whose connection is gone, after reading the messages that they sent before."""
         if self._sockets is None:
             return
         if self._sockets.read():

@@ -7,7 +7,7 @@ from kvasir.link.protocol import OLDEST_PROTOCOL, PROTOCOL_VERSION, Hello
 
 @dataclass(frozen=True)
 class Terms:
-    """What an engine must have in common with this frontend."""
+    """The identity that an engine must share with this frontend."""
 
     service: str
     fingerprint: str
@@ -17,7 +17,7 @@ class Terms:
         """Return why the engine is not accepted, or None. `incarnation`: the identity of its connection."""
         if hello.incarnation != incarnation:
             return f"the engine calls itself {hello.incarnation!r} and its connection {incarnation!r}"
-        if not OLDEST_PROTOCOL <= hello.protocol <= PROTOCOL_VERSION + 1:  # a newer engine knows its predecessor
+        if not OLDEST_PROTOCOL <= hello.protocol <= PROTOCOL_VERSION + 1:  # a newer engine supports its predecessor
             return (
                 f"the engine speaks protocol {hello.protocol} (kvasir {hello.version}), the frontend "
                 f"{OLDEST_PROTOCOL} to {PROTOCOL_VERSION}: run versions that are at most one protocol apart"

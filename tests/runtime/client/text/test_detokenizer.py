@@ -43,7 +43,7 @@ def load(kind: str, directory: Path) -> Tokenizer:
 
 
 def stream(tokenizer: Tokenizer, prompt: list[int], outputs: list[list[int]]) -> list[str]:
-    """The deltas of a request; the last one is what came when it finished."""
+    """Return the deltas of a request; the last one is the text of `finish`."""
     text = Detokenizer(tokenizer).stream(prompt)
     return [*(text.push(token_ids) for token_ids in outputs), text.finish()]
 

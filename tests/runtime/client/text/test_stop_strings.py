@@ -30,7 +30,7 @@ def split(text: str, cuts: list[int]) -> list[str]:
 
 
 def run(stops: list[str], pieces: list[str], *, include: bool = False, ignored: int = 0) -> tuple[str, str | None]:
-    """All that is told, of pieces of which the first ones must not end it; and what ended it."""
+    """Return the released text and the string that ended it; the first `ignored` pieces must not end it."""
     search = StopSearch(StopStrings(stops), include)
     told = ""
     for index, piece in enumerate(pieces):

@@ -1,4 +1,4 @@
-"""A step that hangs is told with rank, step, phase, batch and place; without steps nobody looks."""
+"""A step that hangs is logged with rank, step, phase, batch and place; an idle watchdog sleeps."""
 
 import logging
 import threading
@@ -16,7 +16,7 @@ BATCH = StepInput([], [], [ScheduledRow(f"request-{n}", 10 * n, 1, []) for n in 
 
 
 class Armed(threading.Event):
-    """Tells when it is cleared."""
+    """Records that it was cleared."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""When a request ends, token by token, and what its last output says about it."""
+"""When a request ends, token by token, and the content of its last output."""
 
 import msgspec
 import pytest

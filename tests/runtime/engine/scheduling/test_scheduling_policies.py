@@ -1,4 +1,4 @@
-"""Long prompts beside others, priorities, and steps that overlap; through EngineCore, over the fake executor."""
+"""Long prompts next to others, priorities, and steps that overlap; through EngineCore, over the fake executor."""
 
 import pytest
 
