@@ -1,11 +1,13 @@
 import subprocess
 import sys
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvasir.hashing import HASH_BYTES, chain_fits, chain_root, extend_chain
+from kvasir.hashing import HASH_BYTES, chain_fits, chain_root, extend_chain, packed_chain, split_chain
+from kvasir.tokens import token_array
 
 ROOT = chain_root()
 tokens = st.lists(st.integers(0, 2**32 - 1), max_size=40)
@@ -13,7 +15,7 @@ tokens = st.lists(st.integers(0, 2**32 - 1), max_size=40)
 
 def chain(token_ids: list[int], block_size: int = 4, salt: str = "") -> list[bytes]:
     hashes: list[bytes] = []
-    extend_chain(hashes, chain_root(salt), token_ids, block_size)
+    extend_chain(hashes, chain_root(salt), token_array(token_ids), block_size)
     return hashes
 
 
@@ -32,9 +34,16 @@ def test_hashes_are_equal_exactly_as_far_as_the_prefixes_are(one, other, block_s
 @given(tokens, st.integers(0, 40), st.integers(1, 5))
 def test_a_chain_that_grows_is_the_chain_of_the_whole(token_ids, cut, block_size):
     hashes: list[bytes] = []
-    extend_chain(hashes, ROOT, token_ids[:cut], block_size)
-    extend_chain(hashes, ROOT, token_ids, block_size)
+    extend_chain(hashes, ROOT, token_array(token_ids[:cut]), block_size)
+    extend_chain(hashes, ROOT, token_array(token_ids), block_size)
     assert hashes == chain(token_ids, block_size)
+
+
+@given(tokens, st.integers(1, 5), st.integers(1, 4))
+def test_a_packed_chain_is_the_chain_in_one_object(token_ids, block_size, blocks_at_once):
+    with patch("kvasir.hashing.BLOCKS_AT_ONCE", blocks_at_once):
+        packed = packed_chain(ROOT, token_array(token_ids), block_size)
+    assert split_chain(packed) == chain(token_ids, block_size)
 
 
 def test_equal_blocks_at_different_places_differ():
@@ -51,8 +60,9 @@ def test_every_process_hashes_alike():
     """The bytes are part of the link between versions and machines: they must never change."""
     expected = "b5195efa862455fbddfd05d89cdbab02 358683322ccfa39c934169f6bb7eb2c3"
     script = (
-        "from kvasir.hashing import *; h = []; extend_chain(h, chain_root('tenant'), range(70000, 70032), 16); "
-        "print(*(each.hex() for each in h))"
+        "from kvasir.hashing import *; from kvasir.tokens import token_array; "
+        "h = packed_chain(chain_root('tenant'), token_array(range(70000, 70032)), 16); "
+        "print(*(each.hex() for each in split_chain(h)))"
     )
     printed = {
         subprocess.run(
@@ -76,8 +86,8 @@ def test_hashing_needs_no_torch():
 def test_a_chain_from_elsewhere_is_taken_only_if_it_fits():
     token_ids = list(range(40))
     good = chain(token_ids)
-    assert chain_fits(good, ROOT, token_ids, 4)
-    assert chain_fits([], ROOT, token_ids[:3], 4)
+    assert chain_fits(b"".join(good), ROOT, token_array(token_ids), 4)
+    assert chain_fits(b"", ROOT, token_array(token_ids[:3]), 4)
     bad = {
         "too short": good[:-1],
         "too long": [*good, good[-1]],
@@ -87,13 +97,13 @@ def test_a_chain_from_elsewhere_is_taken_only_if_it_fits():
         "of short hashes": [each[:8] for each in good],
     }
     for why, hashes in bad.items():
-        assert not chain_fits(hashes, ROOT, token_ids, 4), why
+        assert not chain_fits(b"".join(hashes), ROOT, token_array(token_ids), 4), why
 
 
 def test_a_chain_of_another_block_size_is_found_though_its_length_fits():
     """17 tokens in blocks of 16 and of 17 are one block each."""
     token_ids = list(range(17))
-    assert not chain_fits(chain(token_ids, 16), ROOT, token_ids, 17)
+    assert not chain_fits(b"".join(chain(token_ids, 16)), ROOT, token_array(token_ids), 17)
 
 
 @pytest.mark.parametrize("token_id", [-1, 2**32])

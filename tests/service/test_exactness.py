@@ -19,6 +19,7 @@ from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 from runtime.models.tiny import gpt2, llama, save
 from runtime.worker.driver import engine_settings
 
@@ -66,7 +67,7 @@ def generate(
     outputs: dict[str, list[int]] = {}
     for index, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
         params = SamplingParams(max_tokens=count, seed=0, temperature=0.0, ignore_eos=True)
-        core.add("frontend", AddRequest(str(index), 1, prompt, [], params))
+        core.add("frontend", AddRequest(str(index), 1, packed(prompt), b"", params))
         outputs[str(index)] = []
         if not together:
             run(core, outputs)

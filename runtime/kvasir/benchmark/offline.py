@@ -13,6 +13,7 @@ from kvasir.config.settings import EngineConfig
 from kvasir.link.protocol import AddRequest
 from kvasir.observability.progress import progress_bar
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def measure_throughput(config: EngineConfig, workload: OfflineWorkload, requests
     asked = [next(draw) for _ in range(requests)]
     with progress_bar("requests") as progress:
         run = _check(engine.run(asked, progress))
-    prompt_tokens = sum(len(request.prompt_token_ids) for request in asked)
+    prompt_tokens = sum(request.num_tokens for request in asked)
     figures = _described(engine) | {
         "requests": requests,
         "seconds": run.seconds,
@@ -100,11 +101,12 @@ def random_requests(engine: LocalEngine, workload: OfflineWorkload) -> Iterator[
     vocabulary = range(engine.model.vocab_size)
     while True:
         number += 1
+        prompt = rng.choices(vocabulary, k=lengths(workload.input_len, workload.range_ratio, rng))
         yield AddRequest(
             request_id=f"request-{number}",
             attempt=0,
-            prompt_token_ids=rng.choices(vocabulary, k=lengths(workload.input_len, workload.range_ratio, rng)),
-            output_token_ids=[],
+            prompt_tokens=packed(prompt),
+            output_tokens=b"",
             params=SamplingParams(
                 max_tokens=lengths(workload.output_len, workload.range_ratio, rng),
                 seed=number,

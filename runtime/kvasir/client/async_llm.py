@@ -148,11 +148,12 @@ class AsyncLLM:
             include_stop=prompted.include_stop,
             priority=prompted.priority,
             cache_salt=prompted.cache_salt,
-            block_hashes=prompted.block_hashes,
+            hashes=prompted.hashes,
             trace=trace or Trace(),
         )
         self._journal.add(request)
         try:
+            await self.input.hash_blocks(prompted, self._cache_block_sizes())
             self._dispatcher.dispatch(request)
             while True:
                 delta = await request.collector.take()
@@ -174,6 +175,11 @@ class AsyncLLM:
         return await self._calls.call(engines, method, seconds)
 
     # ------------------------------------------------------------------------------------------ requests
+
+    def _cache_block_sizes(self) -> set[int]:
+        """Return the block sizes of the engines that are ready; one that comes later hashes prompts itself."""
+        sizes = {engine.cache_block_size for engine in self._link.engines.values() if engine.usable}
+        return {size for size in sizes if size is not None}
 
     def _leave(self, request: LiveRequest) -> None:
         """Forget the request: its consumer has read it to the end, or has left."""

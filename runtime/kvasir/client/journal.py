@@ -5,17 +5,19 @@ lost is read here. A request is live until its consumer is done with it, so a sl
 """
 
 import asyncio
+from array import array
 from dataclasses import dataclass, field
 from enum import Enum
 
 from kvasir.client.collector import Collector
+from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.client.request_observer import Trace
 from kvasir.client.text.detokenizer import TextStream
 from kvasir.client.text.stop_strings import StopSearch
-from kvasir.hashing import chain_root, extend_chain
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
+from kvasir.tokens import to_wire, token_array
 
 RETRY_AFTER = 1.0
 """Seconds a client is told to wait when the journal is full: a place is free as soon as any request ends."""
@@ -37,7 +39,7 @@ class LiveRequest:
     """One request. Written by the journal (`state`, `engine`, `attempt`) and the output processor (the rest)."""
 
     request_id: str
-    prompt_token_ids: list[int]
+    prompt_token_ids: "array[int]"
     params: SamplingParams
     text: TextStream
     stops: StopSearch | None = None
@@ -49,7 +51,7 @@ class LiveRequest:
     """Smaller is served first, by engines that schedule by priority."""
     cache_salt: str = ""
     """Requests of different salts share nothing in an engine's prefix cache."""
-    output_token_ids: list[int] = field(default_factory=list)
+    output_token_ids: "array[int]" = field(default_factory=token_array)
     attempt: int = 0
     """Engines it was given to so far: outputs carry it."""
     state: RequestState = RequestState.WAITING
@@ -57,8 +59,8 @@ class LiveRequest:
     """The incarnation that it was last given to; empty before."""
     trace: Trace = field(default_factory=Trace)
     """What metrics and log want to know of it."""
-    block_hashes: dict[int, list[bytes]] = field(default_factory=dict)
-    """The prompt's chains by block size, as far as engines wanted them; shared with other choices for it."""
+    hashes: PromptHashes | None = None
+    """Of the prompt's blocks, shared with other choices for it; without them, engines make their own."""
 
     def __post_init__(self) -> None:
         self.trace.params, self.trace.prompt_tokens = self.params, len(self.prompt_token_ids)
@@ -71,21 +73,13 @@ class LiveRequest:
         return AddRequest(
             request_id=self.request_id,
             attempt=self.attempt + 1,
-            prompt_token_ids=self.prompt_token_ids,
-            output_token_ids=self.output_token_ids,
+            prompt_tokens=to_wire(self.prompt_token_ids),
+            output_tokens=to_wire(self.output_token_ids),
             params=self.params,
-            block_hashes=self._hashed(cache_block_size) if cache_block_size else [],
+            block_hashes=self.hashes.known(cache_block_size) if self.hashes and cache_block_size else b"",
             priority=self.priority,
             cache_salt=self.cache_salt,
         )
-
-    def _hashed(self, block_size: int) -> list[bytes]:
-        """The prompt's chain of block hashes; another engine with blocks of the same size needs no other."""
-        if block_size not in self.block_hashes:
-            hashes: list[bytes] = []
-            extend_chain(hashes, chain_root(self.cache_salt), self.prompt_token_ids, block_size)
-            self.block_hashes[block_size] = hashes
-        return self.block_hashes[block_size]
 
 
 class Journal:

@@ -208,7 +208,7 @@ def _refused(message: AddRequest, reason: str, kind: RefusalKind | None = Refusa
     return RequestOutput(
         request_id=message.request_id,
         attempt=message.attempt,
-        position=len(message.output_token_ids),
+        position=message.num_output_tokens,
         token_ids=[],
         finish_reason=FinishReason.ERROR,
         error=reason,

@@ -44,7 +44,7 @@ class CompletionWriter:
         if self._token_ids:
             choice["token_ids"] = delta.token_ids
             if first:
-                choice["prompt_token_ids"] = prompted.prompt_token_ids
+                choice["prompt_token_ids"] = prompted.prompt_token_ids.tolist()
         if self.top is not None:
             if first:
                 self._scored[index] = self._new_scores(prompted)
@@ -72,7 +72,7 @@ class CompletionWriter:
         }
         if self._token_ids:
             result["token_ids"] = choice.token_ids
-            result["prompt_token_ids"] = prompted.prompt_token_ids
+            result["prompt_token_ids"] = prompted.prompt_token_ids.tolist()
         if self._prompt_top is not None and choice.prompt_logprobs is not None:
             result["prompt_logprobs"] = of_prompt(
                 self._names, prompted.prompt_token_ids, choice.prompt_logprobs, self._prompt_top

@@ -26,6 +26,7 @@ from typing import Final
 import msgspec
 
 from kvasir.params import SamplingParams
+from kvasir.tokens import TOKEN_BYTES
 from kvasir_contract.phases import Phase
 
 PROTOCOL_VERSION: Final = 1
@@ -235,16 +236,27 @@ class AddRequest(_Message, frozen=True):
     """Unique over all frontends."""
     attempt: int
     """Counts up each time the request is given to an engine; outputs of an older attempt are dropped."""
-    prompt_token_ids: list[int]
-    output_token_ids: list[int]
+    prompt_tokens: bytes
+    """Four bytes for each token, little endian (see kvasir.tokens)."""
+    output_tokens: bytes
     """Already emitted by earlier attempts: they are computed like the prompt but count as output."""
     params: SamplingParams
-    block_hashes: list[bytes] = []
-    """16 bytes for each full block of the prompt, chained (see kvasir.hashing); [] where the cache is off."""
+    block_hashes: bytes = b""
+    """16 bytes for each full block of the prompt, chained (see kvasir.hashing). Empty: the engine hashes it, if it
+    has a prefix cache."""
     priority: int = 0
     """Smaller is served first, where the engine schedules by priority."""
     cache_salt: str = ""
     """Requests of different salts share no KV block; `block_hashes` are chained to it."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of prompt and output."""
+        return (len(self.prompt_tokens) + len(self.output_tokens)) // TOKEN_BYTES
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.output_tokens) // TOKEN_BYTES
 
 
 class Abort(_Message, frozen=True):

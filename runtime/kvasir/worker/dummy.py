@@ -4,6 +4,7 @@ Their requests own the null block only, whose content counts for nothing.
 """
 
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput
 
 _EVERYTHING = SamplingParams(
@@ -25,9 +26,10 @@ def dummy_steps(requests: int, tokens: int, decodes: int, block_size: int) -> li
     """A step that prefills `tokens` for each of the requests, steps that decode, a step that frees the rows."""
     names = [f"dummy-{index}" for index in range(requests)]
     null_blocks = [0] * -(-(tokens + decodes) // block_size)
+    prompt = packed([0] * tokens)
     prefill = StepInput(
         finished=[],
-        new=[NewRow(name, [0] * tokens, tokens, _EVERYTHING) for name in names],
+        new=[NewRow(name, prompt, tokens, _EVERYTHING) for name in names],
         scheduled=[ScheduledRow(name, 0, tokens, null_blocks) for name in names],
     )
     decode = [

@@ -12,6 +12,7 @@ from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import CausalLM, ReferencedLM
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.step import NewRow, ScheduledRow
@@ -55,7 +56,9 @@ def _compute(model: CausalLM, placement: Placement, tokens: dict[str, Tensor]) -
     ]
     table = RequestTable(len(tokens), _BLOCK * _BLOCKS, _BLOCK)
     for index, (name, ids) in enumerate(tokens.items()):
-        table.add(NewRow(name, ids.tolist(), len(ids), SamplingParams(max_tokens=1, seed=0, temperature=0.0)))
+        table.add(
+            NewRow(name, packed(ids.tolist()), len(ids), SamplingParams(max_tokens=1, seed=0, temperature=0.0))
+        )
         first = 1 + index * _BLOCKS
         table.append_blocks(table.row_of(name), list(range(first, first + _BLOCKS)))
     inputs = InputBuilder(

@@ -21,8 +21,8 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A request that takes a row, from its start or resumed after a preemption or on another engine."""
 
     request_id: str
-    token_ids: list[int]
-    """Prompt and already emitted tokens."""
+    tokens: bytes
+    """Prompt and already emitted tokens, as on the link (see kvasir.tokens)."""
     num_prompt_tokens: int
     params: SamplingParams
 

@@ -7,6 +7,7 @@ from kvasir.client.output_processor import AbortRequests, DistrustEngine, Output
 from kvasir.client.text.stop_strings import StopSearch, StopStrings
 from kvasir.link.protocol import Logprobs, RequestOutput
 from kvasir.params import SamplingParams
+from kvasir.tokens import token_array
 from runtime.client.observers import RecordingObserver
 
 ENGINE = "engine-0"
@@ -69,7 +70,7 @@ class Bench:
     ) -> LiveRequest:
         stops = None if stop is None else StopSearch(StopStrings(stop), include)
         params = SamplingParams(max_tokens=100, seed=0, min_tokens=min_tokens)
-        request = LiveRequest(request_id, [1, 1], params, Numbers(), stops, include)
+        request = LiveRequest(request_id, token_array([1, 1]), params, Numbers(), stops, include)
         self.journal.add(request)
         self.journal.assign(request, ENGINE)
         return request

@@ -24,10 +24,12 @@ from kvasir.link.protocol import (
 )
 from kvasir.link.sockets import QUEUE_MESSAGES
 from kvasir.params import SamplingParams
+from kvasir.tokens import token_array
 from runtime.client.observers import RecordingObserver
 from runtime.client.scripted_engine import PATIENCE, ScriptedEngine
 from runtime.client.service import LIVE_LIMIT, MODEL, Service, WatchedLLM
 from runtime.link.bare_peers import BareEngine
+from runtime.wire import prompt_of
 
 
 async def test_tokens_of_an_engine_are_streamed_as_text(service: Service) -> None:
@@ -37,8 +39,8 @@ async def test_tokens_of_an_engine_are_streamed_as_text(service: Service) -> Non
     stream = service.llm.generate("r", service.prompted(seed=7))
     first = asyncio.ensure_future(anext(stream))
     request = await engine.request()
-    assert (request.request_id, request.attempt, request.output_token_ids) == ("r", 1, [])
-    assert service.tokenizer.decode(request.prompt_token_ids) == "The quick brown"
+    assert (request.request_id, request.attempt, request.output_tokens) == ("r", 1, b"")
+    assert service.tokenizer.decode(prompt_of(request)) == "The quick brown"
     assert request.params.seed == 7
     engine.answer(request, 0, token_ids[:1])
     deltas = [await first]
@@ -51,7 +53,7 @@ async def test_tokens_of_an_engine_are_streamed_as_text(service: Service) -> Non
     assert [delta.finish_reason for delta in deltas if delta.finish_reason] == [FinishReason.STOP]
     assert all(delta.text for delta in deltas[:-1])
     assert service.llm.live_requests == 0
-    assert service.observer.finished == [(FinishReason.STOP, len(request.prompt_token_ids), len(token_ids) + 1)]
+    assert service.observer.finished == [(FinishReason.STOP, len(prompt_of(request)), len(token_ids) + 1)]
     assert sum(service.observer.tokens) == len(token_ids) + 1
     assert len(service.observer.started) == len(service.observer.first_tokens) == 1
 
@@ -154,7 +156,7 @@ async def test_all_requests_at_once_come_and_go_before_an_engine_has_read_one(
         while "slow" not in llm.engines or not llm.engines["slow"].usable:
             llm.changed.clear()
             await llm.changed.wait()
-    prompted = Prompted([5] * 500, SamplingParams(max_tokens=8, seed=0))
+    prompted = Prompted(token_array([5] * 500), SamplingParams(max_tokens=8, seed=0))
     readers = [asyncio.create_task(anext(llm.generate(f"r{n}", prompted))) for n in range(limit)]
     await asyncio.sleep(0)
     assert llm.live_requests == limit

@@ -1,12 +1,13 @@
 """How the client uses the engines on its link: which it picks, what they can do, and how it loses them."""
 
 import asyncio
+from array import array
 from contextlib import closing
 
 import pytest
 
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed
-from kvasir.hashing import chain_fits, chain_root, extend_chain
+from kvasir.hashing import chain_fits, chain_root, packed_chain
 from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,
     FEATURE_PRIORITY,
@@ -16,8 +17,10 @@ from kvasir.link.protocol import (
     Goodbye,
     Ready,
 )
+from kvasir.tokens import from_wire, token_array
 from runtime.client.service import MODEL, Service
 from runtime.link.bare_peers import BareEngine
+from runtime.wire import hashes_of
 
 
 async def test_an_engine_that_dies_fails_its_requests_and_no_others(service: Service) -> None:
@@ -154,7 +157,7 @@ async def test_the_context_is_what_every_ready_engine_can_hold(service: Service)
 async def test_an_engine_with_a_prefix_cache_gets_the_hashes_of_the_prompt(service: Service) -> None:
     plain = await service.engine()
     task = service.ask("plain")
-    assert (await plain.request()).block_hashes == []
+    assert (await plain.request()).block_hashes == b""
     plain.close()
     with pytest.raises(RequestFailed):
         await task
@@ -163,23 +166,25 @@ async def test_an_engine_with_a_prefix_cache_gets_the_hashes_of_the_prompt(servi
     prompted = service.llm.input.prepare([5] * 11, cache_salt="tenant")
     task = asyncio.create_task(anext(service.llm.generate("cached", prompted)))
     request = await caching.request()
-    assert (len(request.block_hashes), request.cache_salt) == (2, "tenant")
-    assert chain_fits(request.block_hashes, chain_root("tenant"), [5] * 11, 4)
+    assert (len(hashes_of(request)), request.cache_salt) == (2, "tenant")
+    assert chain_fits(request.block_hashes, chain_root("tenant"), token_array([5] * 11), 4)
     task.cancel()
 
 
+@pytest.mark.parametrize("inline_tokens", [11, 10], ids=["on the event loop", "in a thread"])
 async def test_a_prompt_is_hashed_once_for_all_of_its_choices(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: Service, monkeypatch: pytest.MonkeyPatch, inline_tokens: int
 ) -> None:
     caching = service.connect(ready=Ready(4, 64, 128, 8, (FEATURE_PREFIX_CACHE,)))
     await service.until(lambda: service.usable(caching))
     hashed: list[int] = []
 
-    def extend(hashes: list[bytes], root: bytes, token_ids: list[int], block_size: int) -> None:
+    def chain(parent: bytes, token_ids: "array[int]", block_size: int) -> bytes:
         hashed.append(len(token_ids))
-        extend_chain(hashes, root, token_ids, block_size)
+        return packed_chain(parent, token_ids, block_size)
 
-    monkeypatch.setattr("kvasir.client.journal.extend_chain", extend)
+    monkeypatch.setattr("kvasir.client.input.prompt_hashes.packed_chain", chain)
+    monkeypatch.setattr("kvasir.client.input.prompt_hashes.INLINE_TOKENS", inline_tokens)
     prompts = [service.llm.input.prepare([token] * 11) for token in (5, 6)]
     tasks = [
         asyncio.create_task(anext(service.llm.generate(f"{number}-{index}", prompted.child(index))))
@@ -188,7 +193,7 @@ async def test_a_prompt_is_hashed_once_for_all_of_its_choices(
     ]
     for _ in tasks:
         request = await caching.request()
-        assert chain_fits(request.block_hashes, chain_root(), request.prompt_token_ids, 4)
+        assert chain_fits(request.block_hashes, chain_root(), from_wire(request.prompt_tokens), 4)
     assert hashed == [11, 11]
     for task in tasks:
         task.cancel()

@@ -2,13 +2,15 @@
 
 import pytest
 
+from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.client.journal import LiveRequest
 from kvasir.hashing import chain_fits, chain_root
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, Ready
 from kvasir.params import SamplingParams
+from kvasir.tokens import token_array
 
-PROMPT = list(range(40))
+PROMPT = token_array(range(40))
 
 
 class NoText:
@@ -20,7 +22,14 @@ class NoText:
 
 
 def live(cache_salt: str = "") -> LiveRequest:
-    return LiveRequest("r", PROMPT, SamplingParams(max_tokens=8, seed=0), NoText(), cache_salt=cache_salt)
+    return LiveRequest(
+        "r",
+        PROMPT,
+        SamplingParams(max_tokens=8, seed=0),
+        NoText(),
+        cache_salt=cache_salt,
+        hashes=PromptHashes(PROMPT, cache_salt),
+    )
 
 
 def engine(ready: Ready | None) -> RemoteEngine:
@@ -36,14 +45,14 @@ def test_an_engine_gets_the_chain_of_its_block_size_and_the_salt(salt: str) -> N
 
 
 def test_an_engine_without_a_prefix_cache_gets_no_hashes() -> None:
-    assert live().message(None).block_hashes == []
+    assert live().message(None).block_hashes == b""
 
 
 def test_a_second_attempt_hashes_the_prompt_no_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
     request = live()
     first = request.message(16).block_hashes
-    monkeypatch.setattr("kvasir.client.journal.extend_chain", None)
-    request.output_token_ids += [7] * 20
+    monkeypatch.setattr("kvasir.client.input.prompt_hashes.packed_chain", None)
+    request.output_token_ids.extend([7] * 20)
     assert request.message(16).block_hashes == first
 
 

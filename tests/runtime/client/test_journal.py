@@ -9,6 +9,7 @@ from kvasir.client.journal import Journal, LiveRequest, RequestState
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed, token_array
 
 PARAMS = SamplingParams(max_tokens=8, seed=0)
 
@@ -22,7 +23,7 @@ class NoText:
 
 
 def request(request_id: str) -> LiveRequest:
-    return LiveRequest(request_id, [5, 6, 7], PARAMS, NoText())
+    return LiveRequest(request_id, token_array([5, 6, 7]), PARAMS, NoText())
 
 
 def test_more_requests_than_the_limit_are_refused_until_one_is_over() -> None:
@@ -48,10 +49,10 @@ def test_the_next_attempt_carries_prompt_and_emitted_tokens() -> None:
     journal = Journal(1)
     live = request("1")
     journal.add(live)
-    assert live.message() == AddRequest("1", 1, [5, 6, 7], [], PARAMS)
+    assert live.message() == AddRequest("1", 1, packed([5, 6, 7]), b"", PARAMS)
     journal.assign(live, "engine-0")
-    live.output_token_ids += [8, 9]
-    assert live.message() == AddRequest("1", 2, [5, 6, 7], [8, 9], PARAMS)
+    live.output_token_ids.extend([8, 9])
+    assert live.message() == AddRequest("1", 2, packed([5, 6, 7]), packed([8, 9]), PARAMS)
     journal.assign(live, "engine-1")
     assert journal.of_engine("engine-0") == []
     assert journal.of_engine("engine-1") == [live]

@@ -25,7 +25,7 @@ async def test_a_stop_string_across_tokens_and_steps_ends_the_request_at_the_tok
     assert bench.observer.finished == [(FinishReason.STOP, 2, 3)]
     assert sum(bench.observer.tokens) == 3
     bench.receive(ENGINE, [output("r", 5, 15)])  # the engine did not know yet
-    assert request.output_token_ids == [10, 11, 12]
+    assert request.output_token_ids.tolist() == [10, 11, 12]
     assert bench.distrusted == []
 
 

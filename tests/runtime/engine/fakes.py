@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from kvasir.engine.core import EngineCore
 from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
 from kvasir.engine.scheduling.scheduler import Scheduler
-from kvasir.hashing import chain_root, extend_chain
+from kvasir.hashing import chain_root, packed_chain
 from kvasir.link.engine_end.engine_link import FrontendLost, Received
 from kvasir.link.protocol import AddRequest, EngineStats, FinishReason, Logprobs, Outputs, RefusalKind, Result
 from kvasir.params import SamplingParams
+from kvasir.tokens import from_wire, packed, token_array
 from kvasir.worker.step import FAILED_TOKEN, NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
+from runtime.wire import output_of
 
 VOCAB_SIZE = 1000
 EOS = 0
@@ -126,7 +128,7 @@ class FakeExecutor:
 
     def _take_row(self, new: NewRow) -> None:
         assert new.request_id not in self.rows
-        self.rows[new.request_id] = _Row(new.token_ids, new.num_prompt_tokens, new.params)
+        self.rows[new.request_id] = _Row(from_wire(new.tokens).tolist(), new.num_prompt_tokens, new.params)
 
     def _write(self, scheduled: ScheduledRow) -> None:
         row = self.rows[scheduled.request_id]
@@ -201,14 +203,14 @@ def add_request(
     hashed_for: int | None = None,
 ) -> AddRequest:
     """`hashed_for`: the block size that the frontend hashed the prompt for; None: it did not."""
-    hashes: list[bytes] = []
+    hashes = b""
     if hashed_for is not None:
-        extend_chain(hashes, chain_root(cache_salt), list(prompt), hashed_for)
+        hashes = packed_chain(chain_root(cache_salt), token_array(prompt), hashed_for)
     return AddRequest(
         request_id=request_id,
         attempt=attempt,
-        prompt_token_ids=list(prompt),
-        output_token_ids=list(output),
+        prompt_tokens=packed(prompt),
+        output_tokens=packed(output),
         params=SamplingParams(
             max_tokens=max_tokens,
             seed=0,
@@ -281,7 +283,7 @@ class CoreHarness:
 
     def add(self, message: AddRequest, frontend: str = FRONTEND) -> Answer:
         self.core.add(frontend, message)
-        answer = self.answers[message.request_id] = Answer(list(message.output_token_ids), message.attempt)
+        answer = self.answers[message.request_id] = Answer(output_of(message), message.attempt)
         return answer
 
     def step(self) -> None:

@@ -25,6 +25,7 @@ from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import AddRequest, Call, FinishReason, Progress, RequestOutput, Result
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, find_failure
 from kvasir_contract.reasons import Reason
@@ -81,7 +82,7 @@ class Frontend:
 
     def ask(self, engine: RemoteEngine, request_id: str, max_tokens: int, prompt: list[int] = PROMPT) -> None:
         params = SamplingParams(max_tokens=max_tokens, seed=0, temperature=0, ignore_eos=True)
-        assert self.link.send(engine.incarnation, AddRequest(request_id, 0, prompt, [], params))
+        assert self.link.send(engine.incarnation, AddRequest(request_id, 0, packed(prompt), b"", params))
 
     def received(self, request_id: str) -> list[RequestOutput]:
         return [output for output in self.outputs if output.request_id == request_id]

@@ -7,6 +7,7 @@ from kvasir.executor.executor import Executor
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import load_model_info
+from kvasir.tokens import packed
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput
 from kvasir.worker.worker import Worker
 from runtime.models.tiny import llama, save
@@ -39,7 +40,7 @@ def test_steps_that_are_submitted_run_in_their_order_and_know_the_tokens_of_the_
     executor.load(lambda done, total: None)
     executor.allocate_kv_cache()
     first = StepInput(
-        [], [NewRow("r", prompt, len(prompt), greedy(3))], [ScheduledRow("r", 0, len(prompt), [1, 2, 3, 4])]
+        [], [NewRow("r", packed(prompt), len(prompt), greedy(3))], [ScheduledRow("r", 0, len(prompt), [1, 2, 3, 4])]
     )
     others = [StepInput([], [], [ScheduledRow("r", len(prompt) + place, 1, [])]) for place in range(2)]
     futures = [executor.submit(step) for step in (first, *others)]

@@ -23,6 +23,7 @@ from kvasir.link.protocol import (
     Result,
 )
 from kvasir_contract.phases import Phase
+from runtime.wire import prompt_of
 
 TIMEOUT = 30.0
 
@@ -197,4 +198,4 @@ class ScriptedEngine:
 
     def _of_prompt(self, request: AddRequest) -> Logprobs | None:
         top = request.params.prompt_logprobs
-        return None if top is None else logprobs_of(request.prompt_token_ids[1:], top)
+        return None if top is None else logprobs_of(prompt_of(request)[1:], top)

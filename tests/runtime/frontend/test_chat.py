@@ -5,6 +5,7 @@ from typing import Any
 from openai.types.chat import ChatCompletionMessageParam
 
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model
+from runtime.wire import prompt_of
 
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is a pod?"}]
 
@@ -36,7 +37,7 @@ async def test_without_max_tokens_an_answer_may_fill_the_context(frontend: Front
     async with frontend.http() as client:
         await client.post("/v1/chat/completions", json={"messages": QUESTION})
     (request,) = frontend.engine.seen.requests
-    assert request.params.max_tokens == frontend.service.llm.max_model_len - len(request.prompt_token_ids)
+    assert request.params.max_tokens == frontend.service.llm.max_model_len - len(prompt_of(request))
 
 
 async def test_max_completion_tokens_wins_over_its_older_name(frontend: Frontend) -> None:
@@ -94,7 +95,7 @@ async def test_an_answer_can_continue_the_last_message(frontend: Frontend) -> No
         body = {"messages": messages, "continue_final_message": True, **asked}
         async with frontend.http() as client:
             assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
-        text = tokenizer.decode(frontend.engine.seen.requests[-1].prompt_token_ids, skip_special_tokens=False)
+        text = tokenizer.decode(prompt_of(frontend.engine.seen.requests[-1]), skip_special_tokens=False)
         assert text == "<|begin|><|user|>What is a pod?<|end|><|assistant|>A pod is"
 
 
@@ -102,7 +103,7 @@ async def test_a_prompt_may_end_without_the_beginning_of_an_answer(frontend: Fro
     async with frontend.http() as client:
         await client.post("/v1/chat/completions", json={"messages": QUESTION, "add_generation_prompt": False})
     _, tokenizer = demo_model()
-    text = tokenizer.decode(frontend.engine.seen.requests[0].prompt_token_ids, skip_special_tokens=False)
+    text = tokenizer.decode(prompt_of(frontend.engine.seen.requests[0]), skip_special_tokens=False)
     assert text == "<|begin|><|user|>What is a pod?<|end|>"
 
 
@@ -127,4 +128,4 @@ async def test_sampling_fields_of_a_chat_reach_the_engine(frontend: Frontend) ->
     params = request.params
     assert (params.presence_penalty, params.frequency_penalty, params.logit_bias) == (0.5, -2.0, ((11, 100.0),))
     assert (params.min_p, params.repetition_penalty, params.min_tokens) == (0.1, 1.2, 3)
-    assert (request.cache_salt, len(request.prompt_token_ids)) == ("tenant", 4)
+    assert (request.cache_salt, len(prompt_of(request))) == ("tenant", 4)

@@ -18,6 +18,7 @@ from kvasir.params import SamplingParams
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, running_frontend, script_for
 from runtime.frontend.scripted import TIMEOUT, logprobs_of
 from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION, events_of
+from runtime.wire import prompt_of
 
 TEXTS = ["A pod.", "A group.", "Containers."]
 
@@ -38,7 +39,7 @@ async def test_each_choice_of_a_chat_draws_from_a_seed_of_its_own_and_the_prompt
     requests = frontend.engine.seen.requests
     assert sorted(request.params.seed for request in requests) == [7, 8, 9]
     assert answer.usage is not None
-    assert answer.usage.prompt_tokens == len(requests[0].prompt_token_ids)
+    assert answer.usage.prompt_tokens == len(prompt_of(requests[0]))
     assert answer.usage.prompt_tokens_details is not None
     assert answer.usage.prompt_tokens_details.cached_tokens == 2
     script = frontend.engine.script
@@ -54,7 +55,7 @@ async def test_choices_of_several_prompts_come_in_the_order_of_the_prompts(front
     assert prompts == [[5], [5], [6, 7], [6, 7]]
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
     assert answer["usage"]["prompt_tokens"] == 3
-    seeds = {(tuple(r.prompt_token_ids), r.params.seed) for r in frontend.engine.seen.requests}
+    seeds = {(tuple(prompt_of(r)), r.params.seed) for r in frontend.engine.seen.requests}
     assert seeds == {((5,), 1), ((5,), 2), ((6, 7), 1), ((6, 7), 2)}
 
 
@@ -121,7 +122,7 @@ async def test_a_prompt_is_scored_once_and_every_choice_tells_it(frontend: Front
     async with frontend.http() as client:
         choices = (await client.post(COMPLETIONS, json=body)).json()["choices"]
     asked = [r for r in frontend.engine.seen.requests if r.params.prompt_logprobs is not None]
-    assert sorted((r.prompt_token_ids, r.params.seed) for r in asked) == [([20, 21, 22], 5), ([30, 31], 5)]
+    assert sorted((prompt_of(r), r.params.seed) for r in asked) == [([20, 21, 22], 5), ([30, 31], 5)]
     assert [len(choice["prompt_logprobs"]) for choice in choices] == [3, 3, 3, 2, 2, 2]
     assert choices[0]["prompt_logprobs"] == choices[1]["prompt_logprobs"] == choices[2]["prompt_logprobs"]
     await frontend.idle()

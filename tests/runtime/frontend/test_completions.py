@@ -7,12 +7,13 @@ import pytest
 from kvasir.link.protocol import FEATURE_PRIORITY
 from kvasir.params import SamplingParams
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model, running_frontend
+from runtime.wire import prompt_of
 
 
 async def test_a_text_prompt_gets_the_whole_answer_with_its_usage(frontend: Frontend) -> None:
     async with frontend.openai() as client:
         answer = await client.completions.create(model=MODEL, prompt="What is a pod?", max_tokens=100)
-    prompt = frontend.engine.seen.requests[0].prompt_token_ids
+    prompt = prompt_of(frontend.engine.seen.requests[0])
     tokens = len(frontend.engine.script.answer) + 1
     assert answer.id.startswith("cmpl-")
     assert answer.object == "text_completion"
@@ -126,7 +127,7 @@ async def test_the_special_tokens_of_a_text_prompt_can_be_left_out(frontend: Fro
     async with frontend.http() as client:
         await client.post("/v1/completions", json={"prompt": "Hi", "add_special_tokens": False})
     _, tokenizer = demo_model()
-    assert frontend.engine.seen.requests[0].prompt_token_ids == tokenizer.encode("Hi", add_special_tokens=False)
+    assert prompt_of(frontend.engine.seen.requests[0]) == tokenizer.encode("Hi", add_special_tokens=False)
 
 
 async def test_a_missing_model_means_the_first_name_and_an_alias_is_echoed(frontend: Frontend) -> None:
@@ -158,7 +159,7 @@ async def test_a_prompt_can_be_cut_to_its_last_tokens(frontend: Frontend) -> Non
             body = {"prompt": prompt, "truncate_prompt_tokens": keep, "max_tokens": 5}
             assert (await client.post("/v1/completions", json=body)).status_code == 200
     _, tokenizer = demo_model()
-    first, second, third = (request.prompt_token_ids for request in frontend.engine.seen.requests)
+    first, second, third = (prompt_of(request) for request in frontend.engine.seen.requests)
     assert first == [7, 8]
     assert second == [5] * (context - 5)
     whole = tokenizer.encode("word " * 1000, add_special_tokens=True)

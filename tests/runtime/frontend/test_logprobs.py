@@ -13,6 +13,7 @@ from kvasir.link.protocol import Logprobs
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model, script_for
 from runtime.frontend.scripted import logprobs_of
 from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION, events_of
+from runtime.wire import prompt_of
 
 FOX = "Größe 🦊"
 
@@ -131,7 +132,7 @@ async def test_echo_puts_the_prompt_and_its_logprobs_before_the_output(
         answer = await client.completions.create(model=MODEL, prompt=prompt, max_tokens=50, logprobs=1, echo=True)
     choice = answer.choices[0]
     text = prompt if isinstance(prompt, str) else tokenizer.decode(prompt)
-    token_ids = frontend.engine.seen.requests[0].prompt_token_ids
+    token_ids = prompt_of(frontend.engine.seen.requests[0])
     assert choice.text == text + ANSWER
     logprobs = choice.logprobs
     assert logprobs is not None
@@ -201,7 +202,7 @@ async def test_an_echo_of_no_tokens_is_the_prompt_alone(frontend: Frontend, stre
         choice = answer["choices"][0]
         assert answer["usage"]["completion_tokens"] == 0
     assert (choice["text"], choice["finish_reason"]) == ("What is a pod?", "length")
-    assert len(choice["logprobs"]["tokens"]) == len(frontend.engine.seen.requests[0].prompt_token_ids)
+    assert len(choice["logprobs"]["tokens"]) == len(prompt_of(frontend.engine.seen.requests[0]))
 
 
 async def test_a_cut_prompt_is_echoed_as_it_was_cut(frontend: Frontend) -> None:

@@ -8,6 +8,7 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from kvasir.link.protocol import Dead
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, script_for
+from runtime.wire import prompt_of
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -57,7 +58,7 @@ async def test_usage_comes_last_without_choices_and_is_null_before(frontend: Fro
     frontend.engine.script.cached = 3
     prompt = {"messages": QUESTION} if path == CHAT else {"prompt": [5, 6, 7]}
     *chunks, last = await events_of(frontend, path, **asked, **prompt)
-    prompt_tokens = len(frontend.engine.seen.requests[0].prompt_token_ids)
+    prompt_tokens = len(prompt_of(frontend.engine.seen.requests[0]))
     tokens = len(frontend.engine.script.answer) + 1
     assert all(chunk["usage"] is None for chunk in chunks)
     assert last["choices"] == []
@@ -106,7 +107,7 @@ async def test_options_of_streams_that_would_do_nothing_are_refused(
 
 async def test_token_ids_of_a_streamed_chat_come_with_their_text(frontend: Frontend) -> None:
     first, *events = await events_of(frontend, CHAT, messages=QUESTION, return_token_ids=True)
-    assert first["prompt_token_ids"] == frontend.engine.seen.requests[0].prompt_token_ids
+    assert first["prompt_token_ids"] == prompt_of(frontend.engine.seen.requests[0])
     assert "token_ids" not in first["choices"][0]
     tokens = [token for event in events for token in event["choices"][0]["token_ids"]]
     assert tokens[:-1] == frontend.engine.script.answer

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from runtime.frontend.harness import MODEL, Frontend, demo_model
+from runtime.wire import prompt_of
 
 TEXT = "A pod is a group of containers. Größe 🙂"
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is a pod?"}]
@@ -22,7 +23,7 @@ async def test_the_tokens_of_a_text_are_those_of_a_completion(frontend: Frontend
     body = {"prompt": TEXT, "add_special_tokens": special}
     answer = await post(frontend, "/tokenize", {"model": MODEL, **body})
     await post(frontend, "/v1/completions", {**body, "max_tokens": 1})
-    assert answer["tokens"] == frontend.engine.seen.requests[0].prompt_token_ids
+    assert answer["tokens"] == prompt_of(frontend.engine.seen.requests[0])
     assert answer["count"] == len(answer["tokens"])
     assert answer["max_model_len"] == frontend.service.llm.max_model_len
     assert answer["token_strs"] is None
@@ -31,7 +32,7 @@ async def test_the_tokens_of_a_text_are_those_of_a_completion(frontend: Frontend
 async def test_the_tokens_of_a_conversation_are_those_of_a_chat(frontend: Frontend) -> None:
     answer = await post(frontend, "/tokenize", {"messages": CHAT})
     await post(frontend, "/v1/chat/completions", {"messages": CHAT, "max_tokens": 1})
-    assert answer["tokens"] == frontend.engine.seen.requests[0].prompt_token_ids
+    assert answer["tokens"] == prompt_of(frontend.engine.seen.requests[0])
     without = await post(frontend, "/tokenize", {"messages": CHAT, "add_generation_prompt": False})
     assert without["count"] < answer["count"]
     assert without["tokens"] == answer["tokens"][: without["count"]]
@@ -41,7 +42,7 @@ async def test_a_continued_message_is_the_last_of_the_tokens(frontend: Frontend)
     body = {"messages": [*CHAT, {"role": "assistant", "content": "A pod is"}], "continue_final_message": True}
     answer = await post(frontend, "/tokenize", body)
     await post(frontend, "/v1/chat/completions", {**body, "max_tokens": 1})
-    assert answer["tokens"] == frontend.engine.seen.requests[0].prompt_token_ids
+    assert answer["tokens"] == prompt_of(frontend.engine.seen.requests[0])
     assert (await post(frontend, "/detokenize", {"tokens": answer["tokens"]}))["prompt"].endswith("A pod is")
 
 

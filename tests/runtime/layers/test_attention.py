@@ -9,6 +9,7 @@ from kvasir.kernels.cpu import kernels_for
 from kvasir.layers.attention import GatherPlan, HeadShape, KVCache, TilePlan, attend
 from kvasir.layers.parameter import Placement
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 from kvasir.worker.batch import gather_plan
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
@@ -71,7 +72,7 @@ class Paged:
         table = RequestTable(len(LENGTHS), max(LENGTHS), BLOCK)
         blocks = iter(np.random.default_rng(3).permutation(np.arange(1, 100)).tolist())
         for index, length in enumerate(LENGTHS):
-            table.add(NewRow(str(index), [0] * length, length, GREEDY))
+            table.add(NewRow(str(index), packed([0] * length), length, GREEDY))
             table.append_blocks(table.row_of(str(index)), [next(blocks) for _ in range(-(-length // BLOCK))])
         self.cache = KVCache(torch.zeros(100, 2, shape.kv_heads, BLOCK, shape.head_dim))
         self._inputs = InputBuilder(
@@ -172,7 +173,7 @@ def test_without_a_context_longer_than_the_window_there_is_one_plan() -> None:
 def test_capped_prefills_of_many_queries_are_those_of_the_definition() -> None:
     qkv = torch.randn(300, SHAPE.query_size + 2 * SHAPE.kv_size, generator=torch.Generator().manual_seed(1))
     table = RequestTable(1, 300, BLOCK)
-    table.add(NewRow("r", [0] * 300, 300, GREEDY))
+    table.add(NewRow("r", packed([0] * 300), 300, GREEDY))
     table.append_blocks(0, list(range(1, 76)))
     placement = Placement(torch.device("cpu"), torch.float32)
     inputs = InputBuilder(table, placement, block_size=BLOCK, heads=SHAPE, vocab_size=10, windows=frozenset((50,)))

@@ -27,6 +27,7 @@ from kvasir.link.protocol import (
     RequestOutput,
 )
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 from kvasir_contract.phases import Phase
 
 PATIENCE = 10.0
@@ -53,7 +54,7 @@ def hello(incarnation: str, **changes) -> Hello:
 
 
 def request(request_id: str = "r") -> AddRequest:
-    return AddRequest(request_id, 0, [1, 2, 3], [], PARAMS)
+    return AddRequest(request_id, 0, packed([1, 2, 3]), b"", PARAMS)
 
 
 def outputs(request_id: str = "r", position: int = 0) -> Outputs:

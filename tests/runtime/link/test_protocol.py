@@ -33,6 +33,7 @@ from kvasir.link.protocol import (
     Welcome,
 )
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 from kvasir_contract.phases import Phase
 
 STATS = EngineStats(waiting=3, running=2, kv_blocks_used=100, step=7, preemptions=1)
@@ -65,7 +66,7 @@ FROM_ENGINE = [
 FROM_FRONTEND = [
     Welcome(protocol=1, frontend="frontend-ab"),
     Refused("another model", retry=False),
-    AddRequest("r", 3, [1, 2**31], [7], PARAMS),
+    AddRequest("r", 3, packed([1, 2**31]), packed([7]), PARAMS),
     Abort(["r", "s"]),
     Heartbeat(),
     Goodbye(),

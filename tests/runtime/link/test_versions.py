@@ -30,6 +30,7 @@ from kvasir.link.protocol import (
     Welcome,
 )
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 from runtime.link.peers import PARAMS, PATIENCE, STATS, engine, frontend, outputs, received, request, serve_one
 
 # ------------------------------------------------------------------------------------------- version N, made here
@@ -87,7 +88,7 @@ CARELESS = Since()
 
 
 def next_request(request_id="r", lora=""):
-    return NextAddRequest(request_id, 0, [1, 2, 3], [], PARAMS, lora=lora)
+    return NextAddRequest(request_id, 0, packed([1, 2, 3]), b"", PARAMS, lora=lora)
 
 
 @asynccontextmanager

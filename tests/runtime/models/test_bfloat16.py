@@ -12,6 +12,7 @@ from kvasir.layers.attention import KVCache
 from kvasir.layers.parameter import Placement
 from kvasir.models.load_model import load_model
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.step import NewRow, ScheduledRow
@@ -45,7 +46,7 @@ class Computing:
         size = (1 + TOKENS // BLOCK, 2, heads.kv_heads, BLOCK, heads.head_dim)
         self._caches = [KVCache(torch.zeros(size, dtype=dtype)) for _ in range(self.model.num_layers)]
         table = RequestTable(1, TOKENS, BLOCK)
-        table.add(NewRow("r", ids.tolist(), TOKENS, SamplingParams(max_tokens=1, seed=0, temperature=0.0)))
+        table.add(NewRow("r", packed(ids.tolist()), TOKENS, SamplingParams(max_tokens=1, seed=0, temperature=0.0)))
         table.append_blocks(0, list(range(1, 1 + TOKENS // BLOCK)))
         self._inputs = InputBuilder(
             table,

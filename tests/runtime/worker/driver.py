@@ -14,6 +14,7 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model_info import load_model_info
 from kvasir.link.protocol import Logprobs
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 from kvasir.worker.step import NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker import Worker
 
@@ -124,7 +125,7 @@ class Driver:
                 budget -= count
         step = StepInput(
             finished=self._finished,
-            new=[NewRow(r.request_id, r.tokens, len(r.prompt), r.params) for r in new],
+            new=[NewRow(r.request_id, packed(r.tokens), len(r.prompt), r.params) for r in new],
             scheduled=[ScheduledRow(r.request_id, r.computed, count, blocks) for r, count, blocks in scheduled],
         )
         self._finished, self._new = [], []

@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from kvasir.tokens import packed
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput
 from runtime.models.tiny import MODELS, VOCAB, llama, load_reference, reference_logits, save
 from runtime.worker.driver import Driver, greedy
@@ -129,7 +130,7 @@ def test_a_block_that_two_requests_share_serves_both(tmp_path: Path) -> None:
     (prompt,) = prompts([13])
     step = StepInput(
         finished=[],
-        new=[NewRow("writes", prompt, 13, greedy(1)), NewRow("reads", prompt, 13, greedy(1))],
+        new=[NewRow(name, packed(prompt), 13, greedy(1)) for name in ("writes", "reads")],
         scheduled=[ScheduledRow("reads", 8, 5, [1, 2]), ScheduledRow("writes", 0, 13, [1, 3])],
     )
     first, second = driver.worker.execute(step).token_ids

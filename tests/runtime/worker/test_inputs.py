@@ -5,6 +5,7 @@ import torch
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.parameter import Placement
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 from kvasir.worker.batch import gather_plan
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.request_table import RequestTable
@@ -37,7 +38,7 @@ class Table:
         self._next_block = 1
 
     def add(self, name: str, tokens: int, params: SamplingParams = GREEDY, prompt: int | None = None) -> None:
-        self.table.add(NewRow(name, list(range(1000, 1000 + tokens)), prompt or tokens, params))
+        self.table.add(NewRow(name, packed(range(1000, 1000 + tokens)), prompt or tokens, params))
         count = -(-tokens // BLOCK)
         self.table.append_blocks(self.table.row_of(name), list(range(self._next_block, self._next_block + count)))
         self._next_block += count

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from kvasir.link.protocol import Logprobs
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 from kvasir.worker.batch import prompt_logprobs
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput
 from runtime.models.tiny import MODELS, VOCAB, llama, reference_logits, save
@@ -184,6 +185,6 @@ def test_a_prompt_that_is_not_computed_from_its_start_is_a_defect(tmp_path: Path
     """The scheduler must not take its beginning from the prefix cache."""
     worker = Driver.load(save(llama(), tmp_path)).worker
     params = SamplingParams(max_tokens=1, seed=0, prompt_logprobs=0)
-    step = StepInput([], [NewRow("r", prompt_of(20), 20, params)], [ScheduledRow("r", 8, 12, [1, 2, 3])])
+    step = StepInput([], [NewRow("r", packed(prompt_of(20)), 20, params)], [ScheduledRow("r", 8, 12, [1, 2, 3])])
     with pytest.raises(AssertionError, match="tokens not computed"):
         worker.execute(step)

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvasir.params import BOUNDS, SamplingParams
+from kvasir.tokens import packed
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.step import NewRow
 
@@ -11,7 +12,7 @@ PARAMS = SamplingParams(max_tokens=4, seed=3, temperature=0.5, top_k=7, top_p=0.
 
 
 def new(name: str, tokens: list[int], prompt: int | None = None) -> NewRow:
-    return NewRow(name, tokens, len(tokens) if prompt is None else prompt, PARAMS)
+    return NewRow(name, packed(tokens), len(tokens) if prompt is None else prompt, PARAMS)
 
 
 def test_a_request_keeps_its_row_until_it_is_removed() -> None:
@@ -66,7 +67,7 @@ def test_an_id_that_has_a_row_is_not_taken_again() -> None:
 
 def test_parameters_that_cannot_be_used_fail_their_row_only(caplog: pytest.LogCaptureFixture) -> None:
     table = RequestTable(rows=2, max_model_len=4, block_size=4)
-    table.add(NewRow("bad", [1, 2], 2, SamplingParams(max_tokens=1, seed=2**63, logprobs=1)))
+    table.add(NewRow("bad", packed([1, 2]), 2, SamplingParams(max_tokens=1, seed=2**63, logprobs=1)))
     table.add(new("good", [1, 2]))
     row = table.row_of("bad")
     assert list(table.failures) == [row]
@@ -108,7 +109,7 @@ CHECKED = st.builds(
 def test_parameters_that_pass_the_check_always_make_a_row(params: SamplingParams) -> None:
     params.check(10)
     table = RequestTable(rows=1, max_model_len=4, block_size=4)
-    table.add(NewRow("a", [1, 2], 1, params))
+    table.add(NewRow("a", packed([1, 2]), 1, params))
     assert not table.failures
     names = table.params.dtype.names
     assert names is not None

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kvasir.layers.parameter import Placement
 from kvasir.params import SamplingParams
+from kvasir.tokens import packed
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.batch.sampling_inputs import SamplingInputs, SamplingPlan
 from kvasir.worker.step import NewRow
@@ -81,7 +82,7 @@ def plan_of(table: RequestTable, names: Sequence[str]) -> SamplingPlan:
 def table_of(cases: Sequence[Case]) -> RequestTable:
     table = RequestTable(rows=len(cases) + 1, max_model_len=64, block_size=4, eos_token_ids=EOS)
     for index, case in enumerate(cases):
-        table.add(NewRow(str(index), case.prompt + case.output, len(case.prompt), case.params))
+        table.add(NewRow(str(index), packed(case.prompt + case.output), len(case.prompt), case.params))
     return table
 
 
@@ -137,7 +138,7 @@ def test_a_request_resumed_anywhere_goes_on_as_one_that_never_stopped(case: Case
 def test_a_row_used_anew_has_no_rules_of_its_predecessor() -> None:
     table = table_of([Case([3], [], SamplingParams(9, 0, min_tokens=4, logprobs=1, prompt_logprobs=1))])
     table.remove("0")
-    table.add(NewRow("0", [3], 1, SamplingParams(9, 0)))
+    table.add(NewRow("0", packed([3]), 1, SamplingParams(9, 0)))
     plan = plan_of(table, "0")
     assert plan.changes is None
     assert plan.logprobs is None

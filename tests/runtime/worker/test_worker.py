@@ -10,6 +10,7 @@ from kvasir.layers.attention import HeadShape
 from kvasir.params import SamplingParams
 from kvasir.sampling.logit_rules import LogitRules
 from kvasir.sampling.penalties import Ints, Tokens
+from kvasir.tokens import packed
 from kvasir.worker import cache_memory as memory
 from kvasir.worker import device
 from kvasir.worker.batch.inputs import InputBuilder
@@ -30,9 +31,15 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_steps_free_rows_before_they_take_them(path: Path) -> None:
     """With one row only, and an id that is reused in the step that ends it."""
     worker = Driver.load(path, max_num_seqs=1).worker
-    first = worker.execute(StepInput([], [NewRow("a", [5, 6], 2, greedy(3))], [ScheduledRow("a", 0, 2, [1])]))
-    again = worker.execute(StepInput(["a"], [NewRow("a", [5, 6], 2, greedy(3))], [ScheduledRow("a", 0, 2, [2])]))
-    other = worker.execute(StepInput(["a"], [NewRow("b", [5, 6], 2, greedy(3))], [ScheduledRow("b", 0, 2, [1])]))
+    first = worker.execute(
+        StepInput([], [NewRow("a", packed([5, 6]), 2, greedy(3))], [ScheduledRow("a", 0, 2, [1])])
+    )
+    again = worker.execute(
+        StepInput(["a"], [NewRow("a", packed([5, 6]), 2, greedy(3))], [ScheduledRow("a", 0, 2, [2])])
+    )
+    other = worker.execute(
+        StepInput(["a"], [NewRow("b", packed([5, 6]), 2, greedy(3))], [ScheduledRow("b", 0, 2, [1])])
+    )
     assert first == again == other
     with pytest.raises(AssertionError, match="1 rows are taken"):
         worker.check_idle()
@@ -84,9 +91,9 @@ def two_failing(path: Path, expected: dict[str, list[int]], monkeypatch: pytest.
     worker = Driver.load(path).worker
     assert isinstance(worker, Worker)
     monkeypatch.setattr(LogitRules, "forbidden", broken)
-    new = [NewRow("seed", PROMPT, 16, WIDE_SEED), NewRow("rule", PROMPT, 16, RULED)]
+    new = [NewRow("seed", packed(PROMPT), 16, WIDE_SEED), NewRow("rule", packed(PROMPT), 16, RULED)]
     chunks = [ScheduledRow("seed", 0, 8, [1]), ScheduledRow("rule", 0, 16, [2, 3]), ScheduledRow("b", 0, 3, [4])]
-    output = worker.execute(StepInput([], [*new, NewRow("b", [9, 8, 7], 3, greedy(4))], chunks))
+    output = worker.execute(StepInput([], [*new, NewRow("b", packed([9, 8, 7]), 3, greedy(4))], chunks))
     assert output.token_ids == [FAILED_TOKEN, FAILED_TOKEN, expected["b"][0]]
     assert output.failed[0].startswith("OverflowError: ")  # at its first chunk, before a token is due
     assert output.failed[1] == "ValueError: injected"
@@ -97,7 +104,7 @@ def two_failing(path: Path, expected: dict[str, list[int]], monkeypatch: pytest.
 def test_failures_before_the_forward_pass_end_their_requests_only(
     two_failing: Worker, expected: dict[str, list[int]]
 ) -> None:
-    step = StepInput(["seed", "rule"], [NewRow("a", PROMPT, 16, greedy(4))], [ScheduledRow("b", 3, 1, [])])
+    step = StepInput(["seed", "rule"], [NewRow("a", packed(PROMPT), 16, greedy(4))], [ScheduledRow("b", 3, 1, [])])
     assert two_failing.execute(step).token_ids == expected["b"][1:2]
     output = two_failing.execute(StepInput([], [], [ScheduledRow("b", 4, 1, []), ScheduledRow("a", 0, 16, [1, 5])]))
     assert output.token_ids == [expected["b"][2], expected["a"][0]]
@@ -109,7 +116,7 @@ def test_failures_before_the_forward_pass_end_their_requests_only(
 def test_failed_rows_go_on_until_they_are_freed(two_failing: Worker, expected: dict[str, list[int]]) -> None:
     """Overlapped steps are scheduled before a failure is known, and others may share the blocks of a failed row."""
     chunks = [ScheduledRow("seed", 8, 8, [5]), ScheduledRow("rule", 16, 1, [6]), ScheduledRow("a", 8, 8, [2, 7])]
-    output = two_failing.execute(StepInput([], [NewRow("a", PROMPT, 16, greedy(4))], chunks))
+    output = two_failing.execute(StepInput([], [NewRow("a", packed(PROMPT), 16, greedy(4))], chunks))
     assert output.token_ids == [FAILED_TOKEN, FAILED_TOKEN, expected["a"][0]]
 
 
@@ -117,7 +124,7 @@ def test_a_failure_of_no_single_request_is_raised(path: Path, monkeypatch: pytes
     worker = Driver.load(path).worker
     monkeypatch.setattr(InputBuilder, "build", lambda self, scheduled: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        worker.execute(StepInput([], [NewRow("a", [5, 6], 2, greedy(3))], [ScheduledRow("a", 0, 2, [1])]))
+        worker.execute(StepInput([], [NewRow("a", packed([5, 6]), 2, greedy(3))], [ScheduledRow("a", 0, 2, [1])]))
 
 
 def test_a_request_may_fill_the_whole_context(path: Path) -> None:

@@ -4,14 +4,16 @@ The HTTP routes call it before AsyncLLM.generate; every mistake of a user is fou
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.client.input.sampling import Sampling, check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.client.text.stop_strings import StopStrings
@@ -19,6 +21,7 @@ from kvasir.hub.chat_template import ChatTemplate, ChatTemplateError
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.params import SamplingFields, SamplingParams
+from kvasir.tokens import token_array
 
 INLINE_CHARACTERS: Final = 2048
 """Texts up to this length are tokenized on the event loop (a millisecond); longer ones in a thread."""
@@ -36,7 +39,7 @@ Result = TypeVar("Result")
 class Prompted:
     """A request that an engine can take as it is."""
 
-    prompt_token_ids: list[int]
+    prompt_token_ids: "array[int]"
     params: SamplingParams
     stops: StopStrings | None = None
     include_stop: bool = False
@@ -44,8 +47,8 @@ class Prompted:
     skip_special_tokens: bool = True
     priority: int = 0
     cache_salt: str = ""
-    block_hashes: dict[int, list[bytes]] = field(default_factory=dict)
-    """The prompt's chains by block size, as far as engines wanted them: one for all of its choices."""
+    hashes: PromptHashes | None = None
+    """Of the prompt's blocks: made once for all of its choices."""
 
     def child(self, index: int) -> "Prompted":
         """One of several choices for it: each draws from a seed of its own, the first from the request's. Only the
@@ -152,15 +155,22 @@ class InputProcessor:
             )
         max_tokens = self._max_tokens(len(prompt_token_ids), max_tokens)
         of_prompt = [count for count in (asked.prompt_logprobs, prompt_logprobs) if count is not None]
+        token_ids = token_array(prompt_token_ids)
         return Prompted(
-            list(prompt_token_ids),
+            token_ids,
             self._sampling.params(asked, max_tokens, logprobs, max(of_prompt, default=None)),
             stops=self._sampling.stops(asked.stop),
             include_stop=asked.include_stop_str_in_output,
             skip_special_tokens=asked.skip_special_tokens,
             priority=priority,
             cache_salt=cache_salt,
+            hashes=PromptHashes(token_ids, cache_salt),
         )
+
+    async def hash_blocks(self, prompted: Prompted, block_sizes: Iterable[int]) -> None:
+        """Make the hashes for blocks of these sizes without holding up the event loop."""
+        if prompted.hashes is not None:
+            await prompted.hashes.make(block_sizes, self._threads)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -15,7 +15,7 @@ from itertools import islice
 from kvasir.engine.kv.block_pool import BlockPool
 from kvasir.engine.kv.prefix_cache import PrefixCache
 from kvasir.engine.scheduling.engine_request import EngineRequest
-from kvasir.hashing import chain_fits, extend_chain
+from kvasir.hashing import chain_fits, extend_chain, split_chain
 from kvasir.link.sockets import SeldomLog
 
 log = logging.getLogger(__name__)
@@ -41,17 +41,17 @@ class RequestBlocks:
     def receive(self, request: EngineRequest) -> None:
         """Check the hashes that came with a request: a wrong chain would give it the KV of other tokens."""
         if self._cache is None:
-            request.block_hashes = []
+            request.packed_hashes = b""
             return
         prompt = request.token_ids[: request.num_prompt_tokens]
-        if not chain_fits(request.block_hashes, request.chain_root, prompt, self.block_size):
-            if request.block_hashes:
+        if not chain_fits(request.packed_hashes, request.chain_root, prompt, self.block_size):
+            if request.packed_hashes:
                 self._seldom.warning(
                     f"frontend {request.frontend} sends block hashes that do not fit their prompts: the engine "
-                    "hashes them anew (are both of one version?)",
+                    "hashes the prompts itself (are both of one version?)",
                     about=request.frontend,
                 )
-            request.block_hashes = []
+            request.packed_hashes = b""
 
     # ---------------------------------------------------------------------------------------------- admission
 
@@ -109,6 +109,7 @@ class RequestBlocks:
     def distrust(self, request: EngineRequest) -> None:
         """Nobody is to find what the request computed, nor what it found: the fault may have come from there."""
         if self._cache is not None:
+            self._hash(request)
             self._cache.drop(request.block_hashes)
 
     # ------------------------------------------------------------------------------------------- the whole cache
@@ -144,6 +145,8 @@ class RequestBlocks:
         return self._cache is not None and request.params.prompt_logprobs is None
 
     def _hash(self, request: EngineRequest) -> None:
+        if request.packed_hashes:
+            request.block_hashes, request.packed_hashes = split_chain(request.packed_hashes), b""
         extend_chain(request.block_hashes, request.chain_root, request.token_ids, self.block_size)
 
     def _blocks_for(self, num_tokens: int) -> int:

@@ -9,6 +9,7 @@ from enum import IntEnum
 from kvasir.hashing import chain_root
 from kvasir.link.protocol import AddRequest, FinishReason
 from kvasir.params import SamplingParams
+from kvasir.tokens import TOKEN_BYTES, from_wire, to_wire
 from kvasir.worker.step import NewRow
 
 
@@ -39,7 +40,7 @@ FINISH_REASONS = {
 
 
 class EngineRequest:
-    """Prompt and output tokens lie in one list: a resumed request is computed like a longer prompt.
+    """Prompt and output tokens lie in one array: a resumed request is computed like a longer prompt.
 
     `num_computed_tokens` chases `num_tokens + num_pending`; where it catches up, the step samples one token more.
     """
@@ -56,6 +57,7 @@ class EngineRequest:
         "num_known_blocks",
         "num_pending",
         "num_prompt_tokens",
+        "packed_hashes",
         "params",
         "priority",
         "prompt_counted",
@@ -71,8 +73,8 @@ class EngineRequest:
         self.request_id = message.request_id
         self.attempt = message.attempt
         self.params: SamplingParams = message.params
-        self.num_prompt_tokens = len(message.prompt_token_ids)
-        self.token_ids: list[int] = message.prompt_token_ids + message.output_token_ids
+        self.num_prompt_tokens = len(message.prompt_tokens) // TOKEN_BYTES
+        self.token_ids = from_wire(message.prompt_tokens, message.output_tokens)
         self.priority = message.priority
         self.rank = (message.priority, 0)
         """(priority, arrival): the smallest is served first. The scheduler counts the arrivals."""
@@ -83,8 +85,10 @@ class EngineRequest:
         """Tokens that scheduled steps sample and that are not in `token_ids` yet."""
         self.block_ids: list[int] = []
         self.chain_root = chain_root(message.cache_salt)
-        self.block_hashes: list[bytes] = message.block_hashes
+        self.block_hashes: list[bytes] = []
         """Of its first full blocks; see kvasir.hashing."""
+        self.packed_hashes = message.block_hashes
+        """The same as they came, until they are first looked up: one object instead of thousands."""
         self.num_known_blocks = 0
         """Of `block_ids`, how many the prefix cache has been told of."""
         self.num_cached_tokens: int | None = None
@@ -105,10 +109,10 @@ class EngineRequest:
         return len(self.token_ids) - self.num_prompt_tokens
 
     def new_row(self) -> NewRow:
-        """What the worker needs to know when the request takes a row. The list is a copy: both sides append."""
+        """What the worker needs to know when the request takes a row."""
         return NewRow(
             request_id=self.request_id,
-            token_ids=self.token_ids.copy(),
+            tokens=to_wire(self.token_ids),
             num_prompt_tokens=self.num_prompt_tokens,
             params=self.params,
         )

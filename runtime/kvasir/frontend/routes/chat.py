@@ -110,7 +110,7 @@ class _Writer:
         }
         if self._token_ids:
             prompt = generation.prompts[index].prompt_token_ids
-            return chunks.choice_with(choice, usage, prompt_token_ids=prompt)
+            return chunks.choice_with(choice, usage, prompt_token_ids=prompt.tolist())
         return chunks.choice(choice, usage)
 
     def delta(self, index: int, delta: Delta) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class _Writer:
         }
         prompt, scores = choices[0].prompted.prompt_token_ids, choices[0].prompt_logprobs
         if self._token_ids:
-            answer["prompt_token_ids"] = prompt
+            answer["prompt_token_ids"] = prompt.tolist()
         if self._prompt_top is not None and scores is not None:
             answer["prompt_logprobs"] = logprobs.of_prompt(self._names, prompt, scores, self._prompt_top)
         return answer

@@ -259,7 +259,7 @@ def _not_ready(message: AddRequest, phase: Phase) -> RequestOutput:
     return RequestOutput(
         request_id=message.request_id,
         attempt=message.attempt,
-        position=len(message.output_token_ids),
+        position=message.num_output_tokens,
         token_ids=[],
         finish_reason=FinishReason.ERROR,
         error=f"the engine takes no requests yet, it is {phase}",

@@ -70,8 +70,9 @@ class RequestTable:
         row = self._free.pop()
         assert new.request_id not in self._row_of, f"request {new.request_id} has a row already"
         self._row_of[new.request_id] = row
-        count = len(new.token_ids)
-        self.tokens[row, :count] = new.token_ids
+        token_ids = np.frombuffer(new.tokens, "<u4")
+        count = len(token_ids)
+        self.tokens[row, :count] = token_ids
         self.num_tokens[row] = count
         self.num_prompt_tokens[row] = new.num_prompt_tokens
         try:

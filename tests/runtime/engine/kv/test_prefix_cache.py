@@ -7,6 +7,7 @@ import pytest
 from kvasir.link.protocol import FinishReason
 from kvasir.worker.step import NAN_TOKEN, StepOutput
 from runtime.engine.fakes import EOS, Answer, CoreHarness, add_request, expected_output, next_token
+from runtime.wire import hashes_of
 
 SYSTEM = list(range(100, 124))
 """Six blocks of four tokens."""
@@ -222,12 +223,13 @@ def test_hits_of_a_resumed_request_count_its_prompt_only():
 def test_hashes_of_the_frontend_are_used_and_extended():
     engine = CoreHarness()
     message = add_request("first", SYSTEM, 12, hashed_for=4)
-    sent = list(message.block_hashes)
     engine.add(message)
+    request = engine.scheduler.requests["first"]
     engine.run()
     answer = run(engine, "second", [*SYSTEM, *engine.answers["first"].token_ids, 9], hashed_for=4)
     assert answer.num_cached_tokens[0] == 32
-    assert message.block_hashes[: len(sent)] == sent
+    assert request.block_hashes[:6] == hashes_of(message)
+    assert len(request.block_hashes) == 8
 
 
 @pytest.mark.parametrize("hashed_for", [3, 5, 8])

@@ -10,6 +10,7 @@ from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.link.protocol import FinishReason, RefusalKind
 from runtime.engine.fakes import EOS, CoreHarness, add_request, expected_output, next_token
+from runtime.wire import prompt_of
 
 
 def prompt(length: int, salt: int = 0) -> list[int]:
@@ -125,7 +126,7 @@ def test_preempted_requests_give_the_same_output():
     engine.run()
     assert engine.scheduler.num_preemptions > 0
     for request in requests:
-        expected = expected_output(request.prompt_token_ids, 24)
+        expected = expected_output(prompt_of(request), 24)
         assert engine.answers[request.request_id].token_ids == expected
 
 
@@ -277,7 +278,7 @@ def test_a_request_that_can_never_fit_is_refused_at_once():
     [
         ([], "the prompt has no tokens"),
         ([1, 1000], "prompt: token id 1000 is out of range (0 to 999)"),
-        ([1, -1], "prompt: token id -1 is out of range (0 to 999)"),
+        ([1, 2**32 - 1], f"prompt: token id {2**32 - 1} is out of range (0 to 999)"),
     ],
 )
 def test_a_prompt_that_would_break_the_model_is_refused(token_ids, error):

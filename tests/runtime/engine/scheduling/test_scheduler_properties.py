@@ -13,6 +13,7 @@ from kvasir.engine.kv.request_blocks import longest_sequence
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.link.protocol import AddRequest, FinishReason
 from runtime.engine.fakes import EOS, FRONTEND, CoreHarness, add_request, expected_output, next_token
+from runtime.wire import prompt_of
 
 LONGEST_PREFIX = 40
 
@@ -160,7 +161,7 @@ class Run:
     def finish(self) -> None:
         """Everybody ends, within as many steps as computing each request alone, again and again, would take."""
         limit = 50 + sum(
-            10 * (len(request.prompt_token_ids) + request.params.max_tokens) for request in self.requests.values()
+            10 * (len(prompt_of(request)) + request.params.max_tokens) for request in self.requests.values()
         )
         for _ in range(limit):
             if not self.engine.core.has_work:
@@ -203,7 +204,7 @@ class Run:
     def check_answers(self) -> None:
         for name, request in self.requests.items():
             answer = self.engine.answers[name]
-            expected = self.expected(request.prompt_token_ids, request.params.max_tokens)
+            expected = self.expected(prompt_of(request), request.params.max_tokens)
             if name in self.aborted:
                 assert answer.finish_reason is None
                 assert answer.token_ids == expected[: len(answer.token_ids)]
@@ -218,11 +219,11 @@ class Run:
             self.check_hits(request, answer.num_cached_tokens)
 
     def check_hits(self, request: AddRequest, told: list[int | None]) -> None:
-        if not request.output_token_ids:
+        if not request.output_tokens:
             first, *rest = told
             assert first is not None
             assert first % self.machine["block_size"] == 0
-            assert first < len(request.prompt_token_ids)
+            assert first < len(prompt_of(request))
             assert not first or (self.machine["prefix_caching"] and request.params.prompt_logprobs is None)
             assert set(rest) <= {None}
 

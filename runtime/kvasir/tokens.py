@@ -1,0 +1,42 @@
+"""Token ids in memory and on the link: four bytes each, instead of a Python object per token.
+
+Shared by frontend and engine, free of numpy and torch. In memory they are an `array` of unsigned 32-bit integers;
+on the link they are the same bytes, little endian.
+"""
+
+import sys
+from array import array
+from collections.abc import Iterable
+from typing import Final
+
+TOKEN_BYTES: Final = 4
+_TYPE: Final = "I"
+assert array(_TYPE).itemsize == TOKEN_BYTES, "this platform has no 32-bit unsigned int in C"
+
+
+def token_array(token_ids: Iterable[int] = ()) -> "array[int]":
+    """Raises OverflowError for an id that is not 0 to 2**32 - 1."""
+    return array(_TYPE, token_ids)
+
+
+def packed(token_ids: Iterable[int]) -> bytes:
+    """Return the bytes that stand for these tokens on the link."""
+    return to_wire(token_array(token_ids))
+
+
+def to_wire(token_ids: "array[int]") -> bytes:
+    """As `packed`, without a copy for other types."""
+    if sys.byteorder == "big":
+        token_ids = token_ids[:]
+        token_ids.byteswap()
+    return token_ids.tobytes()
+
+
+def from_wire(*parts: bytes) -> "array[int]":
+    """Return the tokens of these parts, one after the other. Raises ValueError for a part of a token."""
+    token_ids = array(_TYPE)
+    for part in parts:
+        token_ids.frombytes(part)
+    if sys.byteorder == "big":
+        token_ids.byteswap()
+    return token_ids

@@ -1,0 +1,20 @@
+"""Read the fields of messages that travel as bytes."""
+
+from kvasir.hashing import split_chain
+from kvasir.link.protocol import AddRequest
+from kvasir.tokens import from_wire
+
+
+def prompt_of(request: AddRequest) -> list[int]:
+    """Return the prompt's token ids."""
+    return from_wire(request.prompt_tokens).tolist()
+
+
+def output_of(request: AddRequest) -> list[int]:
+    """Return the token ids that earlier attempts have emitted."""
+    return from_wire(request.output_tokens).tolist()
+
+
+def hashes_of(request: AddRequest) -> list[bytes]:
+    """Return the block hashes one by one."""
+    return split_chain(request.block_hashes)
