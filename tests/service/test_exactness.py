@@ -12,8 +12,10 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.engine.core import EngineCore
+from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.request_blocks import RequestBlocks
 from kvasir.engine.scheduling.scheduler import Scheduler
+from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch
@@ -56,14 +58,16 @@ def generate(
     )
     executor = InProcessExecutor(settings, info)
     executor.load(lambda done, total: None)
+    cache = RequestBlocks(executor.allocate_kv_cache(), BLOCK_SIZE, prefix_caching=settings.enable_prefix_caching)
     scheduler = Scheduler(
-        RequestBlocks(executor.allocate_kv_cache(), BLOCK_SIZE, prefix_caching=settings.enable_prefix_caching),
+        cache,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=budget,
         max_model_len=min(settings.max_model_len, blocks * BLOCK_SIZE),
         eos_token_ids=info.eos_token_ids,
     )
-    core = EngineCore(scheduler, executor, vocab_size=info.vocab_size, overlap_steps=overlap_steps)
+    ingest = Ingest(info.vocab_size, cache.cache_block_size, TokenBudget(2**20))
+    core = EngineCore(scheduler, executor, ingest, overlap_steps=overlap_steps)
     outputs: dict[str, list[int]] = {}
     for index, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
         params = SamplingParams(max_tokens=count, seed=0, temperature=0.0, ignore_eos=True)

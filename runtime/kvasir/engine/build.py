@@ -5,13 +5,16 @@ Called by the engine's process, and by the benchmarks that run an engine without
 
 import dataclasses
 import logging
+import sys
 
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.core import EngineCore
+from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
 from kvasir.engine.scheduling.scheduler import Scheduler
+from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.executor.executor import Executor
 from kvasir.hub.model_info import ModelInfo
 
@@ -50,13 +53,17 @@ def fit_context(settings: ResolvedEngine, num_blocks: int, asked: int | None) ->
 
 
 def build_core(settings: ResolvedEngine, model: ModelInfo, num_blocks: int, executor: Executor) -> EngineCore:
+    budget = TokenBudget(sys.maxsize)
+    blocks = RequestBlocks(num_blocks, settings.block_size, prefix_caching=settings.enable_prefix_caching)
     scheduler = Scheduler(
-        RequestBlocks(num_blocks, settings.block_size, prefix_caching=settings.enable_prefix_caching),
+        blocks,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
         max_model_len=settings.max_model_len,
         eos_token_ids=model.eos_token_ids,
         by_priority=settings.scheduling_policy == "priority",
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
+        budget=budget,
     )
-    return EngineCore(scheduler, executor, vocab_size=model.vocab_size, overlap_steps=settings.async_scheduling)
+    ingest = Ingest(model.vocab_size, blocks.cache_block_size, budget)
+    return EngineCore(scheduler, executor, ingest, overlap_steps=settings.async_scheduling)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 
 from kvasir.engine.health.step_trace import StepPhase, StepTrace
+from kvasir.engine.ingest import Ingest, Refusal
 from kvasir.engine.kv.request_blocks import CacheInUse
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.scheduler import RequestRefused, Scheduler
@@ -20,7 +21,6 @@ from kvasir.link.protocol import (
     RequestOutput,
     Result,
 )
-from kvasir.params import BadParameter, check_token_ids
 from kvasir.worker.step import StepInput, StepOutput
 
 log = logging.getLogger(__name__)
@@ -30,10 +30,12 @@ class EngineCore:
     """The requests of all frontends, a scheduler over them and the executor that computes them."""
 
     def __init__(
-        self, scheduler: Scheduler, executor: Executor, vocab_size: int, *, overlap_steps: bool = False
+        self, scheduler: Scheduler, executor: Executor, ingest: Ingest, *, overlap_steps: bool = False
     ) -> None:
         """`overlap_steps`: schedule a step while the one before it is computed (asynchronous scheduling)."""
         self.scheduler = scheduler
+        self.ingest = ingest
+        """Prepares requests for `queue`; in the engine process it does so in the link's thread."""
         self.num_steps = 0
         """Steps that were computed."""
         self.trace = StepTrace()
@@ -42,26 +44,40 @@ class EngineCore:
         """The first half of a step. Aborts taken between the halves silence what was just computed."""
         self._in_flight: deque[tuple[StepInput, Future[StepOutput]]] = deque()
         self._executor = executor
-        self._vocab_size = vocab_size
         self._answers: dict[str, list[RequestOutput]] = {}  # by frontend: outputs that need no step
 
     # ------------------------------------------------------------------------------------------ coming and going
 
     def add(self, frontend: str, message: AddRequest) -> None:
+        """Prepare and queue a request in one thread."""
+        prepared = self.ingest.prepare(frontend, message)
+        if isinstance(prepared, Refusal):
+            self.refuse(prepared)
+        else:
+            self.queue(prepared)
+
+    def queue(self, request: EngineRequest) -> None:
         """Queue a request; one that is refused or complete already gets its answer with the next outputs."""
-        if not self._make_room_for(frontend, message):
+        if not self._make_room_for(request):
+            self.scheduler.release_reserved(request)
             return
         try:
-            request = EngineRequest(frontend, message)
-            self._check_vocabulary(request)
             answer = self.scheduler.add(request)
         except RequestRefused as refusal:
-            answer = _refused(message, str(refusal))
+            answer = _error(request, str(refusal), RefusalKind.INVALID)
         except Exception:  # a defect here must end this request only
-            log.exception("request %s could not be queued", message.request_id)
-            answer = _refused(message, "the engine could not queue the request: its log has the details", None)
+            log.exception("request %s could not be queued", request.request_id)
+            self.scheduler.release_reserved(request)
+            answer = _error(request, "the engine could not queue the request: its log has the details", None)
         if answer is not None:
-            self._answer(frontend, answer)
+            self._answer(request.frontend, answer)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer a request that was not prepared. An earlier attempt of it has no reader any more."""
+        live = self.scheduler.requests.get(refusal.output.request_id)
+        if live is not None and live.frontend == refusal.frontend and live.attempt < refusal.output.attempt:
+            self.scheduler.abort(live)
+        self._answer(refusal.frontend, refusal.output)
 
     def abort(self, frontend: str, request_ids: Iterable[str]) -> None:
         """Forget these requests of the frontend; the ones that have ended meanwhile are passed over."""
@@ -83,18 +99,7 @@ class EngineCore:
         requests = list(self.scheduler.requests.values())
         for request in requests:
             self.scheduler.abort(request)
-            self._answer(
-                request.frontend,
-                RequestOutput(
-                    request_id=request.request_id,
-                    attempt=request.attempt,
-                    position=request.num_output_tokens,
-                    token_ids=[],
-                    finish_reason=FinishReason.ERROR,
-                    error=reason,
-                    refusal=RefusalKind.UNAVAILABLE,
-                ),
-            )
+            self._answer(request.frontend, _error(request, reason, RefusalKind.UNAVAILABLE))
         return len(requests)
 
     def call(self, call: Call) -> Result:
@@ -171,46 +176,37 @@ class EngineCore:
 
     # --------------------------------------------------------------------------------------------------- pieces
 
-    def _make_room_for(self, frontend: str, message: AddRequest) -> bool:
-        """Settle what happens to a live request of the same id; False where the new one is not to be added."""
-        live = self.scheduler.requests.get(message.request_id)
+    def _make_room_for(self, request: EngineRequest) -> bool:
+        """Abort an earlier attempt of the same request; False: the new one must not be added."""
+        live = self.scheduler.requests.get(request.request_id)
         if live is None:
             return True
-        if live.frontend != frontend:
-            reason = f"request id {message.request_id} is in use by another frontend"
-            self._answer(frontend, _refused(message, reason))
+        if live.frontend != request.frontend:
+            reason = f"request id {request.request_id} is in use by another frontend"
+            self._answer(request.frontend, _error(request, reason, RefusalKind.INVALID))
             return False
-        if message.attempt <= live.attempt:
+        if request.attempt <= live.attempt:
             log.warning(
                 "request %s attempt %d came while attempt %d runs: dropped",
-                message.request_id,
-                message.attempt,
+                request.request_id,
+                request.attempt,
                 live.attempt,
             )
             return False
         self.scheduler.abort(live)
         return True
 
-    def _check_vocabulary(self, request: EngineRequest) -> None:
-        """Raise RequestRefused for values that would end the engine and not the request. Frontends check them too,
-        but a frontend of another version may have other bounds."""
-        try:
-            check_token_ids(request.token_ids, self._vocab_size, "prompt")
-            request.params.check(self._vocab_size)
-        except BadParameter as error:
-            raise RequestRefused(str(error)) from error
-
     def _answer(self, frontend: str, output: RequestOutput) -> None:
         self._answers.setdefault(frontend, []).append(output)
 
 
-def _refused(message: AddRequest, reason: str, kind: RefusalKind | None = RefusalKind.INVALID) -> RequestOutput:
+def _error(request: EngineRequest, reason: str, refusal: RefusalKind | None) -> RequestOutput:
     return RequestOutput(
-        request_id=message.request_id,
-        attempt=message.attempt,
-        position=message.num_output_tokens,
+        request_id=request.request_id,
+        attempt=request.attempt,
+        position=request.num_output_tokens,
         token_ids=[],
         finish_reason=FinishReason.ERROR,
         error=reason,
-        refusal=kind,
+        refusal=refusal,
     )

@@ -28,6 +28,7 @@ from kvasir.engine.build import build_core, fit_context, resolve_settings
 from kvasir.engine.health.engine_collector import EngineCollector
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_watchdog import StepWatchdog
+from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
 from kvasir.executor.executor import Executor
 from kvasir.hub.model_info import ModelInfo, load_model_info
@@ -122,7 +123,8 @@ class EngineProcess:
             registry.register(self._collector)
             self._ops = OpsServer(self._config.ops, self._status, partial(generate_latest, registry))
             model = self._read_model()
-            link = self._link = EngineLink(self._config.link, self._identity(model))
+            inbox = Inbox()
+            link = self._link = EngineLink(self._config.link, self._identity(model), deliver=inbox.put)
             self._status.link_problem = lambda: link.problem
             self._status.links = lambda: link.accepted
             self._status.unknown_messages = lambda: link.unknown_messages
@@ -136,7 +138,8 @@ class EngineProcess:
             executor.warm_up()
             core = self._collector.core = build_core(settings, model, num_blocks, executor)
             core.trace = self._status.trace
-            self._loop = EngineLoop(core, link, self._status, self._config.process.drain_timeout)
+            inbox.open(core.ingest)
+            self._loop = EngineLoop(core, link, inbox, self._status, self._config.process.drain_timeout)
             gc.collect()
             gc.freeze()  # what lives now lives for ever: no later collection has to walk it
         self._check_stop()

@@ -1,11 +1,10 @@
 """The busy loop of an engine: take messages, schedule, execute, update, send. Runs in the process's main thread.
 
-All sockets belong to the link's own thread; the two talk by queues. Without work the loop sleeps in the link's
-inbox and uses no CPU.
+All sockets belong to the link's own thread, which also prepares requests; the inbox lies between the two. Without
+work the loop sleeps in the inbox and uses no CPU.
 """
 
 import logging
-import queue
 import time
 from collections.abc import Iterator
 from typing import Final, Protocol
@@ -13,8 +12,10 @@ from typing import Final, Protocol
 from kvasir.engine.core import EngineCore
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
+from kvasir.engine.inbox import Inbox
+from kvasir.engine.ingest import Refusal
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
-from kvasir.link.protocol import Abort, AddRequest, Call, EngineStats, Outputs, RequestOutput, Result
+from kvasir.link.protocol import Abort, Call, EngineStats, Outputs, RequestOutput, Result
 from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)
@@ -28,11 +29,13 @@ MESSAGE_SCORES: Final = 1_000_000
 """Log probabilities of prompts in one message, and at most one request's more: 14 bytes each."""
 
 
+MOST_REQUESTS: Final = 128
+"""Requests taken from the inbox before a step and again after it, so that a burst delays no step for long."""
+
+
 class Link(Protocol):
     """What the loop needs of the EngineLink."""
 
-    @property
-    def inbox(self) -> "queue.SimpleQueue[Received | FrontendLost | DrainSettled | None]": ...
     def send(self, frontend: str, message: Outputs | Result) -> None: ...
     def set_load(self, stats: EngineStats, busy: bool) -> None: ...
     def drain(self) -> None: ...
@@ -62,12 +65,14 @@ class EngineLoop:
         self,
         core: EngineCore,
         link: Link,
+        inbox: Inbox,
         status: EngineStatus,
         drain_timeout: float,
         drain_settle: float = DRAIN_SETTLE_SECONDS,
     ) -> None:
         self._core = core
         self._link = link
+        self._inbox = inbox
         self._status = status
         self._drain_timeout = drain_timeout
         self._settle_limit = min(drain_settle, drain_timeout)
@@ -98,22 +103,17 @@ class EngineLoop:
     def drain(self) -> None:
         """Finish what is there and return from `run`. Safe to call from a signal handler."""
         self._drain_asked = True
-        self._link.inbox.put(None)
+        self._inbox.wake()
 
     def _take_messages(self, may_wait: bool) -> None:
-        """Obey everything in the inbox; where there is no work, wait for the first message."""
+        """Handle all events and a bounded number of requests; without work, wait for the first of them."""
         if may_wait and not self._core.has_work:
             self._core.check_idle()
             self._show_load()
-            while self._drain_began is None and self._link.inbox.empty() and self._core.work_ahead():
+            while not self._drain_asked and self._inbox.empty and self._core.work_ahead():
                 pass  # in small pieces: a message waits for one of them at most
             self._wait_for_message()
-        while True:
-            try:
-                item = self._link.inbox.get_nowait()
-            except queue.Empty:
-                break
-            self._obey(item)
+        self._take(MOST_REQUESTS)
         if self._drain_asked and self._drain_began is None:
             self._begin_drain()
 
@@ -123,15 +123,17 @@ class EngineLoop:
             return
         if self._drain_began is not None:
             timeout = max(0.0, self._drain_began + self._settle_limit - time.monotonic())
-        try:
-            self._obey(self._link.inbox.get(timeout=timeout))
-        except queue.Empty:
-            return
+        self._inbox.wait(timeout)
 
-    def _obey(self, item: Received | FrontendLost | DrainSettled | None) -> None:
-        match item:
-            case Received(frontend, AddRequest() as message):
-                self._core.add(frontend, message)
+    def _take(self, most: int | None) -> None:
+        taken = self._inbox.take(most)
+        for event in taken.events:
+            self._handle(event)
+        for request in taken.requests:
+            self._core.queue(request)
+
+    def _handle(self, event: Received | FrontendLost | DrainSettled | Refusal) -> None:
+        match event:
             case Received(frontend, Abort(request_ids)):
                 self._core.abort(frontend, request_ids)
             case Received(frontend, Call() as call):
@@ -141,8 +143,8 @@ class EngineLoop:
                     log.info("frontend %s is gone: its %d requests are aborted", frontend, aborted)
             case DrainSettled():
                 self._drain_settled = True
-            case None:
-                pass  # only a wake-up: drain() has set its flag
+            case Refusal():
+                self._core.refuse(event)
 
     def _show_load(self) -> None:
         busy = self._core.has_work
@@ -175,9 +177,12 @@ class EngineLoop:
         if self._drain_began is None:
             return False
         elapsed = time.monotonic() - self._drain_began
+        if elapsed >= self._drain_timeout:
+            self._take(None)
         if elapsed >= self._drain_timeout and self._core.has_work:
             reason = f"the engine shut down and the request did not finish within {self._drain_timeout:.0f} s"
             if failed := self._core.fail_all(reason):  # 0: a row is left to free, or a last step to wait for
                 log.warning("drain timeout: %d requests end with an error", failed)
             self._send(self._core.step())
-        return not self._core.has_work and (self._drain_settled or elapsed >= self._settle_limit)
+        idle = not self._core.has_work and self._inbox.empty
+        return idle and (self._drain_settled or elapsed >= self._settle_limit)

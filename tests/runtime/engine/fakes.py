@@ -14,10 +14,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from kvasir.engine.core import EngineCore
+from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
 from kvasir.engine.scheduling.scheduler import Scheduler
+from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.hashing import chain_root, packed_chain
-from kvasir.link.engine_end.engine_link import FrontendLost, Received
 from kvasir.link.protocol import AddRequest, EngineStats, FinishReason, Logprobs, Outputs, RefusalKind, Result
 from kvasir.params import SamplingParams
 from kvasir.tokens import from_wire, packed, token_array
@@ -264,10 +265,12 @@ class CoreHarness:
         by_priority: bool = False,
         long_prefill_token_threshold: int | None = None,
         overlap_steps: bool = False,
+        max_queued_tokens: int = 2**26,
     ) -> None:
         self.executor = FakeExecutor(
             block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, model=model
         )
+        self.budget = TokenBudget(max_queued_tokens)
         self.scheduler = Scheduler(
             RequestBlocks(num_blocks, block_size, prefix_caching=prefix_caching),
             max_num_seqs=max_num_seqs,
@@ -276,9 +279,11 @@ class CoreHarness:
             eos_token_ids=[EOS],
             by_priority=by_priority,
             long_prefill_token_threshold=long_prefill_token_threshold,
+            budget=self.budget,
         )
         self.blocks = self.scheduler.blocks
-        self.core = EngineCore(self.scheduler, self.executor, VOCAB_SIZE, overlap_steps=overlap_steps)
+        ingest = Ingest(VOCAB_SIZE, self.blocks.cache_block_size, self.budget)
+        self.core = EngineCore(self.scheduler, self.executor, ingest, overlap_steps=overlap_steps)
         self.answers: dict[str, Answer] = {}
 
     def add(self, message: AddRequest, frontend: str = FRONTEND) -> Answer:
@@ -311,16 +316,16 @@ class CoreHarness:
         for _ in range(limit):
             if not self.core.has_work:
                 self.core.check_idle()
+                assert self.budget.held == 0
                 return
             self.step()
         raise AssertionError(f"still busy after {limit} steps")
 
 
 class FakeLink:
-    """The link's inbox, and what was sent through it."""
+    """What was sent through the link."""
 
     def __init__(self) -> None:
-        self.inbox: queue.SimpleQueue[Received | FrontendLost | None] = queue.SimpleQueue()
         self.sent: queue.SimpleQueue[tuple[str, Outputs | Result]] = queue.SimpleQueue()
         self.loads: list[tuple[EngineStats, bool]] = []
         self.draining = threading.Event()

@@ -4,11 +4,13 @@ import queue
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 
 from kvasir.engine import loop
 from kvasir.engine.health.engine_status import EngineStatus
+from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
 from kvasir.link.protocol import (
@@ -37,13 +39,15 @@ class Engine:
     ) -> None:
         self.harness = CoreHarness(**core)
         self.link = FakeLink()
+        self.inbox = Inbox()
+        self.inbox.open(self.harness.core.ingest)
         self.status = EngineStatus("engine-0-test", 0, step_limit=120)
         self.status.enter(Phase.READY)
-        self.loop = EngineLoop(self.harness.core, self.link, self.status, drain_timeout, drain_settle)
+        self.loop = EngineLoop(self.harness.core, self.link, self.inbox, self.status, drain_timeout, drain_settle)
         self.ended: Future[None] = pool.submit(self.loop.run)
 
     def tell(self, message, frontend: str = FRONTEND) -> None:
-        self.link.inbox.put(Received(frontend, message))
+        self.inbox.put(Received(frontend, message))
 
     def outputs(self) -> tuple[str, Outputs]:
         return self.link.sent.get(timeout=WAIT)
@@ -163,12 +167,29 @@ def test_the_requests_of_a_lost_frontend_are_aborted(engine):
     begun, go_on = held_step(engine)
     engine.tell(add_request("a", PROMPT, 10), "frontend-b")
     assert begun.wait(WAIT)
-    engine.link.inbox.put(FrontendLost("frontend-b"))
+    engine.inbox.put(FrontendLost("frontend-b"))
     engine.tell(add_request("b", PROMPT, 1))
     go_on.set()
     assert engine.outputs()[0] == FRONTEND
     assert engine.link.idle.wait(WAIT)
     assert engine.link.sent.empty()
+
+
+def test_a_burst_is_taken_a_bounded_slice_at_a_time(engine):
+    """4,096 requests at once: each turn takes MOST_REQUESTS before its step and as many behind it."""
+    count = 4096
+    begun, go_on = held_step(engine)
+    engine.tell(add_request("running", PROMPT, 60))
+    assert begun.wait(WAIT)
+    for number in range(count):
+        engine.tell(add_request(f"burst-{number}", PROMPT, 1))
+    go_on.set()
+    waiting = [0]
+    while waiting[-1] == max(waiting):
+        waiting.append(engine.outputs()[1].stats.waiting)
+    assert max(waiting) > 0.9 * count
+    assert max(after - before for before, after in pairwise(waiting)) <= 2 * loop.MOST_REQUESTS
+    engine.tell(Abort([f"burst-{number}" for number in range(count)]))
 
 
 def test_a_call_is_answered_also_by_an_engine_without_work(engine):
@@ -207,7 +228,7 @@ def test_an_engine_drains_until_its_frontends_have_noticed(pool):
     engine.loop.drain()
     assert engine.link.draining.wait(WAIT)
     engine.tell(add_request("late", PROMPT, 5))  # sent before the frontend noticed
-    engine.link.inbox.put(DrainSettled())
+    engine.inbox.put(DrainSettled())
     assert engine.answer("late")[0] == expected_output(PROMPT, 5)
     engine.ended.result(WAIT)
 

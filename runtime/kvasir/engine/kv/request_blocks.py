@@ -8,17 +8,13 @@ The blocks of a request, in the order of its block table:
 Only full blocks are ever shared, and nobody writes into a full block again: sharing needs no copies.
 """
 
-import logging
 import time
 from itertools import islice
 
 from kvasir.engine.kv.block_pool import BlockPool
 from kvasir.engine.kv.prefix_cache import PrefixCache
 from kvasir.engine.scheduling.engine_request import EngineRequest
-from kvasir.hashing import chain_fits, extend_chain, split_chain
-from kvasir.link.sockets import SeldomLog
-
-log = logging.getLogger(__name__)
+from kvasir.hashing import extend_chain, split_chain
 
 
 class CacheInUse(RuntimeError):
@@ -36,22 +32,11 @@ class RequestBlocks:
         self.num_hit_tokens = 0
         """Those of them that were found."""
         self._cache = self.pool.cache
-        self._seldom = SeldomLog(log)
 
-    def receive(self, request: EngineRequest) -> None:
-        """Check the hashes that came with a request: a wrong chain would give it the KV of other tokens."""
-        if self._cache is None:
-            request.packed_hashes = b""
-            return
-        prompt = request.token_ids[: request.num_prompt_tokens]
-        if not chain_fits(request.packed_hashes, request.chain_root, prompt, self.block_size):
-            if request.packed_hashes:
-                self._seldom.warning(
-                    f"frontend {request.frontend} sends block hashes that do not fit their prompts: the engine "
-                    "hashes the prompts itself (are both of one version?)",
-                    about=request.frontend,
-                )
-            request.packed_hashes = b""
+    @property
+    def cache_block_size(self) -> int | None:
+        """Tokens per block of the prefix cache; None without one."""
+        return None if self._cache is None else self.block_size
 
     # ---------------------------------------------------------------------------------------------- admission
 

@@ -1,6 +1,6 @@
 """One request inside an engine: its tokens, its KV blocks and how far it is computed.
 
-Made by EngineCore from an AddRequest; changed by the scheduler and its RequestBlocks only.
+Made by Ingest from an AddRequest; changed by the scheduler and its RequestBlocks only.
 """
 
 import time
@@ -57,6 +57,7 @@ class EngineRequest:
         "num_known_blocks",
         "num_pending",
         "num_prompt_tokens",
+        "num_reserved_tokens",
         "packed_hashes",
         "params",
         "priority",
@@ -75,6 +76,8 @@ class EngineRequest:
         self.params: SamplingParams = message.params
         self.num_prompt_tokens = len(message.prompt_tokens) // TOKEN_BYTES
         self.token_ids = from_wire(message.prompt_tokens, message.output_tokens)
+        self.num_reserved_tokens: int | None = len(self.token_ids)
+        """Reserved in the TokenBudget; None after their release."""
         self.priority = message.priority
         self.rank = (message.priority, 0)
         """(priority, arrival): the smallest is served first. The scheduler counts the arrivals."""
@@ -87,8 +90,8 @@ class EngineRequest:
         self.chain_root = chain_root(message.cache_salt)
         self.block_hashes: list[bytes] = []
         """Of its first full blocks; see kvasir.hashing."""
-        self.packed_hashes = message.block_hashes
-        """The same as they came, until they are first looked up: one object instead of thousands."""
+        self.packed_hashes = b""
+        """The same hashes in one object, until they are first looked up."""
         self.num_known_blocks = 0
         """Of `block_ids`, how many the prefix cache has been told of."""
         self.num_cached_tokens: int | None = None

@@ -26,6 +26,7 @@ from kvasir.engine.scheduling.admission_gates import AdmissionGate, BlockGate, R
 from kvasir.engine.scheduling.endings import Endings
 from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
 from kvasir.engine.scheduling.service_order import ServiceOrder
+from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.link.protocol import RequestOutput
 from kvasir.worker.step import NAN_TOKEN, NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
 
@@ -58,6 +59,7 @@ class Scheduler:
         eos_token_ids: Collection[int],
         by_priority: bool = False,
         long_prefill_token_threshold: int | None = None,
+        budget: TokenBudget | None = None,
     ) -> None:
         """`long_prefill_token_threshold`: tokens of one prompt in a step at most, while it is not the only request;
         None: as many as the budget holds."""
@@ -82,6 +84,7 @@ class Scheduler:
             RowGate(self.running, max_num_seqs),
             BlockGate(blocks, self.running),
         )
+        self._budget = budget
         self._num_arrivals = 0
         self._freed_rows: list[str] = []  # ids whose rows the worker still has to free
         self._in_flight: deque[list[tuple[EngineRequest, bool]]] = deque()  # scheduled steps without their update
@@ -91,8 +94,24 @@ class Scheduler:
     def add(self, request: EngineRequest) -> RequestOutput | None:
         """Queue the request. One that is complete already (resumed at its limit) is answered here instead.
 
-        Raises RequestRefused.
+        Its reserved tokens are released when it takes a row or ends. Raises RequestRefused.
         """
+        try:
+            answer = self._check(request)
+        except RequestRefused:
+            self.release_reserved(request)
+            raise
+        if answer is not None:
+            self.release_reserved(request)
+            return answer
+        self._num_arrivals += 1
+        request.rank = (request.priority, self._num_arrivals)
+        self.requests[request.request_id] = request
+        self.waiting.add(request)
+        return None
+
+    def _check(self, request: EngineRequest) -> RequestOutput | None:
+        """Return the answer to a request that is complete. Raises RequestRefused."""
         if request.num_prompt_tokens == 0:
             raise RequestRefused("the prompt has no tokens")
         if request.priority and not self._by_priority:
@@ -110,16 +129,17 @@ class Scheduler:
                 f"the prompt has {request.num_prompt_tokens} tokens and this engine holds {self._max_model_len} "
                 "of prompt and output together: shorten the prompt"
             )
-        self.blocks.receive(request)
-        self._num_arrivals += 1
-        request.rank = (request.priority, self._num_arrivals)
-        self.requests[request.request_id] = request
-        self.waiting.add(request)
         return None
 
     def abort(self, request: EngineRequest) -> None:
         """Forget the request, in whichever state it is; no output follows for it."""
         self._finish(request, RequestStatus.ABORTED)
+
+    def release_reserved(self, request: EngineRequest) -> None:
+        """Release the tokens that are reserved for the request, because it does not wait any more."""
+        if self._budget is not None and request.num_reserved_tokens is not None:
+            self._budget.release(request.num_reserved_tokens)
+        request.num_reserved_tokens = None
 
     @property
     def has_work(self) -> bool:
@@ -170,6 +190,7 @@ class Scheduler:
             self.waiting.remove(request)
             self.running.add(request)
             request.status = RequestStatus.RUNNING
+            self.release_reserved(request)
             self.blocks.admit(request)
             step.new.append(request.new_row())
             self._take(step, request, self._next_tokens(request, step.budget), request.block_ids.copy())
@@ -289,6 +310,7 @@ class Scheduler:
         else:
             self.waiting.remove(request)
         request.status = status
+        self.release_reserved(request)
         del self.requests[request.request_id]
 
     def _give_up_row(self, request: EngineRequest) -> None:

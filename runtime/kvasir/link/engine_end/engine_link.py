@@ -49,11 +49,15 @@ class EngineLink:
         config: LinkConfig,
         identity: EngineIdentity,
         *,
+        deliver: Callable[[Received | FrontendLost | DrainSettled], None] | None = None,
         lookup: Callable[[str], frozenset[str]] = lookup,
         lookup_interval: float = LOOKUP_INTERVAL,
         codec: Codec = CODEC,
     ) -> None:
-        """Raises ConfigError for addresses or keys that cannot be used."""
+        """`deliver` is called in the link's thread with each event; without it, events go into `inbox`.
+
+        Raises ConfigError for addresses or keys that cannot be used.
+        """
         keys = load_engine_keys(config.link_keys) if config.link_keys else None
         addresses = [_engine_address(text, keys is not None) for text in config.link]
         self.inbox: queue.SimpleQueue[Received | FrontendLost | DrainSettled | None] = queue.SimpleQueue()
@@ -61,7 +65,7 @@ class EngineLink:
         self._reactor = Reactor()
         timeout = config.heartbeat_timeout
         self._engine = AnnouncedEngine(identity, codec.version, timeout)
-        self._frontends = Frontends(self._engine, keys, timeout, self._reactor, self.inbox.put, codec)
+        self._frontends = Frontends(self._engine, keys, timeout, self._reactor, deliver or self.inbox.put, codec)
         names = [address for address in addresses if not address.is_ipc and address.ip is None]
         self._resolver = Resolver(names, self._on_lookup, lookup, lookup_interval)
         for address in addresses:

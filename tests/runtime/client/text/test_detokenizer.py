@@ -62,7 +62,9 @@ def halves(tokenizer: Tokenizer, token_ids: list[int], prompt_length: int) -> tu
 @example(
     text="\x80\u0800\u0800\u0800\u0800\u0800", prompt_length=0, cuts=[17]
 )  # many tokens at once, cut within a character
-@example(text="\U00010000" * 6 + "00", prompt_length=26, cuts=[])  # 4, 8, 16 and 24 tokens before the output cut one
+@example(
+    text="\U00010000" * 6 + "00", prompt_length=26, cuts=[]
+)  # 4, 8, 16 and 24 tokens before the output cut one
 @settings(deadline=None, max_examples=300)
 def test_any_split_of_any_text_gives_the_text_of_the_whole(
     tokenizer: Tokenizer, text: str, prompt_length: int, cuts: list[int]

@@ -1,0 +1,125 @@
+"""Inbox: requests and events between the link's thread and the busy loop.
+
+Requests wait in a queue of their own: each turn the loop takes a bounded number of them, and all events. The effect
+is that of one queue. A request that is aborted, or whose frontend is lost, before the loop has taken it never
+reaches the loop; and the loop handles events before it adds the requests that came after them.
+"""
+
+import contextlib
+import logging
+import queue
+import threading
+from dataclasses import dataclass, field
+from itertools import islice
+
+from kvasir.engine.ingest import Ingest, Refusal
+from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
+from kvasir.link.protocol import Abort, AddRequest
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Taken:
+    """The events and requests of one turn, to be handled in this order."""
+
+    events: list[Received | FrontendLost | DrainSettled | Refusal] = field(default_factory=list)
+    requests: list[EngineRequest] = field(default_factory=list)
+
+
+class Inbox:
+    """`put` belongs to the link's thread, `take` and `wait` to the loop's; `wake` may be called from anywhere."""
+
+    def __init__(self) -> None:
+        self._ingest: Ingest | None = None
+        self._lock = threading.Lock()
+        self._events: list[Received | FrontendLost | DrainSettled | Refusal] = []
+        self._requests: dict[tuple[str, str], EngineRequest] = {}
+        """By frontend and request id, in the order of their arrival."""
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """A signal handler may put into it: unlike a lock, it works while the loop is using it."""
+
+    def open(self, ingest: Ingest) -> None:
+        """Take requests from now on; the link delivers none before the engine is ready."""
+        self._ingest = ingest
+
+    # ------------------------------------------------------------------------------------ in the link's thread
+
+    def put(self, event: Received | FrontendLost | DrainSettled) -> None:
+        """Prepare a request and queue it; withdraw what is aborted; keep everything else for the loop."""
+        match event:
+            case Received(frontend, AddRequest() as message):
+                self._put_request(frontend, message)
+            case Received(frontend, Abort(request_ids)):
+                with self._lock:
+                    for request_id in request_ids:
+                        self._withdraw((frontend, request_id))
+                    self._events.append(event)  # the loop may have an earlier attempt of the same request
+            case FrontendLost(frontend):
+                with self._lock:
+                    for key in [key for key in self._requests if key[0] == frontend]:
+                        self._withdraw(key)
+                    self._events.append(event)
+            case _:
+                with self._lock:
+                    self._events.append(event)
+        self.wake()
+
+    def _put_request(self, frontend: str, message: AddRequest) -> None:
+        if self._ingest is None:
+            raise RuntimeError(f"request {message.request_id} came before the engine was ready")
+        prepared = self._ingest.prepare(frontend, message)
+        with self._lock:
+            if isinstance(prepared, Refusal):
+                self._events.append(prepared)
+                return
+            key = (frontend, message.request_id)
+            waiting = self._requests.get(key)
+            if waiting is not None and message.attempt <= waiting.attempt:
+                log.warning(
+                    "request %s: attempt %d came after attempt %d: dropped",
+                    message.request_id,
+                    message.attempt,
+                    waiting.attempt,
+                )
+                self._release(prepared)
+                return
+            self._withdraw(key)
+            self._requests[key] = prepared
+
+    def _withdraw(self, key: tuple[str, str]) -> None:
+        request = self._requests.pop(key, None)
+        if request is not None:
+            self._release(request)
+
+    def _release(self, request: EngineRequest) -> None:
+        if self._ingest is not None:
+            self._ingest.budget.release(request.num_tokens)
+
+    # ------------------------------------------------------------------------------------ in the loop's thread
+
+    @property
+    def empty(self) -> bool:
+        return not (self._events or self._requests)
+
+    def take(self, most: int | None) -> Taken:
+        """Take all events and up to so many requests; None: all of them."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._bell.get_nowait()
+        with self._lock:
+            events, self._events = self._events, []
+            keys = list(islice(self._requests, most))
+            return Taken(events, [self._requests.pop(key) for key in keys])
+
+    def wait(self, seconds: float | None) -> None:
+        """Return when there may be something to take, when `wake` was called, or after so long."""
+        if self.empty:
+            with contextlib.suppress(queue.Empty):
+                self._bell.get(timeout=seconds)
+
+    def wake(self) -> None:
+        """Make `wait` return. Any thread, signal handlers too."""
+        if self._bell.empty():
+            self._bell.put(None)

@@ -1,0 +1,112 @@
+"""Ingest: makes a request that the scheduler can queue from a message. Runs in the link's thread.
+
+All work that grows with the prompt is done here and not between two steps: to copy the tokens, to compare them with
+the vocabulary, to hash blocks. Both threads share the interpreter, so tokens are handled by one call for all of
+them, and hashing, which needs a loop, pauses to let the step's thread continue.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.scheduling.scheduler import RequestRefused
+from kvasir.engine.scheduling.token_budget import TokenBudget
+from kvasir.hashing import HASH_BYTES, chain_fits, packed_chain
+from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind, RequestOutput
+from kvasir.link.sockets import SeldomLog
+from kvasir.params import BadParameter, check_token_ids
+from kvasir.tokens import TOKEN_BYTES
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The answer to a request that is not queued."""
+
+    frontend: str
+    output: RequestOutput
+
+
+class Ingest:
+    """Checks and prepares requests for one model, and reserves room for their tokens."""
+
+    def __init__(self, vocab_size: int, cache_block_size: int | None, budget: TokenBudget) -> None:
+        """`cache_block_size`: tokens per block of the prefix cache; None without one."""
+        self._vocab_size = vocab_size
+        self._block_size = cache_block_size
+        self.budget = budget
+        self._seldom = SeldomLog(log)
+
+    def prepare(self, frontend: str, message: AddRequest) -> EngineRequest | Refusal:
+        """Return the request with its room reserved, or the answer to one that cannot be queued."""
+        if not self.budget.reserve(message.num_tokens):
+            return Refusal(frontend, _refused(message, self._why_full(), RefusalKind.OVERLOADED))
+        try:
+            return self._request(frontend, message)
+        except RequestRefused as refusal:
+            self.budget.release(message.num_tokens)
+            return Refusal(frontend, _refused(message, str(refusal), RefusalKind.INVALID))
+        except Exception:  # a defect here must end this request only
+            log.exception("request %s could not be prepared", message.request_id)
+            self.budget.release(message.num_tokens)
+            reason = "the engine could not prepare the request: its log has the details"
+            return Refusal(frontend, _refused(message, reason, None))
+
+    def _request(self, frontend: str, message: AddRequest) -> EngineRequest:
+        self._check(message)
+        request = EngineRequest(frontend, message)
+        if self._block_size is not None:
+            request.packed_hashes = self._hashed(request, message, self._block_size)
+        return request
+
+    def _check(self, message: AddRequest) -> None:
+        """Raise RequestRefused for values that would end the engine and not the request. Frontends check them too,
+        but a frontend of another version may have other bounds."""
+        highest = max(_highest(message.prompt_tokens), _highest(message.output_tokens))
+        try:
+            check_token_ids([highest], self._vocab_size, "prompt")
+            message.params.check(self._vocab_size)
+        except BadParameter as error:
+            raise RequestRefused(str(error)) from error
+
+    def _hashed(self, request: EngineRequest, message: AddRequest, block_size: int) -> bytes:
+        """Return the hashes of all full blocks: those of the message, if they fit, and the missing ones."""
+        packed = message.block_hashes
+        prompt = request.token_ids[: request.num_prompt_tokens]
+        if not chain_fits(packed, request.chain_root, prompt, block_size):
+            if packed:
+                self._seldom.warning(
+                    f"frontend {request.frontend} sends block hashes that do not fit their prompts: the engine "
+                    "hashes the prompts itself (are both of one version?)",
+                    about=request.frontend,
+                )
+            packed = b""
+        rest = request.token_ids[len(packed) // HASH_BYTES * block_size :]
+        return packed + packed_chain(packed[-HASH_BYTES:] or request.chain_root, rest, block_size)
+
+    def _why_full(self) -> str:
+        return (
+            f"{self.budget.held} tokens wait in this engine, and its limit is {self.budget.limit} "
+            "(--max-queued-tokens): try again when some requests have finished"
+        )
+
+
+def _highest(tokens: bytes) -> int:
+    import numpy as np  # here, because an engine sends Hello before its slow imports
+
+    if len(tokens) % TOKEN_BYTES:
+        raise RequestRefused(f"{len(tokens)} bytes are not a whole number of tokens of {TOKEN_BYTES} bytes")
+    return int(np.frombuffer(tokens, "<u4").max()) if tokens else 0
+
+
+def _refused(message: AddRequest, reason: str, kind: RefusalKind | None) -> RequestOutput:
+    return RequestOutput(
+        request_id=message.request_id,
+        attempt=message.attempt,
+        position=message.num_output_tokens,
+        token_ids=[],
+        finish_reason=FinishReason.ERROR,
+        error=reason,
+        refusal=kind,
+    )

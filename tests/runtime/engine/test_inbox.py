@@ -1,0 +1,146 @@
+"""Between the link's thread and the loop: the effect is that of one queue."""
+
+import threading
+
+import pytest
+
+from kvasir.engine.inbox import Inbox
+from kvasir.engine.ingest import Ingest, Refusal
+from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
+from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
+from kvasir.link.protocol import Abort, Call
+from runtime.engine.fakes import FRONTEND, VOCAB_SIZE, add_request
+
+PROMPT = [5, 6, 7]
+COST = len(PROMPT) + REQUEST_TOKENS
+
+
+class Box:
+    """An inbox, and the budget of its requests."""
+
+    def __init__(self, limit: int = 2**26) -> None:
+        self.budget = TokenBudget(limit)
+        self.inbox = Inbox()
+        self.inbox.open(Ingest(VOCAB_SIZE, 4, self.budget))
+
+    def put(self, message, frontend: str = FRONTEND) -> None:
+        self.inbox.put(Received(frontend, message))
+
+    def take(self, most: int | None = None) -> tuple[list, list[tuple[str, int]]]:
+        taken = self.inbox.take(most)
+        return taken.events, [(request.request_id, request.attempt) for request in taken.requests]
+
+
+@pytest.fixture
+def box() -> Box:
+    return Box()
+
+
+def test_requests_are_taken_in_their_order_a_few_at_a_time(box):
+    for name in "abcde":
+        box.put(add_request(name, PROMPT))
+    assert box.take(2) == ([], [("a", 0), ("b", 0)])
+    assert not box.inbox.empty
+    assert box.take(2) == ([], [("c", 0), ("d", 0)])
+    assert box.take(2) == ([], [("e", 0)])
+    assert box.inbox.empty
+    assert box.budget.held == 5 * COST  # the scheduler releases them
+
+
+def test_all_events_are_taken_at_once_before_requests(box):
+    for name in "abc":
+        box.put(add_request(name, PROMPT))
+        box.put(Call(1, name))
+    box.inbox.put(DrainSettled())
+    events, requests = box.take(1)
+    assert [type(event) for event in events] == [Received, Received, Received, DrainSettled]
+    assert requests == [("a", 0)]
+
+
+def test_an_aborted_request_never_reaches_the_loop(box):
+    box.put(add_request("a", PROMPT))
+    box.put(add_request("b", PROMPT))
+    box.put(Abort(["a", "unknown"]))
+    events, requests = box.take()
+    assert [event.message for event in events] == [Abort(["a", "unknown"])]  # the loop may have an earlier attempt
+    assert requests == [("b", 0)]
+    assert box.budget.held == COST
+
+
+def test_an_abort_does_not_reach_the_request_that_comes_after_it(box):
+    box.put(add_request("a", PROMPT))
+    box.put(Abort(["a"]))
+    box.put(add_request("a", PROMPT, attempt=1))
+    assert box.take()[1] == [("a", 1)]
+
+
+def test_an_abort_leaves_another_frontends_request_of_the_same_id(box):
+    box.put(add_request("a", PROMPT))
+    box.put(add_request("a", PROMPT), "frontend-b")
+    box.put(Abort(["a"]), "frontend-b")
+    [request] = box.inbox.take(None).requests
+    assert request.frontend == FRONTEND
+
+
+def test_requests_of_a_lost_frontend_are_withdrawn(box):
+    box.put(add_request("a", PROMPT), "frontend-b")
+    box.put(add_request("b", PROMPT))
+    box.inbox.put(FrontendLost("frontend-b"))
+    box.put(add_request("c", PROMPT), "frontend-b")  # it is there again
+    assert box.take() == ([FrontendLost("frontend-b")], [("b", 0), ("c", 0)])
+    assert box.budget.held == 2 * COST
+
+
+def test_a_later_attempt_takes_the_place_of_an_earlier_one_and_not_the_reverse(box):
+    for attempt in (1, 2, 1, 2):
+        box.put(add_request("a", PROMPT, attempt=attempt))
+    assert box.take() == ([], [("a", 2)])
+    assert box.budget.held == COST
+
+
+def test_a_refusal_is_an_event_and_holds_nothing():
+    box = Box(COST)
+    box.put(add_request("a", PROMPT))
+    box.put(add_request("b", PROMPT))
+    [refusal], requests = box.take()
+    assert isinstance(refusal, Refusal)
+    assert (refusal.frontend, refusal.output.request_id) == (FRONTEND, "b")
+    assert requests == [("a", 0)]
+    assert box.budget.held == COST
+
+
+def test_waiting_ends_with_a_message_or_a_wake_up_or_the_time(box):
+    box.inbox.wait(0.01)
+    box.inbox.wake()
+    box.inbox.wait(None)
+    timer = threading.Timer(0.05, box.put, [add_request("a", PROMPT)])
+    timer.start()
+    box.inbox.wait(None)
+    assert box.take() == ([], [("a", 0)])
+    timer.join()
+    box.put(Call(1, "x"))
+    box.take()
+    box.put(Call(2, "x"))
+    box.inbox.wait(None)
+
+
+def test_a_request_before_the_engine_is_ready_is_an_error():
+    with pytest.raises(RuntimeError, match="before the engine was ready"):
+        Inbox().put(Received(FRONTEND, add_request("a", PROMPT)))
+
+
+def test_nothing_is_lost_between_two_threads(box):
+    count = 2000
+    taken: list[str] = []
+
+    def send() -> None:
+        for number in range(count):
+            box.put(add_request(str(number), PROMPT))
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    while len(taken) < count:
+        box.inbox.wait(10)
+        taken += [name for name, _ in box.take(7)[1]]
+    sender.join()
+    assert taken == [str(number) for number in range(count)]

@@ -1,0 +1,105 @@
+"""From a message to a request that the scheduler can queue."""
+
+import logging
+
+import msgspec
+import pytest
+
+from kvasir.engine.ingest import Ingest, Refusal
+from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
+from kvasir.hashing import chain_root, packed_chain
+from kvasir.link.protocol import FinishReason, RefusalKind
+from kvasir.tokens import token_array
+from runtime.engine.fakes import FRONTEND, VOCAB_SIZE, CoreHarness, add_request
+from runtime.wire import hashes_of
+
+PROMPT = list(range(100, 130))
+
+
+def ingest(cache_block_size: int | None = 4, limit: int = 2**26) -> Ingest:
+    return Ingest(VOCAB_SIZE, cache_block_size, TokenBudget(limit))
+
+
+def test_a_prepared_request_has_its_tokens_and_its_reservation():
+    prepare = ingest()
+    request = prepare.prepare(FRONTEND, add_request("a", PROMPT, output=[7, 8], attempt=3))
+    assert (request.frontend, request.request_id, request.attempt) == (FRONTEND, "a", 3)
+    assert request.token_ids.tolist() == [*PROMPT, 7, 8]
+    assert (request.num_prompt_tokens, request.num_output_tokens) == (30, 2)
+    assert prepare.budget.held == 32 + REQUEST_TOKENS
+
+
+@pytest.mark.parametrize("hashed_for", [None, 4], ids=["by the engine", "by the frontend"])
+@pytest.mark.parametrize("salt", ["", "tenant"])
+def test_all_full_blocks_are_hashed_those_of_the_output_too(hashed_for, salt):
+    output = [7] * 11
+    message = add_request("a", PROMPT, output=output, cache_salt=salt, hashed_for=hashed_for)
+    request = ingest().prepare(FRONTEND, message)
+    whole = packed_chain(chain_root(salt), token_array([*PROMPT, *output]), 4)
+    assert request.packed_hashes == whole
+    assert len(whole) == 10 * 16
+
+
+def test_hashes_that_do_not_fit_are_replaced_and_reported(caplog):
+    message = add_request("a", PROMPT, hashed_for=5)
+    with caplog.at_level(logging.WARNING):
+        request = ingest().prepare(FRONTEND, message)
+    assert request.packed_hashes == packed_chain(chain_root(), token_array(PROMPT), 4)
+    assert "block hashes that do not fit" in caplog.text
+
+
+def test_without_a_prefix_cache_nothing_is_hashed():
+    request = ingest(None).prepare(FRONTEND, add_request("a", PROMPT, hashed_for=4))
+    assert request.packed_hashes == b""
+
+
+def test_hashes_of_the_frontend_are_not_made_again(monkeypatch):
+    message = add_request("a", PROMPT, hashed_for=4)
+    hashed = []
+
+    def chain(parent, token_ids, block_size):
+        hashed.append((parent, token_ids.tolist()))
+        return b""
+
+    monkeypatch.setattr("kvasir.engine.ingest.packed_chain", chain)
+    ingest().prepare(FRONTEND, message)
+    assert hashed == [(hashes_of(message)[-1], PROMPT[28:])]
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"prompt_tokens": b"\0\0\0\0\0"}, "5 bytes are not a whole number of tokens of 4 bytes"),
+        ({"output_tokens": b"\0"}, "1 bytes are not a whole number of tokens"),
+        ({"output_tokens": bytes([232, 3, 0, 0])}, "prompt: token id 1000 is out of range (0 to 999)"),
+    ],
+)
+def test_tokens_that_would_break_the_engine_are_refused(change, error):
+    prepare = ingest()
+    refusal = prepare.prepare(FRONTEND, msgspec.structs.replace(add_request("a", PROMPT, attempt=2), **change))
+    assert isinstance(refusal, Refusal)
+    assert refusal.frontend == FRONTEND
+    assert error in refusal.output.error
+    assert refusal.output.finish_reason is FinishReason.ERROR
+    assert (refusal.output.request_id, refusal.output.attempt) == ("a", 2)
+    assert refusal.output.refusal is RefusalKind.INVALID
+    assert prepare.budget.held == 0
+
+
+def test_a_refused_resumed_request_is_answered_at_its_position():
+    prepare = ingest(limit=REQUEST_TOKENS)
+    prepare.budget.reserve(0)
+    refusal = prepare.prepare(FRONTEND, add_request("a", PROMPT, output=[7, 8]))
+    assert isinstance(refusal, Refusal)
+    assert refusal.output.position == 2
+    assert refusal.output.refusal is RefusalKind.OVERLOADED
+
+
+def test_a_refused_later_attempt_ends_the_earlier_one():
+    engine = CoreHarness()
+    engine.add(add_request("a", PROMPT, 20))
+    engine.step()
+    answer = engine.add(add_request("a", [5, 10**6], 20, attempt=1))
+    engine.run()
+    assert answer.token_ids == []
+    assert answer.refusal is RefusalKind.INVALID
