@@ -116,7 +116,9 @@ class OutputProcessor:
         trusted = True
         for output in batch.outputs[first : first + count]:
             request = self._journal.get(output.request_id)
-            if request is None or not _belongs(output, batch.engine, request):
+            if request is None or request.state is not RequestState.RUNNING:  # the engine did not know yet
+                continue
+            if request.engine != batch.engine or request.attempt != output.attempt:  # of an attempt that is over
                 continue
             if output.position != len(request.output_token_ids):
                 self._distrust(batch.engine, request, output)
@@ -210,9 +212,3 @@ class OutputProcessor:
         trace.output_tokens += count
         trace.last_token = now
         self._observer.tokens_received(trace, count, seconds)
-
-
-def _belongs(output: RequestOutput, engine: str, request: LiveRequest) -> bool:
-    """Return False for an output that the engine sent before it learned of an abort or of a later attempt."""
-    is_running = request.state is RequestState.RUNNING
-    return is_running and request.engine == engine and request.attempt == output.attempt
