@@ -60,6 +60,7 @@ class ResolvedEngine:
     long_prefill_token_threshold: int | None
     """None: no bound but the step's."""
     scheduling_policy: str
+    max_queued_tokens: int
     async_scheduling: bool
     block_size: int
     enable_prefix_caching: bool
@@ -99,6 +100,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         max_num_batched_tokens=max_num_batched_tokens,
         long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
         scheduling_policy=config.scheduler.scheduling_policy,
+        max_queued_tokens=config.scheduler.max_queued_tokens,
         async_scheduling=config.scheduler.async_scheduling,
         block_size=config.cache.block_size,
         enable_prefix_caching=config.cache.enable_prefix_caching,

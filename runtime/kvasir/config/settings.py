@@ -92,6 +92,11 @@ class SchedulerConfig:
         "order of requests: by arrival (fcfs), or by their priority field, smallest first",
         choices=("fcfs", "priority"),
     )
+    max_queued_tokens: int = option(
+        2**26,
+        "maximum tokens of all requests that wait in this engine; further ones get status 429",
+        parse=parse_int(1),
+    )
     async_scheduling: bool = option(False, "schedule a step while the device computes the previous one")
 
     def __post_init__(self) -> None:

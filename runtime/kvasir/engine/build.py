@@ -5,7 +5,6 @@ Called by the engine's process, and by the benchmarks that run an engine without
 
 import dataclasses
 import logging
-import sys
 
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine
@@ -53,7 +52,7 @@ def fit_context(settings: ResolvedEngine, num_blocks: int, asked: int | None) ->
 
 
 def build_core(settings: ResolvedEngine, model: ModelInfo, num_blocks: int, executor: Executor) -> EngineCore:
-    budget = TokenBudget(sys.maxsize)
+    budget = TokenBudget(settings.max_queued_tokens)
     blocks = RequestBlocks(num_blocks, settings.block_size, prefix_caching=settings.enable_prefix_caching)
     scheduler = Scheduler(
         blocks,

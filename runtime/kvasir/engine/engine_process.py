@@ -211,6 +211,7 @@ class EngineProcess:
                 num_blocks=num_blocks,
                 max_model_len=settings.max_model_len,
                 max_num_seqs=settings.max_num_seqs,
+                max_queued_tokens=settings.max_queued_tokens,
                 features=_features(settings),
             )
         )

@@ -139,6 +139,8 @@ class Ready(_Message, frozen=True):
     max_num_seqs: int
     features: tuple[str, ...] = ()
     """What not every engine does, see FEATURE_…."""
+    max_queued_tokens: int = 0
+    """Limit for the tokens of requests that wait; further requests are refused as OVERLOADED. 0: not announced."""
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -55,6 +55,7 @@ def test_every_option_reaches_the_process_it_is_for(place: Place, monkeypatch: p
         "--kv-cache-memory-bytes": "1Mi",
         "--drain-timeout": "1m",
         "--max-live-requests": "9",
+        "--max-queued-tokens": "1000",
         "--block-size": "8",
         "--threads": "1",
         "--heartbeat-timeout": "3s",
@@ -83,6 +84,7 @@ def test_every_option_reaches_the_process_it_is_for(place: Place, monkeypatch: p
     assert frontend.link.link == engine.link.link == place.links
     assert (frontend.process.log_format, engine.process.log_format) == ("json", "json")
     assert engine.trace.slow_step == 5
+    assert engine.scheduler.max_queued_tokens == 1000
     assert engine.ops.ops_port == place.engine_ops_ports[0]
 
 

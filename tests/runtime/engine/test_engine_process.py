@@ -18,12 +18,13 @@ import pytest
 
 from kvasir.config.settings import LinkConfig
 from kvasir.engine.loop import DRAIN_SETTLE_SECONDS
+from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.link.frontend_end.events import CallAnswered, EngineChanged, EngineJoined, EngineLost, OutputsReceived
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
-from kvasir.link.protocol import AddRequest, Call, FinishReason, Progress, RequestOutput, Result
+from kvasir.link.protocol import AddRequest, Call, FinishReason, Progress, RefusalKind, RequestOutput, Result
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir_contract.exits import ExitCode
@@ -256,6 +257,21 @@ async def test_a_step_that_hangs_is_told_with_rank_phase_batch_and_place(fronten
         )
         step = json.loads(page(port, "/status")[1])["step"]
         assert (step["number"], step["phase"]) == (1, "execute")
+
+
+async def test_engine_announces_and_keeps_its_bound_on_queued_tokens(frontend, address):
+    limit = 2 * (len(PROMPT) + REQUEST_TOKENS)
+    options = ("--max-queued-tokens", str(limit), "--max-num-seqs", "1")
+    async with run_engine(*FAKE, "slow", "demo://", "--link", address, *options):
+        engine = await frontend.ready()
+        assert engine.capacity.max_queued_tokens == limit
+        frontend.ask(engine, "running", 2000)
+        await frontend.until(lambda: bool(frontend.outputs))
+        for name in ("first", "second", "third"):
+            frontend.ask(engine, name, 8)
+        refused = await frontend.answer("third")
+        assert (refused.finish_reason, refused.refusal) == (FinishReason.ERROR, RefusalKind.OVERLOADED)
+        assert not frontend.received("first") + frontend.received("second")
 
 
 async def test_a_signal_during_the_start_up_ends_it_with_a_goodbye(frontend, address):

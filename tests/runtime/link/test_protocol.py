@@ -53,7 +53,7 @@ LOGPROBS = Logprobs([-0.5], [2], [[7, 4]], [[-0.25, -0.5]])
 
 FROM_ENGINE = [
     HELLO,
-    Ready(block_size=16, num_blocks=100, max_model_len=4096, max_num_seqs=64, features=("a",)),
+    Ready(block_size=16, num_blocks=100, max_model_len=4096, max_num_seqs=64, features=("a",), max_queued_tokens=9),
     Outputs([RequestOutput("r", 2, 17, [4, 5], FinishReason.STOP, stop_token_id=5)], STATS),
     Outputs([RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS),
     Draining(),
@@ -124,14 +124,17 @@ def test_fields_that_a_newer_peer_appended_inside_an_output_are_ignored():
 
 
 def test_fields_that_an_older_peer_does_not_know_have_their_defaults():
-    """As from before `progress`, `features`, `preemptions`, `saw_draining`, `block_hashes` or `ignore_eos`."""
+    """As from before `progress`, `features`, `max_queued_tokens`, `preemptions`, `saw_draining`, `block_hashes` or
+    `ignore_eos`."""
 
     def without_last(message, count=1):
         return msgspec.msgpack.encode(msgspec.msgpack.decode(encode(message))[:-count])
 
     assert decode_from_engine(without_last(HELLO)) == msgspec.structs.replace(HELLO, progress=None)
     ready = FROM_ENGINE[1]
-    assert decode_from_engine(without_last(ready)) == msgspec.structs.replace(ready, features=())
+    assert decode_from_engine(without_last(ready)) == msgspec.structs.replace(ready, max_queued_tokens=0)
+    older = msgspec.structs.replace(ready, features=(), max_queued_tokens=0)
+    assert decode_from_engine(without_last(ready, 2)) == older
     assert decode_from_engine(without_last(FROM_ENGINE[6], 3)) == Heartbeat()
     name, [refused], stats = msgspec.msgpack.decode(encode(FROM_ENGINE[3]))
     [output] = decode_from_engine(msgspec.msgpack.encode([name, [refused[:-1]], stats])).outputs

@@ -28,6 +28,7 @@ DEFAULTS: dict[str, Any] = {
     "max_num_batched_tokens": 8192,
     "long_prefill_token_threshold": None,
     "scheduling_policy": "fcfs",
+    "max_queued_tokens": 2**26,
     "async_scheduling": False,
     "block_size": 8,
     "enable_prefix_caching": True,

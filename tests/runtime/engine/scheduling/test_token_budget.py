@@ -2,13 +2,18 @@
 
 import pytest
 
+from kvasir.config.settings import SchedulerConfig
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.link.protocol import FinishReason, RefusalKind
 from runtime.engine.fakes import CoreHarness, add_request, expected_output
 
-LIMIT = 2**26
+LIMIT = SchedulerConfig().max_queued_tokens
 PROMPT = [5, 6, 7]
 COST = len(PROMPT) + REQUEST_TOKENS
+
+
+def test_the_default_limit_is_64_mi_tokens():
+    assert LIMIT == 2**26
 
 
 def test_the_limit_is_reached_exactly():
