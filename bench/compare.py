@@ -2,6 +2,7 @@
 
     python -m bench.compare                                       # kvasir and vllm, three rounds
     python -m bench.compare --peers kvasir,vllm,llama.cpp --rounds 5 --loads 1-stream,16-streams
+    python -m bench.compare --peers kvasir --before ../earlier  # with the code of an earlier commit
 
 Installs the peers (see peers.py) below --cache the first time: vLLM takes 6 GB and three minutes. In each round
 every server is started alone, put under load and ended. Medians over the rounds are printed, Kvasir's share of each
@@ -20,7 +21,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from bench.peers import PEERS, CannotInstall, Peer, installed
+from bench.peers import PEERS, CannotInstall, Peer, earlier_checkout, installed
 from bench.running import Load, Server, ServerFailed, free_port, running
 
 HERE = Path(__file__).parent
@@ -52,6 +53,8 @@ def main() -> int:
     cache = Path(args.cache).expanduser()
     loads = [LOADS[name] for name in args.loads]
     environments = install(args.peers, cache)
+    if args.before:
+        environments[args.before] = cache  # it has no environment of its own
     models = {name: model(name, cache) for name in dict.fromkeys(load.model for load in loads)}
     samples: Samples = defaultdict(list)
     lost: set[tuple[str, str]] = set()
@@ -176,11 +179,21 @@ def names_of(known: dict[str, Any], what: str) -> Any:
     return parse
 
 
+def checkout(text: str) -> Peer:
+    try:
+        return earlier_checkout(Path(text))
+    except CannotInstall as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "kvasir/bench"
     parser.add_argument("--peers", type=names_of(PEERS, "peer"), default="kvasir,vllm", help=", ".join(PEERS))
     parser.add_argument("--loads", type=names_of(LOADS, "load"), default=",".join(LOADS), help=", ".join(LOADS))
+    parser.add_argument(
+        "--before", type=checkout, metavar="DIR", help="a checkout of an earlier commit to compare with"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cache", default=str(cache), help="where environments and models are kept [%(default)s]")
     parser.add_argument("--json", metavar="FILE", help="write every round's figures here too")

@@ -72,6 +72,20 @@ def _kvasir_command(env: Path, model: Path, port: int) -> list[str]:
     return [sys.executable, "-m", "kvasir.cli.main", "serve", str(model), "--port", str(port), "--device", "cpu"]
 
 
+def earlier_checkout(folder: Path) -> Peer:
+    """Return the peer `before`: Kvasir of another checkout, with the packages of this environment.
+
+    Raises CannotInstall if its kernels are not compiled: the server would run without them, which is slower.
+    """
+    runtime = folder.absolute() / "runtime"
+    if not any(runtime.glob("kvasir/kernels/cpu/*.so")):
+        raise CannotInstall(
+            f"{runtime}/kvasir/kernels/cpu has no compiled kernels: run make in that checkout first"
+        )
+    path = os.pathsep.join([str(runtime), str(folder.absolute() / "operator")])
+    return Peer("before", lambda env: None, _kvasir_command, lambda env: {"PYTHONPATH": path})
+
+
 # -------------------------------------------------------------------------------------------------------- vLLM
 
 
