@@ -120,9 +120,11 @@ def test_a_request_that_waits_for_its_last_token_holds_up_no_other():
     engine = CoreHarness(overlap_steps=True)
     engine.add(add_request("first", prompt(4), 2))
     engine.add(add_request("second", prompt(4, 1), 6))
+    for rows in [["first", "second"]] * 2 + [["second"]] * 4:
+        before = len(engine.executor.steps)
+        engine.step()
+        assert [[row.request_id for row in step.scheduled] for step in engine.executor.steps[before:]] == [rows]
     engine.run()
-    steps = [[row.request_id for row in step.scheduled] for step in engine.executor.steps]
-    assert steps[:6] == [["first", "second"]] * 2 + [["second"]] * 4
 
 
 def test_no_token_is_computed_beyond_a_known_end():
