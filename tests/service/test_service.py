@@ -26,6 +26,7 @@ def test_the_openai_client_gets_the_same_answer_in_every_way(service: Service) -
     whole = client.chat.completions.create(model=model, messages=QUESTION, temperature=0)
     answer = whole.choices[0].message.content or ""
     assert "serves large language models" in answer
+    assert "If an engine dies, its requests end with a clear error" in answer
     stream = client.chat.completions.create(
         model=model, messages=QUESTION, temperature=0, stream=True, stream_options={"include_usage": True}
     )
@@ -52,6 +53,7 @@ def test_the_openai_client_gets_the_same_answer_in_every_way(service: Service) -
 def test_the_printed_curl_line_works_as_printed(service: Service) -> None:
     line = next(line.strip() for line in service.text.splitlines() if line.strip().startswith("curl "))
     printed = subprocess.run(line, shell=True, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert QUESTION[0]["content"] in line
     assert "Kvasir" in printed
 
 

@@ -18,9 +18,10 @@ transformers = pytest.importorskip("transformers")
 DEMO = Path(str(files("kvasir.hub"))) / "demo"
 
 KNOWN = {
-    "What is Kvasir?": ["Kubernetes", "InferenceService", "OpenAI"],
+    "What is Kvasir?": ["Kubernetes", "InferenceService", "OpenAI", "its requests end with a clear error"],
     "what is kvasir": ["Kubernetes", "InferenceService", "OpenAI"],
-    "How does Kvasir never lose a request?": ["journal", "another engine"],
+    "How does Kvasir never lose a request?": ["clear error", "do not move to another engine yet"],
+    "What happens when an engine dies?": ["clear error", "started again"],
     "Does Kvasir need a GPU?": ["No.", "CPU"],
     "How do I start Kvasir?": ["make up", "curl"],
     "Is Kvasir open source?": ["Apache"],
@@ -30,7 +31,7 @@ KNOWN = {
     "What is a pod?": ["containers"],
     "Who are you?": ["demo model"],
     "Say hello in many languages": ["こんにちは", "👋"],
-    "Who painted the Mona Lisa?": ["I only know about Kvasir"],
+    "Who painted the Mona Lisa?": ["I can only answer questions about Kvasir"],
 }
 
 
