@@ -116,9 +116,10 @@ class OutputProcessor:
         trusted = True
         for output in batch.outputs[first : first + count]:
             request = self._journal.get(output.request_id)
-            if request is None or request.state is not RequestState.RUNNING:  # the engine did not know yet
+            # The engine sent it before it read the Abort, or for an earlier attempt.
+            if request is None or request.state is not RequestState.RUNNING:
                 continue
-            if request.engine != batch.engine or request.attempt != output.attempt:  # of an attempt that is over
+            if request.engine != batch.engine or request.attempt != output.attempt:
                 continue
             if output.position != len(request.output_token_ids):
                 self._distrust(batch.engine, request, output)
