@@ -220,7 +220,7 @@ class AsyncLLM:
                 self._on_engine_lost(engine, reason)
 
     def _on_engine_lost(self, engine: RemoteEngine, reason: str) -> None:
-        """End its requests. What it sent before it was lost still reaches their consumers."""
+        """End its requests. The outputs that it sent before it was lost still reach their consumers."""
         self._outputs.flush(engine.incarnation)
         requests = self._journal.of_engine(engine.incarnation)
         for request in requests:

@@ -20,7 +20,8 @@ from kvasir.params import SamplingParams
 from kvasir.tokens import to_wire, token_array
 
 RETRY_AFTER = 1.0
-"""Seconds a client is told to wait when the journal is full: a place is free as soon as any request ends."""
+"""Seconds after which a client may try again when the journal is full: a place is free as soon as a request
+ends."""
 
 
 class RequestState(Enum):

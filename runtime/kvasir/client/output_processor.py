@@ -34,7 +34,7 @@ class AbortRequests:
 
 @dataclass(frozen=True, slots=True)
 class DistrustEngine:
-    """The engine sent outputs that do not fit what it sent before. Nothing that it sent from there on counts."""
+    """The engine sent outputs that do not fit its earlier ones. These outputs and all later ones are dropped."""
 
     engine: str
     reason: str
@@ -178,7 +178,8 @@ class OutputProcessor:
         request.collector.put(text, token_ids, reason, stop_reason if stop is None else stop)
 
     def _with_text(self, request: LiveRequest, output: RequestOutput) -> list[int]:
-        """The tokens less the one that ended the request, which is text only where the request wants it so."""
+        """Return the tokens without the one that ended the request, unless the request includes that in its
+        text."""
         token_ids = output.token_ids
         if output.finish_reason is FinishReason.STOP and token_ids and not request.include_stop:
             last = token_ids[-1]
@@ -187,7 +188,8 @@ class OutputProcessor:
         return token_ids
 
     def _search(self, request: LiveRequest, stops: StopSearch, output: RequestOutput) -> tuple[str, int]:
-        """The text that can be told, and the tokens that it took: fewer than came where a stop string ends it."""
+        """Return the text that is certain and the number of its tokens: fewer than received if a stop string ends
+        it."""
         known, least = len(request.output_token_ids), request.params.min_tokens
         text = ""
         for count, token_id in enumerate(self._with_text(request, output), 1):

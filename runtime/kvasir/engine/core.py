@@ -41,7 +41,7 @@ class EngineCore:
         self.trace = StepTrace()
         """Who drives the core begins and ends its steps."""
         self.execute = self._execute_behind if overlap_steps else self._execute
-        """The first half of a step. Aborts taken between the halves silence what was just computed."""
+        """The first half of a step. Aborts taken between the halves drop the tokens that were just computed."""
         self._in_flight: deque[tuple[StepInput, Future[StepOutput]]] = deque()
         self._executor = executor
         self._answers: dict[str, list[RequestOutput]] = {}  # by frontend: outputs that need no step
@@ -103,9 +103,9 @@ class EngineCore:
         return len(requests)
 
     def call(self, call: Call) -> Result:
-        """Do something that is no request."""
+        """Run an operation that is not a request."""
         if call.method != "reset_prefix_cache":
-            return Result(call.id, f"this engine knows no call {call.method!r}")
+            return Result(call.id, f"this engine has no call {call.method!r}")
         try:
             self.scheduler.blocks.reset_prefix_cache()
         except CacheInUse as error:

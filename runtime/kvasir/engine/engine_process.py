@@ -1,8 +1,8 @@
 """The engine process: from its settings to a serving loop and back. `kvasir engine` calls `run_engine`.
 
-The order is made for a start-up that can be watched and fails early: the ops port answers first; then the model's
-config.json is read (a wrong model is refused before anything large is loaded); the link says Hello while torch is
-imported; then weights, KV memory, a first step, Ready.
+The start-up reports its progress and fails early. The ops port answers first. Then config.json of the model is
+read, so that a wrong model is rejected before anything large is loaded. The link sends Hello while torch is
+imported. Then come the weights, the KV memory, a first step, and Ready.
 """
 
 import gc
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 LAUNCHING = "Launching"
 """The first of the start-up's times: from the process's spawn to the first line of this file that runs."""
 STOP_SECONDS = 1.0
-"""Time for an engine that is told to stop before it is ready."""
+"""Time for an engine to stop before it is ready."""
 PROGRESS_INTERVAL = 10.0
 """Seconds between log lines of a long download or load."""
 
@@ -65,7 +65,7 @@ def run_engine(config: EngineConfig) -> int:
 
 
 class _Stopped(BaseException):
-    """Told to end before there was anything to drain. Not an Exception: libraries that catch those go on."""
+    """Stopped before there was anything to drain. Not an Exception: libraries that catch those would continue."""
 
 
 class EngineProcess:
@@ -245,7 +245,7 @@ class EngineProcess:
             raise _Stopped
 
     def _end(self, last: Goodbye | Dead) -> None:
-        """Tell the frontends, then let go of everything."""
+        """Send a last message to the frontends, then release everything."""
         if isinstance(last, Dead):
             self._status.enter(Phase.FAILED, last.reason)
         if self._link is not None:

@@ -47,7 +47,7 @@ class Inbox:
     # ------------------------------------------------------------------------------------ in the link's thread
 
     def put(self, event: Received | FrontendLost | DrainSettled) -> None:
-        """Prepare a request and queue it; withdraw what is aborted; keep everything else for the loop."""
+        """Prepare and queue a request, withdraw aborted ones, and keep everything else for the loop."""
         match event:
             case Received(frontend, AddRequest() as message):
                 self._put_request(frontend, message)

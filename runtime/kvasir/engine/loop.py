@@ -59,7 +59,7 @@ def parts(message: Outputs) -> Iterator[Outputs]:
 
 
 class EngineLoop:
-    """Drives a core with what comes over a link until it is told to drain."""
+    """Drives a core with the messages of a link until it is drained."""
 
     def __init__(
         self,
@@ -94,14 +94,14 @@ class EngineLoop:
         trace.begin(self._core.num_steps + 1)
         output = self._core.execute()
         trace.enter(StepPhase.UPDATE)
-        self._take_messages(may_wait=False)  # an abort that came meanwhile is obeyed before the update
+        self._take_messages(may_wait=False)  # an abort that arrived meanwhile counts before the update
         outputs = self._core.update(output)
         trace.enter(StepPhase.SEND)
         self._send(outputs)
         trace.end()
 
     def drain(self) -> None:
-        """Finish what is there and return from `run`. Safe to call from a signal handler."""
+        """Finish the live requests and return from `run`. Safe to call from a signal handler."""
         self._drain_asked = True
         self._inbox.wake()
 

@@ -105,7 +105,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Hello(_Message, frozen=True):
-    """The engine introduces itself, or tells that its phase changed; repeated until it is answered."""
+    """The engine introduces itself, or reports a new phase; repeated until it is answered."""
 
     protocol: int
     service: str
@@ -192,7 +192,7 @@ class Outputs(_Message, frozen=True):
 class Draining(_Message, frozen=True):
     """Send no more requests; what runs is finished, within the drain timeout.
 
-    The frontend answers with Heartbeat.saw_draining. What it sent before is served, so the engine waits for that.
+    The frontend answers with Heartbeat.saw_draining. Its earlier requests are served, so the engine waits for them.
     """
 
 
@@ -203,7 +203,7 @@ class Dead(_Message, frozen=True):
 
 
 class Result(_Message, frozen=True):
-    """What came of a Call."""
+    """The answer to a Call."""
 
     id: int
     error: str = ""
@@ -268,7 +268,7 @@ class Abort(_Message, frozen=True):
 
 
 class Call(_Message, frozen=True):
-    """Do something that is no request; answered by a Result with the same id."""
+    """Run an operation that is not a request; answered by a Result with the same id."""
 
     id: int
     method: str

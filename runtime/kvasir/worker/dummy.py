@@ -1,4 +1,5 @@
-"""Steps that serve nobody: the largest one for memory profiling, small ones to warm up. Called by the worker.
+"""Steps without requests of clients: the largest one for memory profiling, small ones to warm up. Called by the
+worker.
 
 Their requests own the null block only, whose content counts for nothing.
 """

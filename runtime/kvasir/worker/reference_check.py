@@ -20,7 +20,7 @@ from kvasir.worker.step import NewRow, ScheduledRow
 _BLOCK = 4
 _BLOCKS = 3
 _LENGTHS = {"a": 11, "b": 7}
-_STEPS = ((("a", 0, 6), ("b", 0, 6)), (("a", 6, 5), ("b", 6, 1)))  # a prefill of both; a chunk beside a decode
+_STEPS = ((("a", 0, 6), ("b", 0, 6)), (("a", 6, 5), ("b", 6, 1)))  # a prefill of both; a chunk next to a decode
 _TOLERANCE = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
 """Of a token's logits, as a share of their spread. Logits of another context differ by 1.4 such shares; the rest is
 left to rounding, which may tip the choice of an expert."""

@@ -1,4 +1,4 @@
-"""What the scheduler tells the workers each step, and what comes back.
+"""The messages between scheduler and workers: the input and the output of a step.
 
 A worker receives a request whole when it takes a row (`NewRow`), then only what changes. Plain msgspec structs, so
 that the same step crosses a process border unchanged.
@@ -44,7 +44,7 @@ class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     finished: list[str]
     """Requests whose rows are freed: finished, aborted or preempted since the last step. A request may stand here
-    and in `new` too (preempted and resumed, or an id used anew)."""
+    and in `new` too (preempted and resumed, or an id used again)."""
     new: list[NewRow]
     scheduled: list[ScheduledRow]
     """May be empty: the step then only frees rows."""

@@ -1,4 +1,4 @@
-"""An output processor without a link: outputs go in by hand, and what it asks for is kept."""
+"""An output processor without a link: outputs go in by hand, and its requests are recorded."""
 
 import asyncio
 

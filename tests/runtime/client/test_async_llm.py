@@ -1,4 +1,4 @@
-"""Requests through the whole client and the real link, against engines that do what a test says."""
+"""Requests through the whole client and the real link, against engines that a test controls."""
 
 import asyncio
 import os
@@ -91,7 +91,7 @@ async def test_a_consumer_that_leaves_aborts_its_request(service: Service, way: 
     assert await engine.abort() == ["r"]
     assert service.llm.live_requests == 0
     assert [reason for reason, *_ in service.observer.finished] == [FinishReason.ABORT]
-    # What was on its way is dropped.
+    # An output that was on its way is dropped.
     engine.answer(request, 1, [5])
     reader = service.ask("next")
     request = await engine.request()

@@ -1,4 +1,4 @@
-"""How the client uses the engines on its link: which it picks, what they can do, and how it loses them."""
+"""How the client uses the engines on its link: which it picks, their abilities, and how it loses them."""
 
 import asyncio
 from array import array
@@ -211,7 +211,7 @@ async def test_a_priority_is_refused_unless_every_engine_looks_at_it(service: Se
 
 
 async def test_closing_fails_what_is_live_and_tells_the_engine(service: Service) -> None:
-    # A bare socket: an engine's link may learn of the end of the connection before it reads what came last.
+    # A bare socket: an engine's link may learn of the end of the connection before it reads the last message.
     with closing(BareEngine(service.llm.link_address, "bare")) as engine:
         engine.introduce(service="", fingerprint=MODEL.fingerprint, tokenizer_hash=MODEL.tokenizer_hash)
         await service.until(lambda: "bare" in service.llm.engines and service.llm.engines["bare"].usable)

@@ -1,4 +1,4 @@
-"""The journal knows every live request and what each engine works on."""
+"""The journal has every live request, and the requests of each engine."""
 
 import asyncio
 import random

@@ -1,9 +1,9 @@
 """Stand-ins for what surrounds the engine's core: a fake executor that checks the worker's contract, a fake link.
 
 The fake executor computes nothing but keeps a fake KV cache: it writes each token into its slot, all of a step
-before it reads any, and samples from what it reads back through the block table. A block that two rows share and
-that is not the same full block of both, a wrong position or a row that was not computed from the end of its cached
-prefix therefore changes the output or trips an assertion.
+before it reads any, and samples from the tokens that it reads back through the block table. A block that two rows
+share and that is not the same full block of both, a wrong position or a row that was not computed from the end of
+its cached prefix therefore changes the output or trips an assertion.
 """
 
 import queue
@@ -30,7 +30,7 @@ EOS = 0
 
 
 def next_token(token_ids: Sequence[int]) -> int:
-    """What the fake model says after these tokens: never EOS."""
+    """Return the fake model's token after these tokens: never EOS."""
     return 1 + zlib.crc32(repr(list(token_ids)).encode()) % (VOCAB_SIZE - 1)
 
 
@@ -57,7 +57,7 @@ class _Row:
     num_prompt_tokens: int
     params: SamplingParams
     num_computed: int | None = None
-    """None until its first chunk tells how much of it was found in the prefix cache."""
+    """None until its first chunk, which shows how much of it was found in the prefix cache."""
     block_ids: list[int] = field(default_factory=list)
 
 
@@ -241,7 +241,7 @@ class Answer:
     error: str = ""
     refusal: RefusalKind | None = None
     num_cached_tokens: list[int | None] = field(default_factory=list)
-    """As each of its outputs told it."""
+    """One per output."""
     queue_seconds: list[float | None] = field(default_factory=list)
     """As in each of its outputs."""
     logprobs: list[float] = field(default_factory=list)
@@ -323,7 +323,7 @@ class CoreHarness:
 
 
 class FakeLink:
-    """What was sent through the link."""
+    """Records the messages sent through the link."""
 
     def __init__(self) -> None:
         self.sent: queue.SimpleQueue[tuple[str, Outputs | Result]] = queue.SimpleQueue()

@@ -208,7 +208,7 @@ def test_a_drain_finishes_running_and_waiting_requests(pool):
     go_on.set()
     assert engine.link.draining.wait(WAIT)
     assert engine.status.phase is Phase.DRAINING
-    engine.tell(add_request("late", PROMPT, 5))  # sent before the frontend heard of the drain
+    engine.tell(add_request("late", PROMPT, 5))  # sent before the frontend read Draining
     for name in ("running", "waiting", "late"):
         assert engine.answer(name)[0] == expected_output(PROMPT, 5)
     engine.ended.result(WAIT)

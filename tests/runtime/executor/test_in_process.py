@@ -31,7 +31,7 @@ def test_it_does_what_its_worker_does(tmp_path: Path) -> None:
 
 
 def test_steps_that_are_submitted_run_in_their_order_and_know_the_tokens_of_the_one_before(tmp_path: Path) -> None:
-    """The second and the third step are submitted before anybody knows what the first one samples."""
+    """The second and the third step are submitted before the first one has sampled."""
     path = save(llama(), tmp_path)
     prompt = list(range(2, 30))
     reference = Driver.load(path)

@@ -31,7 +31,7 @@ from kvasir.tokens import packed
 from kvasir_contract.phases import Phase
 
 PATIENCE = 10.0
-"""Seconds after which what is awaited is taken not to come: far more than it needs."""
+"""Seconds to wait for an event before the test fails: far more than it needs."""
 
 STATS = EngineStats(waiting=0, running=1, kv_blocks_used=2, step=3)
 READY = Ready(block_size=16, num_blocks=100, max_model_len=4096, max_num_seqs=64)
@@ -108,7 +108,7 @@ class Frontend:
         await self.seen.until(lambda: all(i in engines and engines[i].usable for i in incarnations))
 
     async def lost(self, incarnation: str) -> str:
-        """The reason, once it is told."""
+        """Wait for the loss of an engine and return its reason."""
         await self.seen.until(lambda: any(i == incarnation for i, _ in self.seen.lost))
         return next(reason for i, reason in self.seen.lost if i == incarnation)
 

@@ -1,4 +1,4 @@
-"""The engine's end against frontends that misbehave: it drops their requests, goes on, and says Hello again."""
+"""The engine's end against frontends that misbehave: it drops their requests, goes on, and sends Hello again."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The frontend's end of the link: which engines it accepts, and what it makes of those that it does not know."""
+"""The frontend's end of the link: which engines it accepts, and how it answers unknown ones."""
 
 import asyncio
 
@@ -50,7 +50,7 @@ async def test_an_engine_cannot_speak_for_another(f, bare):
     assert not f.seen.lost
 
 
-# ------------------------------------------------------------------------------- strangers and those who return
+# ------------------------------------------------------------------------------- unknown and returning engines
 
 
 async def test_who_was_never_introduced_is_asked_to_say_hello(f, bare):
@@ -79,7 +79,7 @@ async def test_a_lost_engine_is_not_heard_until_it_says_hello_again(f, bare):
 
 
 async def test_a_hello_after_ready_starts_over(f, bare):
-    """The engine took this frontend for lost and dropped its requests: nobody would ever answer them."""
+    """The engine took this frontend for lost and dropped its requests: they would never be answered."""
     first = bare("again")
     first.introduce()
     await f.ready("again")

@@ -1,5 +1,5 @@
-"""The wire contract: every message survives the way, older and newer peers understand each other, rubbish does not
-get past the decoder."""
+"""The wire contract: every message survives the way, older and newer peers understand each other, malformed frames
+do not pass the decoder."""
 
 import contextlib
 
@@ -151,7 +151,7 @@ def test_a_kind_of_refusal_of_a_newer_peer_is_unknown():
     assert decode_from_engine(frame).outputs[0].refusal is RefusalKind.UNKNOWN
 
 
-# --------------------------------------------------------------------------------------------------- rubbish
+# ------------------------------------------------------------------------------------------ malformed frames
 
 
 def _only_protocol_errors(frame):
@@ -177,8 +177,8 @@ def test_damaged_messages_raise_nothing_but_protocol_errors(message, data):
     "frame",
     [
         pytest.param(b"\x92\xa7Goodbye" + b"\x91" * 200_000 + b"\x90", id="nested without end"),
-        pytest.param(b"\x93\xa7Outputs\xdd\xff\xff\xff\xff", id="a list said to be huge"),
-        pytest.param(b"\x92\xa4Dead\xdb\xff\xff\xff\xff", id="a string said to be huge"),
+        pytest.param(b"\x93\xa7Outputs\xdd\xff\xff\xff\xff", id="a list of a huge length"),
+        pytest.param(b"\x92\xa4Dead\xdb\xff\xff\xff\xff", id="a string of a huge length"),
         pytest.param(b"\x92\xa4Dead\xa1\xff", id="no UTF-8"),
         pytest.param(encode(Goodbye()) + b"x", id="more after the message"),
         pytest.param(b"", id="nothing"),

@@ -1,4 +1,4 @@
-"""From what a request says to what an engine gets: text to tokens, and sampling parameters that are complete.
+"""From the fields of a request to the message for an engine: text to tokens, and complete sampling parameters.
 
 The HTTP routes call it before AsyncLLM.generate; every mistake of a user is found here, as InvalidRequest.
 """
@@ -52,7 +52,7 @@ class Prompted:
 
     def child(self, index: int) -> "Prompted":
         """One of several choices for it: each draws from a seed of its own, the first from the request's. Only the
-        first has the prompt scored (`prompt_logprobs`): the others would hear the same."""
+        first has the prompt scored (`prompt_logprobs`): the others would get the same."""
         if index == 0:
             return self
         seed = (self.params.seed + index + 2**63) % 2**64 - 2**63
@@ -84,7 +84,7 @@ class InputProcessor:
 
     async def tokenize(self, text: str, add_special_tokens: bool = True, keep: int | None = None) -> list[int]:
         """The tokens of a text, the last ones where there are more than `keep`, still between its special tokens.
-        Raises InvalidRequest for one that is no Unicode, TooManyRequests."""
+        Raises InvalidRequest if the text is not Unicode, TooManyRequests."""
         return await self._run(
             lambda: self._encode(text, add_special_tokens, "prompt", keep), inline=len(text) <= INLINE_CHARACTERS
         )
@@ -145,8 +145,8 @@ class InputProcessor:
         priority: int = 0,
         cache_salt: str = "",
     ) -> Prompted:
-        """A complete request; `max_tokens` None is what is left of the context, and the most likely tokens of the
-        prompt are told where `asked` or `prompt_logprobs` says so. Raises InvalidRequest."""
+        """Return a complete request. Without `max_tokens`, it may use the rest of the context. The most likely
+        tokens of the prompt are reported if `asked` or `prompt_logprobs` requests it. Raises InvalidRequest."""
         self._check_prompt(prompt_token_ids)
         if priority and not self._takes_priority():
             raise InvalidRequest(

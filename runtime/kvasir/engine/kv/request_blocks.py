@@ -5,7 +5,7 @@ The blocks of a request, in the order of its block table:
     | found in the prefix cache, shared | full, known to the cache as of the step that fills them | being filled |
       └────────────────────── num_known_blocks ──────────────────────────────────────────────┘
 
-Only full blocks are ever shared, and nobody writes into a full block again: sharing needs no copies.
+Only full blocks are shared, and a full block is not written again: sharing needs no copies.
 """
 
 import time
@@ -48,7 +48,7 @@ class RequestBlocks:
         return self._blocks_for(request.num_tokens) - len(prefix) + revived
 
     def admit(self, request: EngineRequest) -> None:
-        """Give the request blocks for all tokens that it has; what is cached of them counts as computed."""
+        """Give the request blocks for all tokens that it has; cached tokens count as computed."""
         prefix = self._cached_prefix(request)
         self.pool.share(prefix)
         request.block_ids = prefix + self.pool.allocate(self._blocks_for(request.num_tokens) - len(prefix))
@@ -74,7 +74,7 @@ class RequestBlocks:
         return new
 
     def remember(self, request: EngineRequest) -> None:
-        """Tell the prefix cache of the blocks that are full with the steps scheduled so far.
+        """Put the blocks that are full with the steps scheduled so far into the prefix cache.
 
         A token that is being sampled is not known, and neither is the hash of its block: the next call finds it.
         """
@@ -92,7 +92,8 @@ class RequestBlocks:
         request.num_known_blocks = 0
 
     def distrust(self, request: EngineRequest) -> None:
-        """Nobody is to find what the request computed, nor what it found: the fault may have come from there."""
+        """Drop the blocks that the request computed or found from the prefix cache: the fault may be in any of
+        them."""
         if self._cache is not None:
             self._hash(request)
             self._cache.drop(request.block_hashes)
@@ -119,7 +120,8 @@ class RequestBlocks:
     # --------------------------------------------------------------------------------------------------- pieces
 
     def _cached_prefix(self, request: EngineRequest) -> list[int]:
-        """At least one token is left to compute: the next one is sampled from what the model says after it."""
+        """Return the cached blocks of the request's prefix. At least one token is left to compute: the next one is
+        sampled from its logits."""
         if self._cache is None or not self._reads_cache(request):
             return []
         self._hash(request)

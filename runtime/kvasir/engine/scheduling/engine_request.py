@@ -25,7 +25,7 @@ class RequestStatus(IntEnum):
     """The first finished status: everything from here on is over."""
     LENGTH = 4
     ABORTED = 5
-    """No output tells of it."""
+    """No output follows."""
 
     finished: bool
 
@@ -93,7 +93,7 @@ class EngineRequest:
         self.packed_hashes = b""
         """The same hashes in one object, until they are first looked up."""
         self.num_known_blocks = 0
-        """Of `block_ids`, how many the prefix cache has been told of."""
+        """Number of `block_ids` that are in the prefix cache."""
         self.num_cached_tokens: int | None = None
         """Prompt tokens found in the prefix cache when it was first admitted; None before."""
         self.arrived = time.monotonic()

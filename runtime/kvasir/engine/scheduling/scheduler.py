@@ -1,8 +1,8 @@
 """Decides each step which requests compute how many tokens; owned and driven by EngineCore.
 
 There are no prefill and decode phases: a step has a budget of tokens, and every request has tokens that are known
-and not yet computed: many after its arrival, one while it generates. Running requests are served first; what is
-left of the budget admits waiting ones, and a prompt longer than that is cut into chunks over several steps (the
+and not yet computed: many after its arrival, one while it generates. Running requests are served first; the rest
+of the budget admits waiting ones, and a prompt longer than that is cut into chunks over several steps (the
 scheduling of Sarathi-Serve and of vLLM V1).
 
 Order. Both the running and the waiting requests stand in the order of their ranks: by priority, then by arrival.
@@ -13,8 +13,8 @@ Blocks. A request gets the blocks for all tokens it has when it is admitted, so 
 them from a prefill in chunks, and one more whenever it outgrows them. If none is free, the last running request is
 preempted: it loses row and blocks, keeps its tokens, and waits to be computed again.
 
-Steps may overlap: `schedule` may be called again before `update` was told what the step before sampled. A request
-then goes on with a token that is *pending*: it stands in no list here yet, and the worker knows it in time.
+Steps may overlap: `schedule` may be called again before `update` has the tokens of the step before. A request then
+continues with a token that is *pending*: it is not in a list here yet, and the worker inserts it in time.
 """
 
 from collections import deque
@@ -151,7 +151,7 @@ class Scheduler:
     def schedule(self) -> StepInput | None:
         """The next step; None where there is nothing to compute and no row to free.
 
-        Its requests count as computed from here on; `update` adds what was sampled.
+        Its requests count as computed from here on; `update` adds the sampled tokens.
         """
         step = _Step(self._max_num_batched_tokens)
         preemptions = self.num_preemptions
@@ -186,7 +186,7 @@ class Scheduler:
         while self.waiting and step.budget > 0:
             request = self.waiting[0]
             if not all(gate.admits(request) for gate in self._gates):
-                break  # nobody overtakes: a long request would starve
+                break  # no overtaking: a long request would starve
             self.waiting.remove(request)
             self.running.add(request)
             request.status = RequestStatus.RUNNING
@@ -237,10 +237,11 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------- after the step
 
     def update(self, output: StepOutput) -> dict[str, list[RequestOutput]]:
-        """Append what the oldest scheduled step sampled and end what is complete; the outputs by frontend.
+        """Append the tokens of the oldest scheduled step, end complete requests, and return the outputs by
+        frontend.
 
         Requests that ended since `schedule` are passed over: an abort taken before this call leaves no output
-        behind it, and a step that was scheduled before an end was known computes a token for nobody.
+        behind it, and a token of a step that was scheduled before an end was known is dropped.
         """
         outputs: dict[str, list[RequestOutput]] = {}
         parts = self._in_flight.popleft()

@@ -95,7 +95,7 @@ class EngineLink:
         self._resolver.start()
 
     def set_phase(self, phase: Phase, progress: Progress | None = None) -> None:
-        """How far the start-up is. Progress may be told as often as one likes; it is sent once a second."""
+        """Show how far the start-up is. Progress may change at any rate; it is sent once a second."""
         self._reactor.post(partial(self._frontends.show_phase, phase, progress))
 
     def announce_ready(self, ready: Ready) -> None:
@@ -112,12 +112,12 @@ class EngineLink:
         self._reactor.post(partial(self._frontends.send, frontend, message))
 
     def drain(self) -> None:
-        """Tell all frontends to send no more requests. What they sent before still comes into the inbox, then
+        """Send Draining to all frontends. The requests that they sent before still reach the inbox, then
         DrainSettled."""
         self._reactor.post(self._frontends.drain)
 
     def close(self, last: Goodbye | Dead) -> None:
-        """Send what is posted and this last word, and end; two seconds at most. A second call does nothing."""
+        """Send all posted messages and this last one, and end within two seconds. A second call does nothing."""
         self._resolver.stop()
         if self._thread.is_alive():
             self._reactor.post(partial(self._stop, last))

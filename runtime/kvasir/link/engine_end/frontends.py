@@ -1,4 +1,4 @@
-"""Every frontend of an engine: the connections to them, and what is said on all of them.
+"""Every frontend of an engine: the connections to them, and the messages to all of them.
 
 Made by EngineLink; everything here runs in the link's thread, apart from `problem`, `accepted` and
 `unknown_messages`. The engine sends Hello to each frontend before it can serve, and again whenever the frontend may
@@ -54,7 +54,7 @@ class Received:
 
 @dataclass(frozen=True)
 class FrontendLost:
-    """Abort this frontend's requests: nobody waits for their answers."""
+    """The frontend is gone: its requests are aborted."""
 
     frontend: str
 
@@ -120,7 +120,7 @@ class Frontends:
         late = now - self._tick_due
         self._tick_due = now + self._interval
         if late <= self._interval:
-            late = 0.0  # else this process stood still itself: what the frontends said meanwhile is not read yet
+            late = 0.0  # else this process itself stood still: messages of that time are not read yet
         if self._engine.has_news:
             self._tell_phase()
         for connection in list(self._connections.values()):
@@ -178,7 +178,7 @@ class Frontends:
                 connection.close()
 
     def show_phase(self, phase: Phase, progress: Progress | None) -> None:
-        """A new phase is told at once, progress within it once a second."""
+        """Show the phase: a new one is sent at once, progress within it once a second."""
         if self._engine.set_phase(phase, progress):
             self._tell_phase()
 

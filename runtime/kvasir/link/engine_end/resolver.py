@@ -75,7 +75,7 @@ class Resolver:
             self._seldom.warning(
                 f"{address.text}: looking up {address.host} failed: {error}; another attempt follows"
             )
-            return  # a failing name server says nothing about the frontends: keep the known addresses
+            return  # the name server fails, not the frontends: keep the known addresses
         if not found:
             self._seldom.warning(f"{address.text}: {address.host} has no address yet; another attempt follows")
         if found != self._known.get(address) and not self._stopped.is_set():

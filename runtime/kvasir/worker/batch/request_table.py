@@ -28,7 +28,7 @@ _NUMBERS = np.dtype(
 
 
 class RequestTable:
-    """Rows of requests. Arrays run over all rows; rows that are free hold what was left in them.
+    """Rows of requests. Arrays run over all rows; free rows hold old values.
 
     What few requests ask for stands in dictionaries by row instead, without the rows that do not ask.
     """
@@ -42,7 +42,7 @@ class RequestTable:
         # One column more than the context, for the token that is sampled last and never computed.
         self.tokens: npt.NDArray[np.int32] = np.zeros((rows, max_model_len + 1), np.int32)
         self.num_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        """Known tokens: the prompt and what was sampled."""
+        """Known tokens: the prompt and the sampled ones."""
         self.num_prompt_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         self.block_table: npt.NDArray[np.int32] = np.zeros((rows, -(-max_model_len // block_size)), np.int32)
         """Beyond a row's blocks stands the null block, 0."""
@@ -52,7 +52,7 @@ class RequestTable:
         """The sampling parameters that are numbers: `params["top_p"]` has one for each row."""
         self.rules: dict[int, LogitRules] = {}
         self.num_logprobs: dict[int, int] = {}
-        """Most likely tokens to report beside each sampled one."""
+        """Most likely tokens to report with each sampled one."""
         self.prompt_scores: dict[int, PromptScores] = {}
         """Of the rows that report their prompt's tokens, until they have done so."""
         self.failures: dict[int, str] = {}

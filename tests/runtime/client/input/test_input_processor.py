@@ -1,4 +1,4 @@
-"""What a user can get wrong is refused with the field's name; what is left open is filled in."""
+"""Mistakes of a user are rejected with the field's name; missing fields are filled in."""
 
 import math
 from typing import Any

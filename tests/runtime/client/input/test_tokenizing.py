@@ -16,7 +16,7 @@ from runtime.client.input.processors import LIMIT, TEMPLATE, processor_of
 
 
 class SlowTokenizer:
-    """Encodes when it is told to."""
+    """Encodes when the test allows it."""
 
     longest_token = 1000
 

@@ -1,4 +1,4 @@
-"""The prefix cache through EngineCore: what is found, what is not, and what outputs then say."""
+"""The prefix cache through EngineCore: hits, misses, and how outputs report them."""
 
 import logging
 
@@ -117,7 +117,7 @@ def test_what_a_request_computed_that_ended_with_nan_is_found_by_nobody():
     answer = engine.add(add_request("broken", [*SYSTEM, 999, *SYSTEM]))
     engine.run()
     assert answer.finish_reason is FinishReason.ERROR
-    assert len(engine.blocks.pool.cache) == 0  # what it found may have been the cause
+    assert len(engine.blocks.pool.cache) == 0  # the blocks that it found may have been the cause
     assert run(engine, "after", SYSTEM).num_cached_tokens[0] == 0
     assert run(engine, "again", SYSTEM).num_cached_tokens[0] == 20
 

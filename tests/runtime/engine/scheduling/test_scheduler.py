@@ -203,7 +203,7 @@ def test_a_request_is_admitted_if_both_can_grow_to_their_ends(emitted, max_token
 
 
 def test_blocks_are_reserved_for_a_prompt_in_chunks():
-    """What comes later takes none of the blocks that the rest of the prompt needs."""
+    """Later requests take none of the blocks that the rest of the prompt needs."""
     engine = CoreHarness(num_blocks=20, budget=8, max_num_seqs=4)
     engine.add(add_request("long", prompt(60), 4))
     engine.step()

@@ -1,7 +1,7 @@
 """The scheduler under random arrivals, lengths, shared prefixes, priorities, aborts and pool sizes.
 
-The fake executor trips over blocks that are shared wrongly and returns what it reads from its fake cache, so an
-output that equals the one without cache and neighbours says that every block held what it should.
+The fake executor fails on blocks that are shared wrongly and returns the content of its fake cache. An output that
+equals the one without cache and neighbours therefore shows that every block had the right content.
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ LONGEST_PREFIX = 40
 
 
 def ends_at_times(token_ids) -> int:
-    """A model that says EOS after some contexts: ends come when nobody has planned for them."""
+    """A model that returns EOS after some contexts, so that requests end unexpectedly."""
     token_id = next_token(token_ids)
     return EOS if token_id % 16 == 0 else token_id
 
@@ -97,7 +97,7 @@ aborts = st.builds(AbortOf, st.integers(0, 30), st.booleans())
 steps = st.builds(Steps, st.integers(1, 6))
 events = st.lists(st.one_of(arrivals, arrivals, aborts, steps), min_size=1, max_size=40)
 
-# Long outputs in small blocks outgrow what is kept in reserve for them: most of these runs preempt.
+# Long outputs in small blocks outgrow the reserve for them: most of these runs preempt.
 tight_machines = machines(num_blocks=(40, 60), block_size=(1, 2), rows=(4, 6), models=(next_token,))
 crowds = st.lists(arrivals_of((2, 14), (0, 6), (25, 40), (None, None, None, 0, 1, 20)), min_size=4, max_size=8)
 
@@ -176,7 +176,7 @@ class Run:
     # --------------------------------------------------------------------------------------------------- checks
 
     def check_books(self) -> None:
-        """Who uses a block, what is free and what is cached agree with the requests' block tables."""
+        """The users of blocks, the free blocks and the cached ones agree with the requests' block tables."""
         scheduler, pool = self.engine.scheduler, self.engine.blocks.pool
         users = [0] * (pool.num_blocks + 1)
         for request in scheduler.running:
@@ -253,7 +253,7 @@ def test_preempted_requests_end_as_if_they_were_alone_and_nothing_leaks(machine,
 @settings(max_examples=100, deadline=None)
 @given(machine=machines(), crowd=st.lists(arrivals, min_size=2, max_size=12))
 def test_of_equal_priorities_nobody_is_admitted_before_who_came_first(machine, crowd):
-    """No starvation: whoever is waiting is overtaken by nobody, so its turn comes."""
+    """No starvation: a waiting request is not overtaken, so its turn comes."""
     run = Run(machine | {"by_priority": False})
     for arrival in crowd:
         run.arrive(arrival)
@@ -268,7 +268,7 @@ def test_of_equal_priorities_nobody_is_admitted_before_who_came_first(machine, c
 @settings(max_examples=100, deadline=None)
 @given(machine=machines(), crowd=st.lists(arrivals, min_size=1, max_size=10))
 def test_every_running_request_goes_on_in_every_step(machine, crowd):
-    """Also beside a long prompt that comes later and goes before it."""
+    """Also next to a long prompt that arrives later and goes before it."""
     run = Run(machine | {"overlap_steps": False, "num_blocks": 400})
     while crowd or run.engine.core.has_work:
         if crowd:
