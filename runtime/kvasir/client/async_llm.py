@@ -52,7 +52,7 @@ class AsyncLLM:
         *,
         observer: RequestObserver,
     ) -> None:
-        self._journal = Journal(config.server.max_live_requests)
+        self._journal = Journal(config.server.max_live_requests, config.server.max_live_tokens)
         self._router = Router(self._journal.in_flight)
         self.detokenizer = Detokenizer(tokenizer)
         self._link = FrontendLink(

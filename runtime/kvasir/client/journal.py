@@ -5,6 +5,7 @@ lost is read here. A request is live until its consumer is done with it, so a sl
 """
 
 import asyncio
+import sys
 from array import array
 from dataclasses import dataclass, field
 from enum import Enum
@@ -82,12 +83,23 @@ class LiveRequest:
             cache_salt=self.cache_salt,
         )
 
+    @property
+    def num_tokens(self) -> int:
+        """Return the number of tokens of prompt and output so far."""
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
 
 class Journal:
-    """The live requests, at most `limit` of them, by id and by engine."""
+    """The live requests by id and by engine: at most `limit` of them, with at most `token_limit` tokens.
 
-    def __init__(self, limit: int) -> None:
+    Output tokens count once they are generated. Live requests may therefore grow beyond the limit; new requests are
+    then rejected.
+    """
+
+    def __init__(self, limit: int, token_limit: int = sys.maxsize) -> None:
         self._limit = limit
+        self._token_limit = token_limit
+        self._num_tokens = 0
         self._requests: dict[str, LiveRequest] = {}
         self._by_engine: dict[str, dict[str, LiveRequest]] = {}
         self._empty = asyncio.Event()
@@ -96,23 +108,43 @@ class Journal:
     def __len__(self) -> int:
         return len(self._requests)
 
+    @property
+    def num_tokens(self) -> int:
+        """Return the tokens of all live requests."""
+        return self._num_tokens
+
     def get(self, request_id: str) -> LiveRequest | None:
         return self._requests.get(request_id)
 
     def add(self, request: LiveRequest) -> None:
-        """Raises TooManyRequests when the journal is full and InvalidRequest for an id that is live already."""
+        """Enter the request. Raises TooManyRequests if there is no room, InvalidRequest for an id that is live."""
         if request.request_id in self._requests:
             raise InvalidRequest(f"a request with id {request.request_id!r} is still running: choose another id")
-        self.check_room()
+        self.check_room(request.num_tokens)
         self._requests[request.request_id] = request
+        self._num_tokens += request.num_tokens
         self._empty.clear()
 
-    def check_room(self) -> None:
-        """Raises TooManyRequests when the journal is full."""
+    def append(self, request: LiveRequest, token_ids: list[int]) -> None:
+        """Add generated tokens to the request."""
+        request.output_token_ids.extend(token_ids)
+        self._num_tokens += len(token_ids)
+
+    def check_room(self, num_tokens: int = 1) -> None:
+        """Raise TooManyRequests if there is no room for a request of so many tokens.
+
+        A request alone always has room, because it would never get more.
+        """
         if len(self._requests) >= self._limit:
             raise TooManyRequests(
                 f"{self._limit} requests are in flight, which is this frontend's limit (--max-live-requests): "
                 "try again when some have finished",
+                RETRY_AFTER,
+            )
+        if self._num_tokens and self._num_tokens + num_tokens > self._token_limit:
+            raise TooManyRequests(
+                f"requests in flight have {self._num_tokens} tokens, and this frontend's limit is "
+                f"{self._token_limit} (--max-live-tokens): try again when some have finished",
                 RETRY_AFTER,
             )
 
@@ -134,6 +166,7 @@ class Journal:
         """Forget the request: its consumer is done with it."""
         self.finish(request)
         del self._requests[request.request_id]
+        self._num_tokens -= request.num_tokens
         if not self._requests:
             self._empty.set()
 

@@ -168,7 +168,7 @@ class OutputProcessor:
                 token_ids, reason = token_ids[:count], FinishReason.STOP
         if token_ids:
             self._observe_tokens(request.trace, len(token_ids), now)
-        request.output_token_ids.extend(token_ids)
+        self._journal.append(request, token_ids)
         if output.logprobs is not None or output.prompt_logprobs is not None:
             self._pass_logprobs(request, output, len(token_ids))
         if reason is not None:

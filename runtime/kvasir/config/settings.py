@@ -205,6 +205,11 @@ class ServerConfig:
     max_live_requests: int = option(
         4096, "maximum requests in flight; further ones get status 429", parse=parse_int(1)
     )
+    max_live_tokens: int = option(
+        2**26,
+        "maximum tokens of the requests in flight, prompts and outputs so far; further requests get status 429",
+        parse=parse_int(1),
+    )
     upload_timeout: float = option(
         60.0,
         "time limit for receiving the headers of a request, and for its body",

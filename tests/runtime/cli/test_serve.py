@@ -55,6 +55,7 @@ def test_every_option_reaches_the_process_it_is_for(place: Place, monkeypatch: p
         "--kv-cache-memory-bytes": "1Mi",
         "--drain-timeout": "1m",
         "--max-live-requests": "9",
+        "--max-live-tokens": "2000",
         "--max-queued-tokens": "1000",
         "--block-size": "8",
         "--threads": "1",
@@ -77,7 +78,7 @@ def test_every_option_reaches_the_process_it_is_for(place: Place, monkeypatch: p
     assert engine.model.max_model_len == 100
     assert (engine.scheduler.max_num_seqs, engine.cache.block_size, engine.device.threads) == (7, 8, 1)
     assert engine.cache.kv_cache_memory_bytes == 2**20
-    assert frontend.server.max_live_requests == 9
+    assert (frontend.server.max_live_requests, frontend.server.max_live_tokens) == (9, 2000)
     assert frontend.server.fd == place.listener.fileno()
     assert (frontend.process.drain_timeout, engine.process.drain_timeout) == (60, 60)
     assert (frontend.link.heartbeat_timeout, engine.link.heartbeat_timeout) == (3, 3)

@@ -2,11 +2,13 @@
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
 from kvasir.client.journal import Journal, LiveRequest, RequestState
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
+from kvasir.config.settings import ServerConfig
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed, token_array
@@ -26,6 +28,12 @@ def request(request_id: str) -> LiveRequest:
     return LiveRequest(request_id, token_array([5, 6, 7]), PARAMS, NoText())
 
 
+def request_of(request_id: str, tokens: int) -> LiveRequest:
+    """Return a request with a prompt of this length that takes no memory."""
+    prompt: Any = range(tokens)
+    return LiveRequest(request_id, prompt, PARAMS, NoText())
+
+
 def test_more_requests_than_the_limit_are_refused_until_one_is_over() -> None:
     journal = Journal(2)
     first = request("1")
@@ -36,6 +44,49 @@ def test_more_requests_than_the_limit_are_refused_until_one_is_over() -> None:
     assert caught.value.retry_after > 0
     journal.remove(first)
     journal.add(request("3"))
+
+
+def test_the_default_limit_is_64_mi_tokens() -> None:
+    assert ServerConfig().max_live_tokens == 2**26
+
+
+def test_more_tokens_than_the_limit_are_refused_until_a_request_is_over() -> None:
+    limit = ServerConfig().max_live_tokens
+    journal = Journal(10, limit)
+    long = request_of("long", limit - 3)
+    journal.add(long)
+    journal.add(request_of("fits", 3))
+    assert journal.num_tokens == limit
+    with pytest.raises(TooManyRequests, match=f"have {limit} tokens.*--max-live-tokens") as caught:
+        journal.add(request_of("one token too many", 1))
+    assert caught.value.retry_after > 0
+    with pytest.raises(TooManyRequests):
+        journal.check_room()
+    journal.remove(long)
+    journal.add(request_of("later", limit - 3))
+
+
+def test_generated_tokens_count() -> None:
+    journal = Journal(10, 8)
+    first = request_of("1", 4)
+    journal.add(first)
+    journal.append(first, [7, 8])
+    assert journal.num_tokens == 6
+    with pytest.raises(TooManyRequests):
+        journal.add(request_of("2", 3))
+    journal.append(first, [9] * 10)  # a live request is not held to the limit
+    journal.remove(first)
+    assert journal.num_tokens == 0
+
+
+def test_a_request_above_the_limit_is_taken_alone() -> None:
+    journal = Journal(10, 8)
+    long = request_of("long", 100)
+    journal.add(long)
+    with pytest.raises(TooManyRequests):
+        journal.add(request_of("2", 1))
+    journal.remove(long)
+    journal.add(request_of("2", 1))
 
 
 def test_an_id_that_is_live_is_refused() -> None:
@@ -51,7 +102,7 @@ def test_the_next_attempt_carries_prompt_and_emitted_tokens() -> None:
     journal.add(live)
     assert live.message() == AddRequest("1", 1, packed([5, 6, 7]), b"", PARAMS)
     journal.assign(live, "engine-0")
-    live.output_token_ids.extend([8, 9])
+    journal.append(live, [8, 9])
     assert live.message() == AddRequest("1", 2, packed([5, 6, 7]), packed([8, 9]), PARAMS)
     journal.assign(live, "engine-1")
     assert journal.of_engine("engine-0") == []

@@ -152,6 +152,23 @@ async def test_when_one_of_many_prompts_finds_no_place_the_others_are_aborted() 
         await frontend.idle()
 
 
+async def test_prompts_over_the_token_limit_get_429_until_there_is_room() -> None:
+    async with running_frontend(max_live_tokens=8) as frontend, frontend.http() as client:
+        frontend.engine.script.pause_at = 1
+        waiting = asyncio.create_task(client.post("/v1/completions", json={"prompt": [5] * 5}))
+        await asyncio.to_thread(frontend.engine.wait_requests, 1)
+        response = await client.post("/v1/completions", json={"prompt": [5] * 4})
+        assert response.status_code == 429
+        assert int(response.headers["retry-after"]) >= 1
+        assert response.json()["error"]["code"] == "too_many_requests"
+        assert "--max-live-tokens" in response.json()["error"]["message"]
+        frontend.engine.script.pause_at = None
+        frontend.engine.resume()
+        assert (await waiting).status_code == 200
+        assert (await client.post("/v1/completions", json={"prompt": [5] * 4})).status_code == 200
+        await frontend.idle()
+
+
 async def test_a_prompt_can_be_cut_to_its_last_tokens(frontend: Frontend) -> None:
     context = frontend.service.llm.max_model_len
     async with frontend.http() as client:
