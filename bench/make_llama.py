@@ -64,7 +64,7 @@ def config(args: argparse.Namespace) -> dict[str, object]:
         "num_key_value_heads": args.heads,
         "head_dim": args.hidden // args.heads,
         "vocab_size": args.vocab,
-        "max_position_embeddings": 4096,
+        "max_position_embeddings": args.context,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "hidden_act": "silu",
@@ -84,6 +84,7 @@ def main() -> int:
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--mlp", type=int, default=3072)
     parser.add_argument("--vocab", type=int, default=8192, help="at least the demo tokenizer's")
+    parser.add_argument("--context", type=int, default=4096, help="tokens of prompt and output together")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     args.directory.mkdir(parents=True, exist_ok=True)
