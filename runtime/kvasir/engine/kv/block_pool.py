@@ -79,6 +79,8 @@ class BlockPool:
         self.cache = cache
         self._free = FreeQueue(num_blocks)
         self._users = [0] * (num_blocks + 1)
+        self.generation = 0
+        """Goes up when the users of blocks change."""
 
     @property
     def num_free(self) -> int:
@@ -104,6 +106,7 @@ class BlockPool:
         """Return empty blocks. The cached prefixes in them are evicted."""
         if not self.can_allocate(count):
             raise RuntimeError(f"cannot allocate {count} KV blocks: {len(self._free)} are free")
+        self.generation += 1
         blocks = [self._free.pop() for _ in range(count)]
         for block_id in blocks:
             self._users[block_id] = 1
@@ -113,6 +116,7 @@ class BlockPool:
 
     def share(self, block_ids: Iterable[int]) -> None:
         """Add a user to each of these blocks, which keep their content. They may be free or in use."""
+        self.generation += 1
         for block_id in block_ids:
             if self._users[block_id] == 0:
                 self._free.remove(block_id)
@@ -125,6 +129,7 @@ class BlockPool:
         beginning: a cached prefix stays useful for longer than its continuation. Blocks without a cached prefix
         are reused first.
         """
+        self.generation += 1
         for block_id in reversed(block_ids):
             if not 1 <= block_id <= self.num_blocks:
                 raise RuntimeError(f"cannot free KV block {block_id}: it is not one of 1..{self.num_blocks}")

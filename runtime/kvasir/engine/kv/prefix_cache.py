@@ -7,6 +7,17 @@ own block by that one.
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class PrefixLookup(NamedTuple):
+    """The cached prefix of a request that waits, and its cost in free blocks, as of some generation."""
+
+    generation: tuple[int, int]
+    """Of the pool and of the cache: while both stand, so does the lookup."""
+    num_tokens: int
+    block_ids: list[int]
+    cost: int
 
 
 class PrefixCache:
@@ -15,6 +26,8 @@ class PrefixCache:
     def __init__(self) -> None:
         self._block_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
+        self.generation = 0
+        """Goes up when entries are added or dropped: a lookup may then find something else."""
 
     def __len__(self) -> int:
         return len(self._block_of)
@@ -39,6 +52,7 @@ class PrefixCache:
         That is early enough: a step writes all of its K and V before any of its tokens reads them.
         """
         if block_hash not in self._block_of:
+            self.generation += 1
             self._block_of[block_hash] = block_id
             self._hash_of[block_id] = block_hash
 
@@ -46,16 +60,19 @@ class PrefixCache:
         """Drop this block, because its content will be overwritten. It need not be in the index."""
         block_hash = self._hash_of.pop(block_id, None)
         if block_hash is not None:
+            self.generation += 1
             del self._block_of[block_hash]
 
     def drop(self, hashes: Iterable[bytes]) -> None:
         """Drop the entries of these hashes."""
+        self.generation += 1
         for block_hash in hashes:
             block_id = self._block_of.pop(block_hash, None)
             if block_id is not None:
                 del self._hash_of[block_id]
 
     def clear(self) -> None:
+        self.generation += 1
         self._block_of.clear()
         self._hash_of.clear()
 

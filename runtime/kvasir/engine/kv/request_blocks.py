@@ -12,7 +12,7 @@ import time
 from itertools import islice
 
 from kvasir.engine.kv.block_pool import BlockPool
-from kvasir.engine.kv.prefix_cache import PrefixCache
+from kvasir.engine.kv.prefix_cache import PrefixCache, PrefixLookup
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.hashing import extend_chain, split_chain
 
@@ -41,15 +41,14 @@ class RequestBlocks:
     # ---------------------------------------------------------------------------------------------- admission
 
     def cost_of(self, request: EngineRequest) -> int:
-        """Free blocks that are gone once the request is admitted: the empty ones it takes for all tokens that it
-        has, and the cached ones that it takes back into use."""
-        prefix = self._cached_prefix(request)
-        revived = sum(1 for block_id in prefix if self.pool.users(block_id) == 0)
-        return self._blocks_for(request.num_tokens) - len(prefix) + revived
+        """Return how many free blocks an admission of the request takes: empty ones for the tokens that are not
+        cached, and the cached ones that have no users."""
+        return self._look_up(request).cost
 
     def admit(self, request: EngineRequest) -> None:
         """Give the request blocks for all tokens that it has; cached tokens count as computed."""
-        prefix = self._cached_prefix(request)
+        prefix = self._look_up(request).block_ids
+        request.lookup = None
         self.pool.share(prefix)
         request.block_ids = prefix + self.pool.allocate(self._blocks_for(request.num_tokens) - len(prefix))
         request.num_known_blocks = len(prefix)
@@ -118,6 +117,18 @@ class RequestBlocks:
             self._cache.check()
 
     # --------------------------------------------------------------------------------------------------- pieces
+
+    def _look_up(self, request: EngineRequest) -> PrefixLookup:
+        """Return the cached prefix of a waiting request. It is needed in every step, so the result is kept."""
+        generation = (self.pool.generation, 0 if self._cache is None else self._cache.generation)
+        last = request.lookup
+        if last is not None and last.generation == generation and last.num_tokens == request.num_tokens:
+            return last
+        prefix = self._cached_prefix(request)
+        revived = sum(1 for block_id in prefix if self.pool.users(block_id) == 0)
+        cost = self._blocks_for(request.num_tokens) - len(prefix) + revived
+        request.lookup = PrefixLookup(generation, request.num_tokens, prefix, cost)
+        return request.lookup
 
     def _cached_prefix(self, request: EngineRequest) -> list[int]:
         """Return the cached blocks of the request's prefix. At least one token is left to compute: the next one is

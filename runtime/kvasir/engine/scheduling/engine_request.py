@@ -6,6 +6,7 @@ Made by Ingest from an AddRequest; changed by the scheduler and its RequestBlock
 import time
 from enum import IntEnum
 
+from kvasir.engine.kv.prefix_cache import PrefixLookup
 from kvasir.hashing import chain_root
 from kvasir.link.protocol import AddRequest, FinishReason
 from kvasir.params import SamplingParams
@@ -52,6 +53,7 @@ class EngineRequest:
         "block_ids",
         "chain_root",
         "frontend",
+        "lookup",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_known_blocks",
@@ -92,6 +94,8 @@ class EngineRequest:
         """Of its first full blocks; see kvasir.hashing."""
         self.packed_hashes = b""
         """The same hashes in one object, until they are first looked up."""
+        self.lookup: PrefixLookup | None = None
+        """While it waits, of its prefix in the cache; RequestBlocks keeps it."""
         self.num_known_blocks = 0
         """Number of `block_ids` that are in the prefix cache."""
         self.num_cached_tokens: int | None = None

@@ -4,9 +4,10 @@ import logging
 
 import pytest
 
+from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.link.protocol import FinishReason
 from kvasir.worker.step import NAN_TOKEN, StepOutput
-from runtime.engine.fakes import EOS, Answer, CoreHarness, add_request, expected_output, next_token
+from runtime.engine.fakes import EOS, FRONTEND, Answer, CoreHarness, add_request, expected_output, next_token
 from runtime.wire import hashes_of
 
 SYSTEM = list(range(100, 124))
@@ -140,6 +141,59 @@ def test_without_a_prefix_cache_everything_is_computed():
     run(engine, "first", SYSTEM, hashed_for=4)
     assert run(engine, "second", SYSTEM, hashed_for=4).num_cached_tokens[0] == 0
     assert (engine.blocks.num_queried_tokens, engine.blocks.num_hit_tokens) == (0, 0)
+
+
+# ---------------------------------------------------------------------------------------------- repeated look-ups
+
+
+def count_lookups(engine: CoreHarness, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets an entry for each look-up in the cache."""
+    lookups: list[int] = []
+    find = engine.blocks.pool.cache.find
+    monkeypatch.setattr(engine.blocks.pool.cache, "find", lambda hashes: lookups.append(1) or find(hashes))
+    return lookups
+
+
+def test_a_waiting_request_is_looked_up_again_only_after_a_change(monkeypatch):
+    engine = CoreHarness(num_blocks=16, block_size=16)
+    engine.add(add_request("runs", [7] * 100, 120))
+    engine.step()
+    lookups = count_lookups(engine, monkeypatch)
+    waits = engine.add(add_request("waits", [8] * 100, 4))
+    for _ in range(64):
+        engine.step()
+    assert waits.token_ids == []
+    assert 4 <= len(lookups) <= 9  # a block is filled, and one is taken, every 16 steps
+    engine.run()
+    assert waits.token_ids == expected_output([8] * 100, 4)
+
+
+def test_a_request_is_looked_up_once_to_be_admitted(monkeypatch):
+    engine = CoreHarness()
+    run(engine, "first", SYSTEM)
+    lookups = count_lookups(engine, monkeypatch)
+    assert run(engine, "second", SYSTEM).num_cached_tokens[0] == 20
+    assert len(lookups) == 1
+
+
+def test_a_waiting_request_finds_what_was_computed_while_it_waited():
+    engine = CoreHarness(num_blocks=16, block_size=4)
+    engine.add(add_request("runs", [*SYSTEM, 7], 12))
+    waits = engine.add(add_request("waits", [*SYSTEM, 7, *[9] * 30], 4))
+    engine.run()
+    assert waits.num_cached_tokens[0] == 24
+    assert waits.token_ids == expected_output([*SYSTEM, 7, *[9] * 30], 4)
+
+
+def test_a_waiting_request_notices_that_its_prefix_is_gone():
+    engine = CoreHarness(num_blocks=16, block_size=4)
+    run(engine, "first", SYSTEM)
+    request = EngineRequest(FRONTEND, add_request("waits", SYSTEM))
+    assert engine.blocks.cost_of(request) == 6  # one empty block, and five that have no users
+    engine.blocks.reset_prefix_cache()
+    assert request.lookup.block_ids
+    engine.blocks.admit(request)
+    assert request.num_computed_tokens == 0
 
 
 # -------------------------------------------------------------------------------------------------- admission, LRU
