@@ -5,7 +5,7 @@ import queue
 
 from kvasir.config.settings import LinkConfig
 from kvasir.hub.model_info import ModelInfo
-from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received, new_incarnation
+from kvasir.link.engine_end.engine_link import EngineIdentity, FrontendLost, Received, new_incarnation
 from kvasir.link.protocol import (
     Abort,
     AddRequest,
@@ -18,6 +18,7 @@ from kvasir.link.protocol import (
     RequestOutput,
 )
 from kvasir_contract.phases import Phase
+from runtime.link.queued_link import QueuedLink
 
 READY = Ready(block_size=16, num_blocks=64, max_model_len=128, max_num_seqs=8)
 PATIENCE = 10.0
@@ -37,7 +38,7 @@ class ScriptedEngine:
             fingerprint=model.fingerprint,
             tokenizer_hash=model.tokenizer_hash,
         )
-        self.link = EngineLink(LinkConfig(link=(address,)), self.identity)
+        self.link = QueuedLink(LinkConfig(link=(address,)), self.identity)
         self.frontend = ""
         self._steps = 0
 

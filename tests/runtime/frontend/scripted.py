@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kvasir.config.settings import LinkConfig
 from kvasir.hub.model_info import ModelInfo
-from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received, new_incarnation
+from kvasir.link.engine_end.engine_link import EngineIdentity, FrontendLost, Received, new_incarnation
 from kvasir.link.protocol import (
     Abort,
     AddRequest,
@@ -23,6 +23,7 @@ from kvasir.link.protocol import (
     Result,
 )
 from kvasir_contract.phases import Phase
+from runtime.link.queued_link import QueuedLink
 from runtime.wire import prompt_of
 
 TIMEOUT = 30.0
@@ -96,7 +97,7 @@ class ScriptedEngine:
         self._ready = Ready(
             block_size=16, num_blocks=1000, max_model_len=model.max_model_len, max_num_seqs=64, features=features
         )
-        self._link = EngineLink(config, identity)
+        self._link = QueuedLink(config, identity)
         self._running: dict[str, _Running] = {}
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name=self.incarnation, daemon=True)

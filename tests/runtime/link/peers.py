@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kvasir.config.settings import LinkConfig
 from kvasir.link.codec import CODEC, Codec
-from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received
+from kvasir.link.engine_end.engine_link import EngineIdentity, FrontendLost, Received
 from kvasir.link.frontend_end.events import EngineChanged, EngineJoined, EngineLost, LinkEvent, OutputsReceived
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import EngineState
@@ -29,6 +29,7 @@ from kvasir.link.protocol import (
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir_contract.phases import Phase
+from runtime.link.queued_link import QueuedLink
 
 PATIENCE = 10.0
 """Seconds to wait for an event before the test fails: far more than it needs."""
@@ -166,11 +167,11 @@ def identity(**changes) -> EngineIdentity:
 @contextlib.contextmanager
 def engine(
     *addresses: str, keys: Path | None = None, silence: float = 10.0, ready: bool = True, **options
-) -> Iterator[EngineLink]:
+) -> Iterator[QueuedLink]:
     """`engine.incarnation` is added for the tests."""
     who = identity()
     config = LinkConfig(link=addresses, link_keys=str(keys) if keys else None, heartbeat_timeout=silence)
-    link = EngineLink(config, who, **options)
+    link = QueuedLink(config, who, **options)
     link.incarnation = who.incarnation
     if ready:
         link.announce_ready(READY)
@@ -181,19 +182,19 @@ def engine(
         link.close(Goodbye())
 
 
-def received(link: EngineLink) -> Received:
+def received(link: QueuedLink) -> Received:
     item = link.inbox.get(timeout=PATIENCE)
     assert isinstance(item, Received), item
     return item
 
 
-def frontend_lost(link: EngineLink) -> str:
+def frontend_lost(link: QueuedLink) -> str:
     item = link.inbox.get(timeout=PATIENCE)
     assert isinstance(item, FrontendLost), item
     return item.frontend
 
 
-async def serve_one(link: EngineLink) -> Received:
+async def serve_one(link: QueuedLink) -> Received:
     """Answer the next request with one token."""
     item = await asyncio.to_thread(received, link)
     link.send(item.frontend, outputs(item.message.request_id))

@@ -7,10 +7,10 @@ import pytest
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import LinkConfig
 from kvasir.link.address import LinkAddress, parse_address
-from kvasir.link.engine_end.engine_link import EngineLink
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.listening import has_ipv6
 from runtime.link.peers import engine, frontend, identity
+from runtime.link.queued_link import QueuedLink
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ async def test_a_frontend_does_not_listen_beyond_this_machine_without_keys(host)
 @pytest.mark.parametrize("host", ["10.0.0.7", "qwen-frontend"])
 def test_an_engine_does_not_connect_beyond_this_machine_without_keys(host):
     with pytest.raises(ConfigError, match="--link-keys"):
-        EngineLink(LinkConfig(link=(f"tcp://{host}:5557",)), identity())
+        QueuedLink(LinkConfig(link=(f"tcp://{host}:5557",)), identity())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
@@ -137,7 +137,7 @@ async def test_a_frontend_binds_no_name():
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://*:5557"])
 def test_an_engine_connects_to_a_host_and_a_port(address):
     with pytest.raises(ConfigError, match="a host and a port"):
-        EngineLink(LinkConfig(link=(address,)), identity())
+        QueuedLink(LinkConfig(link=(address,)), identity())
 
 
 async def test_a_port_in_use_is_refused_by_its_address():
@@ -183,7 +183,7 @@ async def test_a_file_in_the_place_of_the_socket_is_refused_and_stays(sockets):
 def test_an_engine_refuses_a_directory_that_others_can_enter(sockets):
     sockets.chmod(0o755)
     with pytest.raises(ConfigError, match="chmod 700"):
-        EngineLink(LinkConfig(link=(f"ipc://{sockets}/link",)), identity())
+        QueuedLink(LinkConfig(link=(f"ipc://{sockets}/link",)), identity())
 
 
 async def test_a_frontend_refuses_a_directory_that_others_can_enter(sockets):

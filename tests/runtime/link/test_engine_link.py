@@ -6,7 +6,7 @@ import pytest
 
 from kvasir.config.settings import LinkConfig
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
-from kvasir.link.engine_end.engine_link import EngineLink, new_incarnation
+from kvasir.link.engine_end.engine_link import new_incarnation
 from kvasir.link.engine_end.frontend_connection import LinkProblem
 from kvasir.link.protocol import (
     PROTOCOL_VERSION,
@@ -35,6 +35,7 @@ from runtime.link.peers import (
     received,
     request,
 )
+from runtime.link.queued_link import QueuedLink
 
 WELCOME = Welcome(PROTOCOL_VERSION, "frontend-a")
 
@@ -229,7 +230,7 @@ def test_closing_ends_within_two_seconds_even_if_a_frontend_is_deaf():
 
 
 def test_a_link_that_was_never_started_can_be_closed(bare):
-    link = EngineLink(LinkConfig(link=(bare.address,)), identity())
+    link = QueuedLink(LinkConfig(link=(bare.address,)), identity())
     link.set_phase(Phase.LOADING)
     link.close(Goodbye())
 

@@ -1,12 +1,11 @@
 """The engine's end of the link: a thread that owns every socket to the frontends.
 
-Owned by the engine's process. The busy loop talks to it by queues: what frontends ask comes into `inbox`, `send`
-puts a step's outputs on their way. Each address has a connection of its own (one DEALER to many frontends would
+Owned by the engine's process. The thread delivers the messages of frontends as events; `send` queues the outputs of
+a step for it. Each address has a connection of its own (one DEALER to many frontends would
 deal its messages round robin); a name is looked up again and again, and each of its records is an address.
 """
 
 import logging
-import queue
 import secrets
 import threading
 import time
@@ -48,24 +47,22 @@ class EngineLink:
         self,
         config: LinkConfig,
         identity: EngineIdentity,
+        deliver: Callable[[Received | FrontendLost | DrainSettled], None],
         *,
-        deliver: Callable[[Received | FrontendLost | DrainSettled], None] | None = None,
         lookup: Callable[[str], frozenset[str]] = lookup,
         lookup_interval: float = LOOKUP_INTERVAL,
         codec: Codec = CODEC,
     ) -> None:
-        """`deliver` is called in the link's thread with each event; without it, events go into `inbox`.
+        """`deliver` gets each event, in order, in the link's thread.
 
         Raises ConfigError for addresses or keys that cannot be used.
         """
         keys = load_engine_keys(config.link_keys) if config.link_keys else None
         addresses = [_engine_address(text, keys is not None) for text in config.link]
-        self.inbox: queue.SimpleQueue[Received | FrontendLost | DrainSettled | None] = queue.SimpleQueue()
-        """What frontends ask and which of them are gone, in order; None is a wake-up that others may put."""
         self._reactor = Reactor()
         timeout = config.heartbeat_timeout
         self._engine = AnnouncedEngine(identity, codec.version, timeout)
-        self._frontends = Frontends(self._engine, keys, timeout, self._reactor, deliver or self.inbox.put, codec)
+        self._frontends = Frontends(self._engine, keys, timeout, self._reactor, deliver, codec)
         names = [address for address in addresses if not address.is_ipc and address.ip is None]
         self._resolver = Resolver(names, self._on_lookup, lookup, lookup_interval)
         for address in addresses:
