@@ -271,7 +271,7 @@ def whole(entry: Entry) -> str:
 
 def test_the_readme_lists_the_same_missing_features() -> None:
     text = " ".join((ROOT / "README.md").read_text().split())
-    listed = re.search(r"Not there yet: (.*?)\.", text)
+    listed = re.search(r"Not implemented yet: (.*?)\.", text)
     assert listed is not None
     assert listed[1].split(", ") == [feature["feature"] for feature in FEATURES]
 

@@ -6,7 +6,7 @@ Reading order:
     engine_rollout    which engine pods to replace, and when
     frontend_rollout  the same for frontend pods
     service_status    the status that users see
-    conditions        its conditions; `_worst` chooses their reason
+    conditions        its conditions, with the functions that choose their reasons
     rank_status       its entry for each engine rank
     text              a plan as text
 """

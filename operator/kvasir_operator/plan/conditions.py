@@ -1,6 +1,13 @@
 """The conditions of an InferenceService, with the reason and message of each.
 
-Ready, Progressing and Degraded report the most urgent problem. Its reason is chosen in `_worst`.
+The reason of a status condition is chosen in these functions:
+
+    Ready, Progressing              _most_urgent_problem: of the service as a whole
+    EnginesReady, FrontendsReady    _most_urgent_of_pods: of the engines or frontends that are not ready
+    Degraded                        as EnginesReady while it is true, otherwise as Ready
+    UpgradeAvailable                _upgrade
+
+`Reason.urgency` orders the reasons. observe/pod_state.py chooses the reason of each pod.
 """
 
 from collections.abc import Mapping, Sequence
@@ -88,7 +95,7 @@ def service_conditions(
 ) -> list[Condition]:
     """Return all conditions, in the order of CONDITIONS."""
     frontends = _group("frontends", [member.state for member in observed.frontends], service.frontend.replicas)
-    worst = _worst(service, observed, decisions, (engines, frontends))
+    worst = _most_urgent_problem(service, observed, decisions, (engines, frontends))
     answers = is_reachable(service, observed) and engines.ready > 0 and frontends.ready > 0
 
     reason = worst.reason if worst else Reason.AS_DESIRED
@@ -145,11 +152,11 @@ def _group(name: str, states: Sequence[PodState], desired: int) -> PodGroup:
     ready = min(serving(states), desired)
     problem = None
     if ready < desired:
-        problem = _worst_of(states) or Problem(Reason.LOADING, "the pods do not exist yet")
+        problem = _most_urgent_of_pods(states) or Problem(Reason.LOADING, "the pods do not exist yet")
     return PodGroup(name, ready, desired, problem)
 
 
-def _worst(
+def _most_urgent_problem(
     service: InferenceService, observed: Observed, decisions: Decisions, groups: Sequence[PodGroup]
 ) -> Problem | None:
     """Return the most urgent problem of the service, whose reason becomes the reason of Ready."""
@@ -167,7 +174,7 @@ def _worst(
         if member.pod.rank in decisions.surge
         and (member.state.phase is not Phase.SCHEDULING or member.waited >= SURGE_PATIENCE_SECONDS)
     ]
-    failed = _worst_of([state for state in surge if state.reason.is_failure])
+    failed = _most_urgent_of_pods([state for state in surge if state.reason.is_failure])
     return most_urgent(
         [
             *([_together(decisions.problems)] if decisions.problems else []),
@@ -205,7 +212,7 @@ def _upgrade(decisions: Decisions) -> Condition:
     return Condition("UpgradeAvailable", True, Reason.UPGRADE_PENDING, message)
 
 
-def _worst_of(states: Sequence[PodState]) -> Problem | None:
+def _most_urgent_of_pods(states: Sequence[PodState]) -> Problem | None:
     """Return the most urgent reason of the pods that are not ready, and name pods with this reason."""
     unready = [state for state in states if not state.ready]
     if not unready:

@@ -70,10 +70,10 @@ def roll_engines(service: InferenceService, observed: Observed, memo: Mapping[st
 
     ranks = _Ranks.of(observed, stateful_set, desired)
     under_way = _under_way(ranks.outdated, observed.cordoned)
-    if not ranks.running and (ranks.replaced == 0 or not surges):
-        return EngineRollout(desired, _replace(ranks.broken, observed.cordoned), under_way)
+    if not ranks.running and (ranks.awaited == 0 or not surges):
+        return EngineRollout(desired, _deletions_of(ranks.broken, observed.cordoned), under_way)
     if not under_way:
-        under_way = f"{count(ranks.replaced, 'new engine pod')} {verb(ranks.replaced, 'is', 'are')} not ready yet"
+        under_way = f"{count(ranks.awaited, 'new engine pod')} {verb(ranks.awaited, 'is', 'are')} not ready yet"
     return _roll_running(service.rollout, observed, stateful_set, ranks, surge_refused, under_way)
 
 
@@ -106,7 +106,7 @@ class _Ranks:
     """Outdated ranks that cannot serve: they are deleted at once."""
     running: list[Member]
     """The other outdated ranks."""
-    replaced: int
+    awaited: int
     """Ranks that are neither outdated nor settled: their new pods do not serve yet."""
 
     @classmethod
@@ -120,7 +120,7 @@ class _Ranks:
             outdated=outdated,
             broken=[member for member in outdated if _is_broken(member)],
             running=[member for member in outdated if not _is_broken(member)],
-            replaced=desired - len(settled) - len(outdated),
+            awaited=desired - len(settled) - len(outdated),
         )
 
     @property
@@ -138,7 +138,7 @@ def _roll_running(
 ) -> EngineRollout:
     """Replace ranks that may serve: with surge ranks if they find room, otherwise within maxUnavailable."""
     desired = ranks.desired
-    surge_size = min(rollout.max_surge, len(ranks.running) + ranks.replaced)
+    surge_size = min(rollout.max_surge, len(ranks.running) + ranks.awaited)
     surge = [member for member in observed.engines if desired <= member.pod.rank < desired + surge_size]
     stale = [member for member in surge if _is_outdated(member, stateful_set, observed.cordoned)]
     usable = [member for member in surge if member not in stale and not member.pod.terminating]
@@ -158,10 +158,10 @@ def _roll_running(
     in_order = sorted(running, key=lambda member: (member.serves, -member.pod.rank))
     # An outdated surge rank would stand in with the wrong revision. Replace it as soon as it is not needed.
     renewed = [member for member in stale if ranks.all_serve or not member.serves]
-    deletions = [*ranks.broken, *in_order[: max(0, budget - ranks.replaced)], *renewed]
+    deletions = [*ranks.broken, *in_order[: max(0, budget - ranks.awaited)], *renewed]
     return EngineRollout(
         replicas=replicas,
-        deletions=_replace(deletions, observed.cordoned),
+        deletions=_deletions_of(deletions, observed.cordoned),
         under_way=under_way,
         surge_refused=revision if refused else "",
         surge=frozenset(range(desired, replicas)),
@@ -200,7 +200,7 @@ def _cannot_be_placed(member: Member) -> bool:
     return member.state.reason is Reason.VOLUME_FAILED and "Multi-Attach" in member.state.message
 
 
-def _replace(members: Sequence[Member], cordoned: Collection[str]) -> tuple[PodDeletion, ...]:
+def _deletions_of(members: Sequence[Member], cordoned: Collection[str]) -> tuple[PodDeletion, ...]:
     return tuple(
         PodDeletion(member.pod, "Replacing", f"pod {member.pod.name} {_cause(member, cordoned)}")
         for member in members

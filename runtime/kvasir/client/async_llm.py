@@ -1,7 +1,7 @@
-"""AsyncLLM: generate text with the engines on the link. The frontend's routes call it, on the event loop.
+"""AsyncLLM: generates text with the engines on the link. The frontend's routes call it on the event loop.
 
-It puts the parts of the client together. A request is written into the journal, and the dispatcher gives it to the
-engine that the router picks. The output processor turns the outputs into the deltas that `generate` yields.
+It connects the parts of the client. It enters a request into the journal, and the dispatcher sends it to the engine
+that the router picks. The output processor turns the outputs into the deltas that `generate` yields.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class AsyncLLM:
-    """The engines of one model as one generator of text. Owns the link and takes its events."""
+    """Generates text with all engines of one model. Owns the link and handles its events."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class AsyncLLM:
             fingerprint=model.fingerprint,
             tokenizer_hash=model.tokenizer_hash,
             wake=self._take_events,
-            # One HTTP request with many prompts can come, and be given up, before an engine has read any of them.
+            # A client can send and abort a request with many prompts before an engine has read any of them.
             burst=2 * config.server.max_live_requests,
         )
         self._outputs = OutputProcessor(self._journal, observer, model.eos_token_ids)
         self._outputs_planned = False
-        """`_work_outputs` comes in the next turn of the event loop."""
+        """Whether `_work_outputs` runs in the next turn of the event loop."""
         self._calls = Calls(self._link.send)
         self._dispatcher = Dispatcher(self._journal, self._router, self._link, observer)
         self._limits = ServiceLimits(config.model.max_model_len or model.max_model_len, self._link.engines)
@@ -79,14 +79,14 @@ class AsyncLLM:
             self._limits.takes_priority,
         )
         self.ever_ready = False
-        """An engine has been ready since the start: a request can be expected to be served."""
+        """Whether an engine has been ready since the start."""
 
     async def start(self) -> None:
         """Bind the link and accept engines. Raises ConfigError for an address that cannot be bound."""
         await self._link.start()
 
     async def close(self) -> None:
-        """End the live requests with an error and leave the engines."""
+        """End the live requests with an error and close the link."""
         self._dispatcher.close()
         for request in self._journal.running():
             self._abort(request)
@@ -96,7 +96,7 @@ class AsyncLLM:
         self.input.close()
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109 - running into it is not an error here
-        """Wait until no request is live, at most `timeout` seconds; the caller has stopped taking new ones."""
+        """Wait until no request is live, for at most `timeout` seconds. The caller accepts no new ones."""
         try:
             async with asyncio.timeout(timeout):
                 await self._journal.wait_empty()
@@ -107,11 +107,11 @@ class AsyncLLM:
 
     @property
     def link_address(self) -> str:
-        """The address for engines to connect to, with the port that was picked for port 0."""
+        """The address for engines, with the real port instead of 0."""
         return self._link.addresses
 
     def check_room(self) -> None:
-        """Raises TooManyRequests, as `generate` would now."""
+        """Raise TooManyRequests if `generate` would raise it now."""
         self._journal.check_room()
 
     @property
@@ -131,9 +131,9 @@ class AsyncLLM:
     async def generate(
         self, request_id: str, prompted: Prompted, trace: Trace | None = None
     ) -> AsyncGenerator[Delta, None]:
-        """Yield the output as it comes; a slow consumer gets larger deltas. The last one has a finish reason.
+        """Yield the output in deltas; a slow reader gets larger ones. The last one has a finish reason.
 
-        `trace`, a fresh one, is filled in on the way.
+        `trace`: a new Trace, which is filled in.
 
         Closing or cancelling the generator aborts the request. Raises EngineUnavailable, TooManyRequests or
         InvalidRequest before the first delta (an engine may refuse what this frontend accepts), and RequestFailed
@@ -177,12 +177,12 @@ class AsyncLLM:
     # ------------------------------------------------------------------------------------------ requests
 
     def _cache_block_sizes(self) -> set[int]:
-        """Return the block sizes of the engines that are ready; one that comes later hashes prompts itself."""
+        """Return the block sizes of the ready engines. An engine that joins later computes the hashes itself."""
         sizes = {engine.cache_block_size for engine in self._link.engines.values() if engine.usable}
         return {size for size in sizes if size is not None}
 
     def _leave(self, request: LiveRequest) -> None:
-        """Forget the request: its consumer has read it to the end, or has left."""
+        """Remove the request: its reader has read it to the end, or has left."""
         self._abort(request)
         self._outputs.end(request, FinishReason.ABORT)
         self._journal.remove(request)
@@ -194,7 +194,7 @@ class AsyncLLM:
     # ------------------------------------------------------------------------------------------ events
 
     def _take_events(self) -> None:
-        """Handle what has happened on the link, in order. Sends in here may queue further events."""
+        """Handle the events of the link, in order. Sends in here may queue further events."""
         events = self._link.events
         while events:
             event = events.popleft()
@@ -220,7 +220,7 @@ class AsyncLLM:
                 self._on_engine_lost(engine, reason)
 
     def _on_engine_lost(self, engine: RemoteEngine, reason: str) -> None:
-        """End its requests. The outputs that it sent before it was lost still reach their consumers."""
+        """Fail the requests of the engine. Outputs that it sent before it was lost still reach their readers."""
         self._outputs.flush(engine.incarnation)
         requests = self._journal.of_engine(engine.incarnation)
         for request in requests:
@@ -235,7 +235,7 @@ class AsyncLLM:
             log.error("engine %s was lost with %d requests: %s", engine.incarnation, len(requests), reason)
 
     def _work_outputs(self) -> None:
-        """Take the next slice of the outputs that wait."""
+        """Handle the next slice of the queued outputs."""
         self._outputs_planned = False
         try:
             self._outputs.work()
@@ -243,7 +243,7 @@ class AsyncLLM:
             self._after_outputs()
 
     def _after_outputs(self) -> None:
-        """Do what the outputs ask for, and come back in the next turn for those that wait."""
+        """Do the actions of the output processor, and plan the next turn for queued outputs."""
         if self._outputs.has_backlog and not self._outputs_planned:
             self._outputs_planned = True
             asyncio.get_running_loop().call_soon(self._work_outputs)

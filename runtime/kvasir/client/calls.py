@@ -13,7 +13,7 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import Call, Result
 
 CALL_TIMEOUT: Final = 10.0
-"""Seconds for an engine to answer: it does so between two of its steps."""
+"""Seconds for an engine to answer. It answers between two of its steps."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class CallOutcome:
     incarnation: str
     rank: int
     error: str
-    """Why the engine did not do it; empty if it did."""
+    """Why the call failed; empty on success."""
 
 
 class Calls:
@@ -36,7 +36,7 @@ class Calls:
         """By incarnation and id: a future of the error, empty on success."""
 
     async def call(self, engines: Iterable[RemoteEngine], method: str, seconds: float) -> list[CallOutcome]:
-        """Call all of these engines at once; return one outcome each, in their order, after at most `seconds`."""
+        """Call all of these engines at once. Return their outcomes, in order, after at most `seconds`."""
         loop = asyncio.get_running_loop()
         called: list[tuple[RemoteEngine, int, asyncio.Future[str]]] = []
         try:
@@ -50,20 +50,20 @@ class Calls:
         finally:
             for engine, id, _ in called:
                 del self._waiting[engine.incarnation, id]
-        late = f"it did not answer within {seconds:g} s; it may still do it"
+        late = f"it did not answer within {seconds:g} s; it may still execute the call"
         return [
             CallOutcome(engine.incarnation, engine.rank, answer.result() if answer.done() else late)
             for engine, _, answer in called
         ]
 
     def answered(self, incarnation: str, result: Result) -> None:
-        """Take an engine's answer. An answer that comes too late is dropped."""
+        """Record an engine's answer. A late answer is dropped."""
         answer = self._waiting.get((incarnation, result.id))
         if answer is not None and not answer.done():
             answer.set_result(result.error)
 
     def lost(self, incarnation: str, reason: str) -> None:
-        """End the calls that wait for this engine: it does not answer any more."""
+        """End the calls that wait for this engine, because it is lost."""
         for (called, _), answer in self._waiting.items():
             if called == incarnation and not answer.done():
                 answer.set_result(f"it was lost: {reason}")

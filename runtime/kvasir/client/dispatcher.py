@@ -1,4 +1,4 @@
-"""Dispatcher: gives requests to engines, those of one turn of the event loop together; owned by AsyncLLM."""
+"""The dispatcher: sends requests to engines. AsyncLLM owns it."""
 
 import asyncio
 from typing import Final
@@ -20,7 +20,7 @@ NOT_UNDERSTOOD: Final = (
 
 
 class Dispatcher:
-    """A request that it is given runs on an engine, or fails, in the next turn of the event loop."""
+    """Sends each request to an engine, or fails it, in the next turn of the event loop."""
 
     def __init__(self, journal: Journal, router: Router, link: FrontendLink, observer: RequestObserver) -> None:
         self._journal = journal
@@ -31,11 +31,12 @@ class Dispatcher:
         self._closed = False
 
     def close(self) -> None:
-        """Fail the requests that come from now on, and those that wait."""
+        """Fail the queued requests and all later ones."""
         self._closed = True
 
     def dispatch(self, request: LiveRequest) -> None:
-        """Give the request to an engine soon: one that is woken for each request computes them one by one."""
+        """Queue the request for the next turn of the event loop, so that an engine gets several at once and batches
+        them."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._dispatch_all)
         self._waiting.append(request)
@@ -52,16 +53,16 @@ class Dispatcher:
     def _dispatch_all(self) -> None:
         requests, self._waiting = self._waiting, []
         for request in requests:
-            if self._journal.get(request.request_id) is not request:  # its consumer has left
+            if self._journal.get(request.request_id) is not request:  # its reader has left
                 continue
             try:
                 self._dispatch(request)
-            except Exception as error:  # a defect of ours fails this request and no other
+            except Exception as error:  # an error in Kvasir fails only this request
                 request.collector.fail(error)
 
     def _dispatch(self, request: LiveRequest) -> None:
-        """Give the request to an engine, or fail it with EngineUnavailable if none can take it."""
-        # Each failed send removes an engine from the link, and each older engine is passed once, so this ends.
+        """Send the request to an engine, or fail it with EngineUnavailable if no engine can take it."""
+        # Each failed send removes an engine from the link, and each older engine is skipped once, so this ends.
         older: list[RemoteEngine] = []
         while (engine := self._router.pick(self._engines_but(older))) and not self._closed:
             message = request.message(engine.cache_block_size)

@@ -1,7 +1,7 @@
-"""Every live request with all it takes to continue it on another engine: prompt, emitted tokens, parameters.
+"""The journal: all live requests, each with its prompt, output tokens and parameters.
 
-AsyncLLM adds and removes entries, the output processor appends tokens; which requests an engine loses when it is
-lost is read here. A request is live until its consumer is done with it, so a slow reader counts too.
+AsyncLLM adds and removes entries, and the output processor appends tokens. The journal also lists the requests of
+each engine. A request is live until its reader has finished, so requests with slow readers count too.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ class RequestState(Enum):
     """How far a live request is."""
 
     WAITING = "waiting"
-    """No engine works on it yet."""
+    """It was not sent to an engine yet."""
     RUNNING = "running"
-    """The engine `LiveRequest.engine` works on it."""
+    """The engine `LiveRequest.engine` computes it."""
     FINISHED = "finished"
-    """It has succeeded, failed or been aborted; its consumer may still read."""
+    """It has succeeded, failed or been aborted. Its reader may still read."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,32 +45,32 @@ class LiveRequest:
     params: SamplingParams
     text: TextStream
     stops: StopSearch | None = None
-    """Of a request with stop strings."""
+    """The search for stop strings, if the request has any."""
     include_stop: bool = False
-    """The stop string or stop token that ends the text stays in it."""
+    """Whether the text includes the stop string or stop token that ends it."""
     collector: Collector = field(default_factory=Collector)
     priority: int = 0
-    """Smaller is served first, by engines that schedule by priority."""
+    """Engines that schedule by priority serve smaller values first."""
     cache_salt: str = ""
-    """Requests of different salts share nothing in an engine's prefix cache."""
+    """Requests with different salts share no blocks of the prefix cache."""
     output_token_ids: "array[int]" = field(default_factory=token_array)
     attempt: int = 0
-    """Engines it was given to so far: outputs carry it."""
+    """Number of engines that got the request so far. Outputs repeat the number."""
     state: RequestState = RequestState.WAITING
     engine: str = ""
-    """The incarnation that it was last given to; empty before."""
+    """The incarnation of the engine that has the request; empty before."""
     trace: Trace = field(default_factory=Trace)
-    """What metrics and log want to know of it."""
+    """The record for metrics and log."""
     hashes: PromptHashes | None = None
-    """Of the prompt's blocks, shared with other choices for it; without them, engines make their own."""
+    """Hashes of the prompt's blocks, shared with the other choices. Without them, the engine computes its own."""
 
     def __post_init__(self) -> None:
         self.trace.params, self.trace.prompt_tokens = self.params, len(self.prompt_token_ids)
 
     def message(self, cache_block_size: int | None = None) -> AddRequest:
-        """What an engine needs to go on with it, as its next attempt.
+        """Return the message that starts or resumes the request on an engine, as the next attempt.
 
-        `cache_block_size`: tokens per block of the engine's prefix cache; None where it keeps none.
+        `cache_block_size`: tokens per block of the engine's prefix cache; None if it has none.
         """
         return AddRequest(
             request_id=self.request_id,
@@ -178,7 +178,7 @@ class Journal:
         return len(self._by_engine.get(engine, ()))
 
     def running(self) -> list[LiveRequest]:
-        """Return the requests that engines work on."""
+        """Return the requests that engines compute."""
         return [request for requests in self._by_engine.values() for request in requests.values()]
 
     async def wait_empty(self) -> None:

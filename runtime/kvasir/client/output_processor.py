@@ -1,8 +1,7 @@
-"""Turns the outputs of engines into text and hands them to the consumers; called by AsyncLLM on the event loop.
+"""Turns the outputs of engines into text for the readers of the requests. AsyncLLM calls it on the event loop.
 
-A step of a large batch brings hundreds of outputs at once. The processor takes them in slices, so that the event
-loop can serve its other callbacks between two slices: the consumers of the first slice write while the next ones
-wait.
+A step of a large batch has hundreds of outputs. The processor handles them in slices, so that other callbacks of
+the event loop run between two slices: the readers of the first slice write before the next slice is handled.
 """
 
 import logging
@@ -21,12 +20,12 @@ from kvasir.link.protocol import FinishReason, RefusalKind, RequestOutput
 log = logging.getLogger(__name__)
 
 SLICE: Final = 128
-"""Outputs handled before the event loop gets its turn: around a millisecond."""
+"""Outputs that are handled before other callbacks of the event loop: about a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortRequests:
-    """These requests have ended here; their engine still works on them."""
+    """These requests have ended here, but their engine still computes them."""
 
     engine: str
     request_ids: list[str]
@@ -48,10 +47,10 @@ class _Batch:
 
 
 class OutputProcessor:
-    """Ends requests, in success and in failure, and is the only one to append to their tokens.
+    """Ends requests, after success and failure. Only this class appends to their tokens.
 
-    `actions` holds what the owner must do about engines after `receive` and `work`, in order. The tokens that live
-    requests can generate bound the backlog.
+    After `receive` and `work` the owner must do the `actions`, in order. The tokens that live requests can generate
+    bound the backlog.
     """
 
     def __init__(self, journal: Journal, observer: RequestObserver, eos_token_ids: tuple[int, ...]) -> None:
@@ -60,22 +59,22 @@ class OutputProcessor:
         self._observer = observer
         self._eos_token_ids = frozenset(eos_token_ids)
         self._stopped: list[str] = []
-        """Requests that ended here in the present slice and that their engine still works on."""
+        """Requests that ended here in this slice, but that their engine still computes."""
         self._backlog: deque[_Batch] = deque()
 
     @property
     def has_backlog(self) -> bool:
-        """Outputs wait: the owner calls `work` again in the next turn of the event loop."""
+        """Whether outputs wait: the owner then calls `work` in the next turn of the event loop."""
         return bool(self._backlog)
 
     def receive(self, engine: str, outputs: list[RequestOutput]) -> None:
-        """Take the outputs of one step: a slice now if nothing waits, the rest in order by `work`."""
+        """Handle the outputs of one step: a slice now if nothing waits, the rest in order in `work`."""
         self._backlog.append(_Batch(engine, outputs))
         if len(self._backlog) == 1:
             self.work()
 
     def work(self) -> None:
-        """Take the next slice of the backlog."""
+        """Handle the next slice of the backlog."""
         left = SLICE
         while self._backlog and left > 0:
             batch = self._backlog[0]
@@ -87,7 +86,7 @@ class OutputProcessor:
             self._take(batch, first, count)
 
     def flush(self, engine: str) -> None:
-        """Take at once what waits of this engine. It is lost: its outputs still count, and no action follows."""
+        """Handle all queued outputs of this lost engine now. They still count, but need no actions."""
         mine = [batch for batch in self._backlog if batch.engine == engine]
         self._forget(engine)
         for batch in mine:
@@ -127,7 +126,7 @@ class OutputProcessor:
                 break
             try:
                 self._accept(request, output, now)
-            except Exception:  # a defect of ours fails this request and no other
+            except Exception:  # an error in Kvasir fails only this request
                 log.exception("request %s: its output could not be handled", request.request_id)
                 self.end(request, FinishReason.ERROR)
                 request.collector.fail(RequestFailed("the server could not handle the output of the engine"))
@@ -159,11 +158,11 @@ class OutputProcessor:
             return
         stop: str | None = None
         if request.stops is None:
-            text = request.text.push(self._with_text(request, output))
+            text = request.text.push(self._tokens_with_text(request, output))
             if reason is not None:
                 text += request.text.finish()
         else:
-            text, count = self._search(request, request.stops, output)
+            text, count = self._cut_at_stop_string(request, request.stops, output)
             if (stop := request.stops.found) is not None:
                 token_ids, reason = token_ids[:count], FinishReason.STOP
         if token_ids:
@@ -177,9 +176,8 @@ class OutputProcessor:
                 self._stopped.append(request.request_id)
         request.collector.put(text, token_ids, reason, stop_reason if stop is None else stop)
 
-    def _with_text(self, request: LiveRequest, output: RequestOutput) -> list[int]:
-        """Return the tokens without the one that ended the request, unless the request includes that in its
-        text."""
+    def _tokens_with_text(self, request: LiveRequest, output: RequestOutput) -> list[int]:
+        """Return the tokens to detokenize: without the one that ended the request, unless `include_stop`."""
         token_ids = output.token_ids
         if output.finish_reason is FinishReason.STOP and token_ids and not request.include_stop:
             last = token_ids[-1]
@@ -187,12 +185,14 @@ class OutputProcessor:
                 return token_ids[:-1]
         return token_ids
 
-    def _search(self, request: LiveRequest, stops: StopSearch, output: RequestOutput) -> tuple[str, int]:
-        """Return the text that is certain and the number of its tokens: fewer than received if a stop string ends
-        it."""
+    def _cut_at_stop_string(
+        self, request: LiveRequest, stops: StopSearch, output: RequestOutput
+    ) -> tuple[str, int]:
+        """Return the text that can be sent and the number of its tokens: fewer than received if a stop string was
+        found."""
         known, least = len(request.output_token_ids), request.params.min_tokens
         text = ""
-        for count, token_id in enumerate(self._with_text(request, output), 1):
+        for count, token_id in enumerate(self._tokens_with_text(request, output), 1):
             text += stops.push(request.text.push((token_id,)), may_end=known + count > least)
             if stops.found is not None:
                 return text, count
@@ -202,7 +202,7 @@ class OutputProcessor:
         return text, count
 
     def _pass_logprobs(self, request: LiveRequest, output: RequestOutput, count: int) -> None:
-        """Of the tokens that the answer has."""
+        """Pass on the log probabilities of the first `count` tokens, those in the answer."""
         logprobs = output.logprobs
         if logprobs is not None and count < len(output.token_ids):
             logprobs = first_of(logprobs, count)

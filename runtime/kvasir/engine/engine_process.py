@@ -142,7 +142,7 @@ class EngineProcess:
             self._loop = EngineLoop(core, link, inbox, self._status, self._config.process.drain_timeout)
             gc.collect()
             gc.freeze()  # what lives now lives for ever: no later collection has to walk it
-        self._check_stop()
+        self._check_shutdown()
         if self._config.trace.slow_step:
             self._watchdog = StepWatchdog(self._status.trace, self._status.rank)
         self._announce(link, settings, num_blocks)
@@ -153,7 +153,7 @@ class EngineProcess:
     @contextmanager
     def _phase(self, phase: Phase) -> Iterator[None]:
         """A phase of the start-up: shown while it lasts, timed when it is done."""
-        self._check_stop()
+        self._check_shutdown()
         began = time.monotonic()
         self._status.enter(phase)
         if self._link is not None:
@@ -194,7 +194,7 @@ class EngineProcess:
         return executor
 
     def _show_progress(self, done: int, total: int) -> None:
-        self._check_stop()
+        self._check_shutdown()
         progress = Progress(done, total)
         self._status.advance(progress)
         if time.monotonic() - self._progress_logged >= PROGRESS_INTERVAL:
@@ -240,7 +240,7 @@ class EngineProcess:
             signal.setitimer(signal.ITIMER_REAL, STOP_SECONDS)
             raise _Stopped
 
-    def _check_stop(self) -> None:
+    def _check_shutdown(self) -> None:
         if self._stop_asked:
             raise _Stopped
 

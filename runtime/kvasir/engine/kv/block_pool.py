@@ -111,7 +111,7 @@ class BlockPool:
         for block_id in blocks:
             self._users[block_id] = 1
             if self.cache is not None:
-                self.cache.forget(block_id)
+                self.cache.evict(block_id)
         return blocks
 
     def share(self, block_ids: Iterable[int]) -> None:

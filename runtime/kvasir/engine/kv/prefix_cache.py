@@ -56,7 +56,7 @@ class PrefixCache:
             self._block_of[block_hash] = block_id
             self._hash_of[block_id] = block_hash
 
-    def forget(self, block_id: int) -> None:
+    def evict(self, block_id: int) -> None:
         """Drop this block, because its content will be overwritten. It need not be in the index."""
         block_hash = self._hash_of.pop(block_id, None)
         if block_hash is not None:

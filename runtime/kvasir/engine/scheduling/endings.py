@@ -1,4 +1,4 @@
-"""When a request is over, and what its outputs say; asked by the scheduler for every token."""
+"""The end of a request and its outputs. The scheduler asks for the status after every token."""
 
 import logging
 from collections.abc import Collection
@@ -19,7 +19,7 @@ NOT_PREPARED: Final = (
 
 
 class Endings:
-    """Of one model in one context length. Stop *strings* are the frontend's: it sees text, and aborts."""
+    """The rules for one model and context length. The frontend checks stop *strings*, and aborts the request."""
 
     def __init__(self, eos_token_ids: Collection[int], max_model_len: int) -> None:
         self._eos_token_ids = frozenset(eos_token_ids)
@@ -27,7 +27,7 @@ class Endings:
         self._seldom = SeldomLog(log)
 
     def status_of(self, request: EngineRequest) -> RequestStatus:
-        """The status that the request has with its last output token: as before, STOPPED or LENGTH."""
+        """Return the status of the request after its last output token: unchanged, STOPPED or LENGTH."""
         params = request.params
         token_id = request.token_ids[-1]
         ends = (token_id in self._eos_token_ids and not params.ignore_eos) or token_id in params.stop_token_ids
@@ -36,7 +36,7 @@ class Endings:
         return RequestStatus.LENGTH if self._is_full(request, 0) else request.status
 
     def awaits_last(self, request: EngineRequest) -> bool:
-        """A token is being sampled for the request, and none can follow it."""
+        """Return whether the pending token of the request is its last one."""
         return request.num_pending > 0 and self._is_full(request, request.num_pending)
 
     def _is_full(self, request: EngineRequest, pending: int) -> bool:
@@ -91,7 +91,7 @@ class Endings:
         )
 
     def _stop_token(self, request: EngineRequest) -> int | None:
-        """The token of `stop_token_ids` that ended the request; None where an end-of-sequence token did."""
+        """Return the token of `stop_token_ids` that ended the request; None for an end-of-sequence token."""
         token_id = request.token_ids[-1]
         by_eos = token_id in self._eos_token_ids and not request.params.ignore_eos
         return token_id if request.status is RequestStatus.STOPPED and not by_eos else None

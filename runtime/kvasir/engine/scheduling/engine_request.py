@@ -1,6 +1,6 @@
-"""One request inside an engine: its tokens, its KV blocks and how far it is computed.
+"""One request inside an engine: its tokens, its KV blocks and its progress.
 
-Made by Ingest from an AddRequest; changed by the scheduler and its RequestBlocks only.
+Ingest creates it from an AddRequest. Only the scheduler and its RequestBlocks change it.
 """
 
 import time
@@ -15,23 +15,24 @@ from kvasir.worker.step import NewRow
 
 
 class RequestStatus(IntEnum):
-    """Ordered, so that "finished" is a comparison and not a set of cases."""
+    """The status of a request in an engine."""
 
     WAITING = 0
     PREEMPTED = 1
-    """Waiting again: its row and blocks were taken away, its tokens are kept."""
+    """Waiting again: it lost its row and blocks and keeps its tokens."""
     RUNNING = 2
     """Owns a row in the worker, and KV blocks."""
     STOPPED = 3
-    """The first finished status: everything from here on is over."""
+    """Ended at an end-of-sequence or stop token."""
     LENGTH = 4
+    """Ended at max_tokens or at the context length."""
     ABORTED = 5
-    """No output follows."""
+    """Ended without a further output."""
 
     finished: bool
 
     def __init__(self, value: int) -> None:
-        self.finished = value >= 3  # an attribute: it is asked for every token
+        self.finished = value >= 3  # STOPPED and later; an attribute, because it is read for every token
 
 
 FINISH_REASONS = {
@@ -41,9 +42,9 @@ FINISH_REASONS = {
 
 
 class EngineRequest:
-    """Prompt and output tokens lie in one array: a resumed request is computed like a longer prompt.
+    """Prompt and output tokens are in one array: a resumed request is computed like a longer prompt.
 
-    `num_computed_tokens` chases `num_tokens + num_pending`; where it catches up, the step samples one token more.
+    A step samples a token if it brings `num_computed_tokens` up to `num_tokens + num_pending`.
     """
 
     __slots__ = (
@@ -82,29 +83,29 @@ class EngineRequest:
         """Reserved in the TokenBudget; None after their release."""
         self.priority = message.priority
         self.rank = (message.priority, 0)
-        """(priority, arrival): the smallest is served first. The scheduler counts the arrivals."""
+        """(priority, arrival), the sort key: the smallest is served first. The scheduler counts the arrivals."""
         self.status = RequestStatus.WAITING
         self.num_computed_tokens = 0
-        """Tokens whose KV is in the cache, once the steps that are scheduled are computed."""
+        """Tokens whose KV is in the cache after the scheduled steps."""
         self.num_pending = 0
         """Tokens that scheduled steps sample and that are not in `token_ids` yet."""
         self.block_ids: list[int] = []
         self.chain_root = chain_root(message.cache_salt)
         self.block_hashes: list[bytes] = []
-        """Of its first full blocks; see kvasir.hashing."""
+        """The hashes of its first full blocks; see kvasir.hashing."""
         self.packed_hashes = b""
         """The same hashes in one object, until they are first looked up."""
         self.lookup: PrefixLookup | None = None
-        """While it waits, of its prefix in the cache; RequestBlocks keeps it."""
+        """The last look-up of its prefix in the cache while it waits. RequestBlocks sets it."""
         self.num_known_blocks = 0
         """Number of `block_ids` that are in the prefix cache."""
         self.num_cached_tokens: int | None = None
         """Prompt tokens found in the prefix cache when it was first admitted; None before."""
         self.arrived = time.monotonic()
         self.queue_seconds: float | None = None
-        """From its arrival until it was first admitted; None before."""
+        """Seconds from its arrival to its first admission; None before."""
         self.prompt_counted = False
-        """Its first output is sent and its prompt in the metrics: once, however often it is preempted."""
+        """Whether its prompt is counted in the metrics: once, with its first output, even if it is preempted."""
 
     @property
     def num_tokens(self) -> int:
@@ -112,11 +113,11 @@ class EngineRequest:
 
     @property
     def num_output_tokens(self) -> int:
-        """Output tokens so far, the ones of earlier attempts included: the position of the next one."""
+        """Output tokens so far, including earlier attempts: the position of the next one."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     def new_row(self) -> NewRow:
-        """What the worker needs to know when the request takes a row."""
+        """Return the row of the request for the worker."""
         return NewRow(
             request_id=self.request_id,
             tokens=to_wire(self.token_ids),

@@ -1,20 +1,20 @@
-"""Decides each step which requests compute how many tokens; owned and driven by EngineCore.
+"""The scheduler: decides for each step which requests compute how many tokens. EngineCore owns and drives it.
 
-There are no prefill and decode phases: a step has a budget of tokens, and every request has tokens that are known
-and not yet computed: many after its arrival, one while it generates. Running requests are served first; the rest
-of the budget admits waiting ones, and a prompt longer than that is cut into chunks over several steps (the
-scheduling of Sarathi-Serve and of vLLM V1).
+There are no prefill and decode phases. A step has a budget of tokens, and every request has tokens that are known
+but not computed: many after its arrival, one while it generates. Running requests come first. The rest of the
+budget admits waiting ones, and a prompt that is longer than the rest is cut into chunks over several steps, as in
+Sarathi-Serve and vLLM V1.
 
-Order. Both the running and the waiting requests stand in the order of their ranks: by priority, then by arrival.
-The last running request is the one that gives way, so a request is never preempted in a step that it is already
-part of; and as a step's budget holds a token for each row, every running request goes on in every step.
+Order. Running and waiting requests are sorted by (priority, arrival). The last running request is the one to
+preempt, so a request is never preempted in a step that already contains it. A step's budget holds a token for each
+row, so every running request continues in every step.
 
-Blocks. A request gets the blocks for all tokens it has when it is admitted, so that nothing that comes later takes
-them from a prefill in chunks, and one more whenever it outgrows them. If none is free, the last running request is
-preempted: it loses row and blocks, keeps its tokens, and waits to be computed again.
+Blocks. On admission a request gets the blocks for all its tokens, so that later requests cannot take them from a
+chunked prefill. It gets one more block when it outgrows them. If no block is free, the last running request is
+preempted: it loses its row and blocks, keeps its tokens, and waits to be computed again.
 
-Steps may overlap: `schedule` may be called again before `update` has the tokens of the step before. A request then
-continues with a token that is *pending*: it is not in a list here yet, and the worker inserts it in time.
+Steps may overlap: `schedule` may be called again before `update` has the tokens of the previous step. A request
+then continues with a *pending* token: it is not in `token_ids` yet, and the worker inserts it after sampling it.
 """
 
 from collections import deque
@@ -32,22 +32,22 @@ from kvasir.worker.step import NAN_TOKEN, NO_TOKEN, NewRow, ScheduledRow, StepIn
 
 
 class RequestRefused(ValueError):
-    """The request can never be computed here; the message is for its client."""
+    """The engine can never compute this request. The message is for its client."""
 
 
 @dataclass(slots=True)
 class _Step:
-    """A step while it is put together."""
+    """A step that is being scheduled."""
 
     budget: int
     new: list[NewRow] = field(default_factory=list)
     scheduled: list[ScheduledRow] = field(default_factory=list)
     parts: list[tuple[EngineRequest, bool]] = field(default_factory=list)
-    """Who stands behind each of `scheduled`, and whether a token is sampled for it."""
+    """The request of each entry of `scheduled`, and whether the step samples a token for it."""
 
 
 class Scheduler:
-    """Requests from `add` to their end, by id in `requests`; each is in `waiting` or in `running`."""
+    """Holds requests from `add` to their end. Each request is in `requests`, and in `waiting` or `running`."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Scheduler:
         long_prefill_token_threshold: int | None = None,
         budget: TokenBudget | None = None,
     ) -> None:
-        """`long_prefill_token_threshold`: tokens of one prompt in a step at most, while it is not the only request;
-        None: as many as the budget holds."""
+        """`long_prefill_token_threshold`: most tokens of one prompt in a step while there are other requests; None:
+        the whole budget."""
         if max_num_seqs > max_num_batched_tokens:
             raise ValueError("a step's budget must hold one token of each running request")
         if max_model_len > longest_sequence(blocks.pool.num_blocks, blocks.block_size):
@@ -73,7 +73,7 @@ class Scheduler:
         self.blocks = blocks
         self.num_preemptions = 0
         self.num_prompt_tokens = 0
-        """Prompt tokens of requests that have begun to generate, each request's once."""
+        """Prompt tokens of the requests that have begun to generate. Each request counts once."""
         self.num_generated_tokens = 0
         self._max_num_batched_tokens = max_num_batched_tokens
         self._max_model_len = max_model_len
@@ -89,10 +89,10 @@ class Scheduler:
         self._freed_rows: list[str] = []  # ids whose rows the worker still has to free
         self._in_flight: deque[list[tuple[EngineRequest, bool]]] = deque()  # scheduled steps without their update
 
-    # ------------------------------------------------------------------------------------------ coming and going
+    # ------------------------------------------------------------------------------------------ add and abort
 
     def add(self, request: EngineRequest) -> RequestOutput | None:
-        """Queue the request. One that is complete already (resumed at its limit) is answered here instead.
+        """Queue the request. Return the answer to a complete one instead (it was resumed at its limit).
 
         Its reserved tokens are released when it takes a row or ends. Raises RequestRefused.
         """
@@ -116,7 +116,7 @@ class Scheduler:
             raise RequestRefused("the prompt has no tokens")
         if request.priority and not self._by_priority:
             raise RequestRefused(
-                f"priority is {request.priority}, and this engine serves requests as they come: leave it out, or "
+                f"priority is {request.priority}, but this engine serves requests by arrival: leave it out, or "
                 "start the engine with --scheduling-policy priority"
             )
         if request.num_output_tokens:
@@ -132,26 +132,26 @@ class Scheduler:
         return None
 
     def abort(self, request: EngineRequest) -> None:
-        """Forget the request, in whichever state it is; no output follows for it."""
+        """Drop the request in any state. It has no further output."""
         self._finish(request, RequestStatus.ABORTED)
 
     def release_reserved(self, request: EngineRequest) -> None:
-        """Release the tokens that are reserved for the request, because it does not wait any more."""
+        """Release the tokens that are reserved for the request, because it no longer waits."""
         if self._budget is not None and request.num_reserved_tokens is not None:
             self._budget.release(request.num_reserved_tokens)
         request.num_reserved_tokens = None
 
     @property
     def has_work(self) -> bool:
-        """Rows that the worker still has to free count: without a step they would be taken for ever."""
+        """Whether a step is needed, also if only to free rows in the worker."""
         return bool(self.requests or self._freed_rows or self._in_flight)
 
     # ------------------------------------------------------------------------------------------ before the step
 
     def schedule(self) -> StepInput | None:
-        """The next step; None where there is nothing to compute and no row to free.
+        """Return the next step; None if there is nothing to compute and no row to free.
 
-        Its requests count as computed from here on; `update` adds the sampled tokens.
+        Its tokens count as computed from here on. `update` adds the sampled tokens.
         """
         step = _Step(self._max_num_batched_tokens)
         preemptions = self.num_preemptions
@@ -165,9 +165,9 @@ class Scheduler:
         return StepInput(finished=finished, new=step.new, scheduled=step.scheduled)
 
     def _schedule_running(self, step: _Step) -> None:
-        """Give every running request its tokens; a long chunk leaves one for each that comes after it."""
+        """Schedule tokens of every running request. A long chunk leaves one token for each later request."""
         place = 0
-        while place < len(self.running):  # grows shorter where requests are preempted from its end
+        while place < len(self.running):  # preemption removes requests from the end
             request = self.running[place]
             place += 1
             count = self._next_tokens(request, step.budget - (len(self.running) - place))
@@ -177,7 +177,7 @@ class Scheduler:
             if request.num_computed_tokens + count > len(request.block_ids) * self.blocks.block_size:
                 missing = self.blocks.missing(request, request.num_computed_tokens + count)
                 if not self._make_room(missing, request):
-                    return  # it was the last one, and gave way itself
+                    return  # it was the last one and was preempted itself
                 new_block_ids = self.blocks.grow(request, missing)
             self._take(step, request, count, new_block_ids)
 
@@ -186,7 +186,7 @@ class Scheduler:
         while self.waiting and step.budget > 0:
             request = self.waiting[0]
             if not all(gate.admits(request) for gate in self._gates):
-                break  # no overtaking: a long request would starve
+                break  # strict order: otherwise a long request could starve
             self.waiting.remove(request)
             self.running.add(request)
             request.status = RequestStatus.RUNNING
@@ -196,7 +196,7 @@ class Scheduler:
             self._take(step, request, self._next_tokens(request, step.budget), request.block_ids.copy())
 
     def _next_tokens(self, request: EngineRequest, budget: int) -> int:
-        """How many tokens the request computes now; 0 only where the last one that it may sample is pending."""
+        """Return how many tokens the request computes now; 0 only if the last one that it may sample is pending."""
         if request.num_pending and self._endings.awaits_last(request):
             return 0
         left = len(request.token_ids) + request.num_pending - request.num_computed_tokens
@@ -217,7 +217,7 @@ class Scheduler:
             self.blocks.remember(request)
 
     def _make_room(self, blocks: int, request: EngineRequest) -> bool:
-        """Preempt from the end until so many blocks are free; False where that took the request itself."""
+        """Preempt requests from the end until so many blocks are free. False if that preempted `request` itself."""
         while not self.blocks.pool.can_allocate(blocks):
             victim = self.running[-1]
             self._preempt(victim)
@@ -226,7 +226,7 @@ class Scheduler:
         return True
 
     def _preempt(self, request: EngineRequest) -> None:
-        """A pending token still comes and is kept."""
+        """Take the row and the blocks of the request. A pending token is still appended."""
         self.running.remove(request)
         self._give_up_row(request)
         request.num_computed_tokens = 0
@@ -240,8 +240,8 @@ class Scheduler:
         """Append the tokens of the oldest scheduled step, end complete requests, and return the outputs by
         frontend.
 
-        Requests that ended since `schedule` are passed over: an abort taken before this call leaves no output
-        behind it, and a token of a step that was scheduled before an end was known is dropped.
+        Requests that ended since `schedule` are skipped: an aborted request has no output, and a token that was
+        scheduled before the end was known is dropped.
         """
         outputs: dict[str, list[RequestOutput]] = {}
         parts = self._in_flight.popleft()
@@ -294,7 +294,7 @@ class Scheduler:
         return self._endings.broken_off(request, failure)
 
     def check_idle(self) -> None:
-        """Raises AssertionError where anything is left although there is no work."""
+        """Raise AssertionError if anything is left although there is no work."""
         assert not self.requests, f"{len(self.requests)} requests are live"
         assert not self.waiting, f"{len(self.waiting)} requests wait and none is live"
         assert not self.running, f"{len(self.running)} requests own a row and none is live"

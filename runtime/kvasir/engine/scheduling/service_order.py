@@ -1,8 +1,8 @@
-"""Requests in the order they are served: the smallest rank (priority, arrival) first. Used by the scheduler, for
-the requests that wait and for those that run.
+"""Requests in the order in which they are served: sorted by (priority, arrival), smallest first.
 
-A sorted list: the next request and the one to preempt stand at its ends, and an abort finds its request by rank.
-First come, first served is the case where all priorities are equal, and then everything happens at the ends.
+The scheduler has one for waiting and one for running requests. In the sorted list, the next request and the one to
+preempt are at the ends, and an abort finds its request by its sort key. With equal priorities (first come, first
+served) all changes are at the ends.
 """
 
 from bisect import bisect_left, insort
@@ -12,7 +12,7 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 
 
 class ServiceOrder:
-    """No two requests have one rank."""
+    """A list of requests sorted by `rank`, which is unique."""
 
     def __init__(self) -> None:
         self._requests: list[EngineRequest] = []
@@ -31,7 +31,7 @@ class ServiceOrder:
 
     def remove(self, request: EngineRequest) -> None:
         place = bisect_left(self._requests, request.rank, key=_rank)
-        assert self._requests[place] is request, f"request {request.request_id} is not where its rank is"
+        assert self._requests[place] is request, f"request {request.request_id} is not at its place in the order"
         del self._requests[place]
 
 

@@ -23,9 +23,9 @@ class TokenBudget:
         return self._held
 
     def reserve(self, tokens: int) -> bool:
-        """Reserve room for a request of so many tokens; False: there is none.
+        """Reserve room for a request of so many tokens. Return False if there is no room.
 
-        A request above the limit gets room when nothing else is reserved, because it would never get it otherwise.
+        A request above the limit gets room if nothing else is reserved; otherwise it would never get any.
         """
         cost = tokens + REQUEST_TOKENS
         with self._lock:
@@ -35,6 +35,6 @@ class TokenBudget:
             return True
 
     def release(self, tokens: int) -> None:
-        """Return the room of a request of so many tokens."""
+        """Release the room of a request of so many tokens."""
         with self._lock:
             self._held -= tokens + REQUEST_TOKENS

@@ -23,7 +23,7 @@ async def load(request: Request) -> Response:
 
 @routes.post("/reset_prefix_cache")
 async def reset_prefix_cache(request: Request) -> Response:
-    """Every engine evicts the KV blocks of finished requests."""
+    """Clear the prefix cache of every engine."""
     for name in request.query_params:
         raise bad_field(name, f"unknown query parameter {name[:100]!r}: this endpoint takes none")
     outcomes = await service_of(request).llm.call("reset_prefix_cache")

@@ -136,7 +136,7 @@ class FrontendLink:
         """Take the engine off the link. The engine is asked to drop its requests and to start over."""
         engine = self._engines.get(incarnation)
         if engine is not None:
-            self._drop(engine, reason)
+            self._lose_alive(engine, reason)
 
     # ----------------------------------------------------------------------------------------- from engines
 
@@ -191,7 +191,7 @@ class FrontendLink:
     def _on_heartbeat(self, engine: RemoteEngine, message: Heartbeat) -> None:
         engine.step_age = message.step_age
         if message.step_age > self._step_age_limit:
-            self._drop(engine, f"its step has not ended for {message.step_age:.0f} s")
+            self._lose_alive(engine, f"its step has not ended for {message.step_age:.0f} s")
         elif message.stats is not None:
             engine.stats = message.stats
             self.events.append(EngineChanged(engine))
@@ -254,12 +254,13 @@ class FrontendLink:
 
     # -------------------------------------------------------------------------------------------------- losses
 
-    def _drop(self, engine: RemoteEngine, reason: str) -> None:
+    def _lose_alive(self, engine: RemoteEngine, reason: str) -> None:
         """Lose an engine that is alive: it must drop its requests and start over."""
         self._lose(engine, reason)
         self._refuse(engine.incarnation, reason, retry=True)
 
     def _lose(self, engine: RemoteEngine, reason: str, level: int = logging.WARNING) -> None:
+        """Declare the engine lost, and queue its last event. Every loss of an engine passes through here."""
         if engine.state is EngineState.LOST:
             return
         engine.state = EngineState.LOST

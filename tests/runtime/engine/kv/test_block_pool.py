@@ -112,9 +112,9 @@ def test_equal_content_in_two_blocks_is_found_in_the_first():
     cache.put(b"x", 1)
     cache.put(b"x", 2)
     assert (cache.find([b"x"]), 1 in cache, 2 in cache, len(cache)) == ([1], True, False, 1)
-    cache.forget(2)
+    cache.evict(2)
     assert cache.find([b"x"]) == [1]
-    cache.forget(1)
+    cache.evict(1)
     assert cache.find([b"x"]) == []
 
 

@@ -89,7 +89,7 @@ def test_a_priority_is_refused_where_nobody_looks_at_it():
     engine.run()
     assert answer.finish_reason is FinishReason.ERROR
     assert answer.error == (
-        "priority is 1, and this engine serves requests as they come: leave it out, or start the engine with "
+        "priority is 1, but this engine serves requests by arrival: leave it out, or start the engine with "
         "--scheduling-policy priority"
     )
 
