@@ -43,10 +43,17 @@ def test_a_body_that_changed_after_its_refusal_is_applied_at_once() -> None:
     assert (found.held_back, [apply.key for apply in found.applies]) == (set(), [KEY])
 
 
+def test_missing_children_are_created_with_the_desired_bodies() -> None:
+    found = plan_applies(desired(), replace(refused(body_of_service(), 30), children={}), 30)
+    assert [(apply.body, apply.existing) for apply in found.applies] == [(body, None) for body in desired()]
+
+
 def test_a_plan_reports_the_children_that_it_holds_back() -> None:
     for seconds_ago, held_back in ((BLOCKED_INTERVAL_SECONDS - 1, {KEY}), (BLOCKED_INTERVAL_SECONDS, set())):
         plan = make_plan(service(), refused(body_of_service(), seconds_ago), {}, RELEASE, NOON)
         assert plan.held_back == held_back
+    paused = make_plan(service(paused=True), refused(body_of_service(), 0), {}, RELEASE, NOON)
+    assert (paused.held_back, paused.applies) == ({KEY}, ())
 
 
 def test_a_digest_does_not_depend_on_the_order_of_fields() -> None:

@@ -107,6 +107,17 @@ def test_without_room_for_a_surge_rank_max_unavailable_rules() -> None:
         assert found == expected
 
 
+def test_a_surge_rank_that_was_just_forbidden_is_waited_for() -> None:
+    assert rolled("old ready", desired=1, replicas=2, not_created={1: "exceeded quota"}) == (2, [], "")
+
+
+def test_deletions_have_the_event_that_explains_them() -> None:
+    of = service(2)
+    found = observed(of, engines("lost leaving", "old crashing", waited=LOST_POD_MARGIN_SECONDS))
+    assert [deletion.event for deletion in release_lost(found)] == ["Released"]
+    assert [deletion.event for deletion in roll_engines(of, found, {}).deletions] == ["Replacing"]
+
+
 def test_without_surge_no_more_ranks_go_while_one_is_not_placed() -> None:
     """Otherwise a template that fits on no node would end one rank after the other."""
     for waited in (1, 10_000):

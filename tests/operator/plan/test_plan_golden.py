@@ -13,11 +13,13 @@ from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     NETWORK_POLICY,
+    SECRET,
     SERVICE,
     SERVICE_ACCOUNT,
     STATEFUL_SET,
 )
 from kvasir_operator.observe.observed import Observed, Ownership, Refusal
+from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.plan import Plan, make_plan
 from kvasir_operator.plan.text import render
 from kvasir_operator.resources.release import Release
@@ -216,6 +218,27 @@ def test_foreign_objects_are_neither_written_nor_deleted() -> None:
     plan = make_plan(of, replace(found, children=children, unchanged={}), {}, RELEASE, NOON)
     assert (plan.applies, plan.prunes) == ((), ())
     assert "url" not in plan.status
+
+
+@pytest.mark.parametrize(
+    ("situation", "is_available"),
+    [(all_is_well, False), (operator_was_upgraded, True), (upgrade_was_asked_for, False)],
+)
+def test_an_upgrade_is_available_until_it_was_asked_for(
+    situation: Callable[[], Situation], is_available: bool
+) -> None:
+    assert plan_of(situation).upgrade_available is is_available
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_refused_secret_is_a_problem_while_the_link_keys_are_missing(exists: bool) -> None:
+    of = service()
+    refusals = {(SECRET, "demo-link"): Refusal(Reason.REFUSED, "exceeded quota")}
+    found = observed(
+        of, engines("ready", "ready"), frontends("ready"), link_secret_exists=exists, refusals=refusals
+    )
+    ready = condition(make_plan(of, found, {}, RELEASE, NOON).status, "Ready")
+    assert ("exceeded quota" in ready["message"]) is not exists
 
 
 def test_a_terminating_namespace_ends_the_retries() -> None:

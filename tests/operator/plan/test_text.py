@@ -24,6 +24,7 @@ from kvasir_operator.plan.text import MAX_CHANGES, changed_fields, describe, sta
         ({"a": [1, 2]}, {"a": [1]}, ["a[1]: (not set) → 2"]),
         ({"a": [1]}, {"a": [1, 2, 3]}, ["a: 3 entries → 1"]),
         ({"a": "x" * 100}, {"a": "y"}, ["a: 'y' → '" + "x" * 78 + "…"]),
+        ({"a": "x" * 79}, {"a": "y"}, ["a: 'y' → '" + "x" * 78 + "…"]),
         ({"a": "x" * 78}, {"a": "y"}, ["a: 'y' → '" + "x" * 78 + "'"]),
     ],
 )
