@@ -118,3 +118,10 @@ def test_a_drain_is_under_way() -> None:
 
 def test_a_missing_deployment_gets_the_desired_frontends() -> None:
     assert rolled(["ready @a"], 3, deployment=None, cordoned=DRAINED) == FrontendRollout(3)
+
+
+def test_a_surplus_is_counted_beyond_the_additional_frontend() -> None:
+    drain = "1 frontend pod is on a node that is being drained"
+    assert rolled(["ready @a", "ready @b"], cordoned=DRAINED).under_way == drain
+    surplus = rolled(["ready @a", "ready @b", "ready @b"], cordoned=DRAINED).under_way
+    assert surplus == f"1 frontend pod is being removed; {drain}"

@@ -23,6 +23,37 @@ CRD = Path(__file__).parents[3] / "crds" / "inferenceservices.serving.kvasir.dev
 AT_LATER = LATER.strftime(TIME_FORMAT)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [(("leaving",), "1 engine pod is being removed"), (("leaving", "leaving"), "2 engine pods are being removed")],
+)
+def test_ranks_that_leave_are_counted_in_the_message(ranks: tuple[str, ...], words: str) -> None:
+    assert message(status_of(engines("ready", "ready", *ranks))).endswith(f"; {words}")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "words"),
+    [
+        ([Reason.REFUSED], "Refused"),
+        ([Reason.PAUSED, Reason.REFUSED], "Refused; also: Paused"),
+        ([Reason.REFUSED] * 3, "Refused; also: Refused; also: Refused"),
+    ],
+)
+def test_all_problems_are_in_the_message_and_the_most_urgent_is_first(reasons: list[Reason], words: str) -> None:
+    problems = tuple(Problem(reason, f"{reason}") for reason in reasons)
+    status = status_of(engines("ready", "ready"), READY, Decisions(problems))
+    assert message(status) == f"2/2 engines are ready, 1/1 frontends are ready; {words}"
+    assert conditions(status)["Ready"] == "True Refused"
+
+
+def test_a_message_names_three_problems_and_counts_the_others() -> None:
+    problems = tuple(Problem(Reason.REFUSED, f"child {number}") for number in range(5))
+    words = message(status_of(engines("ready", "ready"), READY, Decisions(problems)))
+    assert "; child 0; also: child 1; also: child 2; " in words
+    assert words.endswith("and 2 more")
+    assert "child 3" not in words
+
+
 def test_a_service_of_a_foreign_service_object_has_no_url() -> None:
     found = observed(service(), engines("ready", "ready"), READY)
     key = SERVICE, "demo"
@@ -91,8 +122,12 @@ def test_a_rank_whose_pod_is_forbidden_is_named_with_the_reason() -> None:
     status = status_of(engines("ready"), not_created={1: 'pods "demo-engine-1" is forbidden: exceeded quota'})
     assert conditions(status)["Ready"] == "True Unschedulable"
     assert conditions(status)["Degraded"] == "True Unschedulable"
-    assert "pod demo-engine-1: the pod cannot be created (pods" in message(status, "EnginesReady")
-    assert "exceeded quota" in status["engines"]["ranks"][1]["message"]
+    why = (
+        'the pod cannot be created (pods "demo-engine-1" is forbidden: exceeded quota): change the quota or policy '
+        "that forbids it, or change the InferenceService"
+    )
+    assert f"pod demo-engine-1: {why}" in message(status, "EnginesReady")
+    assert status["engines"]["ranks"][1]["message"] == why
 
 
 def test_restarts_are_counted_by_rank_and_in_all() -> None:
