@@ -127,6 +127,34 @@ def test_dropped_content_is_not_found_and_unknown_content_is_ignored():
     cache.check()
 
 
+def test_each_change_of_the_cache_has_its_own_generation():
+    """A look-up that is kept for a generation must not be taken for one of another content."""
+    cache = PrefixCache()
+    changes = [
+        lambda: cache.put(b"x", 1),
+        lambda: cache.forget(1),
+        lambda: cache.put(b"y", 1),
+        lambda: cache.drop([b"y"]),
+        lambda: cache.put(b"z", 1),
+        lambda: cache.clear(),
+    ]
+    seen = {cache.generation}
+    for change in changes * 2:
+        change()
+        assert cache.generation not in seen
+        seen.add(cache.generation)
+
+
+def test_each_change_of_the_users_has_its_own_generation():
+    pool = BlockPool(4)
+    seen = {pool.generation}
+    changes = [lambda: pool.allocate(1), lambda: pool.share([1]), lambda: pool.free([1]), lambda: pool.free([1])]
+    for change in changes:
+        change()
+        assert pool.generation not in seen
+        seen.add(pool.generation)
+
+
 def test_a_chain_is_found_up_to_its_first_gap():
     cache = PrefixCache()
     for block, name in enumerate((b"a", b"b", b"d"), 1):
