@@ -29,7 +29,7 @@ STATUSES: Final = {
     409: "It was not done, or not in all engines",
     413: "The body is too large",
     415: "The body is compressed",
-    429: "Too many requests, or bytes of their bodies, are in flight: try again after `Retry-After` seconds",
+    429: "Too many requests, tokens or bytes of bodies are in flight: try again after `Retry-After` seconds",
     500: "The engine was lost in the middle of the answer, or a defect of the server",
     503: "No engine is ready, or the server is stopping: try again after `Retry-After` seconds",
 }
