@@ -2,17 +2,22 @@
 
 import asyncio
 import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import zmq
 
 from kvasir.link.codec import CODEC, encode
+from kvasir.link.protocol import FromEngine, FromFrontend
 from runtime.link.peers import PATIENCE, READY, hello
+
+M = TypeVar("M")
 
 
 class BareEngine:
     """A DEALER that a test controls."""
 
-    def __init__(self, address: str, incarnation: str, **options) -> None:
+    def __init__(self, address: str, incarnation: str, **options: object) -> None:
         self.incarnation = incarnation
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.DEALER)
@@ -23,15 +28,15 @@ class BareEngine:
             setattr(self.socket, name, value)
         self.socket.connect(address)
 
-    def say(self, *messages) -> None:
+    def say(self, *messages: FromEngine | bytes) -> None:
         for message in messages:
             self.socket.send(message if isinstance(message, bytes) else encode(message))
 
-    def introduce(self, **changes) -> None:
+    def introduce(self, **changes: Any) -> None:
         """Hello and Ready, whatever the answer."""
         self.say(hello(self.incarnation, **changes), READY)
 
-    def expect(self, kind):
+    def expect(self, kind: type[M]) -> M:
         """The next message of this kind; heartbeats and others before it are passed over."""
         while True:
             message = CODEC.decode_from_frontend(self.socket.recv())
@@ -43,10 +48,14 @@ class BareEngine:
         self._context.term()
 
 
+MakeEngine = Callable[..., BareEngine]
+"""The fixture `bare`: takes the incarnation and options of the socket."""
+
+
 class BareFrontend:
     """A ROUTER that a test controls."""
 
-    def __init__(self, address: str = "tcp://127.0.0.1:*", **options) -> None:
+    def __init__(self, address: str = "tcp://127.0.0.1:*", **options: object) -> None:
         self._context = zmq.Context()
         self.socket = self._context.socket(zmq.ROUTER)
         self.socket.linger = 0
@@ -55,19 +64,21 @@ class BareFrontend:
         for name, value in options.items():
             setattr(self.socket, name, value)
         self.socket.bind(address)
-        self.address = self.socket.last_endpoint.decode().rstrip("\0")
+        endpoint = self.socket.last_endpoint
+        assert isinstance(endpoint, bytes)
+        self.address = endpoint.decode().rstrip("\0")
 
-    def say(self, engine: str, message) -> None:
+    def say(self, engine: str, message: FromFrontend | bytes) -> None:
         self.socket.send_multipart([engine.encode(), message if isinstance(message, bytes) else encode(message)])
 
-    def expect(self, kind):
+    def expect(self, kind: type[M]) -> M:
         while True:
             _, frame = self.socket.recv_multipart()
             message = CODEC.decode_from_engine(frame)
             if isinstance(message, kind):
                 return message
 
-    def hears_nothing_but(self, kind, seconds: float) -> bool:
+    def hears_nothing_but(self, kind: type, seconds: float) -> bool:
         """Whether nothing else comes within that time."""
         end = time.monotonic() + seconds
         while self.socket.poll(max(0, int((end - time.monotonic()) * 1000))):
@@ -80,6 +91,6 @@ class BareFrontend:
         self._context.term()
 
 
-async def expect(engine: BareEngine, kind):
+async def expect(engine: BareEngine, kind: type[M]) -> M:
     """Return the next message of this kind, without blocking the event loop of the other end."""
     return await asyncio.to_thread(engine.expect, kind)

@@ -1,19 +1,22 @@
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
 import pytest
 
-from runtime.link.bare_peers import BareEngine
-from runtime.link.peers import frontend, socket_directory
+from runtime.link.bare_peers import BareEngine, MakeEngine
+from runtime.link.peers import Frontend, Transport, frontend, socket_directory
 from runtime.link.written_keys import write_link_keys
 
 
 @pytest.fixture
-def sockets():
+def sockets() -> Iterator[Path]:
     """A private directory with a short path, for ipc:// sockets."""
     with socket_directory() as path:
         yield path
 
 
 @pytest.fixture
-def keys(tmp_path):
+def keys(tmp_path: Path) -> dict[str, Path]:
     """Directories of keys by side: frontend, engine."""
     directories = {"frontend": tmp_path / "frontend", "engine": tmp_path / "engine"}
     write_link_keys(directories["frontend"], directories["engine"])
@@ -21,7 +24,7 @@ def keys(tmp_path):
 
 
 @pytest.fixture(params=["ipc", "tcp with keys"])
-def transport(request, sockets, keys):
+def transport(request: pytest.FixtureRequest, sockets: Path, keys: dict[str, Path]) -> Transport:
     """What both sides of a link are given: the frontend's address, its keys, the engines' keys."""
     if request.param == "ipc":
         return f"ipc://{sockets}/link", None, None
@@ -29,17 +32,17 @@ def transport(request, sockets, keys):
 
 
 @pytest.fixture
-async def f(sockets):
+async def f(sockets: Path) -> AsyncIterator[Frontend]:
     async with frontend(f"ipc://{sockets}/link") as f:
         yield f
 
 
 @pytest.fixture
-async def bare(f):
+async def bare(f: Frontend) -> AsyncIterator[MakeEngine]:
     """Makes bare engines of the frontend `f`."""
     engines = []
 
-    def make(incarnation, **options):
+    def make(incarnation: str, **options: object) -> BareEngine:
         engines.append(BareEngine(f.link.addresses, incarnation, **options))
         return engines[-1]
 

@@ -7,8 +7,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from kvasir.config.settings import LinkConfig
 from kvasir.link.codec import CODEC, Codec
@@ -37,11 +38,14 @@ PATIENCE = 10.0
 STATS = EngineStats(waiting=0, running=1, kv_blocks_used=2, step=3)
 READY = Ready(block_size=16, num_blocks=100, max_model_len=4096, max_num_seqs=64)
 PARAMS = SamplingParams(max_tokens=8, seed=0)
+Transport = tuple[str, Path | None, Path | None]
+"""The frontend's address, its keys and the engines' keys."""
+
 _ids = itertools.count()
 
 
-def hello(incarnation: str, **changes) -> Hello:
-    fields = {
+def hello(incarnation: str, **changes: Any) -> Hello:
+    fields: dict[str, Any] = {
         "protocol": PROTOCOL_VERSION,
         "service": "uid",
         "rank": 0,
@@ -68,8 +72,12 @@ def outputs(request_id: str = "r", position: int = 0) -> Outputs:
 class Recorder:
     """Takes the events of a link and keeps them by kind."""
 
+    link: FrontendLink
+    """Set before the link starts."""
+
     def __init__(self) -> None:
-        self.link: FrontendLink | None = None
+        self.handle: Callable[[LinkEvent], None] = self._record
+        """A test may replace it."""
         self.changes: list[tuple[str, EngineState]] = []
         self.outputs: list[tuple[str, Outputs]] = []
         self.lost: list[tuple[str, str]] = []
@@ -80,7 +88,7 @@ class Recorder:
         while self.link.events:
             self.handle(self.link.events.popleft())
 
-    def handle(self, event: LinkEvent) -> None:
+    def _record(self, event: LinkEvent) -> None:
         match event:
             case EngineJoined(engine) | EngineChanged(engine):
                 self.changes.append((engine.incarnation, engine.state))
@@ -90,7 +98,7 @@ class Recorder:
                 self.lost.append((engine.incarnation, reason))
         self._news.set()
 
-    async def until(self, condition) -> None:
+    async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE):
             while not condition():
                 self._news.clear()
@@ -150,9 +158,9 @@ async def frontend(
 # ------------------------------------------------------------------------------------------------ real engines
 
 
-def identity(**changes) -> EngineIdentity:
+def identity(**changes: Any) -> EngineIdentity:
     number = next(_ids)
-    fields = {
+    fields: dict[str, Any] = {
         "incarnation": f"engine-{number}-test",
         "rank": number,
         "node": "node",
@@ -166,13 +174,10 @@ def identity(**changes) -> EngineIdentity:
 
 @contextlib.contextmanager
 def engine(
-    *addresses: str, keys: Path | None = None, silence: float = 10.0, ready: bool = True, **options
+    *addresses: str, keys: Path | None = None, silence: float = 10.0, ready: bool = True, **options: Any
 ) -> Iterator[QueuedLink]:
-    """`engine.incarnation` is added for the tests."""
-    who = identity()
     config = LinkConfig(link=addresses, link_keys=str(keys) if keys else None, heartbeat_timeout=silence)
-    link = QueuedLink(config, who, **options)
-    link.incarnation = who.incarnation
+    link = QueuedLink(config, identity(), **options)
     if ready:
         link.announce_ready(READY)
     link.start()
@@ -197,6 +202,7 @@ def frontend_lost(link: QueuedLink) -> str:
 async def serve_one(link: QueuedLink) -> Received:
     """Answer the next request with one token."""
     item = await asyncio.to_thread(received, link)
+    assert isinstance(item.message, AddRequest), item
     link.send(item.frontend, outputs(item.message.request_id))
     return item
 

@@ -8,8 +8,9 @@ from kvasir.link.engine_end.engine_link import DrainSettled, EngineIdentity, Eng
 
 
 class QueuedLink(EngineLink):
-    """Delivers into `inbox`; a test may put None there, to wake its reader."""
+    """Delivers into `inbox`; a test may put None there, to wake its reader. It knows its incarnation."""
 
     def __init__(self, config: LinkConfig, identity: EngineIdentity, **options: Any) -> None:
+        self.incarnation = identity.incarnation
         self.inbox: queue.SimpleQueue[Received | FrontendLost | DrainSettled | None] = queue.SimpleQueue()
         super().__init__(config, identity, self.inbox.put, **options)

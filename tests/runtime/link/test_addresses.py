@@ -1,6 +1,7 @@
 """Which link addresses are taken, and that a bad one is refused with its name and the remedy."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -24,7 +25,7 @@ from runtime.link.queued_link import QueuedLink
         ("tcp://qwen-frontend.ns:1", LinkAddress("tcp://qwen-frontend.ns:1", host="qwen-frontend.ns", port=1)),
     ],
 )
-def test_an_address_is_taken_apart(text, address):
+def test_an_address_is_taken_apart(text: str, address: LinkAddress) -> None:
     assert parse_address(text) == address
 
 
@@ -50,19 +51,19 @@ def test_an_address_is_taken_apart(text, address):
         "inproc://x",
     ],
 )
-def test_what_is_no_address_is_refused_by_its_text(text):
+def test_what_is_no_address_is_refused_by_its_text(text: str) -> None:
     with pytest.raises(ConfigError, match="--link") as refusal:
         parse_address(text)
     assert text in str(refusal.value)
 
 
-def test_a_path_that_a_unix_socket_cannot_have_is_refused():
+def test_a_path_that_a_unix_socket_cannot_have_is_refused() -> None:
     with pytest.raises(ConfigError, match="107"):
         parse_address("ipc:///" + "x" * 107)
     assert parse_address("ipc:///" + "x" * 106).is_ipc
 
 
-def test_an_endpoint_is_written_as_zmq_wants_it():
+def test_an_endpoint_is_written_as_zmq_wants_it() -> None:
     assert parse_address("tcp://[::1]:5557").endpoint() == "tcp://[::1]:5557"
     assert parse_address("tcp://name:5557").endpoint("10.0.0.7") == "tcp://10.0.0.7:5557"
     assert parse_address("tcp://name:5557").endpoint("fd00::7") == "tcp://[fd00::7]:5557"
@@ -73,20 +74,20 @@ def test_an_endpoint_is_written_as_zmq_wants_it():
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "*", "10.0.0.7", "[::]"])
-async def test_a_frontend_does_not_listen_beyond_this_machine_without_keys(host):
+async def test_a_frontend_does_not_listen_beyond_this_machine_without_keys(host: str) -> None:
     with pytest.raises(ConfigError, match="--link-keys"):
         async with frontend(f"tcp://{host}:0"):
             pass
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7", "qwen-frontend"])
-def test_an_engine_does_not_connect_beyond_this_machine_without_keys(host):
+def test_an_engine_does_not_connect_beyond_this_machine_without_keys(host: str) -> None:
     with pytest.raises(ConfigError, match="--link-keys"):
         QueuedLink(LinkConfig(link=(f"tcp://{host}:5557",)), identity())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
-async def test_loopback_needs_no_keys(host):
+async def test_loopback_needs_no_keys(host: str) -> None:
     if host == "[::1]" and not has_ipv6():
         pytest.skip("this machine has no IPv6")
     async with frontend(f"tcp://{host}:0") as f:
@@ -95,7 +96,7 @@ async def test_loopback_needs_no_keys(host):
 
 
 @pytest.mark.parametrize("host", ["*", "[::]"])
-async def test_frontend_on_every_address_takes_ipv4_and_ipv6(host, keys):
+async def test_frontend_on_every_address_takes_ipv4_and_ipv6(host: str, keys: dict[str, Path]) -> None:
     if not has_ipv6():
         pytest.skip("this machine has no IPv6")
     async with frontend(f"tcp://{host}:0", keys["frontend"]) as f:
@@ -107,7 +108,9 @@ async def test_frontend_on_every_address_takes_ipv4_and_ipv6(host, keys):
             await f.ready(*(e.incarnation for e in (by_ipv4, by_ipv6)))
 
 
-async def test_frontend_on_every_address_needs_no_ipv6(keys, monkeypatch):
+async def test_frontend_on_every_address_needs_no_ipv6(
+    keys: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kvasir.link.frontend_end.bind.has_ipv6", lambda: False)
     async with frontend("tcp://*:0", keys["frontend"]) as f:
         port = f.link.addresses.rpartition(":")[2]
@@ -119,7 +122,7 @@ async def test_frontend_on_every_address_needs_no_ipv6(keys, monkeypatch):
 
 
 @pytest.mark.parametrize("addresses", [(), ("ipc:///a/b", "ipc:///a/c")])
-async def test_a_frontend_binds_exactly_one_address(addresses):
+async def test_a_frontend_binds_exactly_one_address(addresses: tuple[str, ...]) -> None:
     link = FrontendLink(
         LinkConfig(link=addresses), service="", fingerprint="", tokenizer_hash="", wake=lambda: None
     )
@@ -128,32 +131,32 @@ async def test_a_frontend_binds_exactly_one_address(addresses):
     await link.close()
 
 
-async def test_a_frontend_binds_no_name():
+async def test_a_frontend_binds_no_name() -> None:
     with pytest.raises(ConfigError, match="IP address"):
         async with frontend("tcp://example:5557"):
             pass
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://*:5557"])
-def test_an_engine_connects_to_a_host_and_a_port(address):
+def test_an_engine_connects_to_a_host_and_a_port(address: str) -> None:
     with pytest.raises(ConfigError, match="a host and a port"):
         QueuedLink(LinkConfig(link=(address,)), identity())
 
 
-async def test_a_port_in_use_is_refused_by_its_address():
+async def test_a_port_in_use_is_refused_by_its_address() -> None:
     async with frontend("tcp://127.0.0.1:0") as f:
         with pytest.raises(ConfigError, match=f"{f.link.addresses} cannot be bound: another process"):
             async with frontend(f.link.addresses):
                 pass
 
 
-async def test_an_address_that_is_not_this_machines_is_refused(keys):
+async def test_an_address_that_is_not_this_machines_is_refused(keys: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match=r"192\.0\.2\.1:5557 cannot be bound"):
         async with frontend("tcp://192.0.2.1:5557", keys["frontend"]):
             pass
 
 
-async def test_a_socket_that_a_process_listens_on_is_refused_and_stays(sockets):
+async def test_a_socket_that_a_process_listens_on_is_refused_and_stays(sockets: Path) -> None:
     async with frontend(f"ipc://{sockets}/link") as f:
         with pytest.raises(ConfigError, match="a process that runs listens there"):
             async with frontend(f"ipc://{sockets}/link"):
@@ -162,7 +165,7 @@ async def test_a_socket_that_a_process_listens_on_is_refused_and_stays(sockets):
             await f.ready(e.incarnation)
 
 
-async def test_a_socket_that_nobody_listens_on_any_more_is_replaced(sockets):
+async def test_a_socket_that_nobody_listens_on_any_more_is_replaced(sockets: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(sockets / "link"))
         dead.listen()
@@ -172,7 +175,7 @@ async def test_a_socket_that_nobody_listens_on_any_more_is_replaced(sockets):
             await f.ready(e.incarnation)
 
 
-async def test_a_file_in_the_place_of_the_socket_is_refused_and_stays(sockets):
+async def test_a_file_in_the_place_of_the_socket_is_refused_and_stays(sockets: Path) -> None:
     (sockets / "link").write_text("precious")
     with pytest.raises(ConfigError, match="is not a socket"):
         async with frontend(f"ipc://{sockets}/link"):
@@ -180,25 +183,30 @@ async def test_a_file_in_the_place_of_the_socket_is_refused_and_stays(sockets):
     assert (sockets / "link").read_text() == "precious"
 
 
-def test_an_engine_refuses_a_directory_that_others_can_enter(sockets):
+@pytest.fixture
+def open_directory(sockets: Path) -> Path:
+    """A directory that others can enter."""
     sockets.chmod(0o755)
-    with pytest.raises(ConfigError, match="chmod 700"):
-        QueuedLink(LinkConfig(link=(f"ipc://{sockets}/link",)), identity())
+    return sockets
 
 
-async def test_a_frontend_refuses_a_directory_that_others_can_enter(sockets):
-    sockets.chmod(0o755)
+def test_an_engine_refuses_a_directory_that_others_can_enter(open_directory: Path) -> None:
     with pytest.raises(ConfigError, match="chmod 700"):
-        async with frontend(f"ipc://{sockets}/link"):
+        QueuedLink(LinkConfig(link=(f"ipc://{open_directory}/link",)), identity())
+
+
+async def test_a_frontend_refuses_a_directory_that_others_can_enter(open_directory: Path) -> None:
+    with pytest.raises(ConfigError, match="chmod 700"):
+        async with frontend(f"ipc://{open_directory}/link"):
             pass
 
 
-async def test_a_directory_that_is_missing_is_made_private(sockets):
+async def test_a_directory_that_is_missing_is_made_private(sockets: Path) -> None:
     async with frontend(f"ipc://{sockets}/new/link"):
         assert (sockets / "new").stat().st_mode & 0o777 == 0o700
 
 
-async def test_a_directory_that_cannot_be_made_is_refused(sockets):
+async def test_a_directory_that_cannot_be_made_is_refused(sockets: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         async with frontend(f"ipc://{sockets}/a/b/link"):
             pass

@@ -1,8 +1,11 @@
 """The engine's end against frontends that misbehave: it drops their requests, goes on, and sends Hello again."""
 
 import time
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
+import zmq
 
 from kvasir.config.settings import LinkConfig
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
@@ -41,20 +44,24 @@ WELCOME = Welcome(PROTOCOL_VERSION, "frontend-a")
 
 
 @pytest.fixture
-def bare():
+def bare() -> Iterator[BareFrontend]:
     router = BareFrontend()
     yield router
     router.close()
 
 
-def welcome(bare, link, name="frontend-a"):
+def welcome(bare: BareFrontend, link: QueuedLink, name: str = "frontend-a") -> None:
     """Accept the engine, as far as its Ready."""
     bare.expect(Hello)
     bare.say(link.incarnation, Welcome(PROTOCOL_VERSION, name))
     assert bare.expect(Ready) == READY
 
 
-def test_hello_is_repeated_until_it_is_answered(bare):
+def _wait(socket: zmq.Socket[bytes]) -> None:
+    socket.poll(10_000)
+
+
+def test_hello_is_repeated_until_it_is_answered(bare: BareFrontend) -> None:
     with engine(bare.address, silence=1.0) as link:
         hellos = [bare.expect(Hello) for _ in range(4)]
         assert {h.incarnation for h in hellos} == {link.incarnation}
@@ -63,7 +70,7 @@ def test_hello_is_repeated_until_it_is_answered(bare):
         assert bare.hears_nothing_but(Heartbeat, 0.4)
 
 
-def test_a_phase_that_changes_before_the_welcome_is_told(bare):
+def test_a_phase_that_changes_before_the_welcome_is_told(bare: BareFrontend) -> None:
     with engine(bare.address, ready=False) as link:
         assert bare.expect(Hello).phase is Phase.STARTING
         link.set_phase(Phase.WARMING)
@@ -71,7 +78,7 @@ def test_a_phase_that_changes_before_the_welcome_is_told(bare):
         assert bare.expect(Hello).phase is Phase.WARMING
 
 
-def test_a_request_is_received_and_its_outputs_are_sent_to_who_asked(bare):
+def test_a_request_is_received_and_its_outputs_are_sent_to_who_asked(bare: BareFrontend) -> None:
     with engine(bare.address) as link:
         welcome(bare, link)
         bare.say(link.incarnation, request("one"))
@@ -84,7 +91,7 @@ def test_a_request_is_received_and_its_outputs_are_sent_to_who_asked(bare):
         assert bare.expect(Outputs) == outputs("one")
 
 
-def test_a_request_before_ready_is_answered_with_an_error(bare):
+def test_a_request_before_ready_is_answered_with_an_error(bare: BareFrontend) -> None:
     with engine(bare.address, ready=False) as link:
         bare.expect(Hello)
         bare.say(link.incarnation, WELCOME)
@@ -96,7 +103,7 @@ def test_a_request_before_ready_is_answered_with_an_error(bare):
         assert link.inbox.empty()
 
 
-def test_a_frontend_that_asks_to_start_over_has_its_requests_dropped(bare):
+def test_a_frontend_that_asks_to_start_over_has_its_requests_dropped(bare: BareFrontend) -> None:
     with engine(bare.address) as link:
         welcome(bare, link)
         for _ in range(3):  # one for each message that was on its way when the frontend took the engine for lost
@@ -106,7 +113,9 @@ def test_a_frontend_that_asks_to_start_over_has_its_requests_dropped(bare):
         assert link.inbox.empty()
 
 
-def test_a_refusal_for_good_is_told_and_not_repeated_at_once(bare, caplog):
+def test_a_refusal_for_good_is_told_and_not_repeated_at_once(
+    bare: BareFrontend, caplog: pytest.LogCaptureFixture
+) -> None:
     with engine(bare.address, silence=1.0) as link:
         bare.expect(Hello)
         bare.say(link.incarnation, Refused("another model", retry=False))
@@ -118,7 +127,7 @@ def test_a_refusal_for_good_is_told_and_not_repeated_at_once(bare, caplog):
         assert not bare.socket.poll(600)
 
 
-def test_another_frontend_in_the_place_of_a_refusing_one_is_met_at_once(bare):
+def test_another_frontend_in_the_place_of_a_refusing_one_is_met_at_once(bare: BareFrontend) -> None:
     with engine(bare.address) as link:
         bare.expect(Hello)
         bare.say(link.incarnation, Refused("another model", retry=False))
@@ -129,7 +138,7 @@ def test_another_frontend_in_the_place_of_a_refusing_one_is_met_at_once(bare):
 
 
 @pytest.mark.parametrize("rubbish", [b"\xc1", b"", b"\x91\xa7Goodbye\x00"])
-def test_a_frontend_that_sends_rubbish_is_lost_and_greeted_anew(bare, rubbish):
+def test_a_frontend_that_sends_rubbish_is_lost_and_greeted_anew(bare: BareFrontend, rubbish: bytes) -> None:
     with engine(bare.address) as link:
         welcome(bare, link)
         bare.say(link.incarnation, rubbish)
@@ -137,7 +146,7 @@ def test_a_frontend_that_sends_rubbish_is_lost_and_greeted_anew(bare, rubbish):
         welcome(bare, link)
 
 
-def test_a_frontend_that_says_goodbye_is_lost_at_once(bare):
+def test_a_frontend_that_says_goodbye_is_lost_at_once(bare: BareFrontend) -> None:
     with engine(bare.address) as link:
         welcome(bare, link)
         bare.say(link.incarnation, request("one"))
@@ -147,12 +156,14 @@ def test_a_frontend_that_says_goodbye_is_lost_at_once(bare):
         bare.expect(Hello)
 
 
-def test_what_a_frontend_said_last_is_heard_though_the_end_of_its_connection_is_known_by_then():
+def test_what_a_frontend_said_last_is_heard_though_the_end_of_its_connection_is_known_by_then() -> None:
     bare = BareFrontend(linger=10_000)
     with engine(bare.address) as link:
         welcome(bare, link)
         (connection,) = link._frontends._connections.values()
-        link._reactor.post(lambda: connection._monitor.poll(10_000))  # the link's thread reads nothing until then
+        monitor = connection._monitor
+        assert monitor is not None
+        link._reactor.post(partial(_wait, monitor))  # the link's thread reads nothing until then
         bare.say(link.incarnation, Abort(["r"]))
         bare.say(link.incarnation, Goodbye())
         bare.close()
@@ -160,14 +171,14 @@ def test_what_a_frontend_said_last_is_heard_though_the_end_of_its_connection_is_
         assert frontend_lost(link) == "frontend-a"
 
 
-def test_a_silent_frontend_is_lost_and_greeted_on_a_fresh_connection(bare):
+def test_a_silent_frontend_is_lost_and_greeted_on_a_fresh_connection(bare: BareFrontend) -> None:
     with engine(bare.address, silence=0.4) as link:
         welcome(bare, link)
         assert frontend_lost(link) == "frontend-a"
         welcome(bare, link)
 
 
-def test_a_frontend_that_stops_reading_is_lost_with_little_in_its_queue():
+def test_a_frontend_that_stops_reading_is_lost_with_little_in_its_queue() -> None:
     deaf, healthy = BareFrontend(rcvhwm=1), BareFrontend()
     with engine(deaf.address, healthy.address) as link:
         welcome(deaf, link, "deaf")
@@ -189,7 +200,9 @@ def test_a_frontend_that_stops_reading_is_lost_with_little_in_its_queue():
     healthy.close()
 
 
-def test_a_welcome_by_another_frontend_on_the_same_connection_drops_the_first_ones_requests(bare):
+def test_a_welcome_by_another_frontend_on_the_same_connection_drops_the_first_ones_requests(
+    bare: BareFrontend,
+) -> None:
     with engine(bare.address) as link:
         welcome(bare, link)
         bare.say(link.incarnation, Welcome(PROTOCOL_VERSION, "frontend-b"))
@@ -199,7 +212,7 @@ def test_a_welcome_by_another_frontend_on_the_same_connection_drops_the_first_on
         assert received(link).frontend == "frontend-b"
 
 
-def test_an_engine_whose_step_does_not_end_says_hello_to_nobody(monkeypatch):
+def test_an_engine_whose_step_does_not_end_says_hello_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would be taken back, given requests and lost again, for ever."""
     clock = [100.0]
     monkeypatch.setattr("kvasir.link.engine_end.announced_engine.time.monotonic", lambda: clock[0])
@@ -216,7 +229,7 @@ def test_an_engine_whose_step_does_not_end_says_hello_to_nobody(monkeypatch):
     assert engine.heartbeat() == Heartbeat(STATS, 0.0)
 
 
-def test_closing_ends_within_two_seconds_even_if_a_frontend_is_deaf():
+def test_closing_ends_within_two_seconds_even_if_a_frontend_is_deaf() -> None:
     deaf = BareFrontend(rcvhwm=1)
     with engine(deaf.address) as link:
         welcome(deaf, link)
@@ -229,13 +242,13 @@ def test_closing_ends_within_two_seconds_even_if_a_frontend_is_deaf():
     deaf.close()
 
 
-def test_a_link_that_was_never_started_can_be_closed(bare):
+def test_a_link_that_was_never_started_can_be_closed(bare: BareFrontend) -> None:
     link = QueuedLink(LinkConfig(link=(bare.address,)), identity())
     link.set_phase(Phase.LOADING)
     link.close(Goodbye())
 
 
-def test_incarnations_differ():
+def test_incarnations_differ() -> None:
     names = {new_incarnation(3) for _ in range(100)}
     assert len(names) == 100
     assert all(name.startswith("engine-3-") for name in names)

@@ -1,14 +1,15 @@
 """The frontend's end of the link: which engines it accepts, and how it answers unknown ones."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import PROTOCOL_VERSION, Abort, Refused, Welcome
 from kvasir_contract.phases import Phase
-from runtime.link.bare_peers import BareEngine, expect
-from runtime.link.peers import PATIENCE, READY, frontend, hello, outputs
+from runtime.link.bare_peers import BareEngine, MakeEngine, expect
+from runtime.link.peers import PATIENCE, READY, Frontend, frontend, hello, outputs
 
 # ------------------------------------------------------------------------------------------------------ refusal
 
@@ -23,7 +24,14 @@ from runtime.link.peers import PATIENCE, READY, frontend, hello, outputs
         ("protocol", 0, ("protocol 0",)),
     ],
 )
-async def test_an_engine_that_does_not_fit_is_refused_with_both_values(f, bare, caplog, field, value, words):
+async def test_an_engine_that_does_not_fit_is_refused_with_both_values(
+    f: Frontend,
+    bare: MakeEngine,
+    caplog: pytest.LogCaptureFixture,
+    field: str,
+    value: str | int,
+    words: tuple[str, ...],
+) -> None:
     stranger = bare("stranger")
     stranger.say(hello("stranger", **{field: value}))
     refused = await expect(stranger, Refused)
@@ -34,13 +42,13 @@ async def test_an_engine_that_does_not_fit_is_refused_with_both_values(f, bare, 
     assert any("LinkRefused" in line and refused.reason in line for line in caplog.messages)
 
 
-async def test_an_engine_that_is_one_protocol_newer_is_accepted(f, bare):
+async def test_an_engine_that_is_one_protocol_newer_is_accepted(f: Frontend, bare: MakeEngine) -> None:
     newer = bare("newer")
     newer.say(hello("newer", protocol=PROTOCOL_VERSION + 1))
     assert (await expect(newer, Welcome)).protocol == PROTOCOL_VERSION
 
 
-async def test_an_engine_cannot_speak_for_another(f, bare):
+async def test_an_engine_cannot_speak_for_another(f: Frontend, bare: MakeEngine) -> None:
     honest, liar = bare("honest"), bare("liar")
     honest.introduce()
     await f.ready("honest")
@@ -53,7 +61,7 @@ async def test_an_engine_cannot_speak_for_another(f, bare):
 # ------------------------------------------------------------------------------- unknown and returning engines
 
 
-async def test_who_was_never_introduced_is_asked_to_say_hello(f, bare):
+async def test_who_was_never_introduced_is_asked_to_say_hello(f: Frontend, bare: MakeEngine) -> None:
     stranger = bare("stranger")
     stranger.say(outputs())
     assert (await expect(stranger, Refused)).retry
@@ -62,7 +70,7 @@ async def test_who_was_never_introduced_is_asked_to_say_hello(f, bare):
     await f.ready("stranger")
 
 
-async def test_a_lost_engine_is_not_heard_until_it_says_hello_again(f, bare):
+async def test_a_lost_engine_is_not_heard_until_it_says_hello_again(f: Frontend, bare: MakeEngine) -> None:
     first = bare("again")
     first.introduce()
     await f.ready("again")
@@ -78,7 +86,7 @@ async def test_a_lost_engine_is_not_heard_until_it_says_hello_again(f, bare):
     assert len(f.seen.lost) == 1
 
 
-async def test_a_hello_after_ready_starts_over(f, bare):
+async def test_a_hello_after_ready_starts_over(f: Frontend, bare: MakeEngine) -> None:
     """The engine took this frontend for lost and dropped its requests: they would never be answered."""
     first = bare("again")
     first.introduce()
@@ -94,7 +102,9 @@ async def test_a_hello_after_ready_starts_over(f, bare):
     assert len(f.seen.lost) == 1
 
 
-async def test_a_hello_that_repeats_before_ready_is_answered_and_changes_nothing(f, bare):
+async def test_a_hello_that_repeats_before_ready_is_answered_and_changes_nothing(
+    f: Frontend, bare: MakeEngine
+) -> None:
     eager = bare("eager")
     eager.say(hello("eager"), hello("eager"), hello("eager"))
     for _ in range(3):
@@ -112,7 +122,9 @@ async def test_a_hello_that_repeats_before_ready_is_answered_and_changes_nothing
         (Phase.DRAINING, EngineState.DRAINING, EngineState.DRAINING),
     ],
 )
-async def test_an_engine_is_usable_after_its_ready_unless_it_drains(f, bare, phase, before, after):
+async def test_an_engine_is_usable_after_its_ready_unless_it_drains(
+    f: Frontend, bare: MakeEngine, phase: Phase, before: EngineState, after: EngineState
+) -> None:
     engine = bare("engine")
     engine.say(hello("engine", phase_name=phase))
     await f.seen.until(lambda: f.seen.changes)
@@ -124,7 +136,7 @@ async def test_an_engine_is_usable_after_its_ready_unless_it_drains(f, bare, pha
     assert f.link.engines["engine"].usable is (after is EngineState.READY)
 
 
-async def test_closing_takes_no_longer_than_the_linger_even_if_an_engine_is_deaf(sockets):
+async def test_closing_takes_no_longer_than_the_linger_even_if_an_engine_is_deaf(sockets: Path) -> None:
     async with frontend(f"ipc://{sockets}/link") as f:
         deaf = BareEngine(f.link.addresses, "deaf", rcvhwm=1)
         deaf.introduce()

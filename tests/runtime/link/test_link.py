@@ -6,11 +6,12 @@ import resource
 import signal
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from kvasir.link.address import parse_address
-from kvasir.link.engine_end.engine_link import DrainSettled
+from kvasir.link.engine_end.engine_link import DrainSettled, Received
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import Abort, Dead, Goodbye, Progress
 from kvasir_contract.phases import Phase
@@ -18,6 +19,7 @@ from runtime.link.peers import (
     PATIENCE,
     READY,
     STATS,
+    Transport,
     engine,
     engine_process,
     frontend,
@@ -27,9 +29,10 @@ from runtime.link.peers import (
     request,
     serve_one,
 )
+from runtime.link.queued_link import QueuedLink
 
 
-async def test_every_frontend_has_every_engine_and_gets_its_own_answers(transport):
+async def test_every_frontend_has_every_engine_and_gets_its_own_answers(transport: Transport) -> None:
     address, frontend_keys, engine_keys = transport
     second = address + "2" if address.startswith("ipc") else address
     async with frontend(address, frontend_keys) as f1, frontend(second, frontend_keys) as f2:
@@ -48,14 +51,14 @@ async def test_every_frontend_has_every_engine_and_gets_its_own_answers(transpor
         assert all(o.outputs[0].request_id.startswith(f1.link.incarnation) for _, o in f1.seen.outputs)
 
 
-async def test_an_engine_that_starts_before_its_frontend_is_found(sockets):
+async def test_an_engine_that_starts_before_its_frontend_is_found(sockets: Path) -> None:
     address = f"ipc://{sockets}/link"
     with engine(address) as e:
         async with frontend(address) as f:
             await f.ready(e.incarnation)
 
 
-async def test_phases_and_progress_are_seen_before_the_engine_is_ready(sockets):
+async def test_phases_and_progress_are_seen_before_the_engine_is_ready(sockets: Path) -> None:
     async with frontend(f"ipc://{sockets}/link", silence=2) as f:
         with engine(f.link.addresses, ready=False, silence=2) as e:
             await f.seen.until(lambda: f.seen.changes == [(e.incarnation, EngineState.STARTING)])
@@ -69,7 +72,7 @@ async def test_phases_and_progress_are_seen_before_the_engine_is_ready(sockets):
             assert f.link.engines[e.incarnation].progress is None
 
 
-async def test_the_load_of_an_idle_engine_comes_with_its_heartbeat(sockets):
+async def test_the_load_of_an_idle_engine_comes_with_its_heartbeat(sockets: Path) -> None:
     async with frontend(f"ipc://{sockets}/link", silence=2) as f:
         with engine(f.link.addresses, silence=2) as e:
             e.set_load(STATS, busy=False)
@@ -78,7 +81,7 @@ async def test_the_load_of_an_idle_engine_comes_with_its_heartbeat(sockets):
             assert f.link.engines[e.incarnation].step_age == 0
 
 
-async def test_a_draining_engine_is_not_used_but_gets_what_was_already_sent(sockets):
+async def test_a_draining_engine_is_not_used_but_gets_what_was_already_sent(sockets: Path) -> None:
     async with frontend(f"ipc://{sockets}/link") as f:
         with engine(f.link.addresses) as e:
             await f.ready(e.incarnation)
@@ -86,16 +89,19 @@ async def test_a_draining_engine_is_not_used_but_gets_what_was_already_sent(sock
             assert f.link.send(e.incarnation, Abort(["sent before the word arrived"]))
             await f.seen.until(lambda: f.link.engines[e.incarnation].state is EngineState.DRAINING)
             assert not f.link.engines[e.incarnation].usable
-            assert (await asyncio.to_thread(received, e)).message.request_ids
+            message = (await asyncio.to_thread(received, e)).message
+            assert isinstance(message, Abort)
+            assert message.request_ids
             assert not f.seen.lost
 
 
-async def test_draining_engine_learns_that_every_frontend_has_noticed(sockets):
-    def until_settled(e):
-        items = []
-        while not items or not isinstance(items[-1], DrainSettled):
-            items.append(e.inbox.get(timeout=PATIENCE))
-        return items
+async def test_draining_engine_learns_that_every_frontend_has_noticed(sockets: Path) -> None:
+    def until_settled(e: QueuedLink) -> list[object]:
+        """Return the messages before DrainSettled."""
+        messages: list[object] = []
+        while not isinstance(item := e.inbox.get(timeout=PATIENCE), DrainSettled):
+            messages.append(item.message if isinstance(item, Received) else item)
+        return messages
 
     async with frontend(f"ipc://{sockets}/a") as a, frontend(f"ipc://{sockets}/b") as b:
         with engine(a.link.addresses, b.link.addresses) as e:
@@ -103,17 +109,16 @@ async def test_draining_engine_learns_that_every_frontend_has_noticed(sockets):
             await b.ready(e.incarnation)
             assert b.link.send(e.incarnation, request("before"))
             e.drain()
-            items = await asyncio.to_thread(until_settled, e)
-            assert [item.message.request_id for item in items[:-1]] == ["before"]
+            assert await asyncio.to_thread(until_settled, e) == [request("before")]
 
 
-async def test_draining_engine_without_frontends_is_settled_at_once(sockets):
+async def test_draining_engine_without_frontends_is_settled_at_once(sockets: Path) -> None:
     with engine(f"ipc://{sockets}/nobody") as e:
         e.drain()
         assert isinstance(await asyncio.to_thread(e.inbox.get, timeout=PATIENCE), DrainSettled)
 
 
-async def test_a_frontend_that_comes_while_the_engine_drains_does_not_use_it(sockets):
+async def test_a_frontend_that_comes_while_the_engine_drains_does_not_use_it(sockets: Path) -> None:
     with engine(f"ipc://{sockets}/link") as e:
         e.drain()
         async with frontend(f"ipc://{sockets}/link") as f:
@@ -123,7 +128,9 @@ async def test_a_frontend_that_comes_while_the_engine_drains_does_not_use_it(soc
 
 
 @pytest.mark.parametrize(("last", "reason"), [(Goodbye(), "shut down"), (Dead("no memory"), "no memory")])
-async def test_the_last_word_of_an_engine_arrives_after_its_outputs(sockets, last, reason):
+async def test_the_last_word_of_an_engine_arrives_after_its_outputs(
+    sockets: Path, last: Goodbye | Dead, reason: str
+) -> None:
     async with frontend(f"ipc://{sockets}/link") as f:
         with engine(f.link.addresses) as e:
             await f.ready(e.incarnation)
@@ -137,7 +144,7 @@ async def test_the_last_word_of_an_engine_arrives_after_its_outputs(sockets, las
             assert len(f.seen.lost) == 1
 
 
-async def test_a_frontend_that_closes_is_lost_at_once(sockets):
+async def test_a_frontend_that_closes_is_lost_at_once(sockets: Path) -> None:
     async with frontend(f"ipc://{sockets}/link") as f:
         with engine(f.link.addresses) as e:
             await f.ready(e.incarnation)
@@ -146,7 +153,7 @@ async def test_a_frontend_that_closes_is_lost_at_once(sockets):
             assert not f.seen.lost  # its owner closed it
 
 
-async def test_a_frontend_that_starts_again_on_the_same_address_is_found_again(transport):
+async def test_a_frontend_that_starts_again_on_the_same_address_is_found_again(transport: Transport) -> None:
     address, frontend_keys, engine_keys = transport
     async with frontend(address, frontend_keys) as old:
         address = old.link.addresses
@@ -160,7 +167,9 @@ async def test_a_frontend_that_starts_again_on_the_same_address_is_found_again(t
                 assert served.frontend == new.link.incarnation
 
 
-async def test_an_engine_that_the_frontend_gave_up_drops_its_requests_and_introduces_itself_again(sockets):
+async def test_an_engine_that_the_frontend_gave_up_drops_its_requests_and_introduces_itself_again(
+    sockets: Path,
+) -> None:
     async with frontend(f"ipc://{sockets}/link") as f:
         with engine(f.link.addresses) as e:
             await f.ready(e.incarnation)
@@ -175,7 +184,9 @@ async def test_an_engine_that_the_frontend_gave_up_drops_its_requests_and_introd
             assert len(f.seen.lost) == 1
 
 
-async def test_two_addresses_of_one_frontend_are_one_connection(keys, caplog):
+async def test_two_addresses_of_one_frontend_are_one_connection(
+    keys: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
     """Else each connection would take the engine's name over from the other, for ever."""
     async with frontend("tcp://0.0.0.0:0", keys["frontend"], silence=1) as f:
         port = f.link.addresses.rpartition(":")[2]
@@ -191,7 +202,9 @@ async def test_two_addresses_of_one_frontend_are_one_connection(keys, caplog):
             assert f.link.engines[e.incarnation].usable
 
 
-async def test_the_other_address_of_a_frontend_is_used_once_the_first_has_gone(keys, caplog):
+async def test_the_other_address_of_a_frontend_is_used_once_the_first_has_gone(
+    keys: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
     async with frontend("tcp://0.0.0.0:0", keys["frontend"], silence=1) as f:
         port = f.link.addresses.rpartition(":")[2]
         addresses = (f"tcp://127.0.0.1:{port}", f"tcp://127.0.0.2:{port}")
@@ -214,7 +227,7 @@ async def test_the_other_address_of_a_frontend_is_used_once_the_first_has_gone(k
 # --------------------------------------------------------------------------------- processes that die or freeze
 
 
-async def test_a_killed_engine_is_lost_at_once_and_the_others_go_on(transport):
+async def test_a_killed_engine_is_lost_at_once_and_the_others_go_on(transport: Transport) -> None:
     address, frontend_keys, engine_keys = transport
     async with frontend(address, frontend_keys) as f:
         with (
@@ -232,7 +245,7 @@ async def test_a_killed_engine_is_lost_at_once_and_the_others_go_on(transport):
             assert [i for i, _ in f.seen.lost] == ["victim"]
 
 
-async def test_a_frozen_engine_is_lost_by_its_silence_and_comes_back_by_itself(transport):
+async def test_a_frozen_engine_is_lost_by_its_silence_and_comes_back_by_itself(transport: Transport) -> None:
     address, frontend_keys, engine_keys = transport
     async with frontend(address, frontend_keys, silence=1.0) as f:
         with engine_process(f.link.addresses, "frozen", engine_keys, silence=1.0) as process:
@@ -246,7 +259,7 @@ async def test_a_frozen_engine_is_lost_by_its_silence_and_comes_back_by_itself(t
             assert len(f.seen.lost) == 1
 
 
-async def test_a_frontend_that_stood_still_itself_blames_nobody(sockets):
+async def test_a_frontend_that_stood_still_itself_blames_nobody(sockets: Path) -> None:
     async with frontend(f"ipc://{sockets}/link", silence=0.5) as f:
         with engine_process(f.link.addresses, "patient", silence=10):
             await f.ready("patient")
@@ -258,7 +271,7 @@ async def test_a_frontend_that_stood_still_itself_blames_nobody(sockets):
 # ----------------------------------------------------------------------------------------------------- idleness
 
 
-async def test_an_idle_link_uses_no_cpu(transport):
+async def test_an_idle_link_uses_no_cpu(transport: Transport) -> None:
     address, frontend_keys, engine_keys = transport
     async with frontend(address, frontend_keys) as f:
         with engine(f.link.addresses, keys=engine_keys) as e1, engine(f.link.addresses, keys=engine_keys) as e2:
@@ -270,7 +283,7 @@ async def test_an_idle_link_uses_no_cpu(transport):
             assert used < 0.1, f"{used:.3f} s of CPU in 2 s"
 
 
-async def test_an_engine_without_its_frontend_uses_no_cpu(sockets):
+async def test_an_engine_without_its_frontend_uses_no_cpu(sockets: Path) -> None:
     with engine(f"ipc://{sockets}/link", "tcp://127.0.0.1:1"):
         before = os.times()
         await asyncio.sleep(2)

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import uvloop
@@ -15,7 +16,7 @@ from runtime.link.peers import engine, frontend, serve_one, socket_directory
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 
 
-async def _pair(context):
+async def _pair(context: zmq.Context[zmq.Socket[bytes]]) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
     left, right = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
     left.bind("inproc://pair")
     right.connect("inproc://pair")
@@ -23,15 +24,17 @@ async def _pair(context):
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_messages_that_came_before_reading_began_are_read(new_loop):
-    async def scenario():
+def test_messages_that_came_before_reading_began_are_read(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def scenario() -> None:
         context = zmq.Context()
         left, right = await _pair(context)
         for number in range(3 * BATCH):
             left.send(str(number).encode())
         got, done = [], asyncio.Event()
 
-        def handle(frames):
+        def handle(frames: list[bytes]) -> None:
             got.append(int(frames[0]))
             if len(got) == 3 * BATCH:
                 done.set()
@@ -48,15 +51,15 @@ def test_messages_that_came_before_reading_began_are_read(new_loop):
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_an_answer_that_arrives_during_a_send_is_read(new_loop):
+def test_an_answer_that_arrives_during_a_send_is_read(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
     """Ping-pong: each send may use up the signal for the message that came meanwhile."""
 
-    async def scenario():
+    async def scenario() -> None:
         context = zmq.Context()
         left, right = await _pair(context)
         rounds, done = 2000, asyncio.Event()
 
-        def answer(frames):
+        def answer(frames: list[bytes]) -> None:
             if int(frames[0]) == rounds:
                 done.set()
             else:
@@ -74,8 +77,8 @@ def test_an_answer_that_arrives_during_a_send_is_read(new_loop):
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_a_link_serves_on_every_event_loop(new_loop):
-    async def scenario():
+def test_a_link_serves_on_every_event_loop(new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def scenario() -> None:
         with socket_directory() as directory:
             async with frontend(f"ipc://{directory}/link") as f:
                 with engine(f.link.addresses) as e:
@@ -87,8 +90,8 @@ def test_a_link_serves_on_every_event_loop(new_loop):
         runner.run(scenario())
 
 
-def test_a_long_queue_lets_the_loop_serve_others_in_between():
-    async def scenario():
+def test_a_long_queue_lets_the_loop_serve_others_in_between() -> None:
+    async def scenario() -> None:
         context = zmq.Context()
         left, right = await _pair(context)
         for _ in range(5 * BATCH):
@@ -96,12 +99,12 @@ def test_a_long_queue_lets_the_loop_serve_others_in_between():
         got, done = [], asyncio.Event()
         lengths = []
 
-        def handle(frames):
+        def handle(frames: list[bytes]) -> None:
             got.append(frames)
             if len(got) == 5 * BATCH:
                 done.set()
 
-        async def other():
+        async def other() -> None:
             while not done.is_set():
                 lengths.append(len(got))
                 await asyncio.sleep(0)
@@ -117,7 +120,7 @@ def test_a_long_queue_lets_the_loop_serve_others_in_between():
 
 
 @pytest.mark.parametrize("module", ["kvasir.link.frontend_end.frontend_link", "kvasir.link.engine_end.engine_link"])
-def test_neither_end_of_the_link_imports_torch(module):
+def test_neither_end_of_the_link_imports_torch(module: str) -> None:
     """The engine's end sends Hello before torch is imported."""
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

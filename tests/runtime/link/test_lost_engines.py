@@ -3,26 +3,28 @@
 import asyncio
 import os
 import random
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from kvasir.link.codec import encode
-from kvasir.link.frontend_end.events import EngineLost
-from kvasir.link.protocol import Abort, Dead, Goodbye, Heartbeat, Welcome
+from kvasir.link.frontend_end.events import EngineLost, LinkEvent
+from kvasir.link.protocol import Abort, Dead, FromEngine, Goodbye, Heartbeat, Welcome
 from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
-from runtime.link.bare_peers import BareEngine, expect
-from runtime.link.peers import STATS, engine, frontend, hello, outputs, serve_one
+from runtime.link.bare_peers import BareEngine, MakeEngine, expect
+from runtime.link.peers import STATS, Frontend, engine, frontend, hello, outputs, serve_one
 
 
-async def test_outputs_sent_before_a_connection_broke_come_before_the_loss(f, bare):
+async def test_outputs_sent_before_a_connection_broke_come_before_the_loss(f: Frontend, bare: MakeEngine) -> None:
     victim = bare("victim")
     victim.introduce()
     await f.ready("victim")
     seen_at_loss = []
     handle = f.seen.handle
 
-    def watched(event):
+    def watched(event: LinkEvent) -> None:
         if isinstance(event, EngineLost):
             seen_at_loss.append(len(f.seen.outputs))
         handle(event)
@@ -45,7 +47,9 @@ async def test_outputs_sent_before_a_connection_broke_come_before_the_loss(f, ba
         (b"", "not a message"),
     ],
 )
-async def test_an_engine_is_lost_once_and_the_others_go_on(f, bare, message, reason):
+async def test_an_engine_is_lost_once_and_the_others_go_on(
+    f: Frontend, bare: MakeEngine, message: FromEngine | bytes, reason: str
+) -> None:
     with engine(f.link.addresses) as other:
         victim = bare("victim")
         victim.introduce()
@@ -58,7 +62,7 @@ async def test_an_engine_is_lost_once_and_the_others_go_on(f, bare, message, rea
         await f.ready("victim")
 
 
-async def test_a_message_of_several_frames_is_rubbish(f, bare):
+async def test_a_message_of_several_frames_is_rubbish(f: Frontend, bare: MakeEngine) -> None:
     victim = bare("victim")
     victim.introduce()
     await f.ready("victim")
@@ -66,7 +70,9 @@ async def test_a_message_of_several_frames_is_rubbish(f, bare):
     assert "2 frames" in await f.lost("victim")
 
 
-async def test_rubbish_without_end_is_logged_once(f, bare, caplog):
+async def test_rubbish_without_end_is_logged_once(
+    f: Frontend, bare: MakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
     noise = random.Random(0)
     vandal, marker = bare("vandal"), bare("marker")
     for _ in range(300):
@@ -79,7 +85,7 @@ async def test_rubbish_without_end_is_logged_once(f, bare, caplog):
     assert len([line for line in caplog.messages if "vandal sent" in line]) == 1
 
 
-async def test_an_engine_that_stops_reading_is_lost_with_little_in_its_queue(f, bare):
+async def test_an_engine_that_stops_reading_is_lost_with_little_in_its_queue(f: Frontend, bare: MakeEngine) -> None:
     with engine(f.link.addresses) as other:
         deaf = bare("deaf", rcvhwm=1)
         deaf.introduce()
@@ -94,7 +100,7 @@ async def test_an_engine_that_stops_reading_is_lost_with_little_in_its_queue(f, 
         await asyncio.gather(f.ask(other.incarnation), serve_one(other))
 
 
-async def test_an_engine_is_not_lost_by_as_many_messages_at_once_as_were_announced(sockets):
+async def test_an_engine_is_not_lost_by_as_many_messages_at_once_as_were_announced(sockets: Path) -> None:
     burst = 4 * QUEUE_MESSAGES
     async with frontend(f"ipc://{sockets}/link", burst=burst) as f:
         slow = BareEngine(f.link.addresses, "slow", rcvhwm=1)
@@ -107,7 +113,7 @@ async def test_an_engine_is_not_lost_by_as_many_messages_at_once_as_were_announc
         slow.close()
 
 
-async def test_an_engine_that_falls_silent_is_lost_after_the_timeout(sockets):
+async def test_an_engine_that_falls_silent_is_lost_after_the_timeout(sockets: Path) -> None:
     async with frontend(f"ipc://{sockets}/link", silence=0.3) as f:
         mute = BareEngine(f.link.addresses, "mute")
         mute.introduce()
@@ -116,7 +122,7 @@ async def test_an_engine_that_falls_silent_is_lost_after_the_timeout(sockets):
         mute.close()
 
 
-async def test_a_connection_that_says_nothing_is_harmless(f, bare):
+async def test_a_connection_that_says_nothing_is_harmless(f: Frontend, bare: MakeEngine) -> None:
     """A port scanner, a probe: accepted, closed, without an event."""
     with engine(f.link.addresses) as e:
         await f.ready(e.incarnation)
@@ -128,7 +134,9 @@ async def test_a_connection_that_says_nothing_is_harmless(f, bare):
         assert not f.seen.lost
 
 
-async def test_a_defect_in_the_owner_does_not_stop_the_link(f, bare, caplog):
+async def test_a_defect_in_the_owner_does_not_stop_the_link(
+    f: Frontend, bare: MakeEngine, caplog: pytest.LogCaptureFixture
+) -> None:
     healthy = bare("healthy")
     healthy.introduce()
     await f.ready("healthy")
@@ -138,8 +146,8 @@ async def test_a_defect_in_the_owner_does_not_stop_the_link(f, bare, caplog):
     assert "was not handled" in caplog.text
 
 
-def _raise_once(raised, then, *args):
+def _raise_once(raised: list[bool], then: Callable[[LinkEvent], None], event: LinkEvent) -> None:
     if not raised:
         raised.append(True)
         raise RuntimeError("a defect")
-    then(*args)
+    then(event)

@@ -2,6 +2,7 @@
 do not pass the decoder."""
 
 import contextlib
+from types import UnionType
 
 import msgspec
 import pytest
@@ -18,6 +19,8 @@ from kvasir.link.protocol import (
     Draining,
     EngineStats,
     FinishReason,
+    FromEngine,
+    FromFrontend,
     Goodbye,
     Heartbeat,
     Hello,
@@ -50,23 +53,31 @@ PARAMS = SamplingParams(
     logprobs=2,
 )
 LOGPROBS = Logprobs([-0.5], [2], [[7, 4]], [[-0.25, -0.5]])
+READY = Ready(
+    block_size=16, num_blocks=100, max_model_len=4096, max_num_seqs=64, features=("a",), max_queued_tokens=9
+)
+REFUSED = Outputs(
+    [RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS
+)
+HEARTBEAT = Heartbeat(STATS, step_age=1.5)
+ADD = AddRequest("r", 3, packed([1, 2**31]), packed([7]), PARAMS)
 
-FROM_ENGINE = [
+FROM_ENGINE: list[FromEngine] = [
     HELLO,
-    Ready(block_size=16, num_blocks=100, max_model_len=4096, max_num_seqs=64, features=("a",), max_queued_tokens=9),
+    READY,
     Outputs([RequestOutput("r", 2, 17, [4, 5], FinishReason.STOP, stop_token_id=5)], STATS),
-    Outputs([RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS),
+    REFUSED,
     Draining(),
     Dead("out of memory"),
-    Heartbeat(STATS, step_age=1.5),
+    HEARTBEAT,
     Goodbye(),
     Outputs([RequestOutput("r", 0, 0, [4], logprobs=LOGPROBS, prompt_logprobs=LOGPROBS)], STATS),
     Result(3, "why"),
 ]
-FROM_FRONTEND = [
+FROM_FRONTEND: list[FromFrontend] = [
     Welcome(protocol=1, frontend="frontend-ab"),
     Refused("another model", retry=False),
-    AddRequest("r", 3, packed([1, 2**31]), packed([7]), PARAMS),
+    ADD,
     Abort(["r", "s"]),
     Heartbeat(),
     Goodbye(),
@@ -75,17 +86,17 @@ FROM_FRONTEND = [
 
 
 @pytest.mark.parametrize("message", FROM_ENGINE, ids=lambda message: type(message).__name__)
-def test_what_an_engine_sends_arrives_unchanged(message):
+def test_what_an_engine_sends_arrives_unchanged(message: FromEngine) -> None:
     assert decode_from_engine(encode(message)) == message
 
 
 @pytest.mark.parametrize("message", FROM_FRONTEND, ids=lambda message: type(message).__name__)
-def test_what_a_frontend_sends_arrives_unchanged(message):
+def test_what_a_frontend_sends_arrives_unchanged(message: FromFrontend) -> None:
     assert decode_from_frontend(encode(message)) == message
 
 
-def test_every_message_is_covered_here():
-    def kinds(union):
+def test_every_message_is_covered_here() -> None:
+    def kinds(union: UnionType) -> set[type]:
         return set(union.__args__)
 
     assert kinds(protocol.FromEngine) == {type(message) for message in FROM_ENGINE}
@@ -96,13 +107,13 @@ def test_every_message_is_covered_here():
     "frame",
     [encode(message) for message in FROM_FRONTEND if not isinstance(message, Heartbeat | Goodbye)],
 )
-def test_an_engine_cannot_send_what_is_a_frontends(frame):
+def test_an_engine_cannot_send_what_is_a_frontends(frame: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_from_engine(frame)
 
 
 @pytest.mark.parametrize("frame", [encode(message) for message in FROM_ENGINE[:6]])
-def test_a_frontend_cannot_send_what_is_an_engines(frame):
+def test_a_frontend_cannot_send_what_is_an_engines(frame: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_from_frontend(frame)
 
@@ -111,62 +122,68 @@ def test_a_frontend_cannot_send_what_is_an_engines(frame):
 
 
 @pytest.mark.parametrize("message", FROM_ENGINE, ids=lambda message: type(message).__name__)
-def test_fields_that_a_newer_peer_appended_are_ignored(message):
+def test_fields_that_a_newer_peer_appended_are_ignored(message: FromEngine) -> None:
     fields = msgspec.msgpack.decode(encode(message))
     frame = msgspec.msgpack.encode([*fields, "new", {"in": ["version", 2]}])
     assert decode_from_engine(frame) == message
 
 
-def test_fields_that_a_newer_peer_appended_inside_an_output_are_ignored():
-    name, outputs, stats = msgspec.msgpack.decode(encode(FROM_ENGINE[3]))
+def test_fields_that_a_newer_peer_appended_inside_an_output_are_ignored() -> None:
+    name, outputs, stats = msgspec.msgpack.decode(encode(REFUSED))
     frame = msgspec.msgpack.encode([name, [[*outputs[0], [0.5]]], [*stats, 9]])
-    assert decode_from_engine(frame) == FROM_ENGINE[3]
+    assert decode_from_engine(frame) == REFUSED
 
 
-def test_fields_that_an_older_peer_does_not_know_have_their_defaults():
+def test_fields_that_an_older_peer_does_not_know_have_their_defaults() -> None:
     """As from before `progress`, `features`, `max_queued_tokens`, `preemptions`, `saw_draining`, `block_hashes` or
     `ignore_eos`."""
 
-    def without_last(message, count=1):
+    def without_last(message: FromEngine | FromFrontend, count: int = 1) -> bytes:
         return msgspec.msgpack.encode(msgspec.msgpack.decode(encode(message))[:-count])
 
     assert decode_from_engine(without_last(HELLO)) == msgspec.structs.replace(HELLO, progress=None)
-    ready = FROM_ENGINE[1]
-    assert decode_from_engine(without_last(ready)) == msgspec.structs.replace(ready, max_queued_tokens=0)
-    older = msgspec.structs.replace(ready, features=(), max_queued_tokens=0)
-    assert decode_from_engine(without_last(ready, 2)) == older
-    assert decode_from_engine(without_last(FROM_ENGINE[6], 3)) == Heartbeat()
-    name, [refused], stats = msgspec.msgpack.decode(encode(FROM_ENGINE[3]))
-    [output] = decode_from_engine(msgspec.msgpack.encode([name, [refused[:-1]], stats])).outputs
-    assert output == msgspec.structs.replace(FROM_ENGINE[3].outputs[0], refusal=None)
-    add = msgspec.msgpack.decode(encode(FROM_FRONTEND[2]))
+    assert decode_from_engine(without_last(READY)) == msgspec.structs.replace(READY, max_queued_tokens=0)
+    older = msgspec.structs.replace(READY, features=(), max_queued_tokens=0)
+    assert decode_from_engine(without_last(READY, 2)) == older
+    assert decode_from_engine(without_last(HEARTBEAT, 3)) == Heartbeat()
+    name, [refused], stats = msgspec.msgpack.decode(encode(REFUSED))
+    decoded = decode_from_engine(msgspec.msgpack.encode([name, [refused[:-1]], stats]))
+    assert isinstance(decoded, Outputs)
+    [output] = decoded.outputs
+    assert output == msgspec.structs.replace(REFUSED.outputs[0], refusal=None)
+    add = msgspec.msgpack.decode(encode(ADD))
     add[5] = add[5][:2]
-    decoded = decode_from_frontend(msgspec.msgpack.encode(add[:6]))
-    assert decoded.params == SamplingParams(max_tokens=5, seed=-(2**63))
+    added = decode_from_frontend(msgspec.msgpack.encode(add[:6]))
+    assert isinstance(added, AddRequest)
+    assert added.params == SamplingParams(max_tokens=5, seed=-(2**63))
 
 
-def test_a_kind_of_refusal_of_a_newer_peer_is_unknown():
-    name, [refused], stats = msgspec.msgpack.decode(encode(FROM_ENGINE[3]))
+def test_a_kind_of_refusal_of_a_newer_peer_is_unknown() -> None:
+    name, [refused], stats = msgspec.msgpack.decode(encode(REFUSED))
     frame = msgspec.msgpack.encode([name, [[*refused[:-1], "too late"]], stats])
-    assert decode_from_engine(frame).outputs[0].refusal is RefusalKind.UNKNOWN
+    decoded = decode_from_engine(frame)
+    assert isinstance(decoded, Outputs)
+    assert decoded.outputs[0].refusal is RefusalKind.UNKNOWN
 
 
 # ------------------------------------------------------------------------------------------ malformed frames
 
 
-def _only_protocol_errors(frame):
+def _only_protocol_errors(frame: bytes) -> None:
     for decode in (decode_from_engine, decode_from_frontend):
         with contextlib.suppress(ProtocolError):
             decode(frame)
 
 
 @given(st.binary(max_size=200))
-def test_random_bytes_raise_nothing_but_protocol_errors(frame):
+def test_random_bytes_raise_nothing_but_protocol_errors(frame: bytes) -> None:
     _only_protocol_errors(frame)
 
 
-@given(st.sampled_from(FROM_ENGINE + FROM_FRONTEND), st.data())
-def test_damaged_messages_raise_nothing_but_protocol_errors(message, data):
+@given(st.sampled_from([*FROM_ENGINE, *FROM_FRONTEND]), st.data())
+def test_damaged_messages_raise_nothing_but_protocol_errors(
+    message: FromEngine | FromFrontend, data: st.DataObject
+) -> None:
     frame = bytearray(encode(message))
     for _ in range(data.draw(st.integers(1, 4))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
@@ -184,6 +201,6 @@ def test_damaged_messages_raise_nothing_but_protocol_errors(message, data):
         pytest.param(b"", id="nothing"),
     ],
 )
-def test_malicious_frames_are_refused(frame):
+def test_malicious_frames_are_refused(frame: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode_from_engine(frame)

@@ -4,10 +4,12 @@ import asyncio
 import queue
 import socket
 import threading
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
-from kvasir.link.address import parse_address
+from kvasir.link.address import LinkAddress, parse_address
 from kvasir.link.engine_end.resolver import Resolver, lookup
 from runtime.link.peers import engine, frontend, frontend_lost, serve_one
 
@@ -37,9 +39,9 @@ class Names:
             assert await asyncio.to_thread(self._asked.acquire, timeout=10)
 
 
-async def test_connections_follow_the_records_of_a_name(keys):
+async def test_connections_follow_the_records_of_a_name(keys: dict[str, Path]) -> None:
     names = Names("127.0.0.1")
-    options = {"keys": keys["engine"], "lookup": names, "lookup_interval": 0.01}
+    options: dict[str, Any] = {"keys": keys["engine"], "lookup": names, "lookup_interval": 0.01}
     async with frontend("tcp://127.0.0.1:0", keys["frontend"]) as first:
         port = first.link.addresses.rpartition(":")[2]
         async with frontend(f"tcp://127.0.0.2:{port}", keys["frontend"]) as second:
@@ -66,11 +68,13 @@ async def test_connections_follow_the_records_of_a_name(keys):
                     await third.ready(e.incarnation)
 
 
-async def test_a_name_server_that_fails_costs_no_frontend(keys, caplog):
+async def test_a_name_server_that_fails_costs_no_frontend(
+    keys: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
     names = Names("127.0.0.1")
     async with frontend("tcp://127.0.0.1:0", keys["frontend"]) as f:
         port = f.link.addresses.rpartition(":")[2]
-        options = {"keys": keys["engine"], "lookup": names, "lookup_interval": 0.01}
+        options: dict[str, Any] = {"keys": keys["engine"], "lookup": names, "lookup_interval": 0.01}
         with engine(f"tcp://frontends:{port}", **options) as e:
             await f.ready(e.incarnation)
             names.error = socket.gaierror(socket.EAI_AGAIN, "try again")
@@ -79,28 +83,29 @@ async def test_a_name_server_that_fails_costs_no_frontend(keys, caplog):
             assert caplog.text.count("looking up frontends failed") == 1
 
 
-def test_only_changes_are_reported():
-    names, reports = Names("10.0.0.1"), queue.SimpleQueue()
+def test_only_changes_are_reported() -> None:
+    names = Names("10.0.0.1")
+    reports: queue.SimpleQueue[tuple[LinkAddress, frozenset[str]]] = queue.SimpleQueue()
     address = parse_address("tcp://frontends:1")
-    resolver = Resolver([address], lambda *report: reports.put(report), names, 0.001)
+    resolver = Resolver([address], lambda address, ips: reports.put((address, ips)), names, 0.001)
     resolver.start()
-    assert reports.get(timeout=10) == (address, {"10.0.0.1"})
+    assert reports.get(timeout=10) == (address, frozenset({"10.0.0.1"}))
     names.ips = frozenset()
     assert reports.get(timeout=10) == (address, frozenset())
     resolver.stop()
     assert reports.empty()
 
 
-def test_a_name_without_records_has_no_addresses(monkeypatch):
-    def nothing(*args, **kwargs):
+def test_a_name_without_records_has_no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*args: object, **kwargs: object) -> NoReturn:
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
     monkeypatch.setattr(socket, "getaddrinfo", nothing)
     assert lookup("frontends") == frozenset()
 
 
-def test_a_failure_of_the_name_server_is_not_taken_for_no_records(monkeypatch):
-    def fails(*args, **kwargs):
+def test_a_failure_of_the_name_server_is_not_taken_for_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: object, **kwargs: object) -> NoReturn:
         raise socket.gaierror(socket.EAI_AGAIN, "later")
 
     monkeypatch.setattr(socket, "getaddrinfo", fails)
@@ -118,7 +123,9 @@ def test_a_failure_of_the_name_server_is_not_taken_for_no_records(monkeypatch):
         ([(socket.AF_INET6, "fd00::1")], {"fd00::1"}),
     ],
 )
-def test_a_pod_with_two_families_is_one_address(monkeypatch, records, addresses):
+def test_a_pod_with_two_families_is_one_address(
+    monkeypatch: pytest.MonkeyPatch, records: list[tuple[socket.AddressFamily, str]], addresses: set[str]
+) -> None:
     found = [(family, socket.SOCK_STREAM, 6, "", (ip, 0)) for family, ip in records]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: found)
     assert lookup("frontends") == addresses
