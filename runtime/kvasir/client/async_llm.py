@@ -23,7 +23,8 @@ from kvasir.config.settings import FrontendConfig
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
-from kvasir.link.frontend_end.events import (
+from kvasir.link.frontend_end.frontend_link import FrontendLink
+from kvasir.link.frontend_end.link_events import (
     CallAnswered,
     EngineChanged,
     EngineJoined,
@@ -31,7 +32,6 @@ from kvasir.link.frontend_end.events import (
     LinkEvent,
     OutputsReceived,
 )
-from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import Abort, FinishReason
 

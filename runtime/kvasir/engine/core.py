@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 
 from kvasir.engine.health.step_trace import StepPhase, StepTrace
-from kvasir.engine.ingest import Ingest, Refusal
+from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.kv.request_blocks import CacheInUse
 from kvasir.engine.scheduling.engine_request import EngineRequest
-from kvasir.engine.scheduling.scheduler import RequestRefused, Scheduler
+from kvasir.engine.scheduling.entrance_check import RequestRefused
+from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.executor.executor import Executor
 from kvasir.link.protocol import (
     AddRequest,
@@ -51,7 +52,7 @@ class EngineCore:
     def add(self, frontend: str, message: AddRequest) -> None:
         """Prepare and queue a request in one thread."""
         prepared = self.ingest.prepare(frontend, message)
-        if isinstance(prepared, Refusal):
+        if isinstance(prepared, RefusedRequest):
             self.refuse(prepared)
         else:
             self.queue(prepared)
@@ -72,7 +73,7 @@ class EngineCore:
         if answer is not None:
             self._answer(request.frontend, answer)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: RefusedRequest) -> None:
         """Answer a request that was not prepared. An earlier attempt of it has no reader any more."""
         live = self.scheduler.requests.get(refusal.output.request_id)
         if live is not None and live.frontend == refusal.frontend and live.attempt < refusal.output.attempt:

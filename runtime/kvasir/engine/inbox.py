@@ -12,7 +12,7 @@ import threading
 from dataclasses import dataclass, field
 from itertools import islice
 
-from kvasir.engine.ingest import Ingest, Refusal
+from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
 from kvasir.link.protocol import Abort, AddRequest
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class Taken:
     """The events and requests of one turn, to be handled in this order."""
 
-    events: list[Received | FrontendLost | DrainSettled | Refusal] = field(default_factory=list)
+    events: list[Received | FrontendLost | DrainSettled | RefusedRequest] = field(default_factory=list)
     requests: list[EngineRequest] = field(default_factory=list)
 
 
@@ -34,7 +34,7 @@ class Inbox:
     def __init__(self) -> None:
         self._ingest: Ingest | None = None
         self._lock = threading.Lock()
-        self._events: list[Received | FrontendLost | DrainSettled | Refusal] = []
+        self._events: list[Received | FrontendLost | DrainSettled | RefusedRequest] = []
         self._requests: dict[tuple[str, str], EngineRequest] = {}
         """By frontend and request id, in the order of their arrival."""
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -71,7 +71,7 @@ class Inbox:
             raise RuntimeError(f"request {message.request_id} came before the engine was ready")
         prepared = self._ingest.prepare(frontend, message)
         with self._lock:
-            if isinstance(prepared, Refusal):
+            if isinstance(prepared, RefusedRequest):
                 self._events.append(prepared)
                 return
             key = (frontend, message.request_id)

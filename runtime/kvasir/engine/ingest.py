@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from kvasir.engine.scheduling.engine_request import EngineRequest
-from kvasir.engine.scheduling.scheduler import RequestRefused
+from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.hashing import HASH_BYTES, chain_fits, packed_chain
 from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind, RequestOutput
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedRequest:
     """The answer to a request that is not queued."""
 
     frontend: str
@@ -38,20 +38,20 @@ class Ingest:
         self.budget = budget
         self._seldom = SeldomLog(log)
 
-    def prepare(self, frontend: str, message: AddRequest) -> EngineRequest | Refusal:
+    def prepare(self, frontend: str, message: AddRequest) -> EngineRequest | RefusedRequest:
         """Return the request with its room reserved, or the answer to one that cannot be queued."""
         if not self.budget.reserve(message.num_tokens):
-            return Refusal(frontend, _refused(message, self._why_full(), RefusalKind.OVERLOADED))
+            return RefusedRequest(frontend, _refused(message, self._why_full(), RefusalKind.OVERLOADED))
         try:
             return self._request(frontend, message)
         except RequestRefused as refusal:
             self.budget.release(message.num_tokens)
-            return Refusal(frontend, _refused(message, str(refusal), RefusalKind.INVALID))
+            return RefusedRequest(frontend, _refused(message, str(refusal), RefusalKind.INVALID))
         except Exception:  # a defect here must end this request only
             log.exception("request %s could not be prepared", message.request_id)
             self.budget.release(message.num_tokens)
             reason = "the engine could not prepare the request: its log has the details"
-            return Refusal(frontend, _refused(message, reason, None))
+            return RefusedRequest(frontend, _refused(message, reason, None))
 
     def _request(self, frontend: str, message: AddRequest) -> EngineRequest:
         self._check(message)

@@ -13,7 +13,7 @@ from kvasir.engine.core import EngineCore
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
 from kvasir.engine.inbox import Inbox
-from kvasir.engine.ingest import Refusal
+from kvasir.engine.ingest import RefusedRequest
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
 from kvasir.link.protocol import Abort, Call, EngineStats, Outputs, RequestOutput, Result
 from kvasir_contract.phases import Phase
@@ -132,7 +132,7 @@ class EngineLoop:
         for request in taken.requests:
             self._core.queue(request)
 
-    def _handle(self, event: Received | FrontendLost | DrainSettled | Refusal) -> None:
+    def _handle(self, event: Received | FrontendLost | DrainSettled | RefusedRequest) -> None:
         match event:
             case Received(frontend, Abort(request_ids)):
                 self._core.abort(frontend, request_ids)
@@ -143,7 +143,7 @@ class EngineLoop:
                     log.info("frontend %s is gone: its %d requests are aborted", frontend, aborted)
             case DrainSettled():
                 self._drain_settled = True
-            case Refusal():
+            case RefusedRequest():
                 self._core.refuse(event)
 
     def _show_load(self) -> None:

@@ -7,7 +7,7 @@ from kvasir.client.async_llm import AsyncLLM, Delta
 from kvasir.client.input.input_processor import Prompted
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
-from kvasir.link.frontend_end.events import LinkEvent
+from kvasir.link.frontend_end.link_events import LinkEvent
 from kvasir.link.protocol import Ready
 from kvasir.params import SamplingFields
 from runtime.client import trained

@@ -21,8 +21,14 @@ from kvasir.engine.loop import DRAIN_SETTLE_SECONDS
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
-from kvasir.link.frontend_end.events import CallAnswered, EngineChanged, EngineJoined, EngineLost, OutputsReceived
 from kvasir.link.frontend_end.frontend_link import FrontendLink
+from kvasir.link.frontend_end.link_events import (
+    CallAnswered,
+    EngineChanged,
+    EngineJoined,
+    EngineLost,
+    OutputsReceived,
+)
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import AddRequest, Call, FinishReason, Progress, RefusalKind, RequestOutput, Result
 from kvasir.params import SamplingParams

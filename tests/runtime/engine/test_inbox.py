@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from kvasir.engine.inbox import Inbox
-from kvasir.engine.ingest import Ingest, Refusal
+from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
 from kvasir.link.protocol import Abort, Call
@@ -103,7 +103,7 @@ def test_a_refusal_is_an_event_and_holds_nothing():
     box.put(add_request("a", PROMPT))
     box.put(add_request("b", PROMPT))
     [refusal], requests = box.take()
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RefusedRequest)
     assert (refusal.frontend, refusal.output.request_id) == (FRONTEND, "b")
     assert requests == [("a", 0)]
     assert box.budget.held == COST

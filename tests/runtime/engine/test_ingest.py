@@ -5,7 +5,7 @@ import logging
 import msgspec
 import pytest
 
-from kvasir.engine.ingest import Ingest, Refusal
+from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.hashing import chain_root, packed_chain
 from kvasir.link.protocol import FinishReason, RefusalKind
@@ -77,7 +77,7 @@ def test_hashes_of_the_frontend_are_not_made_again(monkeypatch):
 def test_tokens_that_would_break_the_engine_are_refused(change, error):
     prepare = ingest()
     refusal = prepare.prepare(FRONTEND, msgspec.structs.replace(add_request("a", PROMPT, attempt=2), **change))
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RefusedRequest)
     assert refusal.frontend == FRONTEND
     assert error in refusal.output.error
     assert refusal.output.finish_reason is FinishReason.ERROR
@@ -90,7 +90,7 @@ def test_a_refused_resumed_request_is_answered_at_its_position():
     prepare = ingest(limit=REQUEST_TOKENS)
     prepare.budget.reserve(0)
     refusal = prepare.prepare(FRONTEND, add_request("a", PROMPT, output=[7, 8]))
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RefusedRequest)
     assert refusal.output.position == 2
     assert refusal.output.refusal is RefusalKind.OVERLOADED
 

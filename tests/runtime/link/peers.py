@@ -14,8 +14,8 @@ from typing import Any
 from kvasir.config.settings import LinkConfig
 from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.engine_link import EngineIdentity, FrontendLost, Received
-from kvasir.link.frontend_end.events import EngineChanged, EngineJoined, EngineLost, LinkEvent, OutputsReceived
 from kvasir.link.frontend_end.frontend_link import FrontendLink
+from kvasir.link.frontend_end.link_events import EngineChanged, EngineJoined, EngineLost, LinkEvent, OutputsReceived
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import (
     PROTOCOL_VERSION,

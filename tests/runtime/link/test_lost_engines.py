@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvasir.link.codec import encode
-from kvasir.link.frontend_end.events import EngineLost, LinkEvent
+from kvasir.link.frontend_end.link_events import EngineLost, LinkEvent
 from kvasir.link.protocol import Abort, Dead, FromEngine, Goodbye, Heartbeat, Welcome
 from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
 from runtime.link.bare_peers import BareEngine, MakeEngine, expect

@@ -1,6 +1,6 @@
-"""Which requests run in a step, and when a request is over.
+"""The scheduler of an engine: which requests run in a step, and when a request ends.
 
-Reading order: engine_request.py (a request's state), scheduler.py (a step's plan), admission_gates.py (may the
-next one start?), service_order.py (who is next), token_budget.py (how many may wait), endings.py (why a request
-ends).
+Reading order: engine_request.py (the state of a request), scheduler.py (the plan of a step), entrance_check.py
+(requests that can never run), admission_gates.py (whether the next one may start), service_order.py (the order),
+token_budget.py (how many may wait), endings.py (why a request ends).
 """

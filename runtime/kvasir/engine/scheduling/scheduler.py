@@ -25,14 +25,11 @@ from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, BlockGate, RowGate
 from kvasir.engine.scheduling.endings import Endings
 from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
+from kvasir.engine.scheduling.entrance_check import EntranceCheck, RequestRefused
 from kvasir.engine.scheduling.service_order import ServiceOrder
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.link.protocol import RequestOutput
 from kvasir.worker.step import NAN_TOKEN, NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
-
-
-class RequestRefused(ValueError):
-    """The engine can never compute this request. The message is for its client."""
 
 
 @dataclass(slots=True)
@@ -76,10 +73,9 @@ class Scheduler:
         """Prompt tokens of the requests that have begun to generate. Each request counts once."""
         self.num_generated_tokens = 0
         self._max_num_batched_tokens = max_num_batched_tokens
-        self._max_model_len = max_model_len
-        self._by_priority = by_priority
         self._long_prefill_token_threshold = long_prefill_token_threshold or max_num_batched_tokens
         self._endings = Endings(eos_token_ids, max_model_len)
+        self._entrance = EntranceCheck(self._endings, max_model_len, by_priority)
         self._gates: tuple[AdmissionGate, ...] = (
             RowGate(self.running, max_num_seqs),
             BlockGate(blocks, self.running),
@@ -97,7 +93,7 @@ class Scheduler:
         Its reserved tokens are released when it takes a row or ends. Raises RequestRefused.
         """
         try:
-            answer = self._check(request)
+            answer = self._entrance.check(request)
         except RequestRefused:
             self.release_reserved(request)
             raise
@@ -108,27 +104,6 @@ class Scheduler:
         request.rank = (request.priority, self._num_arrivals)
         self.requests[request.request_id] = request
         self.waiting.add(request)
-        return None
-
-    def _check(self, request: EngineRequest) -> RequestOutput | None:
-        """Return the answer to a request that is complete. Raises RequestRefused."""
-        if request.num_prompt_tokens == 0:
-            raise RequestRefused("the prompt has no tokens")
-        if request.priority and not self._by_priority:
-            raise RequestRefused(
-                f"priority is {request.priority}, but this engine serves requests by arrival: leave it out, or "
-                "start the engine with --scheduling-policy priority"
-            )
-        if request.num_output_tokens:
-            status = self._endings.status_of(request)
-            if status.finished:
-                request.status = status
-                return self._endings.output(request, request.num_output_tokens, [])
-        elif request.num_prompt_tokens >= self._max_model_len:
-            raise RequestRefused(
-                f"the prompt has {request.num_prompt_tokens} tokens and this engine holds {self._max_model_len} "
-                "of prompt and output together: shorten the prompt"
-            )
         return None
 
     def abort(self, request: EngineRequest) -> None:

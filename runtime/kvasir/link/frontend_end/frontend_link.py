@@ -21,7 +21,7 @@ from typing import Final
 from kvasir.config.settings import LinkConfig
 from kvasir.link.codec import CODEC, Agreement, Codec, UnknownMessage, encode
 from kvasir.link.frontend_end.connection_probe import ConnectionProbe
-from kvasir.link.frontend_end.events import (
+from kvasir.link.frontend_end.link_events import (
     CallAnswered,
     EngineChanged,
     EngineJoined,

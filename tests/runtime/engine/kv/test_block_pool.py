@@ -132,7 +132,7 @@ def test_each_change_of_the_cache_has_its_own_generation():
     cache = PrefixCache()
     changes = [
         lambda: cache.put(b"x", 1),
-        lambda: cache.forget(1),
+        lambda: cache.evict(1),
         lambda: cache.put(b"y", 1),
         lambda: cache.drop([b"y"]),
         lambda: cache.put(b"z", 1),

@@ -4,7 +4,8 @@ import pytest
 
 from kvasir.engine.kv.request_blocks import RequestBlocks
 from kvasir.engine.scheduling.engine_request import EngineRequest
-from kvasir.engine.scheduling.scheduler import RequestRefused, Scheduler
+from kvasir.engine.scheduling.entrance_check import RequestRefused
+from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.link.protocol import FinishReason
 from runtime.engine.fakes import EOS, CoreHarness, add_request, expected_output, next_token
 

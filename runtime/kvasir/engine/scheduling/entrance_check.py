@@ -1,0 +1,39 @@
+"""The check of a request before it is queued: whether this engine can compute it at all."""
+
+from kvasir.engine.scheduling.endings import Endings
+from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.link.protocol import RequestOutput
+
+
+class RequestRefused(ValueError):
+    """The engine can never compute this request. The message is for its client."""
+
+
+class EntranceCheck:
+    """Checks length and priority. Ingest has checked the parameters and the vocabulary."""
+
+    def __init__(self, endings: Endings, max_model_len: int, by_priority: bool) -> None:
+        self._endings = endings
+        self._max_model_len = max_model_len
+        self._by_priority = by_priority
+
+    def check(self, request: EngineRequest) -> RequestOutput | None:
+        """Return the answer to a request that is complete already, or None. Raises RequestRefused."""
+        if request.num_prompt_tokens == 0:
+            raise RequestRefused("the prompt has no tokens")
+        if request.priority and not self._by_priority:
+            raise RequestRefused(
+                f"priority is {request.priority}, but this engine serves requests by arrival: leave it out, or "
+                "start the engine with --scheduling-policy priority"
+            )
+        if request.num_output_tokens:
+            status = self._endings.status_of(request)
+            if status.finished:
+                request.status = status
+                return self._endings.output(request, request.num_output_tokens, [])
+        elif request.num_prompt_tokens >= self._max_model_len:
+            raise RequestRefused(
+                f"the prompt has {request.num_prompt_tokens} tokens and this engine holds {self._max_model_len} "
+                "of prompt and output together: shorten the prompt"
+            )
+        return None
