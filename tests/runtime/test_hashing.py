@@ -19,20 +19,22 @@ def chain(token_ids: list[int], block_size: int = 4, salt: str = "") -> list[byt
     return hashes
 
 
-def test_only_full_blocks_are_hashed():
+def test_only_full_blocks_are_hashed() -> None:
     assert [len(chain([7] * count)) for count in (0, 1, 3, 4, 5, 8)] == [0, 0, 0, 1, 1, 2]
     assert all(len(each) == HASH_BYTES for each in chain([7] * 8))
 
 
 @given(tokens, tokens, st.integers(1, 5))
-def test_hashes_are_equal_exactly_as_far_as_the_prefixes_are(one, other, block_size):
+def test_hashes_are_equal_exactly_as_far_as_the_prefixes_are(
+    one: list[int], other: list[int], block_size: int
+) -> None:
     for place, (mine, yours) in enumerate(zip(chain(one, block_size), chain(other, block_size), strict=False)):
         end = (place + 1) * block_size
         assert (mine == yours) == (one[:end] == other[:end])
 
 
 @given(tokens, st.integers(0, 40), st.integers(1, 5))
-def test_a_chain_that_grows_is_the_chain_of_the_whole(token_ids, cut, block_size):
+def test_a_chain_that_grows_is_the_chain_of_the_whole(token_ids: list[int], cut: int, block_size: int) -> None:
     hashes: list[bytes] = []
     extend_chain(hashes, ROOT, token_array(token_ids[:cut]), block_size)
     extend_chain(hashes, ROOT, token_array(token_ids), block_size)
@@ -40,23 +42,25 @@ def test_a_chain_that_grows_is_the_chain_of_the_whole(token_ids, cut, block_size
 
 
 @given(tokens, st.integers(1, 5), st.integers(1, 4))
-def test_a_packed_chain_is_the_chain_in_one_object(token_ids, block_size, blocks_at_once):
+def test_a_packed_chain_is_the_chain_in_one_object(
+    token_ids: list[int], block_size: int, blocks_at_once: int
+) -> None:
     with patch("kvasir.hashing.BLOCKS_AT_ONCE", blocks_at_once):
         packed = packed_chain(ROOT, token_array(token_ids), block_size)
     assert split_chain(packed) == chain(token_ids, block_size)
 
 
-def test_equal_blocks_at_different_places_differ():
+def test_equal_blocks_at_different_places_differ() -> None:
     assert len(set(chain([7] * 40))) == 10
 
 
-def test_a_salt_changes_every_hash():
+def test_a_salt_changes_every_hash() -> None:
     plain, one, other = chain([7] * 8), chain([7] * 8, salt="a"), chain([7] * 8, salt="b")
     assert len({*plain, *one, *other}) == 6
     assert chain([7] * 8, salt="a") == one
 
 
-def test_every_process_hashes_alike():
+def test_every_process_hashes_alike() -> None:
     """The bytes are part of the link between versions and machines: they must never change."""
     expected = "b5195efa862455fbddfd05d89cdbab02 358683322ccfa39c934169f6bb7eb2c3"
     script = (
@@ -77,13 +81,13 @@ def test_every_process_hashes_alike():
     assert printed == {expected}
 
 
-def test_hashing_needs_no_torch():
+def test_hashing_needs_no_torch() -> None:
     script = "import sys, kvasir.hashing; print('torch' in sys.modules, 'numpy' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert printed.split() == ["False", "False"]
 
 
-def test_a_chain_from_elsewhere_is_taken_only_if_it_fits():
+def test_a_chain_from_elsewhere_is_taken_only_if_it_fits() -> None:
     token_ids = list(range(40))
     good = chain(token_ids)
     assert chain_fits(b"".join(good), ROOT, token_array(token_ids), 4)
@@ -100,13 +104,13 @@ def test_a_chain_from_elsewhere_is_taken_only_if_it_fits():
         assert not chain_fits(b"".join(hashes), ROOT, token_array(token_ids), 4), why
 
 
-def test_a_chain_of_another_block_size_is_found_though_its_length_fits():
+def test_a_chain_of_another_block_size_is_found_though_its_length_fits() -> None:
     """17 tokens in blocks of 16 and of 17 are one block each."""
     token_ids = list(range(17))
     assert not chain_fits(b"".join(chain(token_ids, 16)), ROOT, token_array(token_ids), 17)
 
 
 @pytest.mark.parametrize("token_id", [-1, 2**32])
-def test_what_is_no_token_is_not_hashed(token_id):
+def test_what_is_no_token_is_not_hashed(token_id: int) -> None:
     with pytest.raises(OverflowError):
         chain([token_id] * 4)

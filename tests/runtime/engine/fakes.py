@@ -73,6 +73,8 @@ class FakeExecutor:
         model: Callable[[Sequence[int]], int] = next_token,
     ) -> None:
         self.steps: list[StepInput] = []
+        self.before_step: Callable[[], None] = lambda: None
+        """A test may replace it by a function that waits or raises."""
         self.rows: dict[str, _Row] = {}
         self.failing: dict[str, int] = {}
         """Ids of requests whose sampling cannot be prepared once they have this many tokens."""
@@ -83,6 +85,7 @@ class FakeExecutor:
         self._slots: dict[int, int] = {}  # slot → the token whose KV is there
 
     def execute(self, step: StepInput) -> StepOutput:
+        self.before_step()
         self.steps.append(step)
         for request_id in step.finished:
             del self.rows[request_id]

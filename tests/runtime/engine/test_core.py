@@ -1,4 +1,5 @@
 import logging
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -11,7 +12,7 @@ OTHER = "frontend-b"
 PROMPT = [5, 6, 7, 8, 9]
 
 
-def test_outputs_are_grouped_by_frontend_and_carry_the_load():
+def test_outputs_are_grouped_by_frontend_and_carry_the_load() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT))
     engine.add(add_request("b", PROMPT[::-1]), OTHER)
@@ -24,7 +25,7 @@ def test_outputs_are_grouped_by_frontend_and_carry_the_load():
     assert (stats.running, stats.waiting, stats.step, stats.kv_blocks_used) == (2, 0, 1, 4)
 
 
-def test_the_row_of_a_finished_request_is_freed_though_no_request_is_left():
+def test_the_row_of_a_finished_request_is_freed_though_no_request_is_left() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT, 1))
     engine.step()
@@ -37,7 +38,7 @@ def test_the_row_of_a_finished_request_is_freed_though_no_request_is_left():
     engine.core.check_idle()
 
 
-def test_an_idle_step_does_not_reach_the_executor():
+def test_an_idle_step_does_not_reach_the_executor() -> None:
     engine = CoreHarness()
     assert engine.core.step() == {}
     assert engine.executor.steps == []
@@ -79,7 +80,7 @@ def preempted_request(engine: CoreHarness) -> None:
     [waiting_request, request_in_its_prompt, generating_request, preempted_request],
     ids=lambda f: f.__name__,
 )
-def test_an_abort_leaves_nothing_whatever_the_state(reach):
+def test_an_abort_leaves_nothing_whatever_the_state(reach: Callable[[CoreHarness], None]) -> None:
     engine = CoreHarness(num_blocks=14, budget=16)
     reach(engine)
     before = list(engine.answers["a"].token_ids)
@@ -89,7 +90,7 @@ def test_an_abort_leaves_nothing_whatever_the_state(reach):
     assert engine.answers["a"].finish_reason is None
 
 
-def test_an_abort_between_execute_and_update_leaves_no_output():
+def test_an_abort_between_execute_and_update_leaves_no_output() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT))
     kept = engine.add(add_request("b", PROMPT))
@@ -101,7 +102,7 @@ def test_an_abort_between_execute_and_update_leaves_no_output():
     assert kept.token_ids == expected_output(PROMPT, 4)
 
 
-def test_an_id_that_is_aborted_and_used_anew_before_the_next_step_gets_a_new_row():
+def test_an_id_that_is_aborted_and_used_anew_before_the_next_step_gets_a_new_row() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT, 10))
     engine.step()
@@ -114,7 +115,7 @@ def test_an_id_that_is_aborted_and_used_anew_before_the_next_step_gets_a_new_row
     assert answer.token_ids == expected_output([1, 2, 3], 4)
 
 
-def test_an_id_that_is_aborted_and_used_anew_within_a_step_gets_a_new_row():
+def test_an_id_that_is_aborted_and_used_anew_within_a_step_gets_a_new_row() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT, 10))
     computed = engine.core.execute()
@@ -125,7 +126,7 @@ def test_an_id_that_is_aborted_and_used_anew_within_a_step_gets_a_new_row():
     assert answer.token_ids == expected_output([1, 2, 3], 4)
 
 
-def test_a_frontend_cannot_abort_the_requests_of_another():
+def test_a_frontend_cannot_abort_the_requests_of_another() -> None:
     engine = CoreHarness()
     answer = engine.add(add_request("a", PROMPT))
     engine.core.abort(OTHER, ["a", "unknown"])
@@ -133,7 +134,7 @@ def test_a_frontend_cannot_abort_the_requests_of_another():
     assert answer.finish_reason is FinishReason.LENGTH
 
 
-def test_the_requests_of_a_lost_frontend_are_aborted_and_the_others_go_on():
+def test_the_requests_of_a_lost_frontend_are_aborted_and_the_others_go_on() -> None:
     engine = CoreHarness(max_num_seqs=2)
     for i in range(4):
         engine.add(add_request(f"lost{i}", PROMPT), OTHER)
@@ -148,7 +149,7 @@ def test_the_requests_of_a_lost_frontend_are_aborted_and_the_others_go_on():
 # ---------------------------------------------------------------------------------------------- the same id twice
 
 
-def test_a_newer_attempt_replaces_the_older_one():
+def test_a_newer_attempt_replaces_the_older_one() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT, 10))
     engine.step()
@@ -158,7 +159,7 @@ def test_a_newer_attempt_replaces_the_older_one():
     assert answer.token_ids == expected_output(PROMPT, 10)
 
 
-def test_an_attempt_that_came_twice_is_computed_once(caplog):
+def test_an_attempt_that_came_twice_is_computed_once(caplog: pytest.LogCaptureFixture) -> None:
     engine = CoreHarness()
     answer = engine.add(add_request("a", PROMPT))
     with caplog.at_level(logging.WARNING):
@@ -168,7 +169,7 @@ def test_an_attempt_that_came_twice_is_computed_once(caplog):
     assert "request a attempt 0 came while attempt 0 runs" in caplog.text
 
 
-def test_an_id_in_use_by_another_frontend_is_refused():
+def test_an_id_in_use_by_another_frontend_is_refused() -> None:
     engine = CoreHarness()
     engine.core.add(OTHER, add_request("a", PROMPT))
     engine.core.add(FRONTEND, add_request("a", PROMPT))
@@ -183,7 +184,7 @@ def test_an_id_in_use_by_another_frontend_is_refused():
 # ------------------------------------------------------------------------------------------------------------ calls
 
 
-def test_the_prefix_cache_is_reset_when_no_request_has_blocks():
+def test_the_prefix_cache_is_reset_when_no_request_has_blocks() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT, 2))
     engine.step()
@@ -198,7 +199,7 @@ def test_the_prefix_cache_is_reset_when_no_request_has_blocks():
     assert again.num_cached_tokens == [0, None]
 
 
-def test_a_call_that_the_engine_does_not_know_says_so():
+def test_a_call_that_the_engine_does_not_know_says_so() -> None:
     engine = CoreHarness(prefix_caching=False)
     assert "no call 'sleep'" in engine.core.call(Call(1, "sleep")).error
     assert engine.core.call(Call(1, "reset_prefix_cache")) == Result(
@@ -209,7 +210,7 @@ def test_a_call_that_the_engine_does_not_know_says_so():
 # ---------------------------------------------------------------------------------------------------------- failing
 
 
-def test_requests_that_are_failed_get_an_error_at_their_position():
+def test_requests_that_are_failed_get_an_error_at_their_position() -> None:
     engine = CoreHarness(max_num_seqs=1)
     engine.add(add_request("running", PROMPT, 10))
     engine.add(add_request("waiting", PROMPT, 10))
@@ -224,8 +225,10 @@ def test_requests_that_are_failed_get_an_error_at_their_position():
 
 
 @pytest.mark.parametrize("overlap_steps", [False, True])
-def test_nan_ends_its_request_with_an_error_that_names_it_and_no_other(overlap_steps, caplog):
-    def model(tokens):
+def test_nan_ends_its_request_with_an_error_that_names_it_and_no_other(
+    overlap_steps: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def model(tokens: Sequence[int]) -> int:
         return NAN_TOKEN if tokens[0] == 900 and len(tokens) > 9 else next_token(tokens)
 
     engine = CoreHarness(model=model, overlap_steps=overlap_steps)
@@ -241,18 +244,19 @@ def test_nan_ends_its_request_with_an_error_that_names_it_and_no_other(overlap_s
     assert line.startswith("request a ends with an error: the model computed NaN")
 
 
-def test_a_worker_that_returns_too_few_tokens_is_found_at_once():
+def test_a_worker_that_returns_too_few_tokens_is_found_at_once() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT))
     engine.add(add_request("b", PROMPT))
     output = engine.core.execute()
+    assert output is not None
     output.token_ids.pop()
     with pytest.raises(ValueError, match="shorter"):
         engine.core.update(output)
 
 
 @pytest.mark.parametrize("overlap_steps", [False, True])
-def test_a_request_that_the_worker_cannot_prepare_ends_alone(overlap_steps):
+def test_a_request_that_the_worker_cannot_prepare_ends_alone(overlap_steps: bool) -> None:
     engine = CoreHarness(overlap_steps=overlap_steps)
     engine.executor.failing = {"at once": len(PROMPT), "later": len(PROMPT) + 3}
     failed = {name: engine.add(add_request(name, PROMPT, 20)) for name in engine.executor.failing}
@@ -267,7 +271,9 @@ def test_a_request_that_the_worker_cannot_prepare_ends_alone(overlap_steps):
     assert sound.token_ids == expected_output(PROMPT, 20)
 
 
-def test_a_request_that_cannot_be_queued_ends_alone(monkeypatch, caplog):
+def test_a_request_that_cannot_be_queued_ends_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = CoreHarness()
     sound = engine.add(add_request("sound", PROMPT))
     with monkeypatch.context() as patch:
@@ -280,10 +286,11 @@ def test_a_request_that_cannot_be_queued_ends_alone(monkeypatch, caplog):
     assert sound.token_ids == expected_output(PROMPT, 4)
 
 
-def test_a_worker_that_breaks_its_contract_is_found_at_once():
+def test_a_worker_that_breaks_its_contract_is_found_at_once() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT))
     output = engine.core.execute()
+    assert output is not None
     output.token_ids[0] = -1
     with pytest.raises(RuntimeError, match="returned token -1 for a request with 5 of 5 tokens computed"):
         engine.core.update(output)

@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ from kvasir.link.frontend_end.link_events import (
     OutputsReceived,
 )
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
-from kvasir.link.protocol import AddRequest, Call, FinishReason, Progress, RefusalKind, RequestOutput, Result
+from kvasir.link.protocol import AddRequest, Call, FinishReason, Progress, Ready, RefusalKind, RequestOutput, Result
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir_contract.exits import ExitCode
@@ -100,15 +100,20 @@ class Frontend:
         return self.received(request_id)[-1]
 
 
+def capacity_of(engine: RemoteEngine) -> Ready:
+    assert engine.capacity is not None
+    return engine.capacity
+
+
 @pytest.fixture
-def address():
+def address() -> Iterator[str]:
     directory = Path(tempfile.mkdtemp(prefix="kv"))  # short: a socket's path has 107 characters at most
     yield f"ipc://{directory}/link"
     shutil.rmtree(directory)
 
 
 @pytest.fixture
-async def frontend(address) -> AsyncIterator[Frontend]:
+async def frontend(address: str) -> AsyncIterator[Frontend]:
     frontend = Frontend(address)
     await frontend.link.start()
     yield frontend
@@ -136,12 +141,20 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
     """Exit code and log of a process that ends by itself."""
     async with asyncio.timeout(WAIT):
         _, log = await process.communicate()
+    assert process.returncode is not None
     return process.returncode, log.decode()
 
 
+async def log_line(process: asyncio.subprocess.Process) -> bytes:
+    assert process.stderr is not None
+    return await process.stderr.readline()
+
+
 async def ops_port(process: asyncio.subprocess.Process) -> int:
-    line = await process.stderr.readline()
-    return int(re.search(rb"http://127.0.0.1:(\d+)", line)[1])
+    line = await log_line(process)
+    found = re.search(rb"http://127.0.0.1:(\d+)", line)
+    assert found, line
+    return int(found[1])
 
 
 def page(port: int, path: str) -> tuple[int, str]:
@@ -156,7 +169,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def test_an_engine_starts_serves_idles_and_drains(frontend, address):
+async def test_an_engine_starts_serves_idles_and_drains(frontend: Frontend, address: str) -> None:
     options = ("--data-parallel-rank", "1", "--kv-cache-memory-bytes", "16Mi")  # a large one is still being taken
     async with run_engine(*REAL, "demo://", "--link", address, *options) as process:
         port = await ops_port(process)
@@ -209,10 +222,12 @@ async def test_an_engine_starts_serves_idles_and_drains(frontend, address):
         (("--scheduling-policy", "priority", "--async-scheduling"), ("prefix-cache", "priority"), 48),
     ],
 )
-async def test_an_engine_tells_what_it_can_and_does_it(frontend, address, options, features, cached):
+async def test_an_engine_tells_what_it_can_and_does_it(
+    frontend: Frontend, address: str, options: tuple[str, ...], features: tuple[str, ...], cached: int
+) -> None:
     async with run_engine(*FAKE, "serve", "demo://", "--link", address, *options) as process:
         engine = await frontend.ready()
-        assert engine.capacity.features == features
+        assert capacity_of(engine).features == features
         for name in ("first", "second"):
             frontend.ask(engine, name, 3, prompt=[7] * 50)
             await frontend.answer(name)
@@ -226,7 +241,7 @@ async def test_an_engine_tells_what_it_can_and_does_it(frontend, address, option
         assert (await ended(process))[0] == 0
 
 
-async def test_a_second_sigterm_ends_at_once(frontend, address):
+async def test_a_second_sigterm_ends_at_once(frontend: Frontend, address: str) -> None:
     async with run_engine(*FAKE, "slow", "demo://", "--link", address) as process:
         engine = await frontend.ready()
         frontend.ask(engine, "long", 2000)
@@ -238,7 +253,9 @@ async def test_a_second_sigterm_ends_at_once(frontend, address):
         await frontend.until(lambda: bool(frontend.lost))
 
 
-async def test_a_failing_step_is_told_to_the_frontend_and_by_the_exit_code(frontend, address):
+async def test_a_failing_step_is_told_to_the_frontend_and_by_the_exit_code(
+    frontend: Frontend, address: str
+) -> None:
     async with run_engine(*FAKE, "fail", "demo://", "--link", address) as process:
         frontend.ask(await frontend.ready(), "a", 8)
         code, log = await ended(process)
@@ -249,13 +266,13 @@ async def test_a_failing_step_is_told_to_the_frontend_and_by_the_exit_code(front
         assert "RuntimeError: device lost" in frontend.lost[0]
 
 
-async def test_a_step_that_hangs_is_told_with_rank_phase_batch_and_place(frontend, address):
+async def test_a_step_that_hangs_is_told_with_rank_phase_batch_and_place(frontend: Frontend, address: str) -> None:
     command = (*FAKE, "hang", "demo://", "--link", address, "--data-parallel-rank", "2", "--slow-step", "100ms")
     async with run_engine(*command) as process:
         port = await ops_port(process)
         frontend.ask(await frontend.ready(), "a", 8)
         async with asyncio.timeout(WAIT):
-            while b" takes " not in (line := await process.stderr.readline()):
+            while b" takes " not in (line := await log_line(process)):
                 assert line, "the engine has ended"
         assert b"rank 2: step 1 takes " in line
         assert (
@@ -265,12 +282,12 @@ async def test_a_step_that_hangs_is_told_with_rank_phase_batch_and_place(fronten
         assert (step["number"], step["phase"]) == (1, "execute")
 
 
-async def test_engine_announces_and_keeps_its_bound_on_queued_tokens(frontend, address):
+async def test_engine_announces_and_keeps_its_bound_on_queued_tokens(frontend: Frontend, address: str) -> None:
     limit = 2 * (len(PROMPT) + REQUEST_TOKENS)
     options = ("--max-queued-tokens", str(limit), "--max-num-seqs", "1")
     async with run_engine(*FAKE, "slow", "demo://", "--link", address, *options):
         engine = await frontend.ready()
-        assert engine.capacity.max_queued_tokens == limit
+        assert capacity_of(engine).max_queued_tokens == limit
         frontend.ask(engine, "running", 2000)
         await frontend.until(lambda: bool(frontend.outputs))
         for name in ("first", "second", "third"):
@@ -280,7 +297,7 @@ async def test_engine_announces_and_keeps_its_bound_on_queued_tokens(frontend, a
         assert not frontend.received("first") + frontend.received("second")
 
 
-async def test_a_signal_during_the_start_up_ends_it_with_a_goodbye(frontend, address):
+async def test_a_signal_during_the_start_up_ends_it_with_a_goodbye(frontend: Frontend, address: str) -> None:
     async with run_engine(*FAKE, "load", "demo://", "--link", address) as process:
         await frontend.until(lambda: any(engine.progress for engine in frontend.link.engines.values()))
         [engine] = frontend.link.engines.values()
@@ -292,7 +309,7 @@ async def test_a_signal_during_the_start_up_ends_it_with_a_goodbye(frontend, add
         await frontend.until(lambda: bool(frontend.lost))
 
 
-async def test_sigterm_during_the_first_step_ends_it(frontend, address):
+async def test_sigterm_during_the_first_step_ends_it(frontend: Frontend, address: str) -> None:
     async with run_engine(*FAKE, "warm", "demo://", "--link", address) as process:
         await frontend.until(lambda: EngineState.WARMING in frontend.states)
         process.send_signal(signal.SIGTERM)
@@ -301,7 +318,7 @@ async def test_sigterm_during_the_first_step_ends_it(frontend, address):
         await frontend.until(lambda: bool(frontend.lost))
 
 
-async def test_sigterm_while_the_hub_does_not_answer_ends_it(address, monkeypatch):
+async def test_sigterm_while_the_hub_does_not_answer_ends_it(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with silent_hub(monkeypatch) as asked, run_engine(*REAL, "hf://org/name", "--link", address) as process:
         await asked.wait()
         process.send_signal(signal.SIGTERM)
@@ -309,7 +326,7 @@ async def test_sigterm_while_the_hub_does_not_answer_ends_it(address, monkeypatc
         assert (code, find_failure(log)) == (0, None)
 
 
-async def test_idle_engine_ends_as_soon_as_frontends_have_noticed(frontend, address):
+async def test_idle_engine_ends_as_soon_as_frontends_have_noticed(frontend: Frontend, address: str) -> None:
     async with run_engine(*FAKE, "serve", "demo://", "--link", address) as process:
         await frontend.ready()
         process.send_signal(signal.SIGTERM)
@@ -319,21 +336,22 @@ async def test_idle_engine_ends_as_soon_as_frontends_have_noticed(frontend, addr
         assert time.monotonic() - sent < DRAIN_SETTLE_SECONDS, "it did not read the frontend's answer"
 
 
-async def test_a_setting_that_does_not_fit_is_a_line_without_a_traceback(address):
+async def test_a_setting_that_does_not_fit_is_a_line_without_a_traceback(address: str) -> None:
     options = ("--max-model-len", "512", "--num-gpu-blocks-override", "4")
     async with run_engine(*FAKE, "serve", "demo://", "--link", address, *options) as process:
         code, log = await ended(process)
     assert code == ExitCode.USER_ERROR
     failure = find_failure(log.splitlines()[-1])
+    assert failure is not None
     assert failure.reason is Reason.INVALID_SPEC
     assert "--max-model-len 512 does not fit into the KV cache: its 4 blocks of 16 tokens hold" in failure.message
     assert "Traceback" not in log
 
 
-async def test_a_context_that_nobody_asked_for_shrinks_to_the_kv_cache(frontend, address):
+async def test_a_context_that_nobody_asked_for_shrinks_to_the_kv_cache(frontend: Frontend, address: str) -> None:
     async with run_engine(*FAKE, "serve", "demo://", "--link", address, "--num-gpu-blocks-override", "4"):
         engine = await frontend.ready()
-        assert engine.capacity.max_model_len == 65
+        assert capacity_of(engine).max_model_len == 65
         frontend.ask(engine, "a", 1000)
         last = await frontend.answer("a")
         assert (last.finish_reason, last.position) == (FinishReason.LENGTH, 65 - len(PROMPT) - 1)
@@ -346,11 +364,14 @@ async def test_a_context_that_nobody_asked_for_shrinks_to_the_kv_cache(frontend,
         ("ftp://x", Reason.INVALID_SPEC, "the scheme ftp:// is unknown"),
     ],
 )
-async def test_a_model_that_is_not_there_is_a_line_without_a_traceback(model, reason, says, address):
+async def test_a_model_that_is_not_there_is_a_line_without_a_traceback(
+    model: str, reason: Reason, says: str, address: str
+) -> None:
     async with run_engine(*FAKE, "serve", model, "--link", address) as process:
         code, log = await ended(process)
     assert code == ExitCode.USER_ERROR
     failure = find_failure(log.splitlines()[-1])
+    assert failure is not None
     assert failure.reason is reason
     assert says in failure.message
     assert "Traceback" not in log

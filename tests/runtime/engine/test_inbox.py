@@ -8,11 +8,12 @@ from kvasir.engine.inbox import Inbox
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
-from kvasir.link.protocol import Abort, Call
+from kvasir.link.protocol import Abort, AddRequest, Call
 from runtime.engine.fakes import FRONTEND, VOCAB_SIZE, add_request
 
 PROMPT = [5, 6, 7]
 COST = len(PROMPT) + REQUEST_TOKENS
+Event = Received | FrontendLost | DrainSettled | RefusedRequest
 
 
 class Box:
@@ -23,10 +24,10 @@ class Box:
         self.inbox = Inbox()
         self.inbox.open(Ingest(VOCAB_SIZE, 4, self.budget))
 
-    def put(self, message, frontend: str = FRONTEND) -> None:
+    def put(self, message: AddRequest | Abort | Call, frontend: str = FRONTEND) -> None:
         self.inbox.put(Received(frontend, message))
 
-    def take(self, most: int | None = None) -> tuple[list, list[tuple[str, int]]]:
+    def take(self, most: int | None = None) -> tuple[list[Event], list[tuple[str, int]]]:
         taken = self.inbox.take(most)
         return taken.events, [(request.request_id, request.attempt) for request in taken.requests]
 
@@ -36,7 +37,7 @@ def box() -> Box:
     return Box()
 
 
-def test_requests_are_taken_in_their_order_a_few_at_a_time(box):
+def test_requests_are_taken_in_their_order_a_few_at_a_time(box: Box) -> None:
     for name in "abcde":
         box.put(add_request(name, PROMPT))
     assert box.take(2) == ([], [("a", 0), ("b", 0)])
@@ -47,7 +48,7 @@ def test_requests_are_taken_in_their_order_a_few_at_a_time(box):
     assert box.budget.held == 5 * COST  # the scheduler releases them
 
 
-def test_all_events_are_taken_at_once_before_requests(box):
+def test_all_events_are_taken_at_once_before_requests(box: Box) -> None:
     for name in "abc":
         box.put(add_request(name, PROMPT))
         box.put(Call(1, name))
@@ -57,24 +58,24 @@ def test_all_events_are_taken_at_once_before_requests(box):
     assert requests == [("a", 0)]
 
 
-def test_an_aborted_request_never_reaches_the_loop(box):
+def test_an_aborted_request_never_reaches_the_loop(box: Box) -> None:
     box.put(add_request("a", PROMPT))
     box.put(add_request("b", PROMPT))
     box.put(Abort(["a", "unknown"]))
     events, requests = box.take()
-    assert [event.message for event in events] == [Abort(["a", "unknown"])]  # the loop may have an earlier attempt
+    assert events == [Received(FRONTEND, Abort(["a", "unknown"]))]  # the loop may have an earlier attempt
     assert requests == [("b", 0)]
     assert box.budget.held == COST
 
 
-def test_an_abort_does_not_reach_the_request_that_comes_after_it(box):
+def test_an_abort_does_not_reach_the_request_that_comes_after_it(box: Box) -> None:
     box.put(add_request("a", PROMPT))
     box.put(Abort(["a"]))
     box.put(add_request("a", PROMPT, attempt=1))
     assert box.take()[1] == [("a", 1)]
 
 
-def test_an_abort_leaves_another_frontends_request_of_the_same_id(box):
+def test_an_abort_leaves_another_frontends_request_of_the_same_id(box: Box) -> None:
     box.put(add_request("a", PROMPT))
     box.put(add_request("a", PROMPT), "frontend-b")
     box.put(Abort(["a"]), "frontend-b")
@@ -82,7 +83,7 @@ def test_an_abort_leaves_another_frontends_request_of_the_same_id(box):
     assert request.frontend == FRONTEND
 
 
-def test_requests_of_a_lost_frontend_are_withdrawn(box):
+def test_requests_of_a_lost_frontend_are_withdrawn(box: Box) -> None:
     box.put(add_request("a", PROMPT), "frontend-b")
     box.put(add_request("b", PROMPT))
     box.inbox.put(FrontendLost("frontend-b"))
@@ -91,14 +92,14 @@ def test_requests_of_a_lost_frontend_are_withdrawn(box):
     assert box.budget.held == 2 * COST
 
 
-def test_a_later_attempt_takes_the_place_of_an_earlier_one_and_not_the_reverse(box):
+def test_a_later_attempt_takes_the_place_of_an_earlier_one_and_not_the_reverse(box: Box) -> None:
     for attempt in (1, 2, 1, 2):
         box.put(add_request("a", PROMPT, attempt=attempt))
     assert box.take() == ([], [("a", 2)])
     assert box.budget.held == COST
 
 
-def test_a_refusal_is_an_event_and_holds_nothing():
+def test_a_refusal_is_an_event_and_holds_nothing() -> None:
     box = Box(COST)
     box.put(add_request("a", PROMPT))
     box.put(add_request("b", PROMPT))
@@ -109,7 +110,7 @@ def test_a_refusal_is_an_event_and_holds_nothing():
     assert box.budget.held == COST
 
 
-def test_waiting_ends_with_a_message_or_a_wake_up_or_the_time(box):
+def test_waiting_ends_with_a_message_or_a_wake_up_or_the_time(box: Box) -> None:
     box.inbox.wait(0.01)
     box.inbox.wake()
     box.inbox.wait(None)
@@ -124,12 +125,12 @@ def test_waiting_ends_with_a_message_or_a_wake_up_or_the_time(box):
     box.inbox.wait(None)
 
 
-def test_a_request_before_the_engine_is_ready_is_an_error():
+def test_a_request_before_the_engine_is_ready_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="before the engine was ready"):
         Inbox().put(Received(FRONTEND, add_request("a", PROMPT)))
 
 
-def test_nothing_is_lost_between_two_threads(box):
+def test_nothing_is_lost_between_two_threads(box: Box) -> None:
     count = 2000
     taken: list[str] = []
 

@@ -1,14 +1,16 @@
 """From a message to a request that the scheduler can queue."""
 
 import logging
+from array import array
 
 import msgspec
 import pytest
 
 from kvasir.engine.ingest import Ingest, RefusedRequest
+from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.hashing import chain_root, packed_chain
-from kvasir.link.protocol import FinishReason, RefusalKind
+from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind
 from kvasir.tokens import token_array
 from runtime.engine.fakes import FRONTEND, VOCAB_SIZE, CoreHarness, add_request
 from runtime.wire import hashes_of
@@ -20,9 +22,15 @@ def ingest(cache_block_size: int | None = 4, limit: int = 2**26) -> Ingest:
     return Ingest(VOCAB_SIZE, cache_block_size, TokenBudget(limit))
 
 
-def test_a_prepared_request_has_its_tokens_and_its_reservation():
+def accepted(prepare: Ingest, message: AddRequest) -> EngineRequest:
+    request = prepare.prepare(FRONTEND, message)
+    assert isinstance(request, EngineRequest), request
+    return request
+
+
+def test_a_prepared_request_has_its_tokens_and_its_reservation() -> None:
     prepare = ingest()
-    request = prepare.prepare(FRONTEND, add_request("a", PROMPT, output=[7, 8], attempt=3))
+    request = accepted(prepare, add_request("a", PROMPT, output=[7, 8], attempt=3))
     assert (request.frontend, request.request_id, request.attempt) == (FRONTEND, "a", 3)
     assert request.token_ids.tolist() == [*PROMPT, 7, 8]
     assert (request.num_prompt_tokens, request.num_output_tokens) == (30, 2)
@@ -31,33 +39,33 @@ def test_a_prepared_request_has_its_tokens_and_its_reservation():
 
 @pytest.mark.parametrize("hashed_for", [None, 4], ids=["by the engine", "by the frontend"])
 @pytest.mark.parametrize("salt", ["", "tenant"])
-def test_all_full_blocks_are_hashed_those_of_the_output_too(hashed_for, salt):
+def test_all_full_blocks_are_hashed_those_of_the_output_too(hashed_for: int | None, salt: str) -> None:
     output = [7] * 11
     message = add_request("a", PROMPT, output=output, cache_salt=salt, hashed_for=hashed_for)
-    request = ingest().prepare(FRONTEND, message)
+    request = accepted(ingest(), message)
     whole = packed_chain(chain_root(salt), token_array([*PROMPT, *output]), 4)
     assert request.packed_hashes == whole
     assert len(whole) == 10 * 16
 
 
-def test_hashes_that_do_not_fit_are_replaced_and_reported(caplog):
+def test_hashes_that_do_not_fit_are_replaced_and_reported(caplog: pytest.LogCaptureFixture) -> None:
     message = add_request("a", PROMPT, hashed_for=5)
     with caplog.at_level(logging.WARNING):
-        request = ingest().prepare(FRONTEND, message)
+        request = accepted(ingest(), message)
     assert request.packed_hashes == packed_chain(chain_root(), token_array(PROMPT), 4)
     assert "block hashes that do not fit" in caplog.text
 
 
-def test_without_a_prefix_cache_nothing_is_hashed():
-    request = ingest(None).prepare(FRONTEND, add_request("a", PROMPT, hashed_for=4))
+def test_without_a_prefix_cache_nothing_is_hashed() -> None:
+    request = accepted(ingest(None), add_request("a", PROMPT, hashed_for=4))
     assert request.packed_hashes == b""
 
 
-def test_hashes_of_the_frontend_are_not_made_again(monkeypatch):
+def test_hashes_of_the_frontend_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     message = add_request("a", PROMPT, hashed_for=4)
     hashed = []
 
-    def chain(parent, token_ids, block_size):
+    def chain(parent: bytes, token_ids: "array[int]", block_size: int) -> bytes:
         hashed.append((parent, token_ids.tolist()))
         return b""
 
@@ -74,7 +82,7 @@ def test_hashes_of_the_frontend_are_not_made_again(monkeypatch):
         ({"output_tokens": bytes([232, 3, 0, 0])}, "prompt: token id 1000 is out of range (0 to 999)"),
     ],
 )
-def test_tokens_that_would_break_the_engine_are_refused(change, error):
+def test_tokens_that_would_break_the_engine_are_refused(change: dict[str, bytes], error: str) -> None:
     prepare = ingest()
     refusal = prepare.prepare(FRONTEND, msgspec.structs.replace(add_request("a", PROMPT, attempt=2), **change))
     assert isinstance(refusal, RefusedRequest)
@@ -86,7 +94,7 @@ def test_tokens_that_would_break_the_engine_are_refused(change, error):
     assert prepare.budget.held == 0
 
 
-def test_a_refused_resumed_request_is_answered_at_its_position():
+def test_a_refused_resumed_request_is_answered_at_its_position() -> None:
     prepare = ingest(limit=REQUEST_TOKENS)
     prepare.budget.reserve(0)
     refusal = prepare.prepare(FRONTEND, add_request("a", PROMPT, output=[7, 8]))
@@ -95,7 +103,7 @@ def test_a_refused_resumed_request_is_answered_at_its_position():
     assert refusal.output.refusal is RefusalKind.OVERLOADED
 
 
-def test_a_refused_later_attempt_ends_the_earlier_one():
+def test_a_refused_later_attempt_ends_the_earlier_one() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT, 20))
     engine.step()

@@ -3,8 +3,10 @@
 import queue
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from kvasir.engine.loop import EngineLoop
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
 from kvasir.link.protocol import (
     Abort,
+    AddRequest,
     Call,
     EngineStats,
     FinishReason,
@@ -35,7 +38,7 @@ class Engine:
     """A loop that runs on its own thread until it is drained."""
 
     def __init__(
-        self, pool: ThreadPoolExecutor, *, drain_timeout: float = 30, drain_settle: float = 0.05, **core
+        self, pool: ThreadPoolExecutor, *, drain_timeout: float = 30, drain_settle: float = 0.05, **core: Any
     ) -> None:
         self.harness = CoreHarness(**core)
         self.link = FakeLink()
@@ -46,13 +49,15 @@ class Engine:
         self.loop = EngineLoop(self.harness.core, self.link, self.inbox, self.status, drain_timeout, drain_settle)
         self.ended: Future[None] = pool.submit(self.loop.run)
 
-    def tell(self, message, frontend: str = FRONTEND) -> None:
+    def tell(self, message: AddRequest | Abort | Call, frontend: str = FRONTEND) -> None:
         self.inbox.put(Received(frontend, message))
 
     def outputs(self) -> tuple[str, Outputs]:
-        return self.link.sent.get(timeout=WAIT)
+        frontend, message = self.link.sent.get(timeout=WAIT)
+        assert isinstance(message, Outputs), message
+        return frontend, message
 
-    def answer(self, request_id: str):
+    def answer(self, request_id: str) -> tuple[list[int], RequestOutput]:
         """The tokens of this request and its last output, once it is finished."""
         token_ids: list[int] = []
         while True:
@@ -64,13 +69,13 @@ class Engine:
 
 
 @pytest.fixture
-def pool():
+def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(1) as pool:
         yield pool
 
 
 @pytest.fixture
-def engine(pool):
+def engine(pool: ThreadPoolExecutor) -> Iterator[Engine]:
     engine = Engine(pool)
     yield engine
     engine.loop.drain()
@@ -80,25 +85,23 @@ def engine(pool):
 def held_step(engine: Engine) -> tuple[threading.Event, threading.Event]:
     """Make the executor wait in its next step: events for "it has begun" and "go on"."""
     begun, go_on = threading.Event(), threading.Event()
-    execute = engine.harness.executor.execute
 
-    def held(step):
+    def held() -> None:
         begun.set()
         assert go_on.wait(WAIT)
-        return execute(step)
 
-    engine.harness.executor.execute = held
+    engine.harness.executor.before_step = held
     return begun, go_on
 
 
-def test_a_request_that_comes_over_the_link_is_answered_over_the_link(engine):
+def test_a_request_that_comes_over_the_link_is_answered_over_the_link(engine: Engine) -> None:
     engine.tell(add_request("a", PROMPT, 5))
     token_ids, last = engine.answer("a")
     assert token_ids == expected_output(PROMPT, 5)
     assert last.finish_reason is FinishReason.LENGTH
 
 
-def test_the_scores_of_many_prompts_leave_in_messages_that_the_link_takes(monkeypatch):
+def test_the_scores_of_many_prompts_leave_in_messages_that_the_link_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "MESSAGE_SCORES", 10)
     scored = Logprobs([0.0] * 2, [1] * 2, [[1, 2]] * 2, [[0.0, 0.0]] * 2)  # six of them
     outputs = [RequestOutput(str(n), 1, 0, [7], prompt_logprobs=None if n % 3 else scored) for n in range(12)]
@@ -112,7 +115,7 @@ def test_the_scores_of_many_prompts_leave_in_messages_that_the_link_takes(monkey
     assert list(loop.parts(unscored)) == [unscored]
 
 
-def test_without_work_the_loop_sleeps(engine):
+def test_without_work_the_loop_sleeps(engine: Engine) -> None:
     assert engine.link.idle.wait(WAIT)
     engine.tell(add_request("a", PROMPT, 3))
     engine.answer("a")
@@ -124,7 +127,7 @@ def test_without_work_the_loop_sleeps(engine):
     assert time.process_time() - cpu < 0.1
 
 
-def test_the_load_is_told_before_a_step_begins(engine):
+def test_the_load_is_told_before_a_step_begins(engine: Engine) -> None:
     """A first step that never ends has to show as work without progress."""
     assert engine.link.idle.wait(WAIT)
     begun, go_on = held_step(engine)
@@ -135,14 +138,16 @@ def test_the_load_is_told_before_a_step_begins(engine):
     go_on.set()
 
 
-def test_work_ahead_keeps_nobody_waiting_and_no_engine_alive(engine):
+def test_work_ahead_keeps_nobody_waiting_and_no_engine_alive(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun = threading.Event()
 
-    def endless():
+    def endless() -> bool:
         begun.set()
         return True
 
-    engine.harness.executor.work_ahead = endless
+    monkeypatch.setattr(engine.harness.executor, "work_ahead", endless)
     for request_id in ("a", "b"):
         engine.tell(add_request(request_id, PROMPT, 1))
         assert engine.answer(request_id)[1].finish_reason is FinishReason.LENGTH
@@ -152,7 +157,7 @@ def test_work_ahead_keeps_nobody_waiting_and_no_engine_alive(engine):
     engine.ended.result(WAIT)
 
 
-def test_an_abort_that_comes_during_a_step_silences_its_token(engine):
+def test_an_abort_that_comes_during_a_step_silences_its_token(engine: Engine) -> None:
     begun, go_on = held_step(engine)
     engine.tell(add_request("a", PROMPT, 1))
     assert begun.wait(WAIT)
@@ -163,7 +168,7 @@ def test_an_abort_that_comes_during_a_step_silences_its_token(engine):
     assert [output.request_id for output in outputs.outputs] == ["b"]
 
 
-def test_the_requests_of_a_lost_frontend_are_aborted(engine):
+def test_the_requests_of_a_lost_frontend_are_aborted(engine: Engine) -> None:
     begun, go_on = held_step(engine)
     engine.tell(add_request("a", PROMPT, 10), "frontend-b")
     assert begun.wait(WAIT)
@@ -175,7 +180,7 @@ def test_the_requests_of_a_lost_frontend_are_aborted(engine):
     assert engine.link.sent.empty()
 
 
-def test_a_burst_is_taken_a_bounded_slice_at_a_time(engine):
+def test_a_burst_is_taken_a_bounded_slice_at_a_time(engine: Engine) -> None:
     """4,096 requests at once: each turn takes MOST_REQUESTS before its step and as many behind it."""
     count = 4096
     begun, go_on = held_step(engine)
@@ -192,13 +197,13 @@ def test_a_burst_is_taken_a_bounded_slice_at_a_time(engine):
     engine.tell(Abort([f"burst-{number}" for number in range(count)]))
 
 
-def test_a_call_is_answered_also_by_an_engine_without_work(engine):
+def test_a_call_is_answered_also_by_an_engine_without_work(engine: Engine) -> None:
     assert engine.link.idle.wait(WAIT)
     engine.tell(Call(7, "reset_prefix_cache"))
-    assert engine.outputs() == (FRONTEND, Result(7))
+    assert engine.link.sent.get(timeout=WAIT) == (FRONTEND, Result(7))
 
 
-def test_a_drain_finishes_running_and_waiting_requests(pool):
+def test_a_drain_finishes_running_and_waiting_requests(pool: ThreadPoolExecutor) -> None:
     engine = Engine(pool, max_num_seqs=1, drain_settle=0.5)
     begun, go_on = held_step(engine)
     engine.tell(add_request("running", PROMPT, 5))
@@ -215,14 +220,14 @@ def test_a_drain_finishes_running_and_waiting_requests(pool):
     assert engine.harness.executor.rows == {}
 
 
-def test_an_idle_engine_drains_by_itself(pool):
+def test_an_idle_engine_drains_by_itself(pool: ThreadPoolExecutor) -> None:
     engine = Engine(pool)
     assert engine.link.idle.wait(WAIT)
     engine.loop.drain()
     engine.ended.result(WAIT)
 
 
-def test_an_engine_drains_until_its_frontends_have_noticed(pool):
+def test_an_engine_drains_until_its_frontends_have_noticed(pool: ThreadPoolExecutor) -> None:
     engine = Engine(pool, drain_settle=3600, drain_timeout=3600)
     assert engine.link.idle.wait(WAIT)
     engine.loop.drain()
@@ -233,7 +238,7 @@ def test_an_engine_drains_until_its_frontends_have_noticed(pool):
     engine.ended.result(WAIT)
 
 
-def test_what_is_unfinished_at_the_drain_timeout_ends_with_an_error(pool):
+def test_what_is_unfinished_at_the_drain_timeout_ends_with_an_error(pool: ThreadPoolExecutor) -> None:
     engine = Engine(pool, drain_timeout=0)
     begun, go_on = held_step(engine)
     engine.tell(add_request("a", PROMPT, 200))
@@ -249,7 +254,9 @@ def test_what_is_unfinished_at_the_drain_timeout_ends_with_an_error(pool):
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(200, ["drain timeout: 1 requests end with an error"]), (1, [])])
-def test_a_drain_timeout_is_told_where_a_request_is_left(pool, caplog, tokens, expected):
+def test_a_drain_timeout_is_told_where_a_request_is_left(
+    pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture, tokens: int, expected: list[str]
+) -> None:
     """Of one that has just ended a row is left to free."""
     engine = Engine(pool, drain_timeout=0)
     begun, go_on = held_step(engine)
@@ -262,19 +269,19 @@ def test_a_drain_timeout_is_told_where_a_request_is_left(pool, caplog, tokens, e
     assert [line for line in told if line.startswith("drain timeout")] == expected
 
 
-def test_a_step_that_fails_ends_the_loop(pool):
+def test_a_step_that_fails_ends_the_loop(pool: ThreadPoolExecutor) -> None:
     engine = Engine(pool)
 
-    def failing(step):
+    def failing() -> None:
         raise RuntimeError("device lost")
 
-    engine.harness.executor.execute = failing
+    engine.harness.executor.before_step = failing
     engine.tell(add_request("a", PROMPT))
     with pytest.raises(RuntimeError, match="device lost"):
         engine.ended.result(WAIT)
 
 
-def test_a_leak_is_found_when_the_engine_goes_idle(pool):
+def test_a_leak_is_found_when_the_engine_goes_idle(pool: ThreadPoolExecutor) -> None:
     engine = Engine(pool)
     assert engine.link.idle.wait(WAIT)
     engine.harness.blocks.pool.allocate(1)

@@ -3,7 +3,9 @@ import socket
 import socketserver
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -36,22 +38,22 @@ class Clock:
 
 
 @pytest.fixture
-def clock():
+def clock() -> Clock:
     return Clock()
 
 
 @pytest.fixture
-def status(clock):
+def status(clock: Clock) -> EngineStatus:
     return EngineStatus("engine-3-abc", 3, STEP_LIMIT, clock)
 
 
 @pytest.fixture
-def collector(status):
+def collector(status: EngineStatus) -> EngineCollector:
     return EngineCollector(status, "demo")
 
 
 @pytest.fixture
-def ops(status, collector):
+def ops(status: EngineStatus, collector: EngineCollector) -> Iterator[OpsServer]:
     registry = CollectorRegistry()
     registry.register(collector)
     server = OpsServer(OpsConfig(ops_port=0), status, partial(generate_latest, registry))
@@ -66,14 +68,14 @@ def get(ops: OpsServer, path: str, method: str = "GET") -> tuple[int, str]:
     return response.status, response.read().decode()
 
 
-def test_the_engine_is_ready_in_the_ready_phase_only(ops, status):
+def test_the_engine_is_ready_in_the_ready_phase_only(ops: OpsServer, status: EngineStatus) -> None:
     for phase in Phase:
         status.enter(phase)
         code, _ = get(ops, "/health/ready")
         assert code == (200 if phase is Phase.READY else 503), phase
 
 
-def test_a_start_up_is_alive_while_it_progresses(ops, status, clock):
+def test_a_start_up_is_alive_while_it_progresses(ops: OpsServer, status: EngineStatus, clock: Clock) -> None:
     status.enter(Phase.LOADING)
     for done in range(3):
         clock.now += STARTUP_LIMIT - 1
@@ -84,7 +86,9 @@ def test_a_start_up_is_alive_while_it_progresses(ops, status, clock):
     assert (code, reason) == (503, "Loading without progress for 901 s\n")
 
 
-def test_a_stuck_step_fails_both_probes_and_an_idle_engine_neither(ops, status, clock):
+def test_a_stuck_step_fails_both_probes_and_an_idle_engine_neither(
+    ops: OpsServer, status: EngineStatus, clock: Clock
+) -> None:
     status.enter(Phase.READY)
     status.beat(busy=False)
     clock.now += 1e6
@@ -96,22 +100,22 @@ def test_a_stuck_step_fails_both_probes_and_an_idle_engine_neither(ops, status, 
     assert get(ops, "/health/ready")[0] == 503
 
 
-def test_a_dead_engine_is_not_alive(ops, status):
+def test_a_dead_engine_is_not_alive(ops: OpsServer, status: EngineStatus) -> None:
     status.enter(Phase.FAILED, "device lost")
     assert get(ops, "/health/live") == (503, "the engine failed: device lost\n")
 
 
-def test_a_port_without_free_descriptors_does_not_spin(ops, monkeypatch):
-    pauses = []
+def test_a_port_without_free_descriptors_does_not_spin(ops: OpsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
     failures = iter([OSError(24, "Too many open files")] * 3)
 
-    def accept(server):
+    def accept(server: socketserver.TCPServer) -> tuple[socket.socket, Any]:
         for failure in failures:
             raise failure
         return socketserver.TCPServer.get_request(server)
 
-    monkeypatch.setattr(ops_server.ThreadingHTTPServer, "get_request", accept)
-    monkeypatch.setattr(ops_server.time, "sleep", pauses.append)
+    monkeypatch.setattr("kvasir.observability.ops_server.ThreadingHTTPServer.get_request", accept)
+    monkeypatch.setattr("kvasir.observability.ops_server.time.sleep", pauses.append)
     assert get(ops, "/health/live")[0] in (200, 503)
     assert pauses == [ops_server.RETRY_SECONDS] * 3
 
@@ -122,7 +126,7 @@ def report(ops: OpsServer) -> StatusReport:
     return StatusReport.from_json(body.encode())
 
 
-def test_the_status_tells_phase_and_progress(ops, status):
+def test_the_status_tells_phase_and_progress(ops: OpsServer, status: EngineStatus) -> None:
     status.enter(Phase.LOADING)
     status.advance(Progress(3, 10))
     status.live_requests = 2
@@ -139,7 +143,9 @@ def test_the_status_tells_phase_and_progress(ops, status):
     assert report(ops).progress is None
 
 
-def test_the_status_tells_why_no_frontend_knows_the_engine_once_one_could(ops, status, clock):
+def test_the_status_tells_why_no_frontend_knows_the_engine_once_one_could(
+    ops: OpsServer, status: EngineStatus, clock: Clock
+) -> None:
     status.link_problem = lambda: LinkProblem("another model", refused=True)
     assert (status.reason, status.message) == (None, ""), "a frontend may start at the same moment"
     clock.now += LINK_PATIENCE
@@ -148,7 +154,9 @@ def test_the_status_tells_why_no_frontend_knows_the_engine_once_one_could(ops, s
     assert (status.reason, status.message) == (None, "no frontend answers")
 
 
-def test_metrics_carry_the_names_and_labels_of_vllm(ops, status, collector):
+def test_metrics_carry_the_names_and_labels_of_vllm(
+    ops: OpsServer, status: EngineStatus, collector: EngineCollector
+) -> None:
     status.startup_seconds[Phase.LOADING] = 1.5
     status.unknown_messages = lambda: 3
     engine = CoreHarness(num_blocks=16, max_num_seqs=1)
@@ -174,7 +182,9 @@ def test_metrics_carry_the_names_and_labels_of_vllm(ops, status, collector):
         assert line in text
 
 
-def test_metrics_of_the_steps_are_histograms_as_prometheus_counts(ops, status, collector):
+def test_metrics_of_the_steps_are_histograms_as_prometheus_counts(
+    ops: OpsServer, status: EngineStatus, collector: EngineCollector
+) -> None:
     engine = CoreHarness(num_blocks=16)
     collector.core, engine.core.trace = engine.core, status.trace
     for name in "ab":
@@ -199,7 +209,7 @@ def test_metrics_of_the_steps_are_histograms_as_prometheus_counts(ops, status, c
         assert f'kvasir:step_phase_seconds_total{{{labels},phase="{phase}"}}' in text
 
 
-def test_the_status_tells_the_current_step(ops, status, clock):
+def test_the_status_tells_the_current_step(ops: OpsServer, status: EngineStatus, clock: Clock) -> None:
     status.trace.begin(7)
     clock.now += 2.5
     status.trace.enter(StepPhase.EXECUTE, StepInput([], [], [ScheduledRow("a", 3, 1, [])]))
@@ -209,40 +219,40 @@ def test_the_status_tells_the_current_step(ops, status, clock):
     assert report(ops).step is None
 
 
-def test_metrics_answer_before_the_engine_is_built(ops):
+def test_metrics_answer_before_the_engine_is_built(ops: OpsServer) -> None:
     code, text = get(ops, "/metrics")
     assert code == 200
     assert "vllm:" not in text
 
 
-def test_unknown_pages_and_other_methods_are_refused(ops):
+def test_unknown_pages_and_other_methods_are_refused(ops: OpsServer) -> None:
     assert get(ops, "/v1/models")[0] == 404
     assert get(ops, "/status", "POST")[0] == 501
     assert get(ops, "/status?pretty", "HEAD") == (200, "")
 
 
-def test_a_client_that_says_nothing_does_not_hold_up_the_probes(ops):
+def test_a_client_that_says_nothing_does_not_hold_up_the_probes(ops: OpsServer) -> None:
     with socket.create_connection(("127.0.0.1", ops.port)):
         assert get(ops, "/health/live")[0] == 200
 
 
-def test_a_port_in_use_is_told_with_the_option_that_sets_it(ops, status):
+def test_a_port_in_use_is_told_with_the_option_that_sets_it(ops: OpsServer, status: EngineStatus) -> None:
     with pytest.raises(ConfigError, match=rf"127.0.0.1:{ops.port}: .*in use; choose another --ops-port"):
         OpsServer(OpsConfig(ops_port=ops.port), status, bytes)
 
 
-def test_an_address_of_another_machine_is_told_with_the_option_that_sets_it(status):
+def test_an_address_of_another_machine_is_told_with_the_option_that_sets_it(status: EngineStatus) -> None:
     with pytest.raises(ConfigError, match="--ops-host"):
         OpsServer(OpsConfig(ops_host="no-such-host.invalid", ops_port=0), status, bytes)
 
 
-def test_waiting_for_probes_uses_no_cpu(ops):
+def test_waiting_for_probes_uses_no_cpu(ops: OpsServer) -> None:
     cpu = time.process_time()
     threading.Event().wait(0.3)
     assert time.process_time() - cpu < 0.05
 
 
-def test_closing_ends_the_thread_and_frees_the_port(status):
+def test_closing_ends_the_thread_and_frees_the_port(status: EngineStatus) -> None:
     server = OpsServer(OpsConfig(ops_port=0), status, bytes)
     server.close()
     assert "ops" not in {thread.name for thread in threading.enumerate()}

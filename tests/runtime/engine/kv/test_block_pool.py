@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 
 from kvasir.engine.kv.block_pool import NULL_BLOCK, BlockPool, FreeQueue
@@ -13,7 +15,7 @@ def drain(queue: FreeQueue) -> list[int]:
     return [queue.pop() for _ in range(len(queue))]
 
 
-def test_blocks_are_reused_in_the_order_they_were_freed():
+def test_blocks_are_reused_in_the_order_they_were_freed() -> None:
     queue = FreeQueue(3)
     first, second = queue.pop(), queue.pop()
     queue.append(second)
@@ -22,7 +24,7 @@ def test_blocks_are_reused_in_the_order_they_were_freed():
 
 
 @pytest.mark.parametrize("removed", [1, 2, 3, 4])
-def test_a_block_can_be_taken_from_anywhere_in_the_free_queue(removed):
+def test_a_block_can_be_taken_from_anywhere_in_the_free_queue(removed: int) -> None:
     queue = FreeQueue(4)
     queue.remove(removed)
     assert removed not in queue
@@ -32,7 +34,7 @@ def test_a_block_can_be_taken_from_anywhere_in_the_free_queue(removed):
     assert drain(queue) == [removed]
 
 
-def test_a_block_can_be_made_the_first_to_be_reused():
+def test_a_block_can_be_made_the_first_to_be_reused() -> None:
     queue = FreeQueue(3)
     for _ in range(3):
         queue.pop()
@@ -44,7 +46,7 @@ def test_a_block_can_be_made_the_first_to_be_reused():
     assert drain(queue) == [2]
 
 
-def test_a_pool_of_one_block_hands_it_out_again_and_again():
+def test_a_pool_of_one_block_hands_it_out_again_and_again() -> None:
     pool = BlockPool(1)
     for _ in range(3):
         assert pool.allocate(1) == [1]
@@ -53,12 +55,12 @@ def test_a_pool_of_one_block_hands_it_out_again_and_again():
     pool.check_all_free()
 
 
-def test_the_null_block_is_never_handed_out():
+def test_the_null_block_is_never_handed_out() -> None:
     pool = BlockPool(5)
     assert NULL_BLOCK not in pool.allocate(5)
 
 
-def test_the_end_of_a_chain_is_reused_before_its_beginning():
+def test_the_end_of_a_chain_is_reused_before_its_beginning() -> None:
     pool, cache = cached_pool(3)
     chain = pool.allocate(3)
     for place, block_id in enumerate(chain):
@@ -67,7 +69,7 @@ def test_the_end_of_a_chain_is_reused_before_its_beginning():
     assert pool.allocate(3) == chain[::-1]
 
 
-def test_blocks_without_a_cached_prefix_are_reused_before_those_with_one():
+def test_blocks_without_a_cached_prefix_are_reused_before_those_with_one() -> None:
     pool, cache = cached_pool(5)
     kept, plain = pool.allocate(1), pool.allocate(2)
     cache.put(b"kept", kept[0])
@@ -78,7 +80,7 @@ def test_blocks_without_a_cached_prefix_are_reused_before_those_with_one():
     assert order[-1] == kept[0]
 
 
-def test_a_cached_block_is_found_until_it_is_handed_out_again():
+def test_a_cached_block_is_found_until_it_is_handed_out_again() -> None:
     pool, cache = cached_pool(2)
     [block] = pool.allocate(1)
     cache.put(b"x", block)
@@ -91,7 +93,7 @@ def test_a_cached_block_is_found_until_it_is_handed_out_again():
     cache.check()
 
 
-def test_a_shared_block_is_free_when_its_last_user_is_gone():
+def test_a_shared_block_is_free_when_its_last_user_is_gone() -> None:
     pool, cache = cached_pool(3)
     [block] = pool.allocate(1)
     cache.put(b"x", block)
@@ -107,7 +109,7 @@ def test_a_shared_block_is_free_when_its_last_user_is_gone():
         pool.allocate(1)
 
 
-def test_equal_content_in_two_blocks_is_found_in_the_first():
+def test_equal_content_in_two_blocks_is_found_in_the_first() -> None:
     cache = PrefixCache()
     cache.put(b"x", 1)
     cache.put(b"x", 2)
@@ -118,7 +120,7 @@ def test_equal_content_in_two_blocks_is_found_in_the_first():
     assert cache.find([b"x"]) == []
 
 
-def test_dropped_content_is_not_found_and_unknown_content_is_ignored():
+def test_dropped_content_is_not_found_and_unknown_content_is_ignored() -> None:
     cache = PrefixCache()
     cache.put(b"x", 1)
     cache.put(b"y", 2)
@@ -127,10 +129,10 @@ def test_dropped_content_is_not_found_and_unknown_content_is_ignored():
     cache.check()
 
 
-def test_each_change_of_the_cache_has_its_own_generation():
+def test_each_change_of_the_cache_has_its_own_generation() -> None:
     """A look-up that is kept for a generation must not be taken for one of another content."""
     cache = PrefixCache()
-    changes = [
+    changes: list[Callable[[], object]] = [
         lambda: cache.put(b"x", 1),
         lambda: cache.evict(1),
         lambda: cache.put(b"y", 1),
@@ -145,24 +147,29 @@ def test_each_change_of_the_cache_has_its_own_generation():
         seen.add(cache.generation)
 
 
-def test_each_change_of_the_users_has_its_own_generation():
+def test_each_change_of_the_users_has_its_own_generation() -> None:
     pool = BlockPool(4)
     seen = {pool.generation}
-    changes = [lambda: pool.allocate(1), lambda: pool.share([1]), lambda: pool.free([1]), lambda: pool.free([1])]
+    changes: list[Callable[[], object]] = [
+        lambda: pool.allocate(1),
+        lambda: pool.share([1]),
+        lambda: pool.free([1]),
+        lambda: pool.free([1]),
+    ]
     for change in changes:
         change()
         assert pool.generation not in seen
         seen.add(pool.generation)
 
 
-def test_a_chain_is_found_up_to_its_first_gap():
+def test_a_chain_is_found_up_to_its_first_gap() -> None:
     cache = PrefixCache()
     for block, name in enumerate((b"a", b"b", b"d"), 1):
         cache.put(name, block)
     assert cache.find([b"a", b"b", b"c", b"d"]) == [1, 2]
 
 
-def test_free_and_used_blocks_are_all_blocks():
+def test_free_and_used_blocks_are_all_blocks() -> None:
     pool = BlockPool(10)
     blocks = pool.allocate(4)
     assert (pool.num_free, pool.num_used, pool.usage) == (6, 4, 0.4)
@@ -171,7 +178,7 @@ def test_free_and_used_blocks_are_all_blocks():
     pool.check_all_free()
 
 
-def test_can_allocate_says_what_allocate_does():
+def test_can_allocate_says_what_allocate_does() -> None:
     pool = BlockPool(2)
     assert pool.can_allocate(2)
     assert not pool.can_allocate(3)
@@ -180,7 +187,7 @@ def test_can_allocate_says_what_allocate_does():
     assert pool.num_free == 2
 
 
-def test_freeing_what_is_not_in_use_is_an_error():
+def test_freeing_what_is_not_in_use_is_an_error() -> None:
     pool = BlockPool(2)
     [block] = pool.allocate(1)
     pool.free([block])
@@ -192,13 +199,13 @@ def test_freeing_what_is_not_in_use_is_an_error():
     assert pool.num_free == 2
 
 
-def test_blocks_in_use_are_found_by_the_idle_check():
+def test_blocks_in_use_are_found_by_the_idle_check() -> None:
     pool = BlockPool(2)
     pool.allocate(1)
     with pytest.raises(AssertionError, match="1 of 2 KV blocks belong to no request"):
         pool.check_all_free()
 
 
-def test_a_pool_without_blocks_is_refused():
+def test_a_pool_without_blocks_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one block"):
         BlockPool(0)

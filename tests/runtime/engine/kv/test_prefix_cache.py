@@ -1,9 +1,12 @@
 """The prefix cache through EngineCore: hits, misses, and how outputs report them."""
 
 import logging
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
+from kvasir.engine.kv.prefix_cache import PrefixCache
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.link.protocol import FinishReason
 from kvasir.worker.step import NAN_TOKEN, StepOutput
@@ -14,11 +17,17 @@ SYSTEM = list(range(100, 124))
 """Six blocks of four tokens."""
 
 
-def run(engine: CoreHarness, request_id: str, prompt: list[int], max_tokens: int = 3, **options) -> Answer:
+def run(engine: CoreHarness, request_id: str, prompt: list[int], max_tokens: int = 3, **options: Any) -> Answer:
     answer = engine.add(add_request(request_id, prompt, max_tokens, **options))
     engine.run()
     assert answer.token_ids == expected_output(prompt, max_tokens)
     return answer
+
+
+def cache_of(engine: CoreHarness) -> PrefixCache:
+    cache = engine.blocks.pool.cache
+    assert cache is not None
+    return cache
 
 
 def computed(engine: CoreHarness, request_id: str) -> int:
@@ -27,7 +36,7 @@ def computed(engine: CoreHarness, request_id: str) -> int:
     return sum(row.num_new_tokens for row in rows if row.request_id == request_id)
 
 
-def test_a_prompt_that_begins_like_an_earlier_one_computes_only_the_rest():
+def test_a_prompt_that_begins_like_an_earlier_one_computes_only_the_rest() -> None:
     engine = CoreHarness()
     run(engine, "first", [*SYSTEM, 1, 2, 3], max_tokens=1)
     answer = run(engine, "second", [*SYSTEM, 4, 5], max_tokens=1)
@@ -39,21 +48,21 @@ def test_a_prompt_that_begins_like_an_earlier_one_computes_only_the_rest():
 
 
 @pytest.mark.parametrize(("length", "cached"), [(3, 0), (4, 0), (5, 4), (7, 4), (8, 4), (9, 8), (24, 20)])
-def test_of_a_prompt_that_is_cached_to_its_end_the_last_block_is_computed_again(length, cached):
+def test_of_a_prompt_that_is_cached_to_its_end_the_last_block_is_computed_again(length: int, cached: int) -> None:
     engine = CoreHarness()
     run(engine, "first", SYSTEM)
     answer = run(engine, "second", SYSTEM[:length])
     assert answer.num_cached_tokens == [cached, None, None]
 
 
-def test_what_a_request_generated_is_found_by_the_next_turn():
+def test_what_a_request_generated_is_found_by_the_next_turn() -> None:
     engine = CoreHarness()
     answer = run(engine, "first", SYSTEM, max_tokens=20)
     turn = run(engine, "second", [*SYSTEM, *answer.token_ids, 7, 8], max_tokens=2)
     assert turn.num_cached_tokens[0] == 40  # the last of the 44 tokens was never computed
 
 
-def test_requests_of_one_step_share_what_the_first_of_them_computes():
+def test_requests_of_one_step_share_what_the_first_of_them_computes() -> None:
     engine = CoreHarness()
     answers = [engine.add(add_request(name, [*SYSTEM, i], 3)) for i, name in enumerate("abc")]
     engine.step()
@@ -64,7 +73,7 @@ def test_requests_of_one_step_share_what_the_first_of_them_computes():
         assert answer.token_ids == expected_output([*SYSTEM, i], 3)
 
 
-def test_a_prompt_of_one_block_is_shared_within_its_step():
+def test_a_prompt_of_one_block_is_shared_within_its_step() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", SYSTEM[:4], 3))
     late = engine.add(add_request("b", SYSTEM[:5], 3))
@@ -72,7 +81,7 @@ def test_a_prompt_of_one_block_is_shared_within_its_step():
     assert late.num_cached_tokens == [4, None, None]
 
 
-def test_of_a_prompt_in_chunks_the_chunks_that_are_computed_are_found():
+def test_of_a_prompt_in_chunks_the_chunks_that_are_computed_are_found() -> None:
     engine = CoreHarness(budget=10)
     engine.add(add_request("a", SYSTEM, 8))
     engine.step()
@@ -82,13 +91,13 @@ def test_of_a_prompt_in_chunks_the_chunks_that_are_computed_are_found():
     assert late.token_ids == engine.answers["a"].token_ids == expected_output(SYSTEM, 8)
 
 
-def test_another_first_token_finds_nothing():
+def test_another_first_token_finds_nothing() -> None:
     engine = CoreHarness()
     run(engine, "first", SYSTEM)
     assert run(engine, "second", [5, *SYSTEM[1:]]).num_cached_tokens[0] == 0
 
 
-def test_requests_of_different_salts_share_nothing():
+def test_requests_of_different_salts_share_nothing() -> None:
     engine = CoreHarness()
     run(engine, "plain", SYSTEM)
     assert run(engine, "salted", SYSTEM, cache_salt="tenant").num_cached_tokens[0] == 0
@@ -96,14 +105,14 @@ def test_requests_of_different_salts_share_nothing():
     assert run(engine, "other", SYSTEM, cache_salt="tenants").num_cached_tokens[0] == 0
 
 
-def test_a_salt_holds_for_prompts_shorter_than_a_block():
+def test_a_salt_holds_for_prompts_shorter_than_a_block() -> None:
     engine = CoreHarness()
     answer = run(engine, "salted", [1, 2], max_tokens=10, cache_salt="tenant")
     assert run(engine, "plain", [1, 2, *answer.token_ids]).num_cached_tokens[0] == 0
     assert run(engine, "same", [1, 2, *answer.token_ids], cache_salt="tenant").num_cached_tokens[0] == 8
 
 
-def test_log_probabilities_of_the_prompt_are_not_read_from_the_cache():
+def test_log_probabilities_of_the_prompt_are_not_read_from_the_cache() -> None:
     engine = CoreHarness()
     run(engine, "first", SYSTEM)
     answer = run(engine, "second", SYSTEM, prompt_logprobs=0)
@@ -112,31 +121,31 @@ def test_log_probabilities_of_the_prompt_are_not_read_from_the_cache():
     assert engine.blocks.num_queried_tokens == 24
 
 
-def test_what_a_request_computed_that_ended_with_nan_is_found_by_nobody():
+def test_what_a_request_computed_that_ended_with_nan_is_found_by_nobody() -> None:
     engine = CoreHarness(model=lambda tokens: NAN_TOKEN if 999 in tokens else next_token(tokens))
     run(engine, "before", SYSTEM)
     answer = engine.add(add_request("broken", [*SYSTEM, 999, *SYSTEM]))
     engine.run()
     assert answer.finish_reason is FinishReason.ERROR
-    assert len(engine.blocks.pool.cache) == 0  # the blocks that it found may have been the cause
+    assert len(cache_of(engine)) == 0  # the blocks that it found may have been the cause
     assert run(engine, "after", SYSTEM).num_cached_tokens[0] == 0
     assert run(engine, "again", SYSTEM).num_cached_tokens[0] == 20
 
 
-def test_what_a_request_computed_that_ended_with_nan_after_its_preemption_is_found_by_nobody():
+def test_what_a_request_computed_that_ended_with_nan_after_its_preemption_is_found_by_nobody() -> None:
     """With overlapped steps a request may lose its blocks before its token comes."""
     engine = CoreHarness()
     engine.add(add_request("broken", SYSTEM))
     engine.scheduler.schedule()
     engine.scheduler._preempt(engine.scheduler.requests["broken"])
-    assert len(engine.blocks.pool.cache) == 6
+    assert len(cache_of(engine)) == 6
     engine.scheduler.update(StepOutput([NAN_TOKEN]))
-    assert len(engine.blocks.pool.cache) == 0
+    assert len(cache_of(engine)) == 0
     assert engine.scheduler.requests == {}
     engine.blocks.check_idle()
 
 
-def test_without_a_prefix_cache_everything_is_computed():
+def test_without_a_prefix_cache_everything_is_computed() -> None:
     engine = CoreHarness(prefix_caching=False)
     run(engine, "first", SYSTEM, hashed_for=4)
     assert run(engine, "second", SYSTEM, hashed_for=4).num_cached_tokens[0] == 0
@@ -149,12 +158,18 @@ def test_without_a_prefix_cache_everything_is_computed():
 def count_lookups(engine: CoreHarness, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets an entry for each look-up in the cache."""
     lookups: list[int] = []
-    find = engine.blocks.pool.cache.find
-    monkeypatch.setattr(engine.blocks.pool.cache, "find", lambda hashes: lookups.append(1) or find(hashes))
+    cache = cache_of(engine)
+    find = cache.find
+
+    def counted(hashes: Iterable[bytes]) -> list[int]:
+        lookups.append(1)
+        return find(hashes)
+
+    monkeypatch.setattr(cache, "find", counted)
     return lookups
 
 
-def test_a_waiting_request_is_looked_up_again_only_after_a_change(monkeypatch):
+def test_a_waiting_request_is_looked_up_again_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = CoreHarness(num_blocks=16, block_size=16)
     engine.add(add_request("runs", [7] * 100, 120))
     engine.step()
@@ -168,7 +183,7 @@ def test_a_waiting_request_is_looked_up_again_only_after_a_change(monkeypatch):
     assert waits.token_ids == expected_output([8] * 100, 4)
 
 
-def test_a_request_is_looked_up_once_to_be_admitted(monkeypatch):
+def test_a_request_is_looked_up_once_to_be_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = CoreHarness()
     run(engine, "first", SYSTEM)
     lookups = count_lookups(engine, monkeypatch)
@@ -176,7 +191,7 @@ def test_a_request_is_looked_up_once_to_be_admitted(monkeypatch):
     assert len(lookups) == 1
 
 
-def test_a_waiting_request_finds_what_was_computed_while_it_waited():
+def test_a_waiting_request_finds_what_was_computed_while_it_waited() -> None:
     engine = CoreHarness(num_blocks=16, block_size=4)
     engine.add(add_request("runs", [*SYSTEM, 7], 12))
     waits = engine.add(add_request("waits", [*SYSTEM, 7, *[9] * 30], 4))
@@ -185,12 +200,13 @@ def test_a_waiting_request_finds_what_was_computed_while_it_waited():
     assert waits.token_ids == expected_output([*SYSTEM, 7, *[9] * 30], 4)
 
 
-def test_a_waiting_request_notices_that_its_prefix_is_gone():
+def test_a_waiting_request_notices_that_its_prefix_is_gone() -> None:
     engine = CoreHarness(num_blocks=16, block_size=4)
     run(engine, "first", SYSTEM)
     request = EngineRequest(FRONTEND, add_request("waits", SYSTEM))
     assert engine.blocks.cost_of(request) == 6  # one empty block, and five that have no users
     engine.blocks.reset_prefix_cache()
+    assert request.lookup is not None
     assert request.lookup.block_ids
     engine.blocks.admit(request)
     assert request.num_computed_tokens == 0
@@ -199,7 +215,7 @@ def test_a_waiting_request_notices_that_its_prefix_is_gone():
 # -------------------------------------------------------------------------------------------------- admission, LRU
 
 
-def test_cached_blocks_that_nobody_uses_count_as_free():
+def test_cached_blocks_that_nobody_uses_count_as_free() -> None:
     engine = CoreHarness(num_blocks=8)
     run(engine, "first", SYSTEM)
     assert engine.blocks.pool.num_free == 8
@@ -207,7 +223,7 @@ def test_cached_blocks_that_nobody_uses_count_as_free():
     assert run(engine, "third", SYSTEM).num_cached_tokens[0] == 0
 
 
-def test_a_hit_on_free_blocks_needs_them_like_empty_ones():
+def test_a_hit_on_free_blocks_needs_them_like_empty_ones() -> None:
     """Six free blocks, all of them cached: a hit on the six needs a seventh, and must wait for it."""
     engine = CoreHarness(num_blocks=9)
     run(engine, "first", SYSTEM, max_tokens=1)
@@ -222,7 +238,7 @@ def test_a_hit_on_free_blocks_needs_them_like_empty_ones():
     assert hit.token_ids == expected_output([*SYSTEM, 1], 1)
 
 
-def test_cached_blocks_in_use_again_are_not_free_for_others():
+def test_cached_blocks_in_use_again_are_not_free_for_others() -> None:
     """Nine blocks, of which seven are cached and free: with six of them revived, three are left for others."""
     engine = CoreHarness(num_blocks=9, max_num_seqs=2)
     run(engine, "first", SYSTEM, max_tokens=4)
@@ -235,7 +251,7 @@ def test_cached_blocks_in_use_again_are_not_free_for_others():
     assert other.token_ids == expected_output(list(range(300, 308)), 8)
 
 
-def test_the_prefix_that_was_used_last_is_kept_longest():
+def test_the_prefix_that_was_used_last_is_kept_longest() -> None:
     engine = CoreHarness(num_blocks=12)
     one, other = [1] * 13, [2] * 13
     run(engine, "one", one, 1)
@@ -249,7 +265,7 @@ def test_the_prefix_that_was_used_last_is_kept_longest():
 # ------------------------------------------------------------------------------------------------------ preemption
 
 
-def test_a_preempted_request_finds_its_own_blocks_and_tells_its_hits_once():
+def test_a_preempted_request_finds_its_own_blocks_and_tells_its_hits_once() -> None:
     engine = CoreHarness(num_blocks=16)
     run(engine, "before", SYSTEM, 1)
     answers = [engine.add(add_request(f"r{i}", [*SYSTEM[: 8 + i]], 32)) for i in range(6)]
@@ -262,7 +278,7 @@ def test_a_preempted_request_finds_its_own_blocks_and_tells_its_hits_once():
     assert total < 24 + 6 * 36 + engine.scheduler.num_preemptions * 16
 
 
-def test_hits_of_a_resumed_request_count_its_prompt_only():
+def test_hits_of_a_resumed_request_count_its_prompt_only() -> None:
     engine = CoreHarness()
     whole = run(engine, "first", SYSTEM, 20).token_ids
     answer = engine.add(add_request("second", SYSTEM, 20, output=whole[:18], attempt=1))
@@ -274,7 +290,7 @@ def test_hits_of_a_resumed_request_count_its_prompt_only():
 # ------------------------------------------------------------------------------------------- hashes of the frontend
 
 
-def test_hashes_of_the_frontend_are_used_and_extended():
+def test_hashes_of_the_frontend_are_used_and_extended() -> None:
     engine = CoreHarness()
     message = add_request("first", SYSTEM, 12, hashed_for=4)
     engine.add(message)
@@ -287,7 +303,7 @@ def test_hashes_of_the_frontend_are_used_and_extended():
 
 
 @pytest.mark.parametrize("hashed_for", [3, 5, 8])
-def test_hashes_for_another_block_size_are_not_trusted(hashed_for, caplog):
+def test_hashes_for_another_block_size_are_not_trusted(hashed_for: int, caplog: pytest.LogCaptureFixture) -> None:
     engine = CoreHarness()
     with caplog.at_level(logging.WARNING):
         run(engine, "first", SYSTEM, hashed_for=hashed_for)
@@ -296,7 +312,7 @@ def test_hashes_for_another_block_size_are_not_trusted(hashed_for, caplog):
     assert caplog.text.count("do not fit their prompts") == 1
 
 
-def test_an_end_of_sequence_token_in_a_full_block_hurts_nobody():
+def test_an_end_of_sequence_token_in_a_full_block_hurts_nobody() -> None:
     engine = CoreHarness(model=lambda tokens: EOS if len(tokens) == 7 else next_token(tokens))
     first = engine.add(add_request("first", [1, 2, 3, 4], 10))
     engine.run()

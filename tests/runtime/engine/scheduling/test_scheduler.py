@@ -2,6 +2,7 @@
 
 import math
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,7 +21,7 @@ def prompt(length: int, salt: int = 0) -> list[int]:
 # ------------------------------------------------------------------------------------------------ the token budget
 
 
-def test_a_prompt_over_the_budget_is_computed_in_chunks():
+def test_a_prompt_over_the_budget_is_computed_in_chunks() -> None:
     engine = CoreHarness(budget=16)
     answer = engine.add(add_request("a", prompt(50), 3))
     engine.run()
@@ -31,7 +32,7 @@ def test_a_prompt_over_the_budget_is_computed_in_chunks():
 
 
 @pytest.mark.parametrize("budget", [8, 16, 64, 1024])
-def test_a_batch_of_mixed_lengths_gives_what_each_request_gives_alone(budget):
+def test_a_batch_of_mixed_lengths_gives_what_each_request_gives_alone(budget: int) -> None:
     engine = CoreHarness(num_blocks=400, budget=budget)
     lengths = [1, 3, 4, 5, 17, 40, 90, 2, 33, 64, 7, 1]
     answers = [engine.add(add_request(f"r{i}", prompt(n, i), i + 1)) for i, n in enumerate(lengths)]
@@ -40,7 +41,7 @@ def test_a_batch_of_mixed_lengths_gives_what_each_request_gives_alone(budget):
         assert answer.token_ids == expected_output(prompt(n, i), i + 1)
 
 
-def test_generating_requests_go_on_while_a_long_prompt_is_computed():
+def test_generating_requests_go_on_while_a_long_prompt_is_computed() -> None:
     engine = CoreHarness(budget=8)
     short = engine.add(add_request("short", prompt(4), 20))
     engine.step()
@@ -50,7 +51,7 @@ def test_generating_requests_go_on_while_a_long_prompt_is_computed():
         assert len(short.token_ids) == count
 
 
-def test_requests_join_and_leave_a_running_batch():
+def test_requests_join_and_leave_a_running_batch() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", prompt(4), 3))
     engine.step()
@@ -63,7 +64,7 @@ def test_requests_join_and_leave_a_running_batch():
     engine.run()
 
 
-def test_no_more_requests_run_than_there_are_rows():
+def test_no_more_requests_run_than_there_are_rows() -> None:
     engine = CoreHarness(max_num_seqs=2)
     for name in "abc":
         engine.add(add_request(name, prompt(4), 4))
@@ -73,7 +74,7 @@ def test_no_more_requests_run_than_there_are_rows():
     assert all(answer.finish_reason for answer in engine.answers.values())
 
 
-def test_a_budget_below_the_rows_is_refused():
+def test_a_budget_below_the_rows_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^a step's budget must hold one token of each running request$"):
         Scheduler(
             RequestBlocks(4, 4, prefix_caching=True),
@@ -84,13 +85,13 @@ def test_a_budget_below_the_rows_is_refused():
         )
 
 
-def test_a_context_that_the_pool_cannot_hold_is_refused():
+def test_a_context_that_the_pool_cannot_hold_is_refused() -> None:
     CoreHarness(num_blocks=4, max_model_len=17)
     with pytest.raises(ValueError, match=r"^the pool must hold one request of the longest kind$"):
         CoreHarness(num_blocks=4, max_model_len=18)
 
 
-def test_the_last_token_of_the_budget_admits_a_request():
+def test_the_last_token_of_the_budget_admits_a_request() -> None:
     engine = CoreHarness(budget=2, max_num_seqs=2)
     engine.add(add_request("running", prompt(1), 8))
     engine.step()
@@ -101,7 +102,7 @@ def test_the_last_token_of_the_budget_admits_a_request():
     engine.run()
 
 
-def test_the_first_output_reports_the_time_in_the_queue():
+def test_the_first_output_reports_the_time_in_the_queue() -> None:
     engine = CoreHarness(max_num_seqs=1)
     engine.add(add_request("first", prompt(4), 2))
     before = time.monotonic()
@@ -118,7 +119,7 @@ def test_the_first_output_reports_the_time_in_the_queue():
 # -------------------------------------------------------------------------------------------------- preemption
 
 
-def test_preempted_requests_give_the_same_output():
+def test_preempted_requests_give_the_same_output() -> None:
     requests = [add_request(f"r{i}", prompt(8 + i, i), 24) for i in range(6)]
     engine = CoreHarness(num_blocks=16)
     for request in requests:
@@ -130,7 +131,7 @@ def test_preempted_requests_give_the_same_output():
         assert engine.answers[request.request_id].token_ids == expected
 
 
-def test_nobody_is_admitted_in_the_step_that_preempts():
+def test_nobody_is_admitted_in_the_step_that_preempts() -> None:
     engine = CoreHarness(num_blocks=16)
     for i in range(6):
         engine.add(add_request(f"r{i}", prompt(8 + i, i), 24))
@@ -143,7 +144,7 @@ def test_nobody_is_admitted_in_the_step_that_preempts():
     assert before > 0
 
 
-def test_the_youngest_is_preempted_and_the_oldest_never():
+def test_the_youngest_is_preempted_and_the_oldest_never() -> None:
     engine = CoreHarness(num_blocks=12)
     for i in range(4):
         engine.add(add_request(f"r{i}", prompt(8, i), 32))
@@ -157,7 +158,7 @@ def test_the_youngest_is_preempted_and_the_oldest_never():
     assert engine.scheduler.num_preemptions == len(admitted) - 4
 
 
-def test_preemption_does_not_thrash():
+def test_preemption_does_not_thrash() -> None:
     """A waiting request is not let into the last free blocks, to be thrown out a few steps later."""
     engine = CoreHarness(num_blocks=32, prefix_caching=False)
     for i in range(8):
@@ -168,7 +169,7 @@ def test_preemption_does_not_thrash():
     assert computed <= 1.25 * 8 * (16 + 47)
 
 
-def test_a_request_that_ends_soon_is_admitted_into_few_blocks():
+def test_a_request_that_ends_soon_is_admitted_into_few_blocks() -> None:
     engine = CoreHarness(num_blocks=8)
     engine.add(add_request("long", prompt(12), 12))
     engine.step()
@@ -190,7 +191,9 @@ def test_a_request_that_ends_soon_is_admitted_into_few_blocks():
         (14, 2, 4, True),
     ],
 )
-def test_a_request_is_admitted_if_both_can_grow_to_their_ends(emitted, max_tokens, free, admitted):
+def test_a_request_is_admitted_if_both_can_grow_to_their_ends(
+    emitted: int, max_tokens: int, free: int, admitted: bool
+) -> None:
     """The new request fills two blocks. A block is 4 tokens, and the last token of a request needs no KV."""
     old = expected_output(prompt(8), emitted)
     engine = CoreHarness(num_blocks=6 + free)
@@ -202,7 +205,7 @@ def test_a_request_is_admitted_if_both_can_grow_to_their_ends(emitted, max_token
     assert ("new" in [request.request_id for request in engine.scheduler.running]) == admitted
 
 
-def test_blocks_are_reserved_for_a_prompt_in_chunks():
+def test_blocks_are_reserved_for_a_prompt_in_chunks() -> None:
     """Later requests take none of the blocks that the rest of the prompt needs."""
     engine = CoreHarness(num_blocks=20, budget=8, max_num_seqs=4)
     engine.add(add_request("long", prompt(60), 4))
@@ -215,7 +218,7 @@ def test_blocks_are_reserved_for_a_prompt_in_chunks():
 # ------------------------------------------------------------------------------------------------- ends and limits
 
 
-def test_an_end_of_sequence_token_ends_the_request_and_is_part_of_the_output():
+def test_an_end_of_sequence_token_ends_the_request_and_is_part_of_the_output() -> None:
     engine = CoreHarness(model=lambda tokens: EOS if len(tokens) == 6 else next_token(tokens))
     answer = engine.add(add_request("a", prompt(4), 10, stop_token_ids=(EOS,)))
     engine.run()
@@ -223,7 +226,7 @@ def test_an_end_of_sequence_token_ends_the_request_and_is_part_of_the_output():
     assert (answer.finish_reason, answer.stop_token_id) == (FinishReason.STOP, None)
 
 
-def test_ignore_eos_goes_on_and_the_stop_tokens_still_hold():
+def test_ignore_eos_goes_on_and_the_stop_tokens_still_hold() -> None:
     engine = CoreHarness(model=lambda tokens: {6: EOS, 8: 77}.get(len(tokens), next_token(tokens)))
     answer = engine.add(add_request("a", prompt(4), 10, ignore_eos=True, stop_token_ids=(77,)))
     engine.run()
@@ -231,28 +234,28 @@ def test_ignore_eos_goes_on_and_the_stop_tokens_still_hold():
     assert (answer.finish_reason, answer.stop_token_id) == (FinishReason.STOP, 77)
 
 
-def test_an_end_of_sequence_token_asked_for_by_hand_is_reported_where_eos_is_ignored():
+def test_an_end_of_sequence_token_asked_for_by_hand_is_reported_where_eos_is_ignored() -> None:
     engine = CoreHarness(model=lambda tokens: EOS)
     answer = engine.add(add_request("a", prompt(4), 10, ignore_eos=True, stop_token_ids=(EOS,)))
     engine.run()
     assert (answer.finish_reason, answer.stop_token_id) == (FinishReason.STOP, EOS)
 
 
-def test_a_stop_token_at_the_last_position_is_a_stop():
+def test_a_stop_token_at_the_last_position_is_a_stop() -> None:
     engine = CoreHarness(model=lambda tokens: 77)
     answer = engine.add(add_request("a", prompt(4), 1, stop_token_ids=(77,)))
     engine.run()
     assert (answer.finish_reason, answer.stop_token_id) == (FinishReason.STOP, 77)
 
 
-def test_prompt_and_output_together_stay_within_the_context():
+def test_prompt_and_output_together_stay_within_the_context() -> None:
     engine = CoreHarness(max_model_len=20)
     answer = engine.add(add_request("a", prompt(15), 100))
     engine.run()
     assert (len(answer.token_ids), answer.finish_reason) == (5, FinishReason.LENGTH)
 
 
-def test_the_longest_request_fills_the_pool_to_its_last_slot():
+def test_the_longest_request_fills_the_pool_to_its_last_slot() -> None:
     engine = CoreHarness(num_blocks=3, block_size=4)
     answer = engine.add(add_request("a", prompt(4), 100))
     engine.run()
@@ -260,7 +263,7 @@ def test_the_longest_request_fills_the_pool_to_its_last_slot():
     assert (len(answer.token_ids), answer.finish_reason) == (9, FinishReason.LENGTH)
 
 
-def test_a_request_that_can_never_fit_is_refused_at_once():
+def test_a_request_that_can_never_fit_is_refused_at_once() -> None:
     engine = CoreHarness(num_blocks=3, block_size=4)
     answer = engine.add(add_request("a", prompt(13), 1))
     other = engine.add(add_request("b", prompt(12), 1))
@@ -281,7 +284,7 @@ def test_a_request_that_can_never_fit_is_refused_at_once():
         ([1, 2**32 - 1], f"prompt: token id {2**32 - 1} is out of range (0 to 999)"),
     ],
 )
-def test_a_prompt_that_would_break_the_model_is_refused(token_ids, error):
+def test_a_prompt_that_would_break_the_model_is_refused(token_ids: list[int], error: str) -> None:
     engine = CoreHarness()
     answer = engine.add(add_request("a", token_ids))
     engine.run()
@@ -306,7 +309,7 @@ def test_a_prompt_that_would_break_the_model_is_refused(token_ids, error):
         ({"temperature": math.nan}, "temperature is nan: give a number that is 0"),
     ],
 )
-def test_parameters_that_would_break_the_sampler_are_refused(changes, error):
+def test_parameters_that_would_break_the_sampler_are_refused(changes: dict[str, Any], error: str) -> None:
     engine = CoreHarness()
     message = add_request("a", prompt(4))
     params = msgspec.structs.replace(message.params, **changes)
@@ -321,7 +324,7 @@ def test_parameters_that_would_break_the_sampler_are_refused(changes, error):
 # ---------------------------------------------------------------------------------------------- log probabilities
 
 
-def test_log_probabilities_reach_the_request_of_their_row():
+def test_log_probabilities_reach_the_request_of_their_row() -> None:
     engine = CoreHarness()
     plain = engine.add(add_request("plain", prompt(5), 3))
     asks = engine.add(add_request("asks", prompt(6, 1), 3, logprobs=0))
@@ -330,7 +333,7 @@ def test_log_probabilities_reach_the_request_of_their_row():
     assert asks.logprobs == [-token_id for token_id in asks.token_ids]
 
 
-def test_log_probabilities_of_a_prompt_come_with_its_first_token():
+def test_log_probabilities_of_a_prompt_come_with_its_first_token() -> None:
     engine = CoreHarness(budget=8)
     plain = engine.add(add_request("plain", prompt(5), 3))
     asks = engine.add(add_request("asks", prompt(20, 1), 3, prompt_logprobs=0))
@@ -341,7 +344,7 @@ def test_log_probabilities_of_a_prompt_come_with_its_first_token():
     assert asks.prompt_logprobs == [[-token_id for token_id in prompt(20, 1)[1:]]]
 
 
-def test_log_probabilities_of_a_prompt_come_once_despite_preemption():
+def test_log_probabilities_of_a_prompt_come_once_despite_preemption() -> None:
     engine = CoreHarness(num_blocks=16)
     answers = [engine.add(add_request(f"r{i}", prompt(8, i), 30, logprobs=0, prompt_logprobs=0)) for i in range(6)]
     engine.run()
@@ -354,7 +357,7 @@ def test_log_probabilities_of_a_prompt_come_once_despite_preemption():
 
 
 @pytest.mark.parametrize("emitted", [1, 5, 9])
-def test_a_resumed_request_continues_where_the_other_engine_stood(emitted):
+def test_a_resumed_request_continues_where_the_other_engine_stood(emitted: int) -> None:
     whole = expected_output(prompt(11), 10)
     engine = CoreHarness()
     answer = engine.add(add_request("a", prompt(11), 10, output=whole[:emitted], attempt=1))
@@ -372,7 +375,9 @@ def test_a_resumed_request_continues_where_the_other_engine_stood(emitted):
         ([5, 77], FinishReason.STOP, 77),
     ],
 )
-def test_a_request_resumed_at_its_end_is_ended_without_a_step(output, reason, stop_token_id):
+def test_a_request_resumed_at_its_end_is_ended_without_a_step(
+    output: list[int], reason: FinishReason, stop_token_id: int | None
+) -> None:
     engine = CoreHarness()
     answer = engine.add(add_request("a", prompt(4), 3, output=output, stop_token_ids=(77,)))
     engine.run()
@@ -380,7 +385,7 @@ def test_a_request_resumed_at_its_end_is_ended_without_a_step(output, reason, st
     assert engine.executor.steps == []
 
 
-def test_a_request_resumed_at_the_end_of_a_smaller_context_is_ended():
+def test_a_request_resumed_at_the_end_of_a_smaller_context_is_ended() -> None:
     engine = CoreHarness(max_model_len=8)
     answer = engine.add(add_request("a", prompt(8), 10, output=[5]))
     engine.run()

@@ -4,7 +4,9 @@ The fake executor fails on blocks that are shared wrongly and returns the conten
 equals the one without cache and neighbours therefore shows that every block had the right content.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,15 +18,22 @@ from runtime.engine.fakes import EOS, FRONTEND, CoreHarness, add_request, expect
 from runtime.wire import prompt_of
 
 LONGEST_PREFIX = 40
+Machine = dict[str, Any]  # the arguments of a CoreHarness
+Range = tuple[int, int]
 
 
-def ends_at_times(token_ids) -> int:
+def ends_at_times(token_ids: Sequence[int]) -> int:
     """A model that returns EOS after some contexts, so that requests end unexpectedly."""
     token_id = next_token(token_ids)
     return EOS if token_id % 16 == 0 else token_id
 
 
-def machines(num_blocks=(2, 30), block_size=(1, 5), rows=(1, 6), models=(next_token, ends_at_times)):
+def machines(
+    num_blocks: Range = (2, 30),
+    block_size: Range = (1, 5),
+    rows: Range = (1, 6),
+    models: Sequence[Callable[[Sequence[int]], int]] = (next_token, ends_at_times),
+) -> st.SearchStrategy[Machine]:
     """Engines with these ranges of sizes and every combination of features."""
     return st.fixed_dictionaries(
         {
@@ -62,7 +71,9 @@ class Arrival:
         return common[: self.shared] + [1 + (own_salt * 131 + i * 7) % 900 for i in range(self.own)]
 
 
-def arrivals_of(shared, own, max_tokens, fails_after=(None,)):
+def arrivals_of(
+    shared: Range, own: Range, max_tokens: Range, fails_after: Sequence[int | None] = (None,)
+) -> st.SearchStrategy[Arrival]:
     """Requests with these ranges of lengths."""
     return st.builds(
         Arrival,
@@ -93,6 +104,8 @@ class Steps:
     count: int
 
 
+Event = Arrival | AbortOf | Steps
+
 aborts = st.builds(AbortOf, st.integers(0, 30), st.booleans())
 steps = st.builds(Steps, st.integers(1, 6))
 events = st.lists(st.one_of(arrivals, arrivals, aborts, steps), min_size=1, max_size=40)
@@ -106,7 +119,7 @@ crowds = st.lists(arrivals_of((2, 14), (0, 6), (25, 40), (None, None, None, 0, 1
 class Run:
     """A harness with the requests it was given; checks the scheduler's books after every step."""
 
-    machine: dict
+    machine: Machine
     engine: CoreHarness = field(init=False)
     requests: dict[str, AddRequest] = field(default_factory=dict)
     aborted: set[str] = field(default_factory=set)
@@ -115,7 +128,7 @@ class Run:
         self.engine = CoreHarness(**self.machine)
         self.longest = longest_sequence(self.machine["num_blocks"], self.machine["block_size"])
 
-    def happen(self, event: Arrival | AbortOf | Steps) -> None:
+    def happen(self, event: Event) -> None:
         match event:
             case Arrival():
                 self.arrive(event)
@@ -230,7 +243,9 @@ class Run:
 
 @settings(max_examples=400, deadline=None)
 @given(machine=machines(), happenings=events)
-def test_every_request_ends_as_if_it_were_alone_and_nothing_leaks(machine, happenings):
+def test_every_request_ends_as_if_it_were_alone_and_nothing_leaks(
+    machine: Machine, happenings: list[Event]
+) -> None:
     run = Run(machine)
     for event in happenings:
         run.happen(event)
@@ -240,7 +255,9 @@ def test_every_request_ends_as_if_it_were_alone_and_nothing_leaks(machine, happe
 
 @settings(max_examples=200, deadline=None)
 @given(machine=tight_machines, crowd=crowds, happenings=st.lists(st.one_of(aborts, steps, steps), max_size=12))
-def test_preempted_requests_end_as_if_they_were_alone_and_nothing_leaks(machine, crowd, happenings):
+def test_preempted_requests_end_as_if_they_were_alone_and_nothing_leaks(
+    machine: Machine, crowd: list[Arrival], happenings: list[Event]
+) -> None:
     run = Run(machine)
     for arrival in crowd:
         run.happen(arrival)
@@ -252,7 +269,9 @@ def test_preempted_requests_end_as_if_they_were_alone_and_nothing_leaks(machine,
 
 @settings(max_examples=100, deadline=None)
 @given(machine=machines(), crowd=st.lists(arrivals, min_size=2, max_size=12))
-def test_of_equal_priorities_nobody_is_admitted_before_who_came_first(machine, crowd):
+def test_of_equal_priorities_nobody_is_admitted_before_who_came_first(
+    machine: Machine, crowd: list[Arrival]
+) -> None:
     """No starvation: a waiting request is not overtaken, so its turn comes."""
     run = Run(machine | {"by_priority": False})
     for arrival in crowd:
@@ -267,7 +286,7 @@ def test_of_equal_priorities_nobody_is_admitted_before_who_came_first(machine, c
 
 @settings(max_examples=100, deadline=None)
 @given(machine=machines(), crowd=st.lists(arrivals, min_size=1, max_size=10))
-def test_every_running_request_goes_on_in_every_step(machine, crowd):
+def test_every_running_request_goes_on_in_every_step(machine: Machine, crowd: list[Arrival]) -> None:
     """Also next to a long prompt that arrives later and goes before it."""
     run = Run(machine | {"overlap_steps": False, "num_blocks": 400})
     while crowd or run.engine.core.has_work:

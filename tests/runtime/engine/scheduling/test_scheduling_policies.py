@@ -17,7 +17,7 @@ def prompt(length: int, salt: int = 0) -> list[int]:
 # ------------------------------------------------------------------------------------------------- long prefills
 
 
-def test_a_long_prompt_leaves_room_for_others_in_each_step():
+def test_a_long_prompt_leaves_room_for_others_in_each_step() -> None:
     engine = CoreHarness(budget=32, long_prefill_token_threshold=8)
     engine.add(add_request("long", prompt(60), 1))
     engine.add(add_request("short", prompt(10, 1), 1))
@@ -27,7 +27,7 @@ def test_a_long_prompt_leaves_room_for_others_in_each_step():
     engine.run()
 
 
-def test_a_long_prompt_alone_takes_the_whole_step():
+def test_a_long_prompt_alone_takes_the_whole_step() -> None:
     engine = CoreHarness(budget=32, long_prefill_token_threshold=8)
     engine.add(add_request("long", prompt(60), 1))
     engine.run()
@@ -37,7 +37,7 @@ def test_a_long_prompt_alone_takes_the_whole_step():
 # ----------------------------------------------------------------------------------------------------- priorities
 
 
-def test_the_smallest_priority_is_served_first_and_equals_as_they_came():
+def test_the_smallest_priority_is_served_first_and_equals_as_they_came() -> None:
     engine = CoreHarness(max_num_seqs=1, by_priority=True)
     for name, priority in (("a", 0), ("b", 5), ("c", -3), ("d", 0)):
         engine.add(add_request(name, prompt(4), 2, priority=priority))
@@ -45,7 +45,7 @@ def test_the_smallest_priority_is_served_first_and_equals_as_they_came():
     assert [new.request_id for step in engine.executor.steps for new in step.new] == ["c", "a", "d", "b"]
 
 
-def test_an_urgent_prompt_leaves_a_token_to_each_request_behind_it():
+def test_an_urgent_prompt_leaves_a_token_to_each_request_behind_it() -> None:
     engine = CoreHarness(budget=8, by_priority=True)
     slow = engine.add(add_request("slow", prompt(4), 12, priority=1))
     engine.step()
@@ -57,7 +57,7 @@ def test_an_urgent_prompt_leaves_a_token_to_each_request_behind_it():
     engine.run()
 
 
-def test_the_least_urgent_is_preempted_though_it_came_first():
+def test_the_least_urgent_is_preempted_though_it_came_first() -> None:
     engine = CoreHarness(num_blocks=14, by_priority=True)
     slow = engine.add(add_request("slow", prompt(8), 32, priority=1))
     engine.step()
@@ -70,7 +70,7 @@ def test_the_least_urgent_is_preempted_though_it_came_first():
     assert urgent.token_ids == expected_output(prompt(8, 1), 32)
 
 
-def test_who_is_preempted_has_no_part_in_the_step():
+def test_who_is_preempted_has_no_part_in_the_step() -> None:
     """The least urgent stands last in the step, wherever it stood by its arrival."""
     engine = CoreHarness(num_blocks=14, by_priority=True)
     for i, priority in enumerate((2, 0, 1)):
@@ -84,7 +84,7 @@ def test_who_is_preempted_has_no_part_in_the_step():
     assert engine.scheduler.num_preemptions > 0
 
 
-def test_a_priority_is_refused_where_nobody_looks_at_it():
+def test_a_priority_is_refused_where_nobody_looks_at_it() -> None:
     engine = CoreHarness()
     answer = engine.add(add_request("a", prompt(4), priority=1))
     engine.run()
@@ -95,7 +95,7 @@ def test_a_priority_is_refused_where_nobody_looks_at_it():
     )
 
 
-def test_a_scheduler_serves_by_arrival_unless_priorities_are_switched_on():
+def test_a_scheduler_serves_by_arrival_unless_priorities_are_switched_on() -> None:
     blocks = RequestBlocks(8, 4, prefix_caching=True)
     scheduler = Scheduler(blocks, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=16, eos_token_ids=[EOS])
     with pytest.raises(RequestRefused, match="priority is 1"):
@@ -106,7 +106,7 @@ def test_a_scheduler_serves_by_arrival_unless_priorities_are_switched_on():
 # ----------------------------------------------------------------------------------------------- overlapping steps
 
 
-def test_a_step_is_scheduled_before_the_one_before_it_is_known():
+def test_a_step_is_scheduled_before_the_one_before_it_is_known() -> None:
     engine = CoreHarness(overlap_steps=True)
     answer = engine.add(add_request("a", prompt(6), 3))
     engine.step()
@@ -117,7 +117,7 @@ def test_a_step_is_scheduled_before_the_one_before_it_is_known():
     assert answer.token_ids == expected_output(prompt(6), 3)
 
 
-def test_a_request_that_waits_for_its_last_token_holds_up_no_other():
+def test_a_request_that_waits_for_its_last_token_holds_up_no_other() -> None:
     engine = CoreHarness(overlap_steps=True)
     engine.add(add_request("first", prompt(4), 2))
     engine.add(add_request("second", prompt(4, 1), 6))
@@ -128,14 +128,14 @@ def test_a_request_that_waits_for_its_last_token_holds_up_no_other():
     engine.run()
 
 
-def test_no_token_is_computed_beyond_a_known_end():
+def test_no_token_is_computed_beyond_a_known_end() -> None:
     engine = CoreHarness(overlap_steps=True)
     engine.add(add_request("a", prompt(6), 3))
     engine.run()
     assert sum(row.num_new_tokens for step in engine.executor.steps for row in step.scheduled) == 6 + 2
 
 
-def test_no_token_is_computed_beyond_the_end_of_the_context():
+def test_no_token_is_computed_beyond_the_end_of_the_context() -> None:
     engine = CoreHarness(overlap_steps=True, max_model_len=10)
     answer = engine.add(add_request("a", prompt(6), 9))
     engine.run()
@@ -143,7 +143,7 @@ def test_no_token_is_computed_beyond_the_end_of_the_context():
     assert sum(row.num_new_tokens for step in engine.executor.steps for row in step.scheduled) == 6 + 3
 
 
-def test_what_is_computed_after_an_end_that_nobody_planned_is_dropped():
+def test_what_is_computed_after_an_end_that_nobody_planned_is_dropped() -> None:
     engine = CoreHarness(overlap_steps=True, model=lambda tokens: EOS if len(tokens) == 7 else next_token(tokens))
     answer = engine.add(add_request("a", prompt(6), 9))
     other = engine.add(add_request("b", prompt(3, 1), 9))
@@ -153,7 +153,7 @@ def test_what_is_computed_after_an_end_that_nobody_planned_is_dropped():
     assert other.finish_reason is FinishReason.STOP
 
 
-def test_a_preempted_request_counts_its_prompt_once():
+def test_a_preempted_request_counts_its_prompt_once() -> None:
     engine = CoreHarness(num_blocks=16)
     for i in range(6):
         engine.add(add_request(f"r{i}", prompt(8, i), 30))
@@ -163,7 +163,7 @@ def test_a_preempted_request_counts_its_prompt_once():
     assert engine.scheduler.num_generated_tokens == 6 * 30
 
 
-def test_a_long_request_at_the_head_is_not_overtaken():
+def test_a_long_request_at_the_head_is_not_overtaken() -> None:
     engine = CoreHarness(num_blocks=16)
     engine.add(add_request("first", prompt(40), 8))
     engine.step()

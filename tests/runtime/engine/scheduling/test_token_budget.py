@@ -12,11 +12,11 @@ PROMPT = [5, 6, 7]
 COST = len(PROMPT) + REQUEST_TOKENS
 
 
-def test_the_default_limit_is_64_mi_tokens():
+def test_the_default_limit_is_64_mi_tokens() -> None:
     assert LIMIT == 2**26
 
 
-def test_the_limit_is_reached_exactly():
+def test_the_limit_is_reached_exactly() -> None:
     budget = TokenBudget(LIMIT)
     assert budget.reserve(LIMIT - 2 * REQUEST_TOKENS - 1)
     assert not budget.reserve(2)
@@ -27,7 +27,7 @@ def test_the_limit_is_reached_exactly():
     assert budget.reserve(1)
 
 
-def test_a_request_above_the_limit_is_taken_alone():
+def test_a_request_above_the_limit_is_taken_alone() -> None:
     budget = TokenBudget(10)
     assert budget.reserve(1000)
     assert not budget.reserve(1)
@@ -36,12 +36,12 @@ def test_a_request_above_the_limit_is_taken_alone():
     assert budget.reserve(1)
 
 
-def test_requests_without_tokens_count_too():
+def test_requests_without_tokens_count_too() -> None:
     budget = TokenBudget(3 * REQUEST_TOKENS)
     assert [budget.reserve(0) for _ in range(4)] == [True, True, True, False]
 
 
-def test_a_request_beyond_the_limit_is_refused_as_overloaded():
+def test_a_request_beyond_the_limit_is_refused_as_overloaded() -> None:
     engine = CoreHarness(max_num_seqs=1, max_queued_tokens=2 * COST)
     answers = [engine.add(add_request(name, PROMPT, 4)) for name in "abc"]
     assert engine.budget.held == 2 * COST
@@ -57,14 +57,14 @@ def test_a_request_beyond_the_limit_is_refused_as_overloaded():
         assert answer.token_ids == expected_output(PROMPT, 4)
 
 
-def test_tokens_that_were_emitted_before_count():
+def test_tokens_that_were_emitted_before_count() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT, 4, output=[8, 9], attempt=1))
     assert engine.budget.held == COST + 2
 
 
 @pytest.mark.parametrize("end", ["abort", "lost", "fail"])
-def test_a_waiting_request_that_ends_is_released(end):
+def test_a_waiting_request_that_ends_is_released(end: str) -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT))
     if end == "abort":
@@ -76,7 +76,7 @@ def test_a_waiting_request_that_ends_is_released(end):
     assert engine.budget.held == 0
 
 
-def test_a_request_that_is_never_queued_is_released():
+def test_a_request_that_is_never_queued_is_released() -> None:
     engine = CoreHarness(num_blocks=3, block_size=4)
     engine.add(add_request("too long", [5] * 20))
     engine.add(add_request("out of the vocabulary", [5, 10**6]))
@@ -88,7 +88,7 @@ def test_a_request_that_is_never_queued_is_released():
     assert engine.budget.held == COST
 
 
-def test_a_preempted_request_is_released_once():
+def test_a_preempted_request_is_released_once() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT))
     engine.step()
