@@ -13,7 +13,7 @@ from kvasir.client.collector import Delta
 from kvasir.client.dispatcher import Dispatcher
 from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import Journal, LiveRequest, RequestState
-from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor
+from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor, TryNextEngine
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.router import Router
 from kvasir.client.service_limits import ServiceLimits
@@ -135,9 +135,9 @@ class AsyncLLM:
 
         `trace`: a new Trace, which is filled in.
 
-        Closing or cancelling the generator aborts the request. Raises EngineUnavailable, TooManyRequests or
-        InvalidRequest before the first delta (an engine may refuse what this frontend accepts), and RequestFailed
-        at any time.
+        Closing or cancelling the generator aborts the request. Raises TooManyRequests or InvalidRequest before the
+        first delta (an engine may refuse what this frontend accepts), EngineUnavailable or RequestFailed at any
+        time.
         """
         request = LiveRequest(
             request_id,
@@ -222,6 +222,7 @@ class AsyncLLM:
     def _on_engine_lost(self, engine: RemoteEngine, reason: str) -> None:
         """Fail the requests of the engine. Outputs that it sent before it was lost still reach their readers."""
         self._outputs.flush(engine.incarnation)
+        self._after_outputs()
         requests = self._journal.of_engine(engine.incarnation)
         for request in requests:
             self._outputs.fail(
@@ -253,3 +254,6 @@ class AsyncLLM:
                     self._link.send(engine, Abort(request_ids))
                 case DistrustEngine(engine, reason):
                     self._link.lose(engine, reason)
+                case TryNextEngine(_, request, error, refusal):
+                    if not self._dispatcher.dispatch_elsewhere(request):
+                        self._outputs.fail(request, error, refusal)

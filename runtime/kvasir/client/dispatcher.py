@@ -41,6 +41,11 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(self._dispatch_all)
         self._waiting.append(request)
 
+    def dispatch_elsewhere(self, request: LiveRequest) -> bool:
+        """Send a request that its engine refused to the next engine. Returns False if there is none."""
+        request.refused_by = (*request.refused_by, request.engine)
+        return self._send(request) is None
+
     def unavailable(self) -> EngineUnavailable:
         """Return the error for a request or call that no engine can take now."""
         if self._closed:
@@ -62,9 +67,15 @@ class Dispatcher:
 
     def _dispatch(self, request: LiveRequest) -> None:
         """Send the request to an engine, or fail it with EngineUnavailable if no engine can take it."""
+        if (error := self._send(request)) is not None:
+            self._journal.finish(request)
+            request.collector.fail(error)
+
+    def _send(self, request: LiveRequest) -> EngineUnavailable | None:
+        """Send the request to an engine as its next attempt, or return why no engine can take it."""
         # Each failed send removes an engine from the link, and each older engine is skipped once, so this ends.
         older: list[RemoteEngine] = []
-        while (engine := self._router.pick(self._engines_but(older))) and not self._closed:
+        while (engine := self._router.pick(self._candidates(request, older))) and not self._closed:
             message = request.message(engine.cache_block_size)
             if not engine.agreement.understands(message):
                 older.append(engine)
@@ -72,11 +83,14 @@ class Dispatcher:
                 self._journal.assign(request, engine.incarnation)
                 trace = request.trace
                 trace.engine, trace.rank, trace.attempts = engine.incarnation, engine.rank, request.attempt
-                self._observer.request_started(trace)
-                return
-        self._journal.finish(request)
-        not_understood = EngineUnavailable(NOT_UNDERSTOOD, RETRY_AFTER) if older and not self._closed else None
-        request.collector.fail(not_understood or self.unavailable())
+                if request.attempt == 1:
+                    self._observer.request_started(trace)
+                return None
+        return EngineUnavailable(NOT_UNDERSTOOD, RETRY_AFTER) if older and not self._closed else self.unavailable()
 
-    def _engines_but(self, older: list[RemoteEngine]) -> list[RemoteEngine]:
-        return [engine for engine in self._link.engines.values() if engine not in older]
+    def _candidates(self, request: LiveRequest, older: list[RemoteEngine]) -> list[RemoteEngine]:
+        return [
+            engine
+            for engine in self._link.engines.values()
+            if engine.incarnation not in request.refused_by and engine not in older
+        ]

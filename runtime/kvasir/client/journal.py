@@ -38,7 +38,8 @@ class RequestState(Enum):
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """One request. Written by the journal (`state`, `engine`, `attempt`) and the output processor (the rest)."""
+    """One request. Written by the journal (`state`, `engine`, `attempt`), the dispatcher
+    (`refused_by`) and the output processor (the rest)."""
 
     request_id: str
     prompt_token_ids: "array[int]"
@@ -59,6 +60,8 @@ class LiveRequest:
     state: RequestState = RequestState.WAITING
     engine: str = ""
     """The incarnation of the engine that has the request; empty before."""
+    refused_by: tuple[str, ...] = ()
+    """Engines that were full or stopping. The request is not sent to them again."""
     trace: Trace = field(default_factory=Trace)
     """The record for metrics and log."""
     hashes: PromptHashes | None = None

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 SLICE: Final = 128
 """Outputs that are handled before other callbacks of the event loop: about a millisecond."""
 
+_FULL_OR_STOPPING: Final = (RefusalKind.OVERLOADED, RefusalKind.UNAVAILABLE)
+"""Refusals after which another engine may take the request."""
+
 
 @dataclass(frozen=True, slots=True)
 class AbortRequests:
@@ -39,6 +42,16 @@ class DistrustEngine:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class TryNextEngine:
+    """The engine refused this request before its first token. It fails if no other engine takes it."""
+
+    engine: str
+    request: LiveRequest
+    error: str
+    refusal: RefusalKind
+
+
 @dataclass(slots=True)
 class _Batch:
     engine: str
@@ -54,7 +67,7 @@ class OutputProcessor:
     """
 
     def __init__(self, journal: Journal, observer: RequestObserver, eos_token_ids: tuple[int, ...]) -> None:
-        self.actions: deque[AbortRequests | DistrustEngine] = deque()
+        self.actions: deque[AbortRequests | DistrustEngine | TryNextEngine] = deque()
         self._journal = journal
         self._observer = observer
         self._eos_token_ids = frozenset(eos_token_ids)
@@ -86,13 +99,15 @@ class OutputProcessor:
             self._take(batch, first, count)
 
     def flush(self, engine: str) -> None:
-        """Handle all queued outputs of this lost engine now. They still count, but need no actions."""
+        """Handle all queued outputs of this lost engine now. They still count, but it needs no messages."""
         mine = [batch for batch in self._backlog if batch.engine == engine]
         self._forget(engine)
         for batch in mine:
             if not self._take(batch, batch.next, len(batch.outputs) - batch.next):
                 break
-        self.actions = deque(action for action in self.actions if action.engine != engine)
+        self.actions = deque(
+            action for action in self.actions if action.engine != engine or isinstance(action, TryNextEngine)
+        )
 
     def fail(self, request: LiveRequest, message: str, refusal: RefusalKind | None = None) -> None:
         """End the request with RequestFailed, or with the error for a refusal, unless it has ended."""
@@ -154,7 +169,10 @@ class OutputProcessor:
         token_ids, reason, stop_reason = output.token_ids, output.finish_reason, output.stop_token_id
         if reason is FinishReason.ERROR or reason is FinishReason.ABORT:
             message = output.error or f"the engine {request.engine} gave up the request: try again"
-            self.fail(request, message, output.refusal)
+            if output.refusal in _FULL_OR_STOPPING and not request.output_token_ids:
+                self.actions.append(TryNextEngine(request.engine, request, message, output.refusal))
+            else:
+                self.fail(request, message, output.refusal)
             return
         stop: str | None = None
         if request.stops is None:

@@ -3,7 +3,7 @@
 import asyncio
 
 from kvasir.client.journal import Journal, LiveRequest
-from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor
+from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor, TryNextEngine
 from kvasir.client.text.stop_strings import StopSearch, StopStrings
 from kvasir.link.protocol import Logprobs, RequestOutput
 from kvasir.params import SamplingParams
@@ -59,6 +59,8 @@ class Bench:
                 case DistrustEngine(engine, reason):
                     self.distrusted.append((engine, reason))
                     self.lose(engine)
+                case TryNextEngine(_, request, error, refusal):  # the bench has no other engine
+                    self.outputs.fail(request, error, refusal)
 
     def lose(self, engine: str) -> None:
         self.outputs.flush(engine)

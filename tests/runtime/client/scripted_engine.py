@@ -15,6 +15,7 @@ from kvasir.link.protocol import (
     Goodbye,
     Outputs,
     Ready,
+    RefusalKind,
     RequestOutput,
 )
 from kvasir_contract.phases import Phase
@@ -95,6 +96,7 @@ class ScriptedEngine:
         *,
         attempt: int | None = None,
         error: str = "",
+        refusal: RefusalKind | None = None,
     ) -> None:
         """One step with this request in it."""
         self.step(
@@ -106,6 +108,7 @@ class ScriptedEngine:
                     token_ids,
                     finish_reason,
                     error=error,
+                    refusal=refusal,
                 )
             ]
         )

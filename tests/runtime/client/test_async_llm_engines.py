@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed
+from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.hashing import chain_fits, chain_root, packed_chain
 from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,
@@ -16,8 +16,10 @@ from kvasir.link.protocol import (
     FinishReason,
     Goodbye,
     Ready,
+    RefusalKind,
 )
 from kvasir.tokens import from_wire, token_array
+from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import MODEL, Service
 from runtime.link.bare_peers import BareEngine
 from runtime.wire import hashes_of
@@ -63,6 +65,62 @@ async def test_a_request_that_the_engine_refuses_fails_with_its_words(service: S
     engine.answer(request, 0, [], FinishReason.ERROR, error="the prompt does not fit")
     with pytest.raises(RequestFailed, match="the prompt does not fit"):
         await reader
+
+
+def refuse(engine: ScriptedEngine, request: AddRequest, refusal: RefusalKind) -> None:
+    engine.answer(request, 0, [], FinishReason.ERROR, error=f"rank {engine.identity.rank} refuses", refusal=refusal)
+
+
+@pytest.mark.parametrize("refusal", [RefusalKind.OVERLOADED, RefusalKind.UNAVAILABLE])
+async def test_a_request_that_a_full_engine_refuses_goes_to_another(service: Service, refusal: RefusalKind) -> None:
+    full = await service.engine(0)
+    reader = service.ask("r")
+    refused = await full.request()
+    other = await service.engine(1)
+    refuse(full, refused, refusal)
+    request = await other.request()
+    assert (request.request_id, request.attempt) == ("r", 2)
+    other.answer(request, 0, [5], FinishReason.STOP)
+    assert [token for delta in await reader for token in delta.token_ids] == [5]
+    assert len(service.observer.started) == 1
+    assert [reason for reason, *_ in service.observer.finished] == [FinishReason.STOP]
+
+
+async def test_a_request_that_every_engine_refuses_fails_once(service: Service) -> None:
+    first = await service.engine(0)
+    reader = service.ask("r")
+    refused = await first.request()
+    last = await service.engine(1)
+    refuse(first, refused, RefusalKind.OVERLOADED)
+    refuse(last, await last.request(), RefusalKind.OVERLOADED)
+    with pytest.raises(TooManyRequests, match="rank 1 refuses"):
+        await reader
+    assert first.messages() == []
+    assert len(service.observer.started) == len(service.observer.finished) == 1
+    assert service.llm.live_requests == 0
+
+
+async def test_a_refused_request_moves_even_if_its_engine_is_lost_at_once(service: Service) -> None:
+    full = await service.engine(0)
+    reader = service.ask("r")
+    refused = await full.request()
+    other = await service.engine(1)
+    refuse(full, refused, RefusalKind.UNAVAILABLE)
+    full.close()
+    other.answer(await other.request(), 0, [5], FinishReason.STOP)
+    await reader
+
+
+async def test_a_request_with_tokens_does_not_move(service: Service) -> None:
+    engine = await service.engine(0)
+    reader = service.ask("r")
+    request = await engine.request()
+    other = await service.engine(1)
+    engine.answer(request, 0, [5])
+    engine.answer(request, 1, [], FinishReason.ERROR, error="the drain is over", refusal=RefusalKind.UNAVAILABLE)
+    with pytest.raises(EngineUnavailable, match="the drain is over"):
+        await reader
+    assert other.messages() == []
 
 
 async def test_without_an_engine_a_request_is_told_to_come_back(service: Service) -> None:

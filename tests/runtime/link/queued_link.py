@@ -8,7 +8,7 @@ from kvasir.link.engine_end.engine_link import DrainSettled, EngineIdentity, Eng
 
 
 class QueuedLink(EngineLink):
-    """Delivers into `inbox`; a test may put None there, to wake its reader. It has the `incarnation` of its identity."""
+    """Delivers into `inbox`; a test may put None there, to wake its reader."""
 
     def __init__(self, config: LinkConfig, identity: EngineIdentity, **options: Any) -> None:
         self.incarnation = identity.incarnation
