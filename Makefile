@@ -45,7 +45,7 @@ format: $(VENV)/.dev  ## format the code with ruff
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
 demo-model: $(VENV)/.dev  ## train the demo model on demo/corpus, write it into the package, and measure it
-	@$(BIN)/python demo/train.py $(TRAIN_ARGS)
+	@$(BIN)/python -m demo.train $(TRAIN_ARGS)
 
 cluster: | $(BIN)/python  ## start a Kubernetes cluster of three nodes with Kvasir on this machine; prints how to use it
 	@$(BIN)/python -m e2e.installed

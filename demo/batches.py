@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from tokenizers import Tokenizer
 
-from reading import Corpus, Turn
-from variation import vary
+from demo.reading import Corpus, Turn
+from demo.variation import vary
 
 BEGIN, END, SYSTEM, USER, ASSISTANT = SPECIAL = ("<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 MAX_POSITIONS = 2048
@@ -42,7 +42,8 @@ class Batches:
         # Cuts questions into other tokens than usual, as a typo does.
         self.dropout_tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self.dropout_tokenizer.model.dropout = 0.15
-        self.special = {token: tokenizer.token_to_id(token) for token in SPECIAL}
+        vocabulary = tokenizer.get_vocab()
+        self.special = {token: vocabulary[token] for token in SPECIAL}
         self.queue = self._turns()
 
     def batch(self, tokens: int) -> Batch:

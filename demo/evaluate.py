@@ -1,4 +1,4 @@
-"""Measure a trained demo model: python demo/evaluate.py [folder]
+"""Measure a trained demo model: python -m demo.evaluate [folder]
 
 The report shows how decisive its greedy answers are (the gap between the two best logits), whether bfloat16 agrees
 with float32, and how many questions outside the corpus it answers right (`held-out.md`: paraphrases, and questions
@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from reading import Corpus, Turn, read_corpus, read_entries
+from demo.reading import Corpus, Turn, read_corpus, read_entries
 
 HERE = Path(__file__).parent
 PACKAGE_DATA = HERE.parent / "runtime/kvasir/hub/demo"
@@ -48,6 +48,7 @@ def _follow(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, turns: 
             {"role": "assistant", "content": turn.answer},
         ]
     prompt = tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True, tokenize=False)
+    assert isinstance(prompt, str)
     start = len(tokenizer(prompt, add_special_tokens=False).input_ids)
     ids = tokenizer(prompt + turns[-1].answer + tokenizer.eos_token, add_special_tokens=False).input_ids
     logits = model(torch.tensor([ids])).logits[0, start - 1 : -1].float()  # [answer, V]

@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from batches import BEGIN, END, MAX_POSITIONS, SPECIAL, Batch, Batches
-from evaluate import evaluate
-from reading import Corpus, read_corpus
+from demo.batches import BEGIN, END, MAX_POSITIONS, SPECIAL, Batch, Batches
+from demo.evaluate import evaluate
+from demo.reading import Corpus, read_corpus
 
 HERE = Path(__file__).parent
 PACKAGE_DATA = HERE.parent / "runtime/kvasir/hub/demo"
@@ -143,7 +143,8 @@ def weighted_loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
     logits = model(input_ids=batch.tokens[:, :-1], use_cache=False).logits  # [B, S-1, V]
     targets, weights = batch.tokens[:, 1:], batch.weights[:, 1:]
     losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
-    return (losses * weights.flatten()).sum() / weights.sum()
+    loss: torch.Tensor = (losses * weights.flatten()).sum() / weights.sum()
+    return loss
 
 
 # -- output --------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import pytest
 import yaml
-from demo.reading import Entry, read_corpus, read_entries
 
+from demo.reading import Entry, read_corpus, read_entries
 from kvasir.cli.main import COMMANDS
 from kvasir.frontend.routes import chat, completions, control, description, models, ops, tokens
 from kvasir.frontend.types.chat import CHAT

@@ -53,7 +53,9 @@ def test_the_openai_client_gets_the_same_answer_in_every_way(service: Service) -
 def test_the_printed_curl_line_works_as_printed(service: Service) -> None:
     line = next(line.strip() for line in service.text.splitlines() if line.strip().startswith("curl "))
     printed = subprocess.run(line, shell=True, capture_output=True, text=True, check=True, timeout=60).stdout
-    assert QUESTION[0]["content"] in line
+    question = QUESTION[0]["content"]
+    assert isinstance(question, str)
+    assert question in line
     assert "Kvasir" in printed
 
 

@@ -1,6 +1,7 @@
 """An output processor without a link: outputs go in by hand, and its requests are recorded."""
 
 import asyncio
+from collections.abc import Sequence
 
 from kvasir.client.journal import Journal, LiveRequest
 from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor, TryNextEngine
@@ -17,7 +18,7 @@ EOS = 2
 class Numbers:
     """A text stream that spells the token ids."""
 
-    def push(self, token_ids: list[int]) -> str:
+    def push(self, token_ids: Sequence[int]) -> str:
         return "".join(f"{token_id} " for token_id in token_ids)
 
     def finish(self) -> str:

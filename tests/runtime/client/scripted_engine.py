@@ -9,6 +9,7 @@ from kvasir.link.engine_end.engine_link import EngineIdentity, FrontendLost, Rec
 from kvasir.link.protocol import (
     Abort,
     AddRequest,
+    Call,
     Dead,
     EngineStats,
     FinishReason,
@@ -71,11 +72,12 @@ class ScriptedEngine:
         received = await asyncio.to_thread(self.link.inbox.get, timeout=PATIENCE)
         assert isinstance(received, Received), received
         self.frontend = received.frontend
+        assert not isinstance(received.message, Call), received
         return received.message
 
     def messages(self) -> list[AddRequest | Abort]:
         """What has come up to now."""
-        messages = []
+        messages: list[AddRequest | Abort] = []
         while True:
             try:
                 received = self.link.inbox.get_nowait()
@@ -83,6 +85,7 @@ class ScriptedEngine:
                 return messages
             if isinstance(received, Received):
                 self.frontend = received.frontend
+                assert not isinstance(received.message, Call), received
                 messages.append(received.message)
             else:
                 assert received is None or isinstance(received, FrontendLost)

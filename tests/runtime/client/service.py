@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from kvasir.client.async_llm import AsyncLLM, Delta
 from kvasir.client.input.input_processor import Prompted
@@ -75,7 +76,7 @@ class Service:
         fields = SamplingFields(**asked)  # type: ignore[arg-type]
         return self.llm.input.prepare(self.tokenizer.encode(text, False), fields, max_tokens=max_tokens)
 
-    def ask(self, request_id: str, **params: object) -> asyncio.Task[list[Delta]]:
+    def ask(self, request_id: str, **params: Any) -> asyncio.Task[list[Delta]]:
         """A consumer that reads to the end."""
 
         async def read() -> list[Delta]:

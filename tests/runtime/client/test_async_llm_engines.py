@@ -133,7 +133,8 @@ async def test_without_an_engine_a_request_is_told_to_come_back(service: Service
     with pytest.raises(EngineUnavailable, match="is Starting"):
         await service.ask("r")
     assert service.llm.live_requests == 0
-    assert service.observer.started == service.observer.finished == []
+    assert service.observer.started == []
+    assert service.observer.finished == []
 
 
 async def test_a_request_that_cannot_be_sent_goes_to_another_engine(
@@ -222,11 +223,11 @@ async def test_an_engine_with_a_prefix_cache_gets_the_hashes_of_the_prompt(servi
     caching = service.connect(ready=Ready(4, 64, 128, 8, (FEATURE_PREFIX_CACHE,)))
     await service.until(lambda: service.usable(caching))
     prompted = service.llm.input.prepare([5] * 11, cache_salt="tenant")
-    task = asyncio.create_task(anext(service.llm.generate("cached", prompted)))
+    first = asyncio.create_task(anext(service.llm.generate("cached", prompted)))
     request = await caching.request()
     assert (len(hashes_of(request)), request.cache_salt) == (2, "tenant")
     assert chain_fits(request.block_hashes, chain_root("tenant"), token_array([5] * 11), 4)
-    task.cancel()
+    first.cancel()
 
 
 @pytest.mark.parametrize("inline_tokens", [11, 10], ids=["on the event loop", "in a thread"])

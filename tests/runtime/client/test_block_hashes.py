@@ -1,5 +1,7 @@
 """The frontend hashes a prompt once, for the engine that gets it."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from kvasir.client.input.prompt_hashes import PromptHashes
@@ -14,7 +16,7 @@ PROMPT = token_array(range(40))
 
 
 class NoText:
-    def push(self, token_ids: list[int]) -> str:
+    def push(self, token_ids: Sequence[int]) -> str:
         return ""
 
     def finish(self) -> str:

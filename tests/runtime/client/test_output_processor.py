@@ -1,6 +1,7 @@
 """Outputs of engines become deltas, in order, without starving the event loop."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -108,7 +109,7 @@ async def test_an_output_that_cannot_be_handled_costs_its_request_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Broken(Numbers):
-        def push(self, token_ids: list[int]) -> str:
+        def push(self, token_ids: Sequence[int]) -> str:
             raise ValueError("a defect")
 
     bench = Bench()

@@ -20,6 +20,12 @@ CORPUS = [
 SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>"]
 
 
+def token_id(tokenizer: tokenizers.Tokenizer, token: str) -> int:
+    found = tokenizer.token_to_id(token)
+    assert found is not None, token
+    return found
+
+
 def byte_level() -> tokenizers.Tokenizer:
     """As in GPT-2, Llama 3, Qwen: merges run across the bytes of characters, and across characters."""
     tokenizer = tokenizers.Tokenizer(models.BPE())

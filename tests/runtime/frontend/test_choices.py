@@ -15,6 +15,7 @@ from kvasir.client.request_observer import Trace
 from kvasir.frontend.generation import Generation
 from kvasir.link.protocol import FinishReason
 from kvasir.params import SamplingParams
+from kvasir.tokens import token_array
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, running_frontend, script_for
 from runtime.frontend.scripted import TIMEOUT, logprobs_of
 from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION, events_of
@@ -163,7 +164,7 @@ class LateScores:
 
 
 def three_choices(llm: LateScores) -> Generation:
-    prompted = Prompted([20, 21], SamplingParams(max_tokens=2, seed=0, prompt_logprobs=1))
+    prompted = Prompted(token_array([20, 21]), SamplingParams(max_tokens=2, seed=0, prompt_logprobs=1))
     return Generation(cast(AsyncLLM, llm), ("id", "unique"), [prompted], 3)
 
 

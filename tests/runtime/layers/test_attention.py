@@ -46,7 +46,8 @@ def by_definition(qkv: Tensor, window: int | None, softcap: float | None, shape:
     hidden = distance < 0
     if window is not None:
         hidden |= distance >= window
-    return (scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v).transpose(0, 1).flatten(1)
+    output: torch.Tensor = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+    return output.transpose(0, 1).flatten(1)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvasir.layers.attention import HeadShape
+from kvasir.layers.attention import GatherPlan, HeadShape
 from kvasir.layers.parameter import Placement
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
@@ -48,7 +48,13 @@ class Table:
 
     def blocks(self, name: str) -> list[int]:
         row = self.table.row_of(name)
-        return self.table.block_table[row, : self.table.num_blocks[row]].tolist()
+        ids: list[int] = self.table.block_table[row, : self.table.num_blocks[row]].tolist()
+        return ids
+
+
+def plan_of(batch: StepBatch) -> GatherPlan:
+    assert isinstance(batch.plan, GatherPlan)
+    return batch.plan
 
 
 def test_tokens_positions_and_places_of_decodes_before_chunks() -> None:
@@ -59,8 +65,8 @@ def test_tokens_positions_and_places_of_decodes_before_chunks() -> None:
     assert batch.token_ids.tolist() == [1005, *range(1003, 1010)]
     assert batch.positions.tolist() == [5, *range(3, 10)]
     first, second, third = table.blocks("chunk")
-    assert batch.plan.blocks.tolist() == [table.blocks("decode")[1], first, *[second] * 4, *[third] * 2]
-    assert batch.plan.offsets.tolist() == [1, 3, 0, 1, 2, 3, 0, 1]
+    assert plan_of(batch).blocks.tolist() == [table.blocks("decode")[1], first, *[second] * 4, *[third] * 2]
+    assert plan_of(batch).offsets.tolist() == [1, 3, 0, 1, 2, 3, 0, 1]
 
 
 def test_only_rows_that_reach_their_last_token_are_sampled() -> None:
@@ -93,7 +99,7 @@ def test_decode_groups_cover_every_row_once_within_their_bounds(seed: int) -> No
     batch = table.build(*[(f"r{index}", length - 1, 1) for index, length in enumerate(lengths)])
     ordered = sorted(range(60), key=lambda index: lengths[index])
     place = 0
-    for group in batch.plan.decode:
+    for group in plan_of(batch).decode:
         assert group.tokens.start == place
         place = group.tokens.stop
         rows = group.tokens.stop - group.tokens.start
@@ -121,18 +127,18 @@ def test_one_long_request_does_not_pad_the_short_ones() -> None:
         table.add(f"short{index}", 8)
     table.add("long", 500)
     batch = table.build(*[(f"short{index}", 7, 1) for index in range(31)], ("long", 499, 1))
-    gathered = sum(group.pieces.numel() for group in batch.plan.decode) // (2 * KV_HEADS)
+    gathered = sum(group.pieces.numel() for group in plan_of(batch).decode) // (2 * KV_HEADS)
     assert gathered == 31 * 2 + 125
 
 
 def test_a_chunk_sees_what_stands_before_each_of_its_tokens() -> None:
     table = Table()
     table.add("r", 9)
-    (chunk,) = table.build(("r", 5, 4)).plan.prefill
+    (chunk,) = plan_of(table.build(("r", 5, 4))).prefill
     assert chunk.mask is not None
     visible = chunk.mask == 0
     assert visible.tolist() == [[key <= 5 + query for key in range(9)] for query in range(4)]
-    (first,) = table.build(("r", 0, 5)).plan.prefill
+    (first,) = plan_of(table.build(("r", 0, 5))).prefill
     assert first.mask is None
     assert first.pieces is None
 
@@ -141,7 +147,7 @@ def test_whole_prompts_of_one_length_are_one_chunk() -> None:
     table = Table()
     for name, tokens in (("a", 5), ("b", 7), ("c", 5), ("known", 9)):
         table.add(name, tokens)
-    short, long, rest = table.build(("a", 0, 5), ("b", 0, 7), ("known", 4, 5), ("c", 0, 5)).plan.prefill
+    short, long, rest = plan_of(table.build(("a", 0, 5), ("b", 0, 7), ("known", 4, 5), ("c", 0, 5))).prefill
     assert (short.requests, short.tokens) == (2, slice(0, 10))
     assert (long.requests, long.tokens) == (1, slice(10, 17))
     assert (rest.requests, rest.tokens, rest.length) == (1, slice(17, 22), 9)

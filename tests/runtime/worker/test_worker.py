@@ -52,7 +52,9 @@ def test_the_nan_of_one_request_is_told_and_reaches_no_other(head_dim: int, tmp_
     """Neither in its steps nor in the blocks that it leaves behind, by the kernel (32) and in plain torch."""
     model = llama(head_dim=head_dim)
     with torch.no_grad():
-        model.get_input_embeddings().weight[200] = torch.nan
+        weight = model.get_input_embeddings().weight
+        assert isinstance(weight, torch.Tensor)
+        weight[200] = torch.nan
     path = save(model, tmp_path)
     alone = Driver.load(path)
     alone.add("sound", range(5, 10), greedy(20))

@@ -119,43 +119,43 @@ def test_the_first_word_after_a_prompt_keeps_its_space(tokenizer: Tokenizer) -> 
 
 
 def test_the_first_word_after_a_prompt_of_one_token_keeps_its_space(byte_fallback: Tokenizer) -> None:
-    the = byte_fallback.backend.token_to_id("▁the")
+    the = trained.token_id(byte_fallback.backend, "▁the")
     assert "".join(stream(byte_fallback, [the], [[the]])) == " the"
 
 
 def test_a_character_after_a_prompt_of_byte_tokens_is_whole(byte_fallback: Tokenizer) -> None:
     """Each character is three tokens, so only the longest end of the prompt begins at a character."""
-    prompt = [byte_fallback.backend.token_to_id(f"<0x{byte:02X}>") for byte in "語".encode() * 10]
+    prompt = [trained.token_id(byte_fallback.backend, f"<0x{byte:02X}>") for byte in "語".encode() * 10]
     assert "".join(stream(byte_fallback, prompt, [[token_id] for token_id in prompt[:3]])) == "語"
 
 
 def test_the_first_word_of_an_answer_without_text_before_it_has_no_space(byte_fallback: Tokenizer) -> None:
-    special = byte_fallback.backend.token_to_id("<|assistant|>")
+    special = trained.token_id(byte_fallback.backend, "<|assistant|>")
     output = byte_fallback.encode("the dog", add_special_tokens=False)
     assert "".join(stream(byte_fallback, [special], [output])) == "the dog"
 
 
 def test_an_id_without_text_leaves_the_next_word_its_space(byte_fallback: Tokenizer) -> None:
-    the, missing = byte_fallback.backend.token_to_id("▁the"), 10**6
+    the, missing = trained.token_id(byte_fallback.backend, "▁the"), 10**6
     for outputs in ([[the], [missing], [the]], [[missing], [the], [missing], [missing], [the]]):
         assert "".join(stream(byte_fallback, [], outputs)) == "the the"
 
 
 def test_special_tokens_give_no_text_and_do_not_split_characters(tokenizer: Tokenizer) -> None:
-    special = tokenizer.backend.token_to_id("</s>")
+    special = trained.token_id(tokenizer.backend, "</s>")
     output = tokenizer.encode("naïve 日本", add_special_tokens=False)
     with_special = [token_id for each in output for token_id in (special, each)]
     assert "".join(stream(tokenizer, [], [[i] for i in with_special])) == tokenizer.decode(output)
 
 
 def test_a_character_that_is_never_completed_appears_when_the_request_finishes(byte_level: Tokenizer) -> None:
-    first_byte = byte_level.backend.token_to_id("æ")  # 0xE6 in GPT-2's alphabet
+    first_byte = trained.token_id(byte_level.backend, "æ")  # 0xE6 in GPT-2's alphabet
     assert stream(byte_level, [], [[first_byte]]) == ["", "\ufffd"]
 
 
 def test_a_character_after_many_broken_bytes_is_whole(byte_level: Tokenizer) -> None:
     """A stream of bytes needs no window, which would end within the character."""
-    broken, *character = (byte_level.backend.token_to_id(char) for char in "þæĹ¥")  # 0xFE, and 0xE6 0x97 0xA5
+    broken, *character = (trained.token_id(byte_level.backend, char) for char in "þæĹ¥")  # 0xFE, and 0xE6 0x97 0xA5
     for count in range(MAX_PENDING + 1):
         outputs = [[token_id] for token_id in [*[broken] * count, *character]]
         assert "".join(stream(byte_level, [], outputs)) == "\ufffd" * count + "日"
@@ -163,9 +163,9 @@ def test_a_character_after_many_broken_bytes_is_whole(byte_level: Tokenizer) -> 
 
 def test_broken_bytes_that_undo_the_text_before_them_do_not_stop_the_stream(byte_fallback: Tokenizer) -> None:
     def byte(value: int) -> int:
-        return int(byte_fallback.backend.token_to_id(f"<0x{value:02X}>"))
+        return trained.token_id(byte_fallback.backend, f"<0x{value:02X}>")
 
-    the = byte_fallback.backend.token_to_id("▁the")
+    the = trained.token_id(byte_fallback.backend, "▁the")
     euro = [byte(0xE2), byte(0x82), byte(0xAC)]
     outputs = [[token_id] for token_id in [*euro, byte(0xFF), the, *euro, the]]
     assert "".join(stream(byte_fallback, [], outputs)) == "€\ufffd the€ the"
@@ -174,7 +174,7 @@ def test_broken_bytes_that_undo_the_text_before_them_do_not_stop_the_stream(byte
 def test_an_endless_run_of_broken_bytes_is_decoded_in_small_windows(
     byte_fallback: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = byte_fallback.backend.token_to_id("<0xFF>")
+    broken = trained.token_id(byte_fallback.backend, "<0xFF>")
     text = Detokenizer(byte_fallback).stream([])
     longest = 0
     decode = text._decode  # type: ignore[attr-defined]

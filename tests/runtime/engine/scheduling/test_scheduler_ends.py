@@ -1,6 +1,7 @@
 """Ends, limits and resumed requests of the scheduler, through EngineCore and a fake executor."""
 
 import math
+from typing import Any
 
 import msgspec
 import pytest
@@ -83,7 +84,7 @@ def test_a_request_that_can_never_fit_is_refused_at_once() -> None:
         ([1, 2**32 - 1], f"prompt: token id {2**32 - 1} is out of range (0 to 999)"),
     ],
 )
-def test_a_prompt_that_would_break_the_model_is_refused(token_ids, error) -> None:
+def test_a_prompt_that_would_break_the_model_is_refused(token_ids: list[int], error: str) -> None:
     engine = CoreHarness()
     answer = engine.add(add_request("a", token_ids))
     engine.run()
@@ -108,7 +109,7 @@ def test_a_prompt_that_would_break_the_model_is_refused(token_ids, error) -> Non
         ({"temperature": math.nan}, "temperature is nan: give a number that is 0"),
     ],
 )
-def test_parameters_that_would_break_the_sampler_are_refused(changes, error) -> None:
+def test_parameters_that_would_break_the_sampler_are_refused(changes: dict[str, Any], error: str) -> None:
     engine = CoreHarness()
     message = add_request("a", prompt(4))
     params = msgspec.structs.replace(message.params, **changes)
@@ -156,7 +157,7 @@ def test_log_probabilities_of_a_prompt_come_once_despite_preemption() -> None:
 
 
 @pytest.mark.parametrize("emitted", [1, 5, 9])
-def test_a_resumed_request_continues_where_the_other_engine_stood(emitted) -> None:
+def test_a_resumed_request_continues_where_the_other_engine_stood(emitted: int) -> None:
     whole = expected_output(prompt(11), 10)
     engine = CoreHarness()
     answer = engine.add(add_request("a", prompt(11), 10, output=whole[:emitted], attempt=1))
@@ -174,7 +175,9 @@ def test_a_resumed_request_continues_where_the_other_engine_stood(emitted) -> No
         ([5, 77], FinishReason.STOP, 77),
     ],
 )
-def test_a_request_resumed_at_its_end_is_ended_without_a_step(output, reason, stop_token_id) -> None:
+def test_a_request_resumed_at_its_end_is_ended_without_a_step(
+    output: list[int], reason: FinishReason, stop_token_id: int | None
+) -> None:
     engine = CoreHarness()
     answer = engine.add(add_request("a", prompt(4), 3, output=output, stop_token_ids=(77,)))
     engine.run()
