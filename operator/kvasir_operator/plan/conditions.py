@@ -189,8 +189,8 @@ def _together(problems: Sequence[Problem]) -> Problem:
     """Combine problems into one message, most urgent first, because each of them must be fixed."""
     in_order = sorted(problems, key=lambda problem: problem.reason.urgency)
     messages = [problem.message for problem in in_order[:MAX_NAMED]]
-    more = [f"and {len(in_order) - MAX_NAMED} more"] if len(in_order) > MAX_NAMED else []
-    return Problem(in_order[0].reason, "; also: ".join([*messages, *more]))
+    more = f"; and {len(in_order) - MAX_NAMED} more" if len(in_order) > MAX_NAMED else ""
+    return Problem(in_order[0].reason, "; also: ".join(messages) + more)
 
 
 def _degraded(answers: bool, engines: PodGroup, reason: Reason) -> Condition:

@@ -22,8 +22,10 @@ from kvasir.link.protocol import (
     SINCE,
     FromEngine,
     FromFrontend,
+    Hello,
     ProtocolError,
     Since,
+    Welcome,
 )
 
 MAX_NAME_CHARACTERS: Final = 64
@@ -67,8 +69,12 @@ class Codec:
     ) -> None:
         """`from_engine` and `from_frontend` are unions of message types.
 
-        Raises ValueError for a field in `since` that would not be found, such as one of a struct in a list.
+        Raises ValueError for a field in `since` that would not be found, such as one of a struct in a list, and for
+        Hello and Welcome: they announce the versions, so every version must understand them.
         """
+        if announced := {Hello, Welcome} & {*since.messages, *(owner for owner, _ in since.fields)}:
+            names = ", ".join(sorted(kind.__name__ for kind in announced))
+            raise ValueError(f"every version must understand {names}: give their new fields a default")
         self.version = version
         self._from_engine: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(from_engine)
         self._from_frontend: msgspec.msgpack.Decoder[FromFrontend] = msgspec.msgpack.Decoder(from_frontend)
@@ -123,14 +129,15 @@ class _LaterField:
 
 def _later_fields(kind: type[msgspec.Struct], since: Since) -> tuple[_LaterField, ...]:
     """Return the fields of `since` that a message of this type has: its own, and those of structs in its fields."""
-    owners: dict[type[msgspec.Struct], str] = {kind: ""}
+    owners: list[tuple[type[msgspec.Struct], str]] = [(kind, "")]
     for field in msgspec.structs.fields(kind):
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
-            owners[field.type] = f"{field.name}."
+            owners.append((field.type, f"{field.name}."))
     return tuple(
-        _LaterField(f"{owner.__name__}.{name}", version, _defaults(owner)[name], attrgetter(owners[owner] + name))
-        for (owner, name), version in since.fields.items()
-        if owner in owners
+        _LaterField(f"{owner.__name__}.{name}", version, _defaults(owner)[name], attrgetter(path + name))
+        for owner, path in owners
+        for (listed, name), version in since.fields.items()
+        if listed is owner
     )
 
 

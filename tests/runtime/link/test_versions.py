@@ -266,3 +266,24 @@ def test_only_a_name_that_a_later_version_can_add_is_skipped(
     for name in ("", "no name", "x" * 65, 7, None):
         with pytest.raises(ProtocolError):
             decode(msgspec.msgpack.encode([name, 1]))
+
+
+class _TwoParameters(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A message with two fields of one struct type."""
+
+    a: SamplingParams
+    b: SamplingParams
+
+
+def test_the_version_needed_counts_every_field_of_the_same_struct() -> None:
+    codec = Codec(2, Heartbeat | _TwoParameters, since=Since(fields={(SamplingParams, "min_p"): 2}))
+    later = msgspec.structs.replace(PARAMS, min_p=0.5)
+    for message in (_TwoParameters(later, PARAMS), _TwoParameters(PARAMS, later)):
+        assert codec.version_needed(message) == 2  # type: ignore[arg-type]
+    assert codec.version_needed(_TwoParameters(PARAMS, PARAMS)) == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("since", [Since({Welcome: 2}), Since(fields={(Hello, "progress"): 2})])
+def test_the_messages_that_announce_the_version_need_no_version(since: Since) -> None:
+    with pytest.raises(ValueError, match="every version must understand"):
+        Codec(2, since=since)
