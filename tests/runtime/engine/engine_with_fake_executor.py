@@ -37,8 +37,8 @@ class ProcessExecutor(FakeExecutor):
             progress(2, 3)
 
     def warm_up(self) -> None:
-        if MODE == "warm":
-            threading.Event().wait()
+        while MODE == "warm":  # Python code between the waits, as in a step: a wait without end may miss a signal
+            time.sleep(0.05)
         super().warm_up()
 
     def allocate_kv_cache(self) -> int:
