@@ -19,12 +19,19 @@ _NANOSECOND = 1e-9
 
 @dataclass(frozen=True)
 class CpuUse:
-    """Sums in seconds that only grow; two readings give a rate."""
+    """Sums in seconds; the difference of two readings gives a rate."""
 
-    waited: float
-    """Threads of this process were ready to run and had no core."""
+    waited: Mapping[int, float]
+    """For each thread of this process: the thread was ready to run and had no core."""
     others: float
     """Other processes used the cores that this process may use."""
+
+    def waited_since(self, before: "CpuUse") -> float:
+        """Return the seconds for which the threads of this reading waited after `before`.
+
+        Each thread counts for itself: the sum over all threads falls when one of them ends.
+        """
+        return sum(max(0.0, waited - before.waited.get(thread, 0.0)) for thread, waited in self.waited.items())
 
 
 def cpu_use(root: Path = Path("/")) -> CpuUse | None:
@@ -140,17 +147,17 @@ def _quota(folder: Path) -> float | None:
     return v1_quota / v1_period
 
 
-def _waited(root: Path) -> float:
-    """The second field of schedstat, added up over the threads of this process."""
-    waited = 0
+def _waited(root: Path) -> dict[int, float]:
+    """The second field of schedstat, for each thread of this process."""
+    waited = {}
     for task in (root / "proc/self/task").iterdir():
         try:
-            waited += int((task / "schedstat").read_text().split()[1])
+            waited[int(task.name)] = int((task / "schedstat").read_text().split()[1]) * _NANOSECOND
         except (FileNotFoundError, ProcessLookupError):
             if not (root / "proc/self/schedstat").exists():
                 raise  # this kernel does not count it
             # Otherwise the thread has just ended.
-    return waited * _NANOSECOND
+    return waited
 
 
 def _busy(root: Path) -> float:

@@ -78,7 +78,7 @@ class ThreadCount:
         self._read_at = now
         if before is None or after is None:
             return
-        waiting, others = (after.waited - before.waited) / since, (after.others - before.others) / since
+        waiting, others = after.waited_since(before) / since, (after.others - before.others) / since
         threads = fewer_threads(self.threads, waiting) if stepping else self.threads
         if threads < self.threads:
             self._fall(now)

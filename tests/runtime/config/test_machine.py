@@ -117,7 +117,7 @@ def test_a_process_is_as_old_as_its_parent_sees_it() -> None:
     assert 0 < age <= time.monotonic() - spawned + 1 / os.sysconf("SC_CLK_TCK")
 
 
-def test_cpu_use_adds_up_threads_and_allowed_cores(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_use_reads_each_thread_and_adds_up_allowed_cores(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2})
     monkeypatch.setattr(os, "sysconf", lambda name: 100)
     monkeypatch.setattr(time, "process_time", lambda: 1.5)
@@ -125,7 +125,7 @@ def test_cpu_use_adds_up_threads_and_allowed_cores(root: Path, monkeypatch: pyte
     write(root / "proc/self/task/8/schedstat", "4000000000 500000000 9\n")
     cores = ["cpu  9 9 9 9 9 9 9 9 0 0", "cpu0 100 20 30 999 99 1 4 77 5 0", "cpu1 500 0 0 0 0 0 0 0 0 0"]
     write(root / "proc/stat", "\n".join([*cores, "cpu2 200 0 45 999 99 0 0 77 0 0", "intr 12 0"]))
-    assert cpu_use(root) == CpuUse(waited=0.75, others=4.0 - 1.5)
+    assert cpu_use(root) == CpuUse(waited={7: 0.25, 8: 0.5}, others=4.0 - 1.5)
 
 
 def test_cpu_use_is_none_without_the_kernels_counters(root: Path) -> None:
@@ -142,14 +142,22 @@ def test_cpu_use_passes_over_a_thread_that_has_ended(root: Path) -> None:
     (root / "proc/self/task/8").mkdir()
     use = cpu_use(root)
     assert use is not None
-    assert use.waited == 2.0
+    assert use.waited == {7: 2.0}
 
 
 def test_cpu_use_of_this_process_grows() -> None:
     first, second = cpu_use(), cpu_use()
     assert first is not None
     assert second is not None
-    assert second.waited >= first.waited > 0
+    assert sum(first.waited.values()) > 0
+    assert second.waited_since(first) >= 0
+
+
+def test_waited_since_does_not_fall_when_a_thread_ends() -> None:
+    before = CpuUse({7: 9.0, 8: 1.0}, 0.0)
+    assert CpuUse({8: 1.5}, 0.0).waited_since(before) == 0.5
+    assert CpuUse({8: 1.5, 9: 0.25}, 0.0).waited_since(before) == 0.75  # a thread that has started
+    assert CpuUse({7: 2.0, 8: 1.0}, 0.0).waited_since(before) == 0.0  # another thread with the id of the first
 
 
 @pytest.mark.parametrize(("value", "threads"), [("3", 3), (" 4,2", 4), ("", None), ("0", None), ("all", None)])

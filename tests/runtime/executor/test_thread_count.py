@@ -10,12 +10,13 @@ class Machine:
     """A clock and counters; `step` computes for some seconds while threads wait and other processes run."""
 
     def __init__(self, cores: int = 2, *, readable: bool = True) -> None:
-        self.now = self.waited = self.others = 0.0
+        self.now = self.others = 0.0
+        self.waited = {1: 0.0, 2: 0.0}
         self.readable = readable
         self.count = ThreadCount(cores, cores, self.read, lambda: self.now)
 
     def read(self) -> CpuUse | None:
-        return CpuUse(self.waited, self.others) if self.readable else None
+        return CpuUse(dict(self.waited), self.others) if self.readable else None
 
     def idle(self, seconds: float, others: float = 0.0) -> None:
         self.now += seconds
@@ -25,7 +26,7 @@ class Machine:
         self.count.begin_step()
         threads = self.count.threads
         self.idle(seconds, others)
-        self.waited += seconds * waiting
+        self.waited[1] += seconds * waiting
         self.count.end_step()
         return threads
 
@@ -63,6 +64,15 @@ def test_one_slow_step_is_enough_to_fall() -> None:
     assert machine.count.threads == 1
 
 
+def test_a_thread_that_ends_does_not_delay_the_fall() -> None:
+    machine = Machine()
+    machine.waited[2] = 10.0
+    machine.steps(1)
+    del machine.waited[2]
+    machine.steps(0.3, waiting=0.5, others=0.5)
+    assert machine.count.threads == 1
+
+
 def test_the_count_stays_while_the_neighbour_runs() -> None:
     machine = Machine()
     machine.steps(0.5, waiting=0.5, others=0.5)
@@ -87,7 +97,7 @@ def test_waiting_during_a_pause_does_not_count() -> None:
     machine = Machine()
     machine.steps(1)
     machine.idle(0.2)
-    machine.waited += 5
+    machine.waited[1] += 5
     machine.idle(INTERVAL_SECONDS)
     assert machine.step() == 2
     assert machine.count.threads == 2
