@@ -23,7 +23,7 @@ MIN_ROOM = 0.75
 """Share of a core that must be free for one more thread."""
 MIN_HOLD_SECONDS = 1.0
 MAX_HOLD_SECONDS = 32.0
-"""Bounds of the time that a lower count stays; it doubles when the count rose too early."""
+"""Bounds of the time that a lower count stays; it doubles once for each rise that came too early."""
 
 
 def fewer_threads(threads: int, waiting: float) -> int:
@@ -60,7 +60,9 @@ class ThreadCount:
         self._use = read()
         self._read_at = self._step_ended = clock()
         self._hold = MIN_HOLD_SECONDS
-        self._fell_at = self._rose_at = -MAX_HOLD_SECONDS
+        self._fell_at = -MAX_HOLD_SECONDS
+        self._rose_at: float | None = None
+        """The time of the last rise, if the count has not fallen since."""
 
     def begin_step(self) -> None:
         now = self._clock()
@@ -94,6 +96,7 @@ class ThreadCount:
         self.threads = threads
 
     def _fall(self, now: float) -> None:
-        too_early = now - self._rose_at < 2 * self._hold
-        self._hold = min(2 * self._hold, MAX_HOLD_SECONDS) if too_early else MIN_HOLD_SECONDS
-        self._fell_at = now
+        if self._rose_at is not None:
+            too_early = now - self._rose_at < 2 * self._hold
+            self._hold = min(2 * self._hold, MAX_HOLD_SECONDS) if too_early else MIN_HOLD_SECONDS
+        self._fell_at, self._rose_at = now, None

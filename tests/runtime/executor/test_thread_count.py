@@ -119,6 +119,17 @@ def test_a_neighbour_that_comes_and_goes_costs_ever_fewer_rises() -> None:
     assert sum(second >= 60 for second in rises) <= 2
 
 
+def test_the_hold_doubles_once_for_each_rise() -> None:
+    machine = Machine(cores=4)
+    machine.steps(0.3, waiting=0.5, others=0.5)
+    machine.steps(1.5)
+    assert machine.count.threads == 4
+    machine.steps(0.6, waiting=0.5, others=0.5)
+    assert machine.count.threads == 2
+    machine.steps(2.5)
+    assert machine.count.threads == 4
+
+
 def test_counters_that_cannot_be_read_change_nothing() -> None:
     machine = Machine(readable=False)
     machine.steps(5, waiting=1.0, others=1.0)
