@@ -8,15 +8,16 @@ process wait for a core, and rises when the other processes leave room for one m
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from kvasir.config.machine import CpuUse
 
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 0.25
-"""Between two readings; /proc/stat counts in hundredths of a second."""
+"""A decision needs readings over this time; /proc/stat counts in hundredths of a second."""
 MAX_GAP_SECONDS = 0.05
-"""After a longer time without a step, waiting is measured from the next step on."""
+"""A longer time without a step is a pause; waiting during a pause does not count."""
 MAX_WAITING = 0.2
 """Threads that wait for a core, on average, before one of them is given up."""
 MIN_ROOM = 0.75
@@ -42,8 +43,27 @@ def more_threads(threads: int, most: int, cores: int, others: float) -> int:
     return max(threads, min(most, room))
 
 
+@dataclass
+class Sums:
+    """Differences of readings, added up since the last decision."""
+
+    seconds: float = 0.0
+    waited: float = 0.0
+    others: float = 0.0
+
+    def add(self, seconds: float, waited: float, others: float) -> None:
+        self.seconds += seconds
+        self.waited += waited
+        self.others += others
+
+
 class ThreadCount:
-    """Decides from readings of `read` around the steps of one engine; without readings nothing changes."""
+    """Decides from readings of `read` around the steps of one engine; without readings nothing changes.
+
+    The count falls after INTERVAL_SECONDS of steps, which may lie in several bursts with pauses between them.
+    At least half of each burst counts: a reading at the end of each step would cost too much, so the time between
+    two readings of a burst doubles up to INTERVAL_SECONDS.
+    """
 
     def __init__(
         self,
@@ -58,7 +78,10 @@ class ThreadCount:
         self._read = read
         self._clock = clock
         self._use = read()
-        self._read_at = self._step_ended = clock()
+        self._read_at = self._step_ended = self._burst_began = clock()
+        self._steps = Sums()
+        self._all = Sums()
+        """Of the steps and of the pauses."""
         self._hold = MIN_HOLD_SECONDS
         self._fell_at = -MAX_HOLD_SECONDS
         self._rose_at: float | None = None
@@ -66,12 +89,13 @@ class ThreadCount:
 
     def begin_step(self) -> None:
         now = self._clock()
-        if now - self._step_ended > MAX_GAP_SECONDS and now - self._read_at >= INTERVAL_SECONDS:
+        if now - self._step_ended > MAX_GAP_SECONDS:
             self._measure(now, stepping=False)
+            self._burst_began = now
 
     def end_step(self) -> None:
         now = self._step_ended = self._clock()
-        if now - self._read_at >= INTERVAL_SECONDS:
+        if now - self._read_at >= min(INTERVAL_SECONDS, self._read_at - self._burst_began):
             self._measure(now, stepping=True)
 
     def _measure(self, now: float, *, stepping: bool) -> None:
@@ -80,22 +104,34 @@ class ThreadCount:
         self._read_at = now
         if before is None or after is None:
             return
-        waiting, others = after.waited_since(before) / since, (after.others - before.others) / since
-        threads = fewer_threads(self.threads, waiting) if stepping else self.threads
-        if threads < self.threads:
-            self._fall(now)
-        elif now - self._fell_at >= self._hold:
-            threads = more_threads(threads, self._most, self._cores, others)
-            if threads > self.threads:
-                self._rose_at = now
-        if threads != self.threads:
-            log.info(
-                "%d of %d threads compute: this engine waited for %.1f cores, other processes used %.1f",
-                *(threads, self._most, waiting, others),
-            )
-        self.threads = threads
+        difference = (since, after.waited_since(before), after.others - before.others)
+        self._all.add(*difference)
+        if stepping:
+            self._steps.add(*difference)
+        self._decide(now)
 
-    def _fall(self, now: float) -> None:
+    def _decide(self, now: float) -> None:
+        if self._steps.seconds >= INTERVAL_SECONDS:
+            steps, self._steps = self._steps, Sums()
+            waiting = steps.waited / steps.seconds
+            threads = fewer_threads(self.threads, waiting)
+            if threads < self.threads:
+                self._change(threads, f"threads of this engine waited for {waiting:.1f} cores")
+                self._fell(now)
+        if self._all.seconds >= INTERVAL_SECONDS:
+            total, self._all = self._all, Sums()
+            others = max(0.0, total.others / total.seconds)  # ticks are counted late
+            threads = more_threads(self.threads, self._most, self._cores, others)
+            if threads > self.threads and now - self._fell_at >= self._hold:
+                self._change(threads, f"other processes used {others:.1f} cores")
+                self._rose_at = now
+
+    def _change(self, threads: int, reason: str) -> None:
+        log.info("%d of %d threads compute: %s", threads, self._most, reason)
+        self.threads = threads
+        self._steps, self._all = Sums(), Sums()
+
+    def _fell(self, now: float) -> None:
         if self._rose_at is not None:
             too_early = now - self._rose_at < 2 * self._hold
             self._hold = min(2 * self._hold, MAX_HOLD_SECONDS) if too_early else MIN_HOLD_SECONDS

@@ -12,10 +12,12 @@ class Machine:
     def __init__(self, cores: int = 2, *, readable: bool = True) -> None:
         self.now = self.others = 0.0
         self.waited = {1: 0.0, 2: 0.0}
+        self.readings = 0
         self.readable = readable
         self.count = ThreadCount(cores, cores, self.read, lambda: self.now)
 
     def read(self) -> CpuUse | None:
+        self.readings += 1
         return CpuUse(dict(self.waited), self.others) if self.readable else None
 
     def idle(self, seconds: float, others: float = 0.0) -> None:
@@ -29,6 +31,12 @@ class Machine:
         self.waited[1] += seconds * waiting
         self.count.end_step()
         return threads
+
+    def burst(self, waiting: float = 0.0, others: float = 0.0) -> None:
+        """0.1 s of steps after a pause of 0.2 s."""
+        self.idle(0.2, others)
+        for _ in range(5):
+            self.step(waiting=waiting, others=others)
 
     def steps(self, seconds: float, waiting: float = 0.0, others: float = 0.0) -> None:
         end = self.now + seconds
@@ -69,7 +77,7 @@ def test_a_thread_that_ends_does_not_delay_the_fall() -> None:
     machine.waited[2] = 10.0
     machine.steps(1)
     del machine.waited[2]
-    machine.steps(0.3, waiting=0.5, others=0.5)
+    machine.step(seconds=0.4, waiting=0.5, others=0.5)
     assert machine.count.threads == 1
 
 
@@ -101,6 +109,37 @@ def test_waiting_during_a_pause_does_not_count() -> None:
     machine.idle(INTERVAL_SECONDS)
     assert machine.step() == 2
     assert machine.count.threads == 2
+
+
+def test_short_bursts_add_up_to_a_fall() -> None:
+    machine = Machine()
+    for _ in range(4):
+        machine.burst(waiting=0.5, others=0.5)
+    assert machine.count.threads == 1
+
+
+def test_single_short_steps_add_up_to_a_fall() -> None:
+    machine = Machine()
+    for _ in range(20):
+        machine.idle(0.1, others=0.5)
+        machine.step(waiting=0.5, others=0.5)
+    assert machine.count.threads == 1
+
+
+def test_waiting_in_pauses_between_short_bursts_does_not_count() -> None:
+    machine = Machine()
+    for _ in range(100):
+        machine.waited[1] += 0.2
+        machine.burst(others=1.0)
+        assert machine.count.threads == 2
+
+
+def test_a_long_burst_is_read_once_in_an_interval() -> None:
+    machine = Machine()
+    machine.steps(1)
+    before = machine.readings
+    machine.steps(10)
+    assert machine.readings - before <= 10 / INTERVAL_SECONDS
 
 
 def test_a_neighbour_that_comes_and_goes_costs_ever_fewer_rises() -> None:
