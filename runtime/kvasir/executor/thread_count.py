@@ -1,8 +1,8 @@
 """How many threads compute a step: fewer while other processes need the cores.
 
 The threads of a step wait for each other after every operation, so one thread without a core holds up all of them,
-for a scheduler's time slice each time. A single thread waits for no other. The count falls when threads of this
-process wait for a core, and rises when the other processes leave room for one more.
+for a scheduler's time slice each time. A single thread waits for no other. The count falls when other processes
+keep threads of this process waiting, and rises when they leave room for one more.
 """
 
 import logging
@@ -113,10 +113,11 @@ class ThreadCount:
     def _decide(self, now: float) -> None:
         if self._steps.seconds >= INTERVAL_SECONDS:
             steps, self._steps = self._steps, Sums()
-            waiting = steps.waited / steps.seconds
+            # Threads that wait only for threads of this process would compute no faster with a lower count.
+            waiting = min(steps.waited, steps.others) / steps.seconds
             threads = fewer_threads(self.threads, waiting)
             if threads < self.threads:
-                self._change(threads, f"threads of this engine waited for {waiting:.1f} cores")
+                self._change(threads, f"other processes kept {waiting:.1f} threads waiting")
                 self._fell(now)
         if self._all.seconds >= INTERVAL_SECONDS:
             total, self._all = self._all, Sums()

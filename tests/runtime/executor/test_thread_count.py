@@ -81,6 +81,12 @@ def test_a_thread_that_ends_does_not_delay_the_fall() -> None:
     assert machine.count.threads == 1
 
 
+def test_waiting_for_threads_of_this_process_does_not_count() -> None:
+    machine = Machine()
+    machine.steps(10, waiting=0.5, others=0.1)
+    assert machine.count.threads == 2
+
+
 def test_the_count_stays_while_the_neighbour_runs() -> None:
     machine = Machine()
     machine.steps(0.5, waiting=0.5, others=0.5)
