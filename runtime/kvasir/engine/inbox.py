@@ -70,12 +70,14 @@ class Inbox:
         if self._ingest is None:
             raise RuntimeError(f"request {message.request_id} came before the engine was ready")
         prepared = self._ingest.prepare(frontend, message)
+        key = (frontend, message.request_id)
         with self._lock:
+            waiting = self._requests.get(key)
             if isinstance(prepared, RefusedRequest):
+                if waiting is not None and waiting.attempt < message.attempt:
+                    self._withdraw(key)  # otherwise the loop would queue it after the refusal
                 self._events.append(prepared)
                 return
-            key = (frontend, message.request_id)
-            waiting = self._requests.get(key)
             if waiting is not None and message.attempt <= waiting.attempt:
                 log.warning(
                     "request %s: attempt %d came after attempt %d: dropped",

@@ -110,6 +110,20 @@ def test_a_refusal_is_an_event_and_holds_nothing() -> None:
     assert box.budget.held == COST
 
 
+@pytest.mark.parametrize(("refused_attempt", "expected"), [(0, [("a", 1)]), (1, [("a", 1)]), (2, [])])
+def test_a_refused_attempt_withdraws_only_an_earlier_one(
+    refused_attempt: int, expected: list[tuple[str, int]]
+) -> None:
+    box = Box(COST)
+    box.put(add_request("a", PROMPT, attempt=1))
+    box.put(add_request("a", PROMPT, attempt=refused_attempt))
+    [refusal], requests = box.take()
+    assert isinstance(refusal, RefusedRequest)
+    assert refusal.output.attempt == refused_attempt
+    assert requests == expected
+    assert box.budget.held == COST * len(expected)
+
+
 def test_waiting_ends_with_a_message_or_a_wake_up_or_the_time(box: Box) -> None:
     box.inbox.wait(0.01)
     box.inbox.wake()
