@@ -3,21 +3,14 @@
 import queue
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import pairwise
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from kvasir.engine import loop
-from kvasir.engine.health.engine_status import EngineStatus
-from kvasir.engine.inbox import Inbox
-from kvasir.engine.loop import EngineLoop
-from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
+from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost
 from kvasir.link.protocol import (
     Abort,
-    AddRequest,
     Call,
     EngineStats,
     FinishReason,
@@ -27,71 +20,10 @@ from kvasir.link.protocol import (
     Result,
 )
 from kvasir_contract.phases import Phase
-from runtime.engine.fakes import FRONTEND, CoreHarness, FakeLink, add_request, expected_output
+from runtime.engine.fakes import FRONTEND, add_request, expected_output
+from runtime.engine.looped_engine import PROMPT, WAIT, Engine, held_step
 
-PROMPT = [5, 6, 7]
-WAIT = 10.0
 STATS = EngineStats(waiting=0, running=0, kv_blocks_used=0, step=1, preemptions=0)
-
-
-class Engine:
-    """A loop that runs on its own thread until it is drained."""
-
-    def __init__(
-        self, pool: ThreadPoolExecutor, *, drain_timeout: float = 30, drain_settle: float = 0.05, **core: Any
-    ) -> None:
-        self.harness = CoreHarness(**core)
-        self.link = FakeLink()
-        self.inbox = Inbox()
-        self.inbox.open(self.harness.core.ingest)
-        self.status = EngineStatus("engine-0-test", 0, step_limit=120)
-        self.status.enter(Phase.READY)
-        self.loop = EngineLoop(self.harness.core, self.link, self.inbox, self.status, drain_timeout, drain_settle)
-        self.ended: Future[None] = pool.submit(self.loop.run)
-
-    def tell(self, message: AddRequest | Abort | Call, frontend: str = FRONTEND) -> None:
-        self.inbox.put(Received(frontend, message))
-
-    def outputs(self) -> tuple[str, Outputs]:
-        frontend, message = self.link.sent.get(timeout=WAIT)
-        assert isinstance(message, Outputs), message
-        return frontend, message
-
-    def answer(self, request_id: str) -> tuple[list[int], RequestOutput]:
-        """The tokens of this request and its last output, once it is finished."""
-        token_ids: list[int] = []
-        while True:
-            for output in self.outputs()[1].outputs:
-                if output.request_id == request_id:
-                    token_ids += output.token_ids
-                    if output.finish_reason is not None:
-                        return token_ids, output
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as pool:
-        yield pool
-
-
-@pytest.fixture
-def engine(pool: ThreadPoolExecutor) -> Iterator[Engine]:
-    engine = Engine(pool)
-    yield engine
-    engine.loop.drain()
-    engine.ended.result(WAIT)
-
-
-def held_step(engine: Engine) -> tuple[threading.Event, threading.Event]:
-    """Make the executor wait in its next step: events for "it has begun" and "go on"."""
-    begun, go_on = threading.Event(), threading.Event()
-
-    def held() -> None:
-        begun.set()
-        assert go_on.wait(WAIT)
-
-    engine.harness.executor.before_step = held
-    return begun, go_on
 
 
 def test_a_request_that_comes_over_the_link_is_answered_over_the_link(engine: Engine) -> None:
@@ -178,23 +110,6 @@ def test_the_requests_of_a_lost_frontend_are_aborted(engine: Engine) -> None:
     assert engine.outputs()[0] == FRONTEND
     assert engine.link.idle.wait(WAIT)
     assert engine.link.sent.empty()
-
-
-def test_a_burst_is_taken_a_bounded_slice_at_a_time(engine: Engine) -> None:
-    """4,096 requests at once: each turn takes MOST_REQUESTS before its step and as many behind it."""
-    count = 4096
-    begun, go_on = held_step(engine)
-    engine.tell(add_request("running", PROMPT, 60))
-    assert begun.wait(WAIT)
-    for number in range(count):
-        engine.tell(add_request(f"burst-{number}", PROMPT, 1))
-    go_on.set()
-    waiting = [0]
-    while waiting[-1] == max(waiting):
-        waiting.append(engine.outputs()[1].stats.waiting)
-    assert max(waiting) > 0.9 * count
-    assert max(after - before for before, after in pairwise(waiting)) <= 2 * loop.MOST_REQUESTS
-    engine.tell(Abort([f"burst-{number}" for number in range(count)]))
 
 
 def test_a_call_is_answered_also_by_an_engine_without_work(engine: Engine) -> None:

@@ -1,0 +1,22 @@
+"""A thread for a busy loop, and an engine that runs on it."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from runtime.engine.looped_engine import WAIT, Engine
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+@pytest.fixture
+def engine(pool: ThreadPoolExecutor) -> Iterator[Engine]:
+    engine = Engine(pool)
+    yield engine
+    engine.loop.drain()
+    engine.ended.result(WAIT)
