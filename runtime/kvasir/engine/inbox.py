@@ -3,6 +3,9 @@
 Requests wait in a queue of their own: each turn the loop takes a bounded number of them, and all events. The effect
 is that of one queue. A request that is aborted, or whose frontend is lost, before the loop has taken it never
 reaches the loop; and the loop handles events before it adds the requests that came after them.
+
+The queue has the scheduler's order, (priority, arrival), so that an urgent request does not wait behind a burst. An
+engine that serves by arrival rejects every priority but 0, so its requests keep the order of their arrival.
 """
 
 import contextlib
@@ -10,10 +13,10 @@ import logging
 import queue
 import threading
 from dataclasses import dataclass, field
-from itertools import islice
 
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.scheduling.service_order import ServiceOrder
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
 from kvasir.link.protocol import Abort, AddRequest
 
@@ -36,7 +39,10 @@ class Inbox:
         self._lock = threading.Lock()
         self._events: list[Received | FrontendLost | DrainSettled | RefusedRequest] = []
         self._requests: dict[tuple[str, str], EngineRequest] = {}
-        """By frontend and request id, in the order of their arrival."""
+        """By frontend and request id."""
+        self._order = ServiceOrder()
+        """The same requests in the order in which the loop takes them."""
+        self._num_arrivals = 0
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         """A signal handler may put into it: unlike a lock, it works while the loop is using it."""
 
@@ -88,11 +94,15 @@ class Inbox:
                 self._release(prepared)
                 return
             self._withdraw(key)
+            self._num_arrivals += 1
+            prepared.rank = (prepared.priority, self._num_arrivals)
             self._requests[key] = prepared
+            self._order.add(prepared)
 
     def _withdraw(self, key: tuple[str, str]) -> None:
         request = self._requests.pop(key, None)
         if request is not None:
+            self._order.remove(request)
             self._release(request)
 
     def _release(self, request: EngineRequest) -> None:
@@ -106,14 +116,16 @@ class Inbox:
         return not (self._events or self._requests)
 
     def take(self, most: int | None) -> Taken:
-        """Take all events and up to so many requests; None: all of them."""
+        """Take all events and up to `most` requests, the smallest (priority, arrival) first; None: all of them."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._bell.get_nowait()
         with self._lock:
             events, self._events = self._events, []
-            keys = list(islice(self._requests, most))
-            return Taken(events, [self._requests.pop(key) for key in keys])
+            requests = self._order.pop_first(most)
+            for request in requests:
+                del self._requests[request.frontend, request.request_id]
+            return Taken(events, requests)
 
     def wait(self, seconds: float | None) -> None:
         """Return when there may be something to take, when `wake` was called, or after so long."""

@@ -48,6 +48,17 @@ def test_requests_are_taken_in_their_order_a_few_at_a_time(box: Box) -> None:
     assert box.budget.held == 5 * COST  # the scheduler releases them
 
 
+def test_the_most_urgent_requests_are_taken_first(box: Box) -> None:
+    for name, priority in (("a", 5), ("b", 0), ("c", 5), ("d", -1), ("e", 0)):
+        box.put(add_request(name, PROMPT, priority=priority))
+    assert box.take(2) == ([], [("d", 0), ("b", 0)])
+    box.put(add_request("f", PROMPT, priority=-1))
+    box.put(Abort(["a"]))
+    assert box.take(2)[1] == [("f", 0), ("e", 0)]
+    assert box.take(2) == ([], [("c", 0)])
+    assert box.inbox.empty
+
+
 def test_all_events_are_taken_at_once_before_requests(box: Box) -> None:
     for name in "abc":
         box.put(add_request(name, PROMPT))

@@ -83,7 +83,8 @@ class EngineRequest:
         """Reserved in the TokenBudget; None after their release."""
         self.priority = message.priority
         self.rank = (message.priority, 0)
-        """(priority, arrival), the sort key: the smallest is served first. The scheduler counts the arrivals."""
+        """(priority, arrival), the sort key: the smallest is served first. The inbox numbers the arrivals, and the
+        scheduler numbers them again in the order in which it gets the requests."""
         self.status = RequestStatus.WAITING
         self.num_computed_tokens = 0
         """Tokens whose KV is in the cache after the scheduled steps."""

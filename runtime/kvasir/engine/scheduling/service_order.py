@@ -1,8 +1,8 @@
 """Requests in the order in which they are served: sorted by (priority, arrival), smallest first.
 
-The scheduler has one for waiting and one for running requests. In the sorted list, the next request and the one to
-preempt are at the ends, and an abort finds its request by its sort key. With equal priorities (first come, first
-served) all changes are at the ends.
+The scheduler has one for waiting and one for running requests, and the inbox has one. In the sorted list, the
+next request and the one to preempt are at the ends, and an abort finds its request by its sort key. With equal
+priorities (first come, first served) all changes are at the ends.
 """
 
 from bisect import bisect_left, insort
@@ -33,6 +33,12 @@ class ServiceOrder:
         place = bisect_left(self._requests, request.rank, key=_rank)
         assert self._requests[place] is request, f"request {request.request_id} is not at its place in the order"
         del self._requests[place]
+
+    def pop_first(self, count: int | None) -> list[EngineRequest]:
+        """Remove and return the first `count` requests; None: all of them."""
+        first = self._requests[:count]
+        del self._requests[:count]
+        return first
 
 
 def _rank(request: EngineRequest) -> tuple[int, int]:
