@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 
 from kvasir.engine.health.step_trace import StepPhase, StepTrace
@@ -41,6 +41,8 @@ class EngineCore:
         """Steps that were computed."""
         self.trace = StepTrace()
         """Who drives the core begins and ends its steps."""
+        self.num_in_inbox: Callable[[], int] = lambda: 0
+        """Returns how many requests wait in front of `queue`. The loop sets it."""
         self.execute = self._execute_behind if overlap_steps else self._execute
         """The first half of a step. Aborts taken between the halves drop the tokens that were just computed."""
         self._in_flight: deque[tuple[StepInput, Future[StepOutput]]] = deque()
@@ -156,10 +158,15 @@ class EngineCore:
         stats = self.stats()
         return {frontend: Outputs(each, stats) for frontend, each in outputs.items()}
 
+    @property
+    def num_waiting(self) -> int:
+        """Number of requests without a row, including those in the inbox and preempted ones."""
+        return len(self.scheduler.waiting) + self.num_in_inbox()
+
     def stats(self) -> EngineStats:
         scheduler = self.scheduler
         return EngineStats(
-            waiting=len(scheduler.waiting),
+            waiting=self.num_waiting,
             running=len(scheduler.running),
             kv_blocks_used=scheduler.blocks.pool.num_used,
             step=self.num_steps,

@@ -115,6 +115,11 @@ class Inbox:
     def empty(self) -> bool:
         return not (self._events or self._requests)
 
+    @property
+    def num_requests(self) -> int:
+        """Number of requests that wait here. Any thread may read it."""
+        return len(self._requests)
+
     def take(self, most: int | None) -> Taken:
         """Take all events and up to `most` requests, the smallest (priority, arrival) first; None: all of them."""
         with contextlib.suppress(queue.Empty):

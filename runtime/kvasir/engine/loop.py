@@ -73,6 +73,7 @@ class EngineLoop:
         self._core = core
         self._link = link
         self._inbox = inbox
+        core.num_in_inbox = lambda: inbox.num_requests
         self._status = status
         self._drain_timeout = drain_timeout
         self._settle_limit = min(drain_settle, drain_timeout)

@@ -107,7 +107,7 @@ def _read(core: EngineCore) -> tuple[tuple[float, ...], tuple[float, ...]]:
     scheduler = core.scheduler
     blocks = scheduler.blocks
     return (
-        (len(scheduler.running), len(scheduler.waiting), blocks.pool.usage),
+        (len(scheduler.running), core.num_waiting, blocks.pool.usage),
         (
             scheduler.num_preemptions,
             scheduler.num_prompt_tokens,
