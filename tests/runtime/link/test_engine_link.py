@@ -1,5 +1,6 @@
 """The engine's end against frontends that misbehave: it drops their requests, goes on, and sends Hello again."""
 
+import threading
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -9,7 +10,13 @@ import zmq
 
 from kvasir.config.settings import LinkConfig
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
-from kvasir.link.engine_end.engine_link import new_incarnation
+from kvasir.link.engine_end.engine_link import (
+    DrainSettled,
+    EngineLink,
+    FrontendLost,
+    Received,
+    new_incarnation,
+)
 from kvasir.link.engine_end.frontend_connection import LinkProblem
 from kvasir.link.protocol import (
     PROTOCOL_VERSION,
@@ -29,6 +36,7 @@ from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
 from kvasir_contract.phases import Phase
 from runtime.link.bare_peers import BareFrontend
 from runtime.link.peers import (
+    PATIENCE,
     READY,
     STATS,
     engine,
@@ -89,6 +97,34 @@ def test_a_request_is_received_and_its_outputs_are_sent_to_who_asked(bare: BareF
         link.send("frontend-unknown", outputs("never"))
         link.send("frontend-a", outputs("one"))
         assert bare.expect(Outputs) == outputs("one")
+
+
+def test_outputs_leave_between_requests_that_take_long(bare: BareFrontend) -> None:
+    """The engine prepares requests in the link's thread, and a long prompt takes it some milliseconds."""
+    count, sent, prepared = 100, threading.Event(), []
+
+    def prepare(event: Received | FrontendLost | DrainSettled) -> None:
+        if not prepared:
+            assert sent.wait(PATIENCE)
+            link.send("frontend-a", outputs("running"))
+        prepared.append(event)
+        time.sleep(0.01)
+
+    config = LinkConfig(link=(bare.address,), heartbeat_timeout=10.0)
+    link = EngineLink(config, identity(), prepare)
+    link.announce_ready(READY)
+    link.start()
+    try:
+        incarnation = bare.expect(Hello).incarnation
+        bare.say(incarnation, WELCOME)
+        bare.expect(Ready)
+        for number in range(count):
+            bare.say(incarnation, request(str(number)))
+        sent.set()
+        assert bare.expect(Outputs) == outputs("running")
+        assert len(prepared) < count / 2
+    finally:
+        link.close(Goodbye())
 
 
 def test_a_request_before_ready_is_answered_with_an_error(bare: BareFrontend) -> None:

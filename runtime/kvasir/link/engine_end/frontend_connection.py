@@ -44,7 +44,8 @@ NEVER_MS: Final = 24 * 3600 * 1000
 a connection drops the received messages that were not read yet."""
 
 BATCH: Final = 128
-"""Messages that are handled before other sockets have their turn."""
+BATCH_SECONDS: Final = 0.02
+"""A batch ends at either limit: other sockets have their turn. The engine hashes long prompts in this thread."""
 
 log = logging.getLogger(__name__)
 _names = itertools.count()
@@ -183,6 +184,7 @@ class FrontendConnection:
 
     def _receive(self) -> bool:
         """Handle a batch of messages. Return False if no more are waiting."""
+        end = time.monotonic() + BATCH_SECONDS
         for _ in range(BATCH):
             if self._socket is None:  # the message that was just handled closed it
                 return False
@@ -191,6 +193,8 @@ class FrontendConnection:
             except zmq.Again:
                 return False
             self._on_frames(frames)
+            if time.monotonic() >= end:
+                break
         return True
 
     def _on_frames(self, frames: list[bytes]) -> None:
