@@ -59,14 +59,15 @@ def generate(
     executor = InProcessExecutor(settings, info)
     executor.load(lambda done, total: None)
     cache = RequestBlocks(executor.allocate_kv_cache(), BLOCK_SIZE, prefix_caching=settings.enable_prefix_caching)
+    max_model_len = min(settings.max_model_len, blocks * BLOCK_SIZE)
     scheduler = Scheduler(
         cache,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=budget,
-        max_model_len=min(settings.max_model_len, blocks * BLOCK_SIZE),
+        max_model_len=max_model_len,
         eos_token_ids=info.eos_token_ids,
     )
-    ingest = Ingest(info.vocab_size, cache.cache_block_size, TokenBudget(2**20))
+    ingest = Ingest(info.vocab_size, max_model_len, cache.cache_block_size, TokenBudget(2**20))
     core = EngineCore(scheduler, executor, ingest, overlap_steps=overlap_steps)
     outputs: dict[str, list[int]] = {}
     for index, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):

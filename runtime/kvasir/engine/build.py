@@ -64,5 +64,5 @@ def build_core(settings: ResolvedEngine, model: ModelInfo, num_blocks: int, exec
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         budget=budget,
     )
-    ingest = Ingest(model.vocab_size, blocks.cache_block_size, budget)
+    ingest = Ingest(model.vocab_size, settings.max_model_len, blocks.cache_block_size, budget)
     return EngineCore(scheduler, executor, ingest, overlap_steps=settings.async_scheduling)

@@ -31,9 +31,12 @@ class RefusedRequest:
 class Ingest:
     """Checks and prepares requests for one model, and reserves room for their tokens."""
 
-    def __init__(self, vocab_size: int, cache_block_size: int | None, budget: TokenBudget) -> None:
+    def __init__(
+        self, vocab_size: int, max_model_len: int, cache_block_size: int | None, budget: TokenBudget
+    ) -> None:
         """`cache_block_size`: tokens per block of the prefix cache; None without one."""
         self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
         self._block_size = cache_block_size
         self.budget = budget
         self._seldom = SeldomLog(log)
@@ -54,11 +57,22 @@ class Ingest:
             return RefusedRequest(frontend, _refused(message, reason, None))
 
     def _request(self, frontend: str, message: AddRequest) -> EngineRequest:
+        self._check_length(message)
         self._check(message)
         request = EngineRequest(frontend, message)
-        if self._block_size is not None:
+        # A resumed request of the full length is complete: it never looks up its hashes.
+        if self._block_size is not None and request.num_tokens < self._max_model_len:
             request.packed_hashes = self._hashed(request, message, self._block_size)
         return request
+
+    def _check_length(self, message: AddRequest) -> None:
+        """Raise RequestRefused for a prompt that leaves no room for output. A resumed request ends instead."""
+        num_prompt_tokens = len(message.prompt_tokens) // TOKEN_BYTES
+        if num_prompt_tokens >= self._max_model_len and not message.num_output_tokens:
+            raise RequestRefused(
+                f"the prompt has {num_prompt_tokens} tokens and this engine holds {self._max_model_len} of prompt "
+                "and output together: shorten the prompt"
+            )
 
     def _check(self, message: AddRequest) -> None:
         """Raise RequestRefused for values that would end the engine and not the request. Frontends check them too,

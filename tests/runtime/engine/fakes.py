@@ -274,18 +274,19 @@ class CoreHarness:
             block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, model=model
         )
         self.budget = TokenBudget(max_queued_tokens)
+        max_model_len = max_model_len or longest_sequence(num_blocks, block_size)
         self.scheduler = Scheduler(
             RequestBlocks(num_blocks, block_size, prefix_caching=prefix_caching),
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
-            max_model_len=max_model_len or longest_sequence(num_blocks, block_size),
+            max_model_len=max_model_len,
             eos_token_ids=[EOS],
             by_priority=by_priority,
             long_prefill_token_threshold=long_prefill_token_threshold,
             budget=self.budget,
         )
         self.blocks = self.scheduler.blocks
-        ingest = Ingest(VOCAB_SIZE, self.blocks.cache_block_size, self.budget)
+        ingest = Ingest(VOCAB_SIZE, max_model_len, self.blocks.cache_block_size, self.budget)
         self.core = EngineCore(self.scheduler, self.executor, ingest, overlap_steps=overlap_steps)
         self.answers: dict[str, Answer] = {}
 

@@ -22,7 +22,7 @@ class Box:
     def __init__(self, limit: int = 2**26) -> None:
         self.budget = TokenBudget(limit)
         self.inbox = Inbox()
-        self.inbox.open(Ingest(VOCAB_SIZE, 4, self.budget))
+        self.inbox.open(Ingest(VOCAB_SIZE, 100, 4, self.budget))
 
     def put(self, message: AddRequest | Abort | Call, frontend: str = FRONTEND) -> None:
         self.inbox.put(Received(frontend, message))

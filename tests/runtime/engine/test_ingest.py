@@ -16,10 +16,11 @@ from runtime.engine.fakes import FRONTEND, VOCAB_SIZE, CoreHarness, add_request
 from runtime.wire import hashes_of
 
 PROMPT = list(range(100, 130))
+MAX_MODEL_LEN = 100
 
 
 def ingest(cache_block_size: int | None = 4, limit: int = 2**26) -> Ingest:
-    return Ingest(VOCAB_SIZE, cache_block_size, TokenBudget(limit))
+    return Ingest(VOCAB_SIZE, MAX_MODEL_LEN, cache_block_size, TokenBudget(limit))
 
 
 def accepted(prepare: Ingest, message: AddRequest) -> EngineRequest:
@@ -92,6 +93,40 @@ def test_tokens_that_would_break_the_engine_are_refused(change: dict[str, bytes]
     assert (refusal.output.request_id, refusal.output.attempt) == ("a", 2)
     assert refusal.output.refusal is RefusalKind.INVALID
     assert prepare.budget.held == 0
+
+
+def test_a_prompt_beyond_the_context_is_refused_before_it_is_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvasir.engine.ingest.packed_chain", _fail)
+    monkeypatch.setattr("kvasir.engine.ingest.EngineRequest", _fail)
+    prepare = ingest()
+    refusal = prepare.prepare(FRONTEND, add_request("a", [5] * MAX_MODEL_LEN))
+    assert isinstance(refusal, RefusedRequest)
+    assert refusal.output.error == (
+        "the prompt has 100 tokens and this engine holds 100 of prompt and output together: shorten the prompt"
+    )
+    assert refusal.output.refusal is RefusalKind.INVALID
+    assert prepare.budget.held == 0
+
+
+def test_a_prompt_of_the_context_less_one_is_accepted() -> None:
+    assert accepted(ingest(), add_request("a", [5] * (MAX_MODEL_LEN - 1))).packed_hashes
+
+
+@pytest.mark.parametrize("prompt_length", [MAX_MODEL_LEN - 1, MAX_MODEL_LEN, 2 * MAX_MODEL_LEN])
+def test_a_complete_resumed_request_is_not_hashed(monkeypatch: pytest.MonkeyPatch, prompt_length: int) -> None:
+    monkeypatch.setattr("kvasir.engine.ingest.packed_chain", _fail)
+    assert accepted(ingest(), add_request("a", [5] * prompt_length, output=[7])).packed_hashes == b""
+
+
+def test_a_resumed_request_beyond_the_context_is_complete() -> None:
+    engine = CoreHarness(max_model_len=10)
+    answer = engine.add(add_request("a", PROMPT, 20, output=[7], attempt=1))
+    engine.run()
+    assert (answer.finish_reason, answer.token_ids, engine.executor.steps) == (FinishReason.LENGTH, [7], [])
+
+
+def _fail(*arguments: object) -> None:
+    raise AssertionError(f"called with {arguments}")
 
 
 def test_a_refused_resumed_request_is_answered_at_its_position() -> None:

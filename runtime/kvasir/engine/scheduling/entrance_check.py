@@ -10,11 +10,10 @@ class RequestRefused(ValueError):
 
 
 class EntranceCheck:
-    """Checks length and priority. Ingest has checked the parameters and the vocabulary."""
+    """Checks priority and completeness. Ingest has checked length, parameters and vocabulary."""
 
-    def __init__(self, endings: Endings, max_model_len: int, by_priority: bool) -> None:
+    def __init__(self, endings: Endings, by_priority: bool) -> None:
         self._endings = endings
-        self._max_model_len = max_model_len
         self._by_priority = by_priority
 
     def check(self, request: EngineRequest) -> RequestOutput | None:
@@ -31,9 +30,4 @@ class EntranceCheck:
             if status.finished:
                 request.status = status
                 return self._endings.output(request, request.num_output_tokens, [])
-        elif request.num_prompt_tokens >= self._max_model_len:
-            raise RequestRefused(
-                f"the prompt has {request.num_prompt_tokens} tokens and this engine holds {self._max_model_len} "
-                "of prompt and output together: shorten the prompt"
-            )
         return None

@@ -75,7 +75,7 @@ class Scheduler:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._long_prefill_token_threshold = long_prefill_token_threshold or max_num_batched_tokens
         self._endings = Endings(eos_token_ids, max_model_len)
-        self._entrance = EntranceCheck(self._endings, max_model_len, by_priority)
+        self._entrance = EntranceCheck(self._endings, by_priority)
         self._gates: tuple[AdmissionGate, ...] = (
             RowGate(self.running, max_num_seqs),
             BlockGate(blocks, self.running),
