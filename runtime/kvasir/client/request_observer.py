@@ -41,7 +41,8 @@ class Trace:
 class RequestObserver(Protocol):
     """Called on the event loop, at most once per request and step. Methods must be quick and must not raise.
 
-    A rejected request (no engine, too many requests) is not started. Each started request is finished once.
+    A request that the frontend rejects (no engine, too many requests) is not started. One that an engine rejects is
+    started, and ends with the reason ERROR. Each started request is finished once.
     """
 
     def request_started(self, trace: Trace) -> None:

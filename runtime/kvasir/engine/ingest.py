@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
-from kvasir.engine.scheduling.token_budget import TokenBudget
+from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.hashing import HASH_BYTES, chain_fits, packed_chain
 from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind, RequestOutput
 from kvasir.link.sockets import SeldomLog
@@ -101,8 +101,9 @@ class Ingest:
 
     def _why_full(self) -> str:
         return (
-            f"{self.budget.held} tokens wait in this engine, and its limit is {self.budget.limit} "
-            "(--max-queued-tokens): try again when some requests have finished"
+            f"the requests that wait in this engine count as {self.budget.held} tokens (their own, and "
+            f"{REQUEST_TOKENS} for each request), and its limit is {self.budget.limit} (--max-queued-tokens): "
+            "try again when some requests have finished"
         )
 
 

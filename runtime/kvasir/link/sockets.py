@@ -12,7 +12,8 @@ QUEUE_MESSAGES: Final = 2048
 about 20 s, much longer than the heartbeat timeout. A full queue means that the peer is lost."""
 
 MAX_MESSAGE_BYTES: Final = 64 * 2**20
-"""A larger message closes the connection. Prompts are token ids, at most 5 bytes each."""
+"""A larger message closes the connection. A token takes 4 bytes, and each full block of a prompt
+takes 16 more for its hash."""
 
 CONNECTION_EVENTS: Final = (
     zmq.Event.CLOSED

@@ -48,7 +48,7 @@ def test_a_request_beyond_the_limit_is_refused_as_overloaded() -> None:
     engine.step()
     assert answers[2].finish_reason is FinishReason.ERROR
     assert answers[2].refusal is RefusalKind.OVERLOADED
-    assert f"{2 * COST} tokens" in answers[2].error
+    assert f"count as {2 * COST} tokens (their own, and {REQUEST_TOKENS} for each request)" in answers[2].error
     assert "--max-queued-tokens" in answers[2].error
     assert engine.budget.held == COST  # "a" has a row
     late = engine.add(add_request("d", PROMPT, 4))
