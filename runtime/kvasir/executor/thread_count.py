@@ -113,7 +113,7 @@ class ThreadCount:
     def _decide(self, now: float) -> None:
         if self._steps.seconds >= INTERVAL_SECONDS:
             steps, self._steps = self._steps, Sums()
-            # Threads that wait only for threads of this process would compute no faster with a lower count.
+            # A thread can also wait for threads of this process; no more than `others` wait for other processes.
             waiting = min(steps.waited, steps.others) / steps.seconds
             threads = fewer_threads(self.threads, waiting)
             if threads < self.threads:
