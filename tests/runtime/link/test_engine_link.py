@@ -101,7 +101,8 @@ def test_a_request_is_received_and_its_outputs_are_sent_to_who_asked(bare: BareF
 
 def test_outputs_leave_between_requests_that_take_long(bare: BareFrontend) -> None:
     """The engine prepares requests in the link's thread, and a long prompt takes it some milliseconds."""
-    count, sent, prepared = 100, threading.Event(), []
+    count, sent = 100, threading.Event()
+    prepared: list[Received | FrontendLost | DrainSettled] = []
 
     def prepare(event: Received | FrontendLost | DrainSettled) -> None:
         if not prepared:
