@@ -9,6 +9,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import EngineUnavailable, TooManyRequests
@@ -19,6 +20,7 @@ from kvasir.link.protocol import (
     Abort,
     AddRequest,
     FinishReason,
+    RefusalKind,
     RequestOutput,
     Since,
 )
@@ -124,6 +126,19 @@ async def test_a_consumer_that_leaves_before_its_request_is_given_to_an_engine_l
     await reader
     assert service.llm.live_requests == 0
     assert len(service.observer.started) == len(service.observer.finished) == 1
+
+
+async def test_a_request_that_its_engine_rejects_is_started_and_finished(service: Service) -> None:
+    engine = await service.engine()
+    reader = service.ask("r")
+    request = await engine.request()
+    refused = RequestOutput("r", request.attempt, 0, [], FinishReason.ERROR, error="full")
+    engine.step([structs.replace(refused, refusal=RefusalKind.OVERLOADED)])
+    with pytest.raises(TooManyRequests, match="full"):
+        await reader
+    prompt_tokens = len(prompt_of(request))
+    assert service.observer.started == [prompt_tokens]
+    assert service.observer.finished == [(FinishReason.ERROR, prompt_tokens, 0)]
 
 
 async def test_more_requests_than_the_limit_are_refused(service: Service) -> None:
