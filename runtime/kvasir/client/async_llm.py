@@ -153,7 +153,8 @@ class AsyncLLM:
         )
         self._journal.add(request)
         try:
-            await self.input.hash_blocks(prompted, self._cache_block_sizes())
+            if prompted.hashes is not None and prompted.hashes.is_long:
+                await self.input.hash_blocks(prompted, self._cache_block_sizes())
             self._dispatcher.dispatch(request)
             while True:
                 delta = await request.collector.take()

@@ -124,7 +124,7 @@ class EngineProcess:
             self._ops = OpsServer(self._config.ops, self._status, partial(generate_latest, registry))
             model = self._read_model()
             inbox = Inbox()
-            link = self._link = EngineLink(self._config.link, self._identity(model), inbox.put)
+            link = self._link = EngineLink(self._config.link, self._identity(model), inbox.put, inbox.flush)
             self._status.link_problem = lambda: link.problem
             self._status.links = lambda: link.accepted
             self._status.unknown_messages = lambda: link.unknown_messages

@@ -43,6 +43,8 @@ class Inbox:
         self._order = ServiceOrder()
         """The same requests in the order in which the loop takes them."""
         self._num_arrivals = 0
+        self._must_wake = False
+        """Events were put since the last `flush`. Only the link's thread uses it."""
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         """A signal handler may put into it: unlike a lock, it works while the loop is using it."""
 
@@ -53,7 +55,11 @@ class Inbox:
     # ------------------------------------------------------------------------------------ in the link's thread
 
     def put(self, event: Received | FrontendLost | DrainSettled) -> None:
-        """Prepare and queue a request, withdraw aborted ones, and keep everything else for the loop."""
+        """Prepare and queue a request, withdraw aborted ones, and keep everything else for the loop.
+
+        The loop is woken by `flush`: after the first request of several it would compute a step for that one alone.
+        """
+        self._must_wake = True
         match event:
             case Received(frontend, AddRequest() as message):
                 self._put_request(frontend, message)
@@ -70,7 +76,12 @@ class Inbox:
             case _:
                 with self._lock:
                     self._events.append(event)
-        self.wake()
+
+    def flush(self) -> None:
+        """Wake the loop if there were events since the last call."""
+        if self._must_wake:
+            self._must_wake = False
+            self.wake()
 
     def _put_request(self, frontend: str, message: AddRequest) -> None:
         if self._ingest is None:

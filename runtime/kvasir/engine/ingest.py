@@ -61,7 +61,7 @@ class Ingest:
         self._check(message)
         request = EngineRequest(frontend, message)
         # A resumed request of the full length is complete: it never looks up its hashes.
-        if self._block_size is not None and request.num_tokens < self._max_model_len:
+        if self._block_size is not None and self._block_size <= request.num_tokens < self._max_model_len:
             request.packed_hashes = self._hashed(request, message, self._block_size)
         return request
 

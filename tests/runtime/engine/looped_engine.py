@@ -33,6 +33,7 @@ class Engine:
 
     def tell(self, message: AddRequest | Abort | Call, frontend: str = FRONTEND) -> None:
         self.inbox.put(Received(frontend, message))
+        self.inbox.flush()
 
     def outputs(self) -> tuple[str, Outputs]:
         frontend, message = self.link.sent.get(timeout=WAIT)

@@ -26,6 +26,7 @@ class Box:
 
     def put(self, message: AddRequest | Abort | Call, frontend: str = FRONTEND) -> None:
         self.inbox.put(Received(frontend, message))
+        self.inbox.flush()
 
     def take(self, most: int | None = None) -> tuple[list[Event], list[tuple[str, int]]]:
         taken = self.inbox.take(most)
@@ -64,6 +65,7 @@ def test_all_events_are_taken_at_once_before_requests(box: Box) -> None:
         box.put(add_request(name, PROMPT))
         box.put(Call(1, name))
     box.inbox.put(DrainSettled())
+    box.inbox.flush()
     events, requests = box.take(1)
     assert [type(event) for event in events] == [Received, Received, Received, DrainSettled]
     assert requests == [("a", 0)]
@@ -98,6 +100,7 @@ def test_requests_of_a_lost_frontend_are_withdrawn(box: Box) -> None:
     box.put(add_request("a", PROMPT), "frontend-b")
     box.put(add_request("b", PROMPT))
     box.inbox.put(FrontendLost("frontend-b"))
+    box.inbox.flush()
     box.put(add_request("c", PROMPT), "frontend-b")  # it is there again
     assert box.take() == ([FrontendLost("frontend-b")], [("b", 0), ("c", 0)])
     assert box.budget.held == 2 * COST
@@ -170,3 +173,17 @@ def test_nothing_is_lost_between_two_threads(box: Box) -> None:
         taken += [name for name, _ in box.take(7)[1]]
     sender.join()
     assert taken == [str(number) for number in range(count)]
+
+
+def test_the_loop_is_woken_once_for_the_requests_that_arrive_together(box: Box) -> None:
+    """Woken by the first one, it would compute a step for that one alone."""
+    waiting = threading.Thread(target=box.inbox.wait, args=(None,))
+    waiting.start()
+    for name in ("a", "b"):
+        box.inbox.put(Received(FRONTEND, add_request(name, PROMPT)))
+        waiting.join(0.05)
+        assert waiting.is_alive()
+    box.inbox.flush()
+    waiting.join(10)
+    assert not waiting.is_alive()
+    assert len(box.take()[1]) == 2

@@ -105,6 +105,7 @@ def test_the_requests_of_a_lost_frontend_are_aborted(engine: Engine) -> None:
     engine.tell(add_request("a", PROMPT, 10), "frontend-b")
     assert begun.wait(WAIT)
     engine.inbox.put(FrontendLost("frontend-b"))
+    engine.inbox.flush()
     engine.tell(add_request("b", PROMPT, 1))
     go_on.set()
     assert engine.outputs()[0] == FRONTEND
@@ -149,6 +150,7 @@ def test_an_engine_drains_until_its_frontends_have_noticed(pool: ThreadPoolExecu
     assert engine.link.draining.wait(WAIT)
     engine.tell(add_request("late", PROMPT, 5))  # sent before the frontend noticed
     engine.inbox.put(DrainSettled())
+    engine.inbox.flush()
     assert engine.answer("late")[0] == expected_output(PROMPT, 5)
     engine.ended.result(WAIT)
 

@@ -21,15 +21,20 @@ class PromptHashes:
         self._known: dict[int, bytes] = {}
         self._running: dict[int, asyncio.Future[bytes]] = {}
 
+    @property
+    def is_long(self) -> bool:
+        """Whether `make` has to be called, because hashing would hold up the event loop."""
+        return len(self._token_ids) > INLINE_TOKENS
+
     def known(self, block_size: int) -> bytes:
         """Return the hashes for blocks of this size; empty for a long prompt that `make` was not called for."""
-        if block_size not in self._known and len(self._token_ids) <= INLINE_TOKENS:
+        if block_size not in self._known and not self.is_long:
             self._known[block_size] = self._make(block_size)
         return self._known.get(block_size, b"")
 
     async def make(self, block_sizes: Iterable[int], threads: Executor) -> None:
         """Have a thread hash a long prompt for blocks of these sizes, as far as that is not done yet."""
-        if len(self._token_ids) <= INLINE_TOKENS:
+        if not self.is_long:
             return
         loop = asyncio.get_running_loop()
         for size in block_sizes:

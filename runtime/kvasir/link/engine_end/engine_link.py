@@ -48,12 +48,13 @@ class EngineLink:
         config: LinkConfig,
         identity: EngineIdentity,
         deliver: Callable[[Received | FrontendLost | DrainSettled], None],
+        delivered: Callable[[], None] = lambda: None,
         *,
         lookup: Callable[[str], frozenset[str]] = lookup,
         lookup_interval: float = LOOKUP_INTERVAL,
         codec: Codec = CODEC,
     ) -> None:
-        """`deliver` gets each event, in order, in the link's thread.
+        """`deliver` gets each event, in order, in the link's thread; `delivered` is called after each batch.
 
         Raises ConfigError for addresses or keys that cannot be used.
         """
@@ -63,6 +64,7 @@ class EngineLink:
         timeout = config.heartbeat_timeout
         self._engine = AnnouncedEngine(identity, codec.version, timeout)
         self._frontends = Frontends(self._engine, keys, timeout, self._reactor, deliver, codec)
+        self._delivered = delivered
         names = [address for address in addresses if not address.is_ipc and address.ip is None]
         self._resolver = Resolver(names, self._on_lookup, lookup, lookup_interval)
         for address in addresses:
@@ -130,11 +132,13 @@ class EngineLink:
         while not self._stopped:
             try:
                 self._frontends.work()
+                self._delivered()
                 self._reactor.wait(self._frontends.next_due() - time.monotonic())
             except Exception:
                 # An engine that lives and is deaf would be worse; the pause keeps it from spinning.
                 log.exception("the link went wrong and goes on")
                 time.sleep(1)
+        self._delivered()
         self._reactor.close()
 
     def _on_lookup(self, address: LinkAddress, ips: frozenset[str]) -> None:
