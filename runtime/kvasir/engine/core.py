@@ -40,7 +40,7 @@ class EngineCore:
         self.num_steps = 0
         """Steps that were computed."""
         self.trace = StepTrace()
-        """Who drives the core begins and ends its steps."""
+        """The loop that drives the core begins and ends its steps."""
         self.num_in_inbox: Callable[[], int] = lambda: 0
         """Returns how many requests wait in front of `queue`. The loop sets it."""
         self.execute = self._execute_behind if overlap_steps else self._execute
@@ -60,7 +60,7 @@ class EngineCore:
             self.queue(prepared)
 
     def queue(self, request: EngineRequest) -> None:
-        """Queue a request; one that is refused or complete already gets its answer with the next outputs."""
+        """Queue a request. If it is refused or already complete, its answer is sent with the next outputs."""
         if not self._make_room_for(request):
             self.scheduler.release_reserved(request)
             return
@@ -127,7 +127,7 @@ class EngineCore:
         return self.update(self.execute())
 
     def _execute(self) -> StepOutput | None:
-        """Schedule a step, and compute it; None where there is none."""
+        """Schedule a step and compute it. Return None if there is nothing to compute."""
         step = self.scheduler.schedule()
         if step is None:
             return None
@@ -137,7 +137,7 @@ class EngineCore:
         return output
 
     def _execute_behind(self) -> StepOutput | None:
-        """Schedule a step behind the one that is computed, and wait for that one; None where there was none."""
+        """Schedule the next step, and wait for the one that is being computed. Return None if there is none."""
         step = self.scheduler.schedule()
         if step is not None:
             self._in_flight.append((step, self._executor.submit(step)))
@@ -174,11 +174,11 @@ class EngineCore:
         )
 
     def work_ahead(self) -> bool:
-        """Some milliseconds of what can be done before there is work; False: nothing is left."""
+        """Do some milliseconds of work that later steps need. Return False if nothing is left."""
         return self._executor.work_ahead()
 
     def check_idle(self) -> None:
-        """What must hold when there is no work. Raises AssertionError."""
+        """Raise AssertionError if an invariant of an idle engine is violated."""
         self.scheduler.check_idle()
         self._executor.check_idle()
 

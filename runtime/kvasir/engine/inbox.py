@@ -144,7 +144,7 @@ class Inbox:
             return Taken(events, requests)
 
     def wait(self, seconds: float | None) -> None:
-        """Return when there may be something to take, when `wake` was called, or after so long."""
+        """Return when there may be something to take, when `wake` was called, or after `seconds`."""
         if self.empty:
             with contextlib.suppress(queue.Empty):
                 self._bell.get(timeout=seconds)

@@ -1,7 +1,7 @@
-"""Ingest: makes a request that the scheduler can queue from a message. Runs in the link's thread.
+"""Ingest: turns a message into a request that the scheduler can queue. Runs in the link's thread.
 
-All work that grows with the prompt is done here and not between two steps: to copy the tokens, to compare them with
-the vocabulary, to hash blocks. Both threads share the interpreter, so tokens are handled by one call for all of
+All work that grows with the prompt is done here and not between two steps: copying the tokens, comparing them with
+the vocabulary, hashing blocks. Both threads share the interpreter, so tokens are handled by one call for all of
 them, and hashing, which needs a loop, pauses to let the step's thread continue.
 """
 

@@ -26,7 +26,7 @@ that it drains. Those of a release without Heartbeat.saw_draining never answer."
 
 
 MESSAGE_SCORES: Final = 1_000_000
-"""Log probabilities of prompts in one message, and at most one request's more: 14 bytes each."""
+"""Log probabilities of prompts (14 bytes each) after which a message ends. Its last request may exceed this."""
 
 
 MOST_REQUESTS: Final = 128
@@ -42,7 +42,7 @@ class Link(Protocol):
 
 
 def parts(message: Outputs) -> Iterator[Outputs]:
-    """Messages that the link takes: a step may end the prompts of many requests that want them scored."""
+    """Yield messages of a size that the link accepts: one step may report the log probabilities of many prompts."""
     if all(output.prompt_logprobs is None for output in message.outputs):
         yield message
         return
@@ -174,7 +174,7 @@ class EngineLoop:
         )
 
     def _drained(self) -> bool:
-        """Whether the loop may end; past the drain timeout it makes sure that it may."""
+        """Return whether the loop may end. After the drain timeout, end all requests, so that it may."""
         if self._drain_began is None:
             return False
         elapsed = time.monotonic() - self._drain_began

@@ -1,4 +1,4 @@
-"""What the engine asks of whatever runs its workers: one process, several, or several machines."""
+"""The interface through which the engine runs its workers: in one process, in several, or on several machines."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

@@ -24,7 +24,7 @@ MIN_ROOM = 0.75
 """Share of a core that must be free for one more thread."""
 MIN_HOLD_SECONDS = 1.0
 MAX_HOLD_SECONDS = 32.0
-"""Bounds of the time that a lower count stays; it doubles once for each rise that came too early."""
+"""Bounds of the time before a lower count may rise again; it doubles after each rise that came too early."""
 
 
 def fewer_threads(threads: int, waiting: float) -> int:
@@ -81,7 +81,7 @@ class ThreadCount:
         self._read_at = self._step_ended = self._burst_began = clock()
         self._steps = Sums()
         self._all = Sums()
-        """Of the steps and of the pauses."""
+        """The sums over steps and pauses; `_steps` has the sums over steps only."""
         self._hold = MIN_HOLD_SECONDS
         self._fell_at = -MAX_HOLD_SECONDS
         self._rose_at: float | None = None

@@ -12,7 +12,7 @@ Versions N and N-1 talk to each other, so that frontends and engines can be upda
 - A receiver skips and counts a message that it does not have, and reads an unknown value of an enum as a default.
 
 The order of a conversation: Hello (until answered) → Welcome or Refused → Hello again when the phase changes →
-Ready → AddRequest / Abort and Outputs → Draining → Goodbye, or Dead. Heartbeats both ways all the time.
+Ready → AddRequest / Abort and Outputs → Draining → Goodbye, or Dead. Both ends send heartbeats all the time.
 
 A Hello after Ready starts over: the engine took the frontend for lost and has dropped its requests. A request that
 comes before Ready is answered with RefusalKind.UNAVAILABLE; one that crosses Draining is still served.
@@ -138,7 +138,7 @@ class Ready(_Message, frozen=True):
     """Tokens, prompt and output together."""
     max_num_seqs: int
     features: tuple[str, ...] = ()
-    """What not every engine does, see FEATURE_…."""
+    """Optional features that this engine has, see FEATURE_…."""
     max_queued_tokens: int = 0
     """Limit for the tokens of requests that wait; further requests are refused as OVERLOADED. 0: not announced."""
 
@@ -170,9 +170,9 @@ class RequestOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=
     error: str = ""
     """With FinishReason.ERROR: why, for the client to read."""
     logprobs: Logprobs | None = None
-    """Of `token_ids`, where SamplingParams.logprobs asks for it."""
+    """For `token_ids`, if SamplingParams.logprobs is set."""
     prompt_logprobs: Logprobs | None = None
-    """Of the prompt's tokens from the second on; with the request's first output."""
+    """For the prompt's tokens from the second on; sent with the request's first output."""
     num_cached_tokens: int | None = None
     """Prompt tokens whose KV was found in the prefix cache when the request was first admitted; with the first
     output of an attempt."""

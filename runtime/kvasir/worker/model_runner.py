@@ -84,9 +84,9 @@ class ModelRunner:
         return self._model.hidden_states(batch.token_ids, batch.positions, self.caches, batch.plan)
 
     def _sample(self, batch: StepBatch, hidden: Tensor) -> tuple[list[int], dict[int, Logprobs]]:
-        """The next tokens of the rows that end here, and log probabilities by place in the step's output.
+        """Return the next tokens of the sampled rows, and log probabilities by place in the step's output.
 
-        Only the hidden states of these rows meet the vocabulary.
+        Logits are computed for these rows only.
         """
         if batch.sampled is not None:
             hidden = hidden[batch.sampled]
@@ -98,7 +98,7 @@ class ModelRunner:
             plan.changes.apply_(logits)
         tokens = sample(logits, plan.random_rows)  # [R]
         marked = tokens.masked_fill(holds_nan(logits, tokens), NAN_TOKEN)
-        chosen: list[int] = marked.tolist()  # where no log probabilities are reported the one wait for the device
+        chosen: list[int] = marked.tolist()  # the only wait for the device, unless log probabilities are reported
         # A row whose logits hold NaN may be part of the next step already: it goes on with some token.
         self._table.append_tokens(batch.rows, np.maximum(np.array(chosen, np.int64), 0))
         if plan.logprobs is None or raw is None:

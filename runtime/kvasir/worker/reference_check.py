@@ -1,4 +1,4 @@
-"""Whether a model that brings a reference computes what the reference does; called by the worker, once loaded.
+"""Checks that a model with a reference computes the same as the reference; called by the worker after loading.
 
 Code that was not written for flat batches may mix neighbours, or keep a state of its own. So two short sequences
 are computed side by side, in two steps, and their logits compared with those of each sequence alone.
@@ -22,12 +22,12 @@ _BLOCKS = 3
 _LENGTHS = {"a": 11, "b": 7}
 _STEPS = ((("a", 0, 6), ("b", 0, 6)), (("a", 6, 5), ("b", 6, 1)))  # a prefill of both; a chunk next to a decode
 _TOLERANCE = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
-"""Of a token's logits, as a share of their spread. Logits of another context differ by 1.4 such shares; the rest is
-left to rounding, which may tip the choice of an expert."""
+"""Maximum error of a token's logits, divided by their spread. With another context this quotient is 1.4; smaller
+errors can be due to rounding, which may change the choice of an expert."""
 
 
 def check_against_reference(model: CausalLM, placement: Placement) -> None:
-    """Raises ModelLoadError where they differ. Models of our own bring no reference: tests compare those."""
+    """Raise ModelLoadError if they differ. Kvasir's own models have no reference here: tests compare them."""
     if not isinstance(model, ReferencedLM):
         return
     generator = torch.Generator().manual_seed(0)

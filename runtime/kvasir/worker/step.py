@@ -10,11 +10,11 @@ from kvasir.link.protocol import Logprobs
 from kvasir.params import SamplingParams
 
 NO_TOKEN = -1
-"""Stands where a request sampled nothing: its chunk did not reach its last token."""
+"""In place of a token: nothing was sampled, because the chunk did not reach the request's last token."""
 NAN_TOKEN = -2
-"""Stands where the logits to sample from held NaN."""
+"""In place of a token: the logits to sample from held NaN."""
 FAILED_TOKEN = -3
-"""Stands for a request whose sampling the worker could not prepare, whether or not a token was due."""
+"""The worker could not prepare the request's sampling; used whether or not a token was due."""
 
 
 class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):

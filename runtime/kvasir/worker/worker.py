@@ -85,8 +85,11 @@ class Worker:
             self._ahead = take_ahead(self._runner.caches)
 
     def work_ahead(self) -> bool:
-        """Do what takes milliseconds now and saves them in a later step; False: nothing is left. While no step
-        runs: threads that share a core with a step's own hold it up for longer than they take."""
+        """Do some milliseconds of work that saves time in a later step; return False if nothing is left.
+
+        Call it only while no step runs: a thread that shares a core with a thread of the step delays the step by
+        more than its own computing time.
+        """
         return next(self._ahead, 0) > 0
 
     def execute(self, step: StepInput) -> StepOutput:

@@ -135,8 +135,8 @@ class EngineLink:
                 self._delivered()
                 self._reactor.wait(self._frontends.next_due() - time.monotonic())
             except Exception:
-                # An engine that lives and is deaf would be worse; the pause keeps it from spinning.
-                log.exception("the link went wrong and goes on")
+                # Without this thread the engine would run and receive nothing; the pause prevents a busy loop.
+                log.exception("an error on the link; it goes on")
                 time.sleep(1)
         self._delivered()
         self._reactor.close()

@@ -89,7 +89,7 @@ class Frontends:
         self._addresses: dict[LinkAddress, frozenset[str]] = {}
         """The endpoints that each address stands for at the moment."""
         self._twins: dict[str, str] = {}
-        """Endpoints that lead to a frontend which another endpoint leads to as well: that one."""
+        """By endpoint: another endpoint of the same frontend, which is used instead."""
         self._connections: dict[str, FrontendConnection] = {}
         self._by_frontend: dict[str, FrontendConnection] = {}
         self._unaware: set[str] = set()
@@ -104,7 +104,7 @@ class Frontends:
         return min([self._tick_due, *retries])
 
     def work(self) -> None:
-        """Whatever is due: connect, say Hello or a heartbeat, give up who was silent."""
+        """Do all that is due: connect, send Hello or a heartbeat, drop frontends that were silent."""
         now = time.monotonic()
         for connection in list(self._connections.values()):
             if connection.state is State.CLOSED and not connection.wanted:
@@ -198,7 +198,7 @@ class Frontends:
         self._check_settled()
 
     def close(self, last: Goodbye | Dead) -> None:
-        """A last word to all, and the end of all connections."""
+        """Send the last message to all frontends, and close all connections."""
         self._broadcast(last)
         for connection in self._connections.values():
             connection.close(FAREWELL)
@@ -249,7 +249,7 @@ class Frontends:
             connection.show(message)
 
     def _tell_phase(self) -> None:
-        """To those too who have not answered yet: their Welcome may be for a Hello of before."""
+        """Send the phase, also to frontends that have not answered: their Welcome may be for an earlier Hello."""
         for connection in list(self._connections.values()):
             if connection.state in (State.GREETING, State.WELCOMED):
                 connection.show(self._engine.greeting())

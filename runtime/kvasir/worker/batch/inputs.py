@@ -33,7 +33,7 @@ _PREFILL = 2**40
 
 @dataclass(frozen=True)
 class StepBatch:
-    """T tokens of which R are sampled after."""
+    """A batch of T tokens. R of them are the last known tokens of their requests: a token is sampled after each."""
 
     token_ids: Tensor  # [T]
     positions: Tensor  # [T]

@@ -30,7 +30,7 @@ _NUMBERS = np.dtype(
 class RequestTable:
     """Rows of requests. Arrays run over all rows; free rows hold old values.
 
-    What few requests ask for stands in dictionaries by row instead, without the rows that do not ask.
+    Options that few requests use are in dictionaries by row instead, with entries for those rows only.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RequestTable:
         self.num_logprobs: dict[int, int] = {}
         """Most likely tokens to report with each sampled one."""
         self.prompt_scores: dict[int, PromptScores] = {}
-        """Of the rows that report their prompt's tokens, until they have done so."""
+        """For rows that report log probabilities of their prompt, until these are reported."""
         self.failures: dict[int, str] = {}
         """Why a row cannot be sampled as its request asks; for these rows only."""
         self._eos_token_ids = tuple(eos_token_ids)

@@ -64,7 +64,7 @@ class SamplingInputs:
             yield from self._random_kinds(rows, random, filters, floored=False)
 
     def _random_kinds(self, rows: Ints, random: Flags, filters: Flags, floored: bool) -> Iterator[RandomRows]:
-        """Of the rows where `random`, the plain ones and the ones with top-k or top-p."""
+        """Yield the rows marked in `random` in two groups: the plain ones, and those with top-k or top-p."""
         table, params = self._table, self._table.params
         for filtered in (False, True):
             places = np.flatnonzero(random & (filters == filtered))

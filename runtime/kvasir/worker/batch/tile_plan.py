@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int64]
 def tile_planner(
     table: RequestTable, placement: Placement, block_size: int, heads: HeadShape
 ) -> "TilePlanner | None":
-    """None where there is no kernel, or none for these heads."""
+    """Return None if there is no kernel, or none for these heads."""
     kernels = kernels_for(placement.device, placement.dtype)
     takes = heads.head_dim % LANES == 0 and heads.head_dim <= MOST_NUMBERS and heads.group <= MOST_ROWS
     return TilePlanner(kernels, table, block_size, heads) if kernels is not None and takes else None
