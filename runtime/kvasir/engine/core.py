@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from kvasir.engine.health.step_trace import StepPhase, StepTrace
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.kv.request_blocks import CacheInUse
+from kvasir.engine.scheduling.endings import error_output
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.scheduler import Scheduler
@@ -16,7 +17,6 @@ from kvasir.link.protocol import (
     AddRequest,
     Call,
     EngineStats,
-    FinishReason,
     Outputs,
     RefusalKind,
     RequestOutput,
@@ -67,11 +67,11 @@ class EngineCore:
         try:
             answer = self.scheduler.add(request)
         except RequestRefused as refusal:
-            answer = _error(request, str(refusal), RefusalKind.INVALID)
+            answer = error_output(request, str(refusal), RefusalKind.INVALID)
         except Exception:  # a defect here must end this request only
             log.exception("request %s could not be queued", request.request_id)
             self.scheduler.release_reserved(request)
-            answer = _error(request, "the engine could not queue the request: its log has the details", None)
+            answer = error_output(request, "the engine could not queue the request: its log has the details", None)
         if answer is not None:
             self._answer(request.frontend, answer)
 
@@ -102,7 +102,7 @@ class EngineCore:
         requests = list(self.scheduler.requests.values())
         for request in requests:
             self.scheduler.abort(request)
-            self._answer(request.frontend, _error(request, reason, RefusalKind.UNAVAILABLE))
+            self._answer(request.frontend, error_output(request, reason, RefusalKind.UNAVAILABLE))
         return len(requests)
 
     def call(self, call: Call) -> Result:
@@ -191,7 +191,7 @@ class EngineCore:
             return True
         if live.frontend != request.frontend:
             reason = f"request id {request.request_id} is in use by another frontend"
-            self._answer(request.frontend, _error(request, reason, RefusalKind.INVALID))
+            self._answer(request.frontend, error_output(request, reason, RefusalKind.INVALID))
             return False
         if request.attempt <= live.attempt:
             log.warning(
@@ -206,15 +206,3 @@ class EngineCore:
 
     def _answer(self, frontend: str, output: RequestOutput) -> None:
         self._answers.setdefault(frontend, []).append(output)
-
-
-def _error(request: EngineRequest, reason: str, refusal: RefusalKind | None) -> RequestOutput:
-    return RequestOutput(
-        request_id=request.request_id,
-        attempt=request.attempt,
-        position=request.num_output_tokens,
-        token_ids=[],
-        finish_reason=FinishReason.ERROR,
-        error=reason,
-        refusal=refusal,
-    )

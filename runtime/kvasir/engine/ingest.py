@@ -8,11 +8,12 @@ them, and hashing, which needs a loop, pauses to let the step's thread continue.
 import logging
 from dataclasses import dataclass
 
+from kvasir.engine.scheduling.endings import error_output
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.hashing import HASH_BYTES, chain_fits, packed_chain
-from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind, RequestOutput
+from kvasir.link.protocol import AddRequest, RefusalKind, RequestOutput
 from kvasir.link.sockets import SeldomLog
 from kvasir.params import BadParameter, check_token_ids
 from kvasir.tokens import TOKEN_BYTES
@@ -44,17 +45,17 @@ class Ingest:
     def prepare(self, frontend: str, message: AddRequest) -> EngineRequest | RefusedRequest:
         """Return the request with its room reserved, or the answer to one that cannot be queued."""
         if not self.budget.reserve(message.num_tokens):
-            return RefusedRequest(frontend, _refused(message, self._why_full(), RefusalKind.OVERLOADED))
+            return RefusedRequest(frontend, error_output(message, self._why_full(), RefusalKind.OVERLOADED))
         try:
             return self._request(frontend, message)
         except RequestRefused as refusal:
             self.budget.release(message.num_tokens)
-            return RefusedRequest(frontend, _refused(message, str(refusal), RefusalKind.INVALID))
+            return RefusedRequest(frontend, error_output(message, str(refusal), RefusalKind.INVALID))
         except Exception:  # a defect here must end this request only
             log.exception("request %s could not be prepared", message.request_id)
             self.budget.release(message.num_tokens)
             reason = "the engine could not prepare the request: its log has the details"
-            return RefusedRequest(frontend, _refused(message, reason, None))
+            return RefusedRequest(frontend, error_output(message, reason, None))
 
     def _request(self, frontend: str, message: AddRequest) -> EngineRequest:
         self._check_length(message)
@@ -113,15 +114,3 @@ def _highest(tokens: bytes) -> int:
     if len(tokens) % TOKEN_BYTES:
         raise RequestRefused(f"{len(tokens)} bytes are not a whole number of tokens of {TOKEN_BYTES} bytes")
     return int(np.frombuffer(tokens, "<u4").max()) if tokens else 0
-
-
-def _refused(message: AddRequest, reason: str, kind: RefusalKind | None) -> RequestOutput:
-    return RequestOutput(
-        request_id=message.request_id,
-        attempt=message.attempt,
-        position=message.num_output_tokens,
-        token_ids=[],
-        finish_reason=FinishReason.ERROR,
-        error=reason,
-        refusal=kind,
-    )

@@ -1,4 +1,4 @@
-"""A thread for a busy loop, and an engine that runs on it."""
+"""A thread for a busy loop, an engine that runs on it, and a clock."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -6,6 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from runtime.engine.looped_engine import WAIT, Engine
+from runtime.fake_clock import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture

@@ -25,25 +25,13 @@ from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import StatusReport
 from runtime.engine.fakes import CoreHarness, add_request
+from runtime.fake_clock import FakeClock
 
 STEP_LIMIT = 300.0
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def status(clock: Clock) -> EngineStatus:
+def status(clock: FakeClock) -> EngineStatus:
     return EngineStatus("engine-3-abc", 3, STEP_LIMIT, clock)
 
 
@@ -75,7 +63,7 @@ def test_the_engine_is_ready_in_the_ready_phase_only(ops: OpsServer, status: Eng
         assert code == (200 if phase is Phase.READY else 503), phase
 
 
-def test_a_start_up_is_alive_while_it_progresses(ops: OpsServer, status: EngineStatus, clock: Clock) -> None:
+def test_a_start_up_is_alive_while_it_progresses(ops: OpsServer, status: EngineStatus, clock: FakeClock) -> None:
     status.enter(Phase.LOADING)
     for done in range(3):
         clock.now += STARTUP_LIMIT - 1
@@ -87,7 +75,7 @@ def test_a_start_up_is_alive_while_it_progresses(ops: OpsServer, status: EngineS
 
 
 def test_a_stuck_step_fails_both_probes_and_an_idle_engine_neither(
-    ops: OpsServer, status: EngineStatus, clock: Clock
+    ops: OpsServer, status: EngineStatus, clock: FakeClock
 ) -> None:
     status.enter(Phase.READY)
     status.beat(busy=False)
@@ -144,7 +132,7 @@ def test_the_status_tells_phase_and_progress(ops: OpsServer, status: EngineStatu
 
 
 def test_the_status_tells_why_no_frontend_knows_the_engine_once_one_could(
-    ops: OpsServer, status: EngineStatus, clock: Clock
+    ops: OpsServer, status: EngineStatus, clock: FakeClock
 ) -> None:
     status.link_problem = lambda: LinkProblem("another model", refused=True)
     assert (status.reason, status.message) == (None, ""), "a frontend may start at the same moment"
@@ -209,7 +197,7 @@ def test_metrics_of_the_steps_are_histograms_as_prometheus_counts(
         assert f'kvasir:step_phase_seconds_total{{{labels},phase="{phase}"}}' in text
 
 
-def test_the_status_tells_the_current_step(ops: OpsServer, status: EngineStatus, clock: Clock) -> None:
+def test_the_status_tells_the_current_step(ops: OpsServer, status: EngineStatus, clock: FakeClock) -> None:
     status.trace.begin(7)
     clock.now += 2.5
     status.trace.enter(StepPhase.EXECUTE, StepInput([], [], [ScheduledRow("a", 3, 1, [])]))

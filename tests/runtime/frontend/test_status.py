@@ -15,15 +15,8 @@ from kvasir.listening import has_ipv6
 from kvasir.observability.ops_server import OpsServer
 from kvasir_contract.phases import Phase
 from kvasir_contract.status_report import StatusReport
+from runtime.fake_clock import FakeClock
 from runtime.frontend.harness import Frontend, running_frontend
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @contextmanager
@@ -52,7 +45,7 @@ async def test_ops_port_answers_while_the_event_loop_is_busy(frontend: Frontend)
 
 
 def test_frontend_that_starts_is_alive_and_unready() -> None:
-    clock = Clock()
+    clock = FakeClock()
     status = FrontendStatus(clock)
     with ops_of(status) as ops:
         clock.now = STARTUP_LIMIT_SECONDS
@@ -65,7 +58,7 @@ def test_frontend_that_starts_is_alive_and_unready() -> None:
 
 
 async def test_stuck_event_loop_fails_both_probes(frontend: Frontend) -> None:
-    clock = Clock()
+    clock = FakeClock()
     status = FrontendStatus(clock)
     status.serve(frontend.service)
     clock.now = LOOP_LIMIT_SECONDS

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Final
 
 from kvasir.engine.scheduling.engine_request import FINISH_REASONS, EngineRequest, RequestStatus
-from kvasir.link.protocol import FinishReason, Logprobs, RequestOutput
+from kvasir.link.protocol import AddRequest, FinishReason, Logprobs, RefusalKind, RequestOutput
 from kvasir.link.sockets import SeldomLog
 
 log = logging.getLogger(__name__)
@@ -16,6 +16,19 @@ NOT_PREPARED: Final = (
     "the engine could not prepare the sampling of this request ({failure}): its log has the details; send the "
     "request with other sampling parameters"
 )
+
+
+def error_output(request: EngineRequest | AddRequest, error: str, refusal: RefusalKind | None) -> RequestOutput:
+    """Return the last output of a request that fails, or that the engine refuses (`refusal`)."""
+    return RequestOutput(
+        request_id=request.request_id,
+        attempt=request.attempt,
+        position=request.num_output_tokens,
+        token_ids=[],
+        finish_reason=FinishReason.ERROR,
+        error=error,
+        refusal=refusal,
+    )
 
 
 class Endings:
@@ -81,13 +94,8 @@ class Endings:
                 "another --dtype (float16 ends at 65,504, bfloat16 and float32 do not)",
                 about="NaN",
             )
-        return RequestOutput(
-            request_id=request.request_id,
-            attempt=request.attempt,
-            position=request.num_output_tokens,
-            token_ids=[],
-            finish_reason=FinishReason.ERROR,
-            error=NAN_COMPUTED if failure is None else NOT_PREPARED.format(failure=failure),
+        return error_output(
+            request, NAN_COMPUTED if failure is None else NOT_PREPARED.format(failure=failure), refusal=None
         )
 
     def _stop_token(self, request: EngineRequest) -> int | None:

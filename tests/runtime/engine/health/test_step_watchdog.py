@@ -10,6 +10,7 @@ import pytest
 from kvasir.engine.health.step_trace import Moment, StepPhase, StepTrace
 from kvasir.engine.health.step_watchdog import StepWatchdog, describe_batch
 from kvasir.worker.step import ScheduledRow, StepInput
+from runtime.fake_clock import FakeClock
 
 WAIT = 10.0
 BATCH = StepInput([], [], [ScheduledRow(f"request-{n}", 10 * n, 1, []) for n in range(5)])
@@ -47,13 +48,6 @@ def told() -> Iterator[Told]:
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)
-
-
-class FakeClock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def watchdog_of(trace: StepTrace) -> StepWatchdog:
