@@ -6,7 +6,7 @@ Their requests own the null block only, whose content counts for nothing.
 
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
-from kvasir.worker.step import NewRow, ScheduledRow, StepInput
+from kvasir.worker.step import NO_NEW_BLOCKS, NewRow, ScheduledRow, StepInput
 
 _EVERYTHING = SamplingParams(
     max_tokens=1,
@@ -31,9 +31,10 @@ def dummy_steps(requests: int, tokens: int, decodes: int, block_size: int) -> li
     prefill = StepInput(
         finished=[],
         new=[NewRow(name, prompt, tokens, _EVERYTHING) for name in names],
-        scheduled=[ScheduledRow(name, 0, tokens, null_blocks) for name in names],
+        scheduled=[ScheduledRow(name, 0, tokens, [null_blocks]) for name in names],
     )
     decode = [
-        StepInput([], [], [ScheduledRow(name, tokens + step, 1, []) for name in names]) for step in range(decodes)
+        StepInput([], [], [ScheduledRow(name, tokens + step, 1, NO_NEW_BLOCKS) for name in names])
+        for step in range(decodes)
     ]
     return [prefill, *decode, StepInput(finished=names, new=[], scheduled=[])]

@@ -4,11 +4,15 @@ A worker receives a request whole when it takes a row (`NewRow`), then only what
 that the same step crosses a process border unchanged.
 """
 
+from typing import Final
+
 import msgspec
 
 from kvasir.link.protocol import Logprobs
 from kvasir.params import SamplingParams
 
+NO_NEW_BLOCKS: Final[list[list[int]]] = []
+"""Shared by all rows without new blocks, which are most of them. It must not be changed."""
 NO_TOKEN = -1
 """In place of a token: nothing was sampled, because the chunk did not reach the request's last token."""
 NAN_TOKEN = -2
@@ -35,8 +39,9 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Tokens whose KV is in the cache: the first of this step stands at this position."""
     num_new_tokens: int
     """Tokens to compute now; where they reach the last known token, one is sampled."""
-    new_block_ids: list[int]
-    """KV blocks to append to the row's block table before the step."""
+    new_block_ids: list[list[int]]
+    """KV blocks to append to the row's block tables before the step: a list for each KV group. NO_NEW_BLOCKS if no
+    group has any."""
 
 
 class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -141,7 +141,8 @@ class FakeExecutor:
             assert row.num_computed % self._block_size == 0
         assert scheduled.num_new_tokens > 0
         assert scheduled.num_computed_tokens == row.num_computed
-        row.block_ids += scheduled.new_block_ids
+        for new_block_ids in scheduled.new_block_ids:  # a single KV group
+            row.block_ids += new_block_ids
         end = row.num_computed + scheduled.num_new_tokens
         assert end <= len(row.token_ids)
         assert end <= len(row.block_ids) * self._block_size

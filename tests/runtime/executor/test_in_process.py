@@ -40,7 +40,9 @@ def test_steps_that_are_submitted_run_in_their_order_and_know_the_tokens_of_the_
     executor.load(lambda done, total: None)
     executor.allocate_kv_cache()
     first = StepInput(
-        [], [NewRow("r", packed(prompt), len(prompt), greedy(3))], [ScheduledRow("r", 0, len(prompt), [1, 2, 3, 4])]
+        [],
+        [NewRow("r", packed(prompt), len(prompt), greedy(3))],
+        [ScheduledRow("r", 0, len(prompt), [[1, 2, 3, 4]])],
     )
     others = [StepInput([], [], [ScheduledRow("r", len(prompt) + place, 1, [])]) for place in range(2)]
     futures = [executor.submit(step) for step in (first, *others)]

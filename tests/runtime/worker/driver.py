@@ -127,7 +127,7 @@ class Driver:
         step = StepInput(
             finished=self._finished,
             new=[NewRow(r.request_id, packed(r.tokens), len(r.prompt), r.params) for r in new],
-            scheduled=[ScheduledRow(r.request_id, r.computed, count, blocks) for r, count, blocks in scheduled],
+            scheduled=[ScheduledRow(r.request_id, r.computed, count, [blocks]) for r, count, blocks in scheduled],
         )
         self._finished, self._new = [], []
         output = self.worker.execute(step)

@@ -185,7 +185,7 @@ def test_a_prompt_that_is_not_computed_from_its_start_fails(tmp_path: Path) -> N
     """The scheduler must not take its beginning from the prefix cache."""
     worker = Driver.load(save(llama(), tmp_path)).worker
     params = SamplingParams(max_tokens=1, seed=0, prompt_logprobs=0)
-    step = StepInput([], [NewRow("r", packed(prompt_of(20)), 20, params)], [ScheduledRow("r", 8, 12, [1, 2, 3])])
+    step = StepInput([], [NewRow("r", packed(prompt_of(20)), 20, params)], [ScheduledRow("r", 8, 12, [[1, 2, 3]])])
     output = worker.execute(step)
     assert output.token_ids == [FAILED_TOKEN]
     assert output.failed[0].startswith("AssertionError: ")

@@ -32,13 +32,13 @@ def test_steps_free_rows_before_they_take_them(path: Path) -> None:
     """With one row only, and an id that is reused in the step that ends it."""
     worker = Driver.load(path, max_num_seqs=1).worker
     first = worker.execute(
-        StepInput([], [NewRow("a", packed([5, 6]), 2, greedy(3))], [ScheduledRow("a", 0, 2, [1])])
+        StepInput([], [NewRow("a", packed([5, 6]), 2, greedy(3))], [ScheduledRow("a", 0, 2, [[1]])])
     )
     again = worker.execute(
-        StepInput(["a"], [NewRow("a", packed([5, 6]), 2, greedy(3))], [ScheduledRow("a", 0, 2, [2])])
+        StepInput(["a"], [NewRow("a", packed([5, 6]), 2, greedy(3))], [ScheduledRow("a", 0, 2, [[2]])])
     )
     other = worker.execute(
-        StepInput(["a"], [NewRow("b", packed([5, 6]), 2, greedy(3))], [ScheduledRow("b", 0, 2, [1])])
+        StepInput(["a"], [NewRow("b", packed([5, 6]), 2, greedy(3))], [ScheduledRow("b", 0, 2, [[1]])])
     )
     assert first == again == other
     with pytest.raises(AssertionError, match="1 rows are taken"):
@@ -94,7 +94,11 @@ def two_failing(path: Path, expected: dict[str, list[int]], monkeypatch: pytest.
     assert isinstance(worker, Worker)
     monkeypatch.setattr(LogitRules, "forbidden", broken)
     new = [NewRow("seed", packed(PROMPT), 16, WIDE_SEED), NewRow("rule", packed(PROMPT), 16, RULED)]
-    chunks = [ScheduledRow("seed", 0, 8, [1]), ScheduledRow("rule", 0, 16, [2, 3]), ScheduledRow("b", 0, 3, [4])]
+    chunks = [
+        ScheduledRow("seed", 0, 8, [[1]]),
+        ScheduledRow("rule", 0, 16, [[2, 3]]),
+        ScheduledRow("b", 0, 3, [[4]]),
+    ]
     output = worker.execute(StepInput([], [*new, NewRow("b", packed([9, 8, 7]), 3, greedy(4))], chunks))
     assert output.token_ids == [FAILED_TOKEN, FAILED_TOKEN, expected["b"][0]]
     assert output.failed[0].startswith("OverflowError: ")  # at its first chunk, before a token is due
@@ -108,7 +112,9 @@ def test_failures_before_the_forward_pass_end_their_requests_only(
 ) -> None:
     step = StepInput(["seed", "rule"], [NewRow("a", packed(PROMPT), 16, greedy(4))], [ScheduledRow("b", 3, 1, [])])
     assert two_failing.execute(step).token_ids == expected["b"][1:2]
-    output = two_failing.execute(StepInput([], [], [ScheduledRow("b", 4, 1, []), ScheduledRow("a", 0, 16, [1, 5])]))
+    output = two_failing.execute(
+        StepInput([], [], [ScheduledRow("b", 4, 1, []), ScheduledRow("a", 0, 16, [[1, 5]])])
+    )
     assert output.token_ids == [expected["b"][2], expected["a"][0]]
     assert output.failed == {}
     two_failing.execute(StepInput(["a", "b"], [], []))
@@ -117,7 +123,11 @@ def test_failures_before_the_forward_pass_end_their_requests_only(
 
 def test_failed_rows_go_on_until_they_are_freed(two_failing: Worker, expected: dict[str, list[int]]) -> None:
     """Overlapped steps are scheduled before a failure is known, and others may share the blocks of a failed row."""
-    chunks = [ScheduledRow("seed", 8, 8, [5]), ScheduledRow("rule", 16, 1, [6]), ScheduledRow("a", 8, 8, [2, 7])]
+    chunks = [
+        ScheduledRow("seed", 8, 8, [[5]]),
+        ScheduledRow("rule", 16, 1, [[6]]),
+        ScheduledRow("a", 8, 8, [[2, 7]]),
+    ]
     output = two_failing.execute(StepInput([], [NewRow("a", packed(PROMPT), 16, greedy(4))], chunks))
     assert output.token_ids == [FAILED_TOKEN, FAILED_TOKEN, expected["a"][0]]
 
@@ -126,7 +136,7 @@ def test_a_failure_of_no_single_request_is_raised(path: Path, monkeypatch: pytes
     worker = Driver.load(path).worker
     monkeypatch.setattr(InputBuilder, "build", lambda self, scheduled: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        worker.execute(StepInput([], [NewRow("a", packed([5, 6]), 2, greedy(3))], [ScheduledRow("a", 0, 2, [1])]))
+        worker.execute(StepInput([], [NewRow("a", packed([5, 6]), 2, greedy(3))], [ScheduledRow("a", 0, 2, [[1]])]))
 
 
 def test_a_request_may_fill_the_whole_context(path: Path) -> None:

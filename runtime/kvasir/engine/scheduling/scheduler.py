@@ -29,7 +29,7 @@ from kvasir.engine.scheduling.entrance_check import EntranceCheck, RequestRefuse
 from kvasir.engine.scheduling.service_order import ServiceOrder
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.link.protocol import RequestOutput
-from kvasir.worker.step import NAN_TOKEN, NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.step import NAN_TOKEN, NO_NEW_BLOCKS, NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
 
 
 @dataclass(slots=True)
@@ -148,12 +148,12 @@ class Scheduler:
             count = self._next_tokens(request, step.budget - (len(self.running) - place))
             if count == 0:
                 continue
-            new_block_ids: list[int] = []
+            new_block_ids = NO_NEW_BLOCKS
             if request.num_computed_tokens + count > len(request.block_ids) * self.blocks.block_size:
                 missing = self.blocks.missing(request, request.num_computed_tokens + count)
                 if not self._make_room(missing, request):
                     return  # it was the last one and was preempted itself
-                new_block_ids = self.blocks.grow(request, missing)
+                new_block_ids = [self.blocks.grow(request, missing)]
             self._take(step, request, count, new_block_ids)
 
     def _admit_waiting(self, step: _Step) -> None:
@@ -168,7 +168,7 @@ class Scheduler:
             self.release_reserved(request)
             self.blocks.admit(request)
             step.new.append(request.new_row())
-            self._take(step, request, self._next_tokens(request, step.budget), request.block_ids.copy())
+            self._take(step, request, self._next_tokens(request, step.budget), [request.block_ids.copy()])
 
     def _next_tokens(self, request: EngineRequest, budget: int) -> int:
         """Return how many tokens the request computes now; 0 only if the last one that it may sample is pending."""
@@ -181,7 +181,7 @@ class Scheduler:
             left = min(left, self._long_prefill_token_threshold)
         return min(left, budget)
 
-    def _take(self, step: _Step, request: EngineRequest, count: int, new_block_ids: list[int]) -> None:
+    def _take(self, step: _Step, request: EngineRequest, count: int, new_block_ids: list[list[int]]) -> None:
         step.scheduled.append(ScheduledRow(request.request_id, request.num_computed_tokens, count, new_block_ids))
         step.budget -= count
         request.num_computed_tokens += count
