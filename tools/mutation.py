@@ -100,7 +100,7 @@ MODULES: Final[Mapping[str, Module]] = {
     "scheduler": Module(["kvasir/engine/scheduling/*.py"], ENGINE_TESTS),
     "block_pool": Module(["kvasir/engine/kv/block_pool.py"], ENGINE_TESTS),
     "prefix_cache": Module(
-        ["kvasir/engine/kv/prefix_cache.py", "kvasir/engine/kv/request_blocks.py"], ENGINE_TESTS
+        [f"kvasir/engine/kv/{name}.py" for name in ("group_rule", "kv_manager", "prefix_cache")], ENGINE_TESTS
     ),
     "stop_strings": Module(
         ["kvasir/client/text/stop_strings.py"], ["tests/runtime/client/text/test_stop_strings.py"]

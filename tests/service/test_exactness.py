@@ -13,12 +13,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.engine.core import EngineCore
 from kvasir.engine.ingest import Ingest
-from kvasir.engine.kv.request_blocks import RequestBlocks
+from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch
+from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
@@ -58,7 +59,11 @@ def generate(
     )
     executor = InProcessExecutor(settings, info)
     executor.load(lambda done, total: None)
-    cache = RequestBlocks(executor.allocate_kv_cache(), BLOCK_SIZE, prefix_caching=settings.enable_prefix_caching)
+    cache = KVManager(
+        KVCacheConfig(executor.kv_groups(), executor.allocate_kv_cache()),
+        prefix_caching=settings.enable_prefix_caching,
+        longest_chunk=budget,
+    )
     max_model_len = min(settings.max_model_len, blocks * BLOCK_SIZE)
     scheduler = Scheduler(
         cache,

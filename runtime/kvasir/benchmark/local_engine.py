@@ -14,6 +14,7 @@ from kvasir.engine.core import EngineCore
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
+from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import AddRequest
 from kvasir.observability.progress import progress_bar
 
@@ -88,7 +89,7 @@ def start_engine(config: EngineConfig) -> LocalEngine:
     executor = InProcessExecutor(settings, model)
     with progress_bar("loading weights", in_bytes=True) as progress:
         executor.load(progress)
-    num_blocks = executor.allocate_kv_cache()
-    settings = fit_context(settings, num_blocks, asked=config.model.max_model_len)
+    cache = KVCacheConfig(executor.kv_groups(), executor.allocate_kv_cache())
+    settings = fit_context(settings, cache, asked=config.model.max_model_len)
     executor.warm_up()
-    return LocalEngine(build_core(settings, model, num_blocks, executor), model, settings)
+    return LocalEngine(build_core(settings, model, cache, executor), model, settings)

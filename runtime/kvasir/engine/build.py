@@ -11,11 +11,12 @@ from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.core import EngineCore
 from kvasir.engine.ingest import Ingest
-from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
+from kvasir.engine.kv.kv_manager import KVManager, longest_sequence
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.executor.executor import Executor
 from kvasir.hub.model_info import ModelInfo
+from kvasir.layers.kv import KVCacheConfig
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +33,14 @@ def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
     return settings
 
 
-def fit_context(settings: ResolvedEngine, num_blocks: int, asked: int | None) -> ResolvedEngine:
+def fit_context(settings: ResolvedEngine, cache: KVCacheConfig, asked: int | None) -> ResolvedEngine:
     """Settings whose longest request fits into the KV cache alone. Raises ConfigError where the user asked more."""
-    fitting = longest_sequence(num_blocks, settings.block_size)
+    fitting = longest_sequence(cache, settings.max_num_batched_tokens)
     if settings.max_model_len <= fitting:
         return settings
     if asked is not None:
         raise ConfigError(
-            f"{flag_of('max_model_len')} {asked} does not fit into the KV cache: its {num_blocks} blocks of "
+            f"{flag_of('max_model_len')} {asked} does not fit into the KV cache: its {cache.num_blocks} blocks of "
             f"{settings.block_size} tokens hold {fitting} tokens; lower it or give the cache more "
             f"({flag_of('kv_cache_memory_bytes')}, {flag_of('num_gpu_blocks_override')})"
         )
@@ -51,9 +52,11 @@ def fit_context(settings: ResolvedEngine, num_blocks: int, asked: int | None) ->
     return dataclasses.replace(settings, max_model_len=fitting)
 
 
-def build_core(settings: ResolvedEngine, model: ModelInfo, num_blocks: int, executor: Executor) -> EngineCore:
+def build_core(settings: ResolvedEngine, model: ModelInfo, cache: KVCacheConfig, executor: Executor) -> EngineCore:
     budget = TokenBudget(settings.max_queued_tokens)
-    blocks = RequestBlocks(num_blocks, settings.block_size, prefix_caching=settings.enable_prefix_caching)
+    blocks = KVManager(
+        cache, prefix_caching=settings.enable_prefix_caching, longest_chunk=settings.max_num_batched_tokens
+    )
     scheduler = Scheduler(
         blocks,
         max_num_seqs=settings.max_num_seqs,

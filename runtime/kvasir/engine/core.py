@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 from kvasir.engine.health.step_trace import StepPhase, StepTrace
 from kvasir.engine.ingest import Ingest, RefusedRequest
-from kvasir.engine.kv.request_blocks import CacheInUse
+from kvasir.engine.kv.kv_manager import CacheInUse
 from kvasir.engine.scheduling.endings import error_output
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused

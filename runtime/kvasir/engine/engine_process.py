@@ -33,6 +33,7 @@ from kvasir.engine.loop import EngineLoop
 from kvasir.executor.executor import Executor
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
+from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, Dead, Goodbye, Progress, Ready
 from kvasir.link.sockets import step_age_limit
@@ -133,10 +134,10 @@ class EngineProcess:
         with self._phase(Phase.LOADING):
             executor = self._executor = self._load(settings, model)
         with self._phase(Phase.WARMING):
-            num_blocks = executor.allocate_kv_cache()
-            settings = fit_context(settings, num_blocks, asked=self._config.model.max_model_len)
+            cache = KVCacheConfig(executor.kv_groups(), executor.allocate_kv_cache())
+            settings = fit_context(settings, cache, asked=self._config.model.max_model_len)
             executor.warm_up()
-            core = self._collector.core = build_core(settings, model, num_blocks, executor)
+            core = self._collector.core = build_core(settings, model, cache, executor)
             core.trace = self._status.trace
             inbox.open(core.ingest)
             self._loop = EngineLoop(core, link, inbox, self._status, self._config.process.drain_timeout)
@@ -145,7 +146,7 @@ class EngineProcess:
         self._check_shutdown()
         if self._config.trace.slow_step:
             self._watchdog = StepWatchdog(self._status.trace, self._status.rank)
-        self._announce(link, settings, num_blocks)
+        self._announce(link, settings, cache.num_blocks)
         self._loop.run()
 
     # ------------------------------------------------------------------------------------------------- start-up

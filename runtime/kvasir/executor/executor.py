@@ -4,15 +4,20 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
+from kvasir.layers.kv import KVGroup
 from kvasir.worker.step import StepInput, StepOutput
 
 
 class Executor(Protocol):
-    """Called by the engine in this order: load, allocate_kv_cache, warm_up, execute once per step, shutdown; and
-    work_ahead in between, while there is no step."""
+    """Called by the engine in this order: load, kv_groups, allocate_kv_cache, warm_up, execute once per step,
+    shutdown; and work_ahead in between, while there is no step."""
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         """Read the weights; `progress` gets the bytes done and in all. Raises ConfigError, ModelLoadError."""
+        ...
+
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        """Return the KV groups of the loaded model. The steps carry new blocks for each of them, in this order."""
         ...
 
     def allocate_kv_cache(self) -> int:

@@ -15,6 +15,7 @@ from kvasir.config.machine import cpu_use, openmp_variables
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import ModelInfo
+from kvasir.layers.kv import KVGroup
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker import Worker
 
@@ -42,6 +43,9 @@ class InProcessExecutor:
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         self._running().load(progress)
+
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        return self._running().kv_groups()
 
     def allocate_kv_cache(self) -> int:
         return self._running().allocate_kv_cache()

@@ -1,6 +1,6 @@
 """The worker: one model on one device, driven by the engine through an executor.
 
-The order of its life: load → allocate_kv_cache → warm_up → execute, once per step.
+The order of its life: load → kv_groups → allocate_kv_cache → warm_up → execute, once per step.
 """
 
 import logging
@@ -10,6 +10,7 @@ import torch
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model_info import ModelInfo
+from kvasir.layers.kv import BlockShape, FullAttention, KVGroup, make_groups
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import CausalLM
 from kvasir.models.load_model import load_model
@@ -50,6 +51,15 @@ class Worker:
         if self._placement.device.type == "cpu":
             collapse()
         self._model = model
+
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        """Return one group of all layers: layers with sliding windows keep all tokens too."""
+        assert self._model is not None, "load comes first"
+        heads, dtype = self._model.heads, self._placement.dtype
+        block = BlockShape(
+            self._settings.block_size, heads.kv_heads, heads.head_dim, self._settings.dtype, dtype.itemsize
+        )
+        return make_groups([FullAttention(block)] * self._model.num_layers)
 
     def allocate_kv_cache(self) -> int:
         """The number of usable blocks, whose ids are 1 to n; block 0 is the null block and not counted."""

@@ -3,7 +3,8 @@
 The fake executor computes nothing but keeps a fake KV cache: it writes each token into its slot, all of a step
 before it reads any, and samples from the tokens that it reads back through the block table. A block that two rows
 share and that is not the same full block of both, a wrong position or a row that was not computed from the end of
-its cached prefix therefore changes the output or trips an assertion.
+its cached prefix therefore changes the output or trips an assertion. In a group with a sliding window, it reads the
+last tokens only.
 """
 
 import queue
@@ -15,14 +16,15 @@ from dataclasses import dataclass, field
 
 from kvasir.engine.core import EngineCore
 from kvasir.engine.ingest import Ingest
-from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.hashing import chain_root, packed_chain
+from kvasir.layers.kv import KVGroup
 from kvasir.link.protocol import AddRequest, EngineStats, FinishReason, Logprobs, Outputs, RefusalKind, Result
 from kvasir.params import SamplingParams
 from kvasir.tokens import from_wire, packed, token_array
 from kvasir.worker.step import FAILED_TOKEN, NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
+from runtime.engine.kv_configs import kv_groups, kv_manager
 from runtime.wire import output_of
 
 VOCAB_SIZE = 1000
@@ -58,7 +60,17 @@ class _Row:
     params: SamplingParams
     num_computed: int | None = None
     """None until its first chunk, which shows how much of it was found in the prefix cache."""
-    block_ids: list[int] = field(default_factory=list)
+    tables: list[list[int]] = field(default_factory=list)
+    """Block tables by KV group. As in a worker, ids of freed blocks stay in them."""
+    prefixes: list[int] = field(default_factory=list)
+    """By position, a checksum of the tokens up to it: K and V depend on all of them."""
+
+    def content(self, position: int) -> tuple[int, int]:
+        """Return what K and V of this position hold: the token, and the prefix that they were computed from."""
+        for token_id in self.token_ids[len(self.prefixes) : position + 1]:
+            before = self.prefixes[-1] if self.prefixes else 0
+            self.prefixes.append(zlib.crc32(token_id.to_bytes(4, "little", signed=True), before))
+        return self.token_ids[position], self.prefixes[position]
 
 
 class FakeExecutor:
@@ -71,7 +83,9 @@ class FakeExecutor:
         max_num_seqs: int = 8,
         max_num_batched_tokens: int = 64,
         model: Callable[[Sequence[int]], int] = next_token,
+        windows: Sequence[int | None] = (None,),
     ) -> None:
+        """`windows`: of each KV group; None: full attention."""
         self.steps: list[StepInput] = []
         self.before_step: Callable[[], None] = lambda: None
         """A test may replace it by a function that waits or raises."""
@@ -82,7 +96,8 @@ class FakeExecutor:
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._model = model
-        self._slots: dict[int, int] = {}  # slot → the token whose KV is there
+        self._windows = windows
+        self._slots: dict[int, tuple[int, int]] = {}  # slot → the token whose KV is there, and its prefix
 
     def execute(self, step: StepInput) -> StepOutput:
         self.before_step()
@@ -96,6 +111,8 @@ class FakeExecutor:
         assert len({row.request_id for row in step.scheduled}) == len(step.scheduled)
         for scheduled in step.scheduled:
             self._write(scheduled)
+        for scheduled in step.scheduled:
+            self._check_reads(scheduled)
         self._check_blocks()
         failed = {
             place: "injected"
@@ -121,6 +138,9 @@ class FakeExecutor:
     def load(self, progress: Callable[[int, int], None]) -> None:
         progress(1, 1)
 
+    def kv_groups(self) -> tuple[KVGroup, ...]:
+        return kv_groups(self._block_size, self._windows)
+
     def allocate_kv_cache(self) -> int:
         return 64
 
@@ -132,7 +152,9 @@ class FakeExecutor:
 
     def _take_row(self, new: NewRow) -> None:
         assert new.request_id not in self.rows
-        self.rows[new.request_id] = _Row(from_wire(new.tokens).tolist(), new.num_prompt_tokens, new.params)
+        row = _Row(from_wire(new.tokens).tolist(), new.num_prompt_tokens, new.params)
+        row.tables = [[] for _ in self._windows]
+        self.rows[new.request_id] = row
 
     def _write(self, scheduled: ScheduledRow) -> None:
         row = self.rows[scheduled.request_id]
@@ -141,21 +163,34 @@ class FakeExecutor:
             assert row.num_computed % self._block_size == 0
         assert scheduled.num_new_tokens > 0
         assert scheduled.num_computed_tokens == row.num_computed
-        for new_block_ids in scheduled.new_block_ids:  # a single KV group
-            row.block_ids += new_block_ids
+        if scheduled.new_block_ids:
+            for table, new_block_ids in zip(row.tables, scheduled.new_block_ids, strict=True):
+                table += new_block_ids
         end = row.num_computed + scheduled.num_new_tokens
         assert end <= len(row.token_ids)
-        assert end <= len(row.block_ids) * self._block_size
-        for position in range(row.num_computed, end):
-            self._slots[self._slot(row, position)] = row.token_ids[position]
+        for table in row.tables:
+            assert end <= len(table) * self._block_size
+            for position in range(row.num_computed, end):
+                self._slots[self._slot(table, position)] = row.content(position)
         row.num_computed = end
+
+    def _check_reads(self, scheduled: ScheduledRow) -> None:
+        """Assert that each token finds what its layers read, in every group."""
+        row = self.rows[scheduled.request_id]
+        end = scheduled.num_computed_tokens + scheduled.num_new_tokens
+        for window, table in zip(self._windows, row.tables, strict=True):
+            for position in range(_first_read(window, scheduled.num_computed_tokens), end):
+                assert self._slots[self._slot(table, position)] == row.content(position)
 
     def _sample(self, scheduled: ScheduledRow) -> int:
         row = self.rows[scheduled.request_id]
         end = scheduled.num_computed_tokens + scheduled.num_new_tokens
         if end < len(row.token_ids):
             return NO_TOKEN
-        token_id = self._model([self._slots[self._slot(row, position)] for position in range(end)])
+        token_ids = row.token_ids[:end]
+        if self._windows[0] is None:
+            token_ids = [self._slots[self._slot(row.tables[0], position)][0] for position in range(end)]
+        token_id = self._model(token_ids)
         row.token_ids.append(token_id)
         return token_id
 
@@ -175,21 +210,29 @@ class FakeExecutor:
                 found[place] = fake_logprobs(row.token_ids[1 : row.num_prompt_tokens])
         return found
 
-    def _slot(self, row: _Row, position: int) -> int:
-        return row.block_ids[position // self._block_size] * self._block_size + position % self._block_size
+    def _slot(self, table: list[int], position: int) -> int:
+        return table[position // self._block_size] * self._block_size + position % self._block_size
 
     def _check_blocks(self) -> None:
-        users: dict[int, list[tuple[int, list[int]]]] = {}
+        """Assert that no block has several users, unless it is the same full block of the same group for them."""
+        users: dict[int, list[tuple[tuple[int, int], list[int]]]] = {}
         for row in self.rows.values():
-            for place, block_id in enumerate(row.block_ids):
-                start = place * self._block_size
-                content = row.token_ids[start : start + self._block_size]
-                users.setdefault(block_id, []).append((place, content))
+            for group, table in enumerate(row.tables):
+                first = _first_read(self._windows[group], row.num_computed or 0) // self._block_size
+                for place, block_id in enumerate(table[first:], first):
+                    start = place * self._block_size
+                    content = row.token_ids[start : start + self._block_size]
+                    users.setdefault(block_id, []).append(((group, place), content))
         assert 0 not in users, "the null block belongs to a row"
         for block_id, contents in users.items():
             if len(contents) > 1:
                 assert len(contents[0][1]) == self._block_size, f"block {block_id} is shared and not full"
                 assert all(each == contents[0] for each in contents), f"block {block_id} is shared wrongly"
+
+
+def _first_read(window: int | None, position: int) -> int:
+    """Return the first position that a token at this position attends to."""
+    return 0 if window is None else max(0, position - window + 1)
 
 
 def add_request(
@@ -270,14 +313,21 @@ class CoreHarness:
         long_prefill_token_threshold: int | None = None,
         overlap_steps: bool = False,
         max_queued_tokens: int = 2**26,
+        windows: Sequence[int | None] = (None,),
     ) -> None:
+        """`windows`: of each KV group; None: full attention."""
         self.executor = FakeExecutor(
-            block_size=block_size, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, model=model
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=budget,
+            model=model,
+            windows=windows,
         )
         self.budget = TokenBudget(max_queued_tokens)
-        max_model_len = max_model_len or longest_sequence(num_blocks, block_size)
+        blocks = kv_manager(num_blocks, block_size, windows, prefix_caching=prefix_caching, longest_chunk=budget)
+        max_model_len = max_model_len or min(blocks.longest_sequence, max(1000, num_blocks * block_size + 1))
         self.scheduler = Scheduler(
-            RequestBlocks(num_blocks, block_size, prefix_caching=prefix_caching),
+            blocks,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
             max_model_len=max_model_len,
@@ -286,7 +336,8 @@ class CoreHarness:
             long_prefill_token_threshold=long_prefill_token_threshold,
             budget=self.budget,
         )
-        self.blocks = self.scheduler.blocks
+        self.blocks = blocks
+        self.max_model_len = max_model_len
         ingest = Ingest(VOCAB_SIZE, max_model_len, self.blocks.cache_block_size, self.budget)
         self.core = EngineCore(self.scheduler, self.executor, ingest, overlap_steps=overlap_steps)
         self.answers: dict[str, Answer] = {}

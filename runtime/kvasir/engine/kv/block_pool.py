@@ -1,4 +1,4 @@
-"""The pool of KV blocks of the paged cache: it allocates, shares and frees block ids. RequestBlocks owns it.
+"""The pool of KV blocks of the paged cache: it allocates, shares and frees block ids. KVManager owns it.
 
 Block 0 is the *null block*: it exists in the KV tensors, is never allocated, and fills the places of a block table
 that have no block. Usable ids are 1..num_blocks.
@@ -10,9 +10,8 @@ A free block may still hold a cached prefix. The prefix cache can find it until 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kvasir.engine.kv.prefix_cache import PrefixCache
+from kvasir.engine.kv.prefix_cache import NULL_BLOCK, PrefixCache
 
-NULL_BLOCK: Final = 0
 _IN_USE: Final = -1
 
 

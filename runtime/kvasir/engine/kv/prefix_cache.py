@@ -1,13 +1,18 @@
 """The index of the prefix cache: it maps the chained hashes of kvasir.hashing to the KV blocks with that content.
 
-RequestBlocks adds entries and looks them up. BlockPool drops an entry when the content of its block is lost. A hash
+KVManager adds entries and looks them up. BlockPool drops an entry when the content of its block is lost. Each KV
+group has entries of its own: the block of a group holds K and V of that group's layers only. In a group, a hash
 maps to one block. Several blocks may hold the same content, because requests that run at the same time compute it
-twice. Then only the first block is in the index: block tables only grow at their end, so a table cannot replace its
-own block by that one.
+twice. Then only the first block is in the index: the worker's tables only grow at their end, so a request cannot
+replace its own block by that one.
 """
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+NULL_BLOCK: Final = 0
+"""Fills the places of a block table that have no block. It exists in the KV tensors, and is never in the index."""
 
 
 class PrefixLookup(NamedTuple):
@@ -16,68 +21,88 @@ class PrefixLookup(NamedTuple):
     generation: tuple[int, int]
     """Of the pool and of the cache: while both stand, so does the lookup."""
     num_tokens: int
-    block_ids: list[int]
+    tables: list[list[int]]
+    """A block table for each KV group, all of one length."""
     cost: int
 
 
 class PrefixCache:
-    """Full blocks by hash, both free and in use."""
+    """Full blocks by group and hash, both free and in use."""
 
-    def __init__(self) -> None:
-        self._block_of: dict[bytes, int] = {}
-        self._hash_of: dict[int, bytes] = {}
+    def __init__(self, num_groups: int = 1) -> None:
+        self._blocks: list[dict[bytes, int]] = [{} for _ in range(num_groups)]
+        self._key_of: dict[int, tuple[int, bytes]] = {}
         self.generation = 0
         """Goes up when entries are added or dropped: a lookup may then find something else."""
 
     def __len__(self) -> int:
-        return len(self._block_of)
+        return len(self._key_of)
 
     def __contains__(self, block_id: int) -> bool:
         """Return whether this block is in the index."""
-        return block_id in self._hash_of
+        return block_id in self._key_of
 
-    def find(self, hashes: Iterable[bytes]) -> list[int]:
-        """Return the blocks of the longest cached prefix of this chain."""
+    def find(self, group: int, hashes: Sequence[bytes], most: int) -> list[int]:
+        """Return the blocks of the longest cached prefix of this chain, of its first `most` hashes."""
+        block_of = self._blocks[group]
         found = []
-        for block_hash in hashes:
-            block_id = self._block_of.get(block_hash)
+        for block_hash in islice(hashes, most):
+            block_id = block_of.get(block_hash)
             if block_id is None:
                 break
             found.append(block_id)
         return found
 
-    def put(self, block_hash: bytes, block_id: int) -> None:
+    def find_end(self, group: int, hashes: Sequence[bytes], most: int, needed: int) -> list[int]:
+        """Return the table of the longest prefix of this chain whose last `needed` blocks are cached.
+
+        The prefix has at most `most` blocks; one with fewer than `needed` must be cached from its beginning. The
+        search goes from right to left, and the table has null blocks before the needed ones.
+        """
+        block_of = self._blocks[group]
+        end = start = min(most, len(hashes))
+        while start > max(0, end - needed):
+            start -= 1
+            if hashes[start] not in block_of:
+                end = start
+        return [NULL_BLOCK] * start + [block_of[block_hash] for block_hash in hashes[start:end]]
+
+    def put(self, group: int, block_hash: bytes, block_id: int) -> None:
         """Add a block that holds this content, or will after the step that is being scheduled.
 
         That is early enough: a step writes all of its K and V before any of its tokens reads them.
         """
-        if block_hash not in self._block_of:
+        if block_hash not in self._blocks[group]:
             self.generation += 1
-            self._block_of[block_hash] = block_id
-            self._hash_of[block_id] = block_hash
+            self._blocks[group][block_hash] = block_id
+            self._key_of[block_id] = (group, block_hash)
 
     def evict(self, block_id: int) -> None:
         """Drop this block, because its content will be overwritten. It need not be in the index."""
-        block_hash = self._hash_of.pop(block_id, None)
-        if block_hash is not None:
+        key = self._key_of.pop(block_id, None)
+        if key is not None:
             self.generation += 1
-            del self._block_of[block_hash]
+            group, block_hash = key
+            del self._blocks[group][block_hash]
 
     def drop(self, hashes: Iterable[bytes]) -> None:
-        """Drop the entries of these hashes."""
+        """Drop the entries of these hashes in all groups."""
         self.generation += 1
         for block_hash in hashes:
-            block_id = self._block_of.pop(block_hash, None)
-            if block_id is not None:
-                del self._hash_of[block_id]
+            for block_of in self._blocks:
+                block_id = block_of.pop(block_hash, None)
+                if block_id is not None:
+                    del self._key_of[block_id]
 
     def clear(self) -> None:
         self.generation += 1
-        self._block_of.clear()
-        self._hash_of.clear()
+        self._key_of.clear()
+        for block_of in self._blocks:
+            block_of.clear()
 
     def check(self) -> None:
         """Raise AssertionError if the two directions do not agree."""
-        assert len(self._block_of) == len(self._hash_of), (
-            f"{len(self._block_of)} prefixes are cached in {len(self._hash_of)} blocks"
+        num_prefixes = sum(map(len, self._blocks))
+        assert num_prefixes == len(self._key_of), (
+            f"{num_prefixes} prefixes are cached in {len(self._key_of)} blocks"
         )

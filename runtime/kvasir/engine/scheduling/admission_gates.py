@@ -6,13 +6,14 @@ The scheduler treats all gates alike. A feature that limits admission adds a gat
 from collections.abc import Sized
 from typing import Final, Protocol
 
-from kvasir.engine.kv.request_blocks import RequestBlocks
+from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.service_order import ServiceOrder
 
 RESERVE: Final = 4
-"""Blocks. In simulations of pools that are too small for their load (prompts and outputs of 100 to 1000 tokens), a
-reserve of 1 causes 30 % of recomputation and one of 4 causes 6 to 9 %. A larger one leaves rows empty."""
+"""Blocks of each KV group. In simulations of pools that are too small for their load (prompts and outputs of 100 to
+1000 tokens, one group), a reserve of 1 causes 30 % of recomputation and one of 4 causes 6 to 9 %. A larger one
+leaves rows empty."""
 
 
 class AdmissionGate(Protocol):
@@ -35,14 +36,15 @@ class RowGate:
 
 class BlockGate:
     """Requires KV blocks for every token that the request has, and blocks for growth: RESERVE for each running
-    request and for this one, or fewer for a request that ends before it fills them.
+    request and for this one, or fewer for a request that ends before it fills them. A group with a sliding window
+    needs no more blocks than the window.
 
     Without a reserve, a request is admitted into the last free block, preempted some steps later and admitted
     again, and its prompt is computed over and over. With a reserve for all tokens that requests may ever generate,
     rows stay empty, because few requests use their `max_tokens`. A request that would be alone needs no reserve.
     """
 
-    def __init__(self, blocks: RequestBlocks, running: ServiceOrder) -> None:
+    def __init__(self, blocks: KVManager, running: ServiceOrder) -> None:
         self._blocks = blocks
         self._running = running
 
@@ -56,4 +58,5 @@ class BlockGate:
 
     def _growth(self, request: EngineRequest) -> int:
         left = request.params.max_tokens - request.num_output_tokens - 1  # the last token needs no KV
-        return min(-(-left // self._blocks.block_size), RESERVE)
+        more = min(-(-left // self._blocks.block_size), RESERVE)
+        return more if self._blocks.is_plain else self._blocks.growth(request, more)

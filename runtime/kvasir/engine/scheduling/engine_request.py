@@ -1,11 +1,12 @@
 """One request inside an engine: its tokens, its KV blocks and its progress.
 
-Ingest creates it from an AddRequest. Only the scheduler and its RequestBlocks change it.
+Ingest creates it from an AddRequest. Only the scheduler and its KVManager change it.
 """
 
 import time
 from enum import IntEnum
 
+from kvasir.engine.kv.block_table import BlockTable
 from kvasir.engine.kv.prefix_cache import PrefixLookup
 from kvasir.hashing import chain_root
 from kvasir.link.protocol import AddRequest, FinishReason
@@ -51,7 +52,7 @@ class EngineRequest:
         "arrived",
         "attempt",
         "block_hashes",
-        "block_ids",
+        "block_tables",
         "chain_root",
         "frontend",
         "lookup",
@@ -61,6 +62,7 @@ class EngineRequest:
         "num_pending",
         "num_prompt_tokens",
         "num_reserved_tokens",
+        "num_slots",
         "packed_hashes",
         "params",
         "priority",
@@ -90,16 +92,19 @@ class EngineRequest:
         """Tokens whose KV is in the cache after the scheduled steps."""
         self.num_pending = 0
         """Tokens that scheduled steps sample and that are not in `token_ids` yet."""
-        self.block_ids: list[int] = []
+        self.block_tables: list[BlockTable] = []
+        """One for each KV group; none without a row."""
+        self.num_slots = 0
+        """Tokens that all of its block tables have places for."""
         self.chain_root = chain_root(message.cache_salt)
         self.block_hashes: list[bytes] = []
         """The hashes of its first full blocks; see kvasir.hashing."""
         self.packed_hashes = b""
         """The same hashes in one object, until they are first looked up."""
         self.lookup: PrefixLookup | None = None
-        """The last look-up of its prefix in the cache while it waits. RequestBlocks sets it."""
+        """The last look-up of its prefix in the cache while it waits. KVManager sets it."""
         self.num_known_blocks = 0
-        """Number of `block_ids` that are in the prefix cache."""
+        """Blocks of each table that are in the prefix cache, or were before they were freed."""
         self.num_cached_tokens: int | None = None
         """Prompt tokens found in the prefix cache when it was first admitted; None before."""
         self.arrived = time.monotonic()

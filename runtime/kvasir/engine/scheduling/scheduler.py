@@ -9,9 +9,10 @@ Order. Running and waiting requests are sorted by (priority, arrival). The last 
 preempt, so a request is never preempted in a step that already contains it. A step's budget holds a token for each
 row, so every running request continues in every step.
 
-Blocks. On admission a request gets the blocks for all its tokens, so that later requests cannot take them from a
-chunked prefill. It gets one more block when it outgrows them. If no block is free, the last running request is
-preempted: it loses its row and blocks, keeps its tokens, and waits to be computed again.
+Blocks. On admission a request gets the blocks for all its tokens (for a sliding window, as many as it needs at one
+time), so that later requests cannot take them from a chunked prefill. It gets more when it outgrows them. If no
+block is free, the last running request is preempted: it loses its row and blocks, keeps its tokens, and waits to be
+computed again.
 
 Steps may overlap: `schedule` may be called again before `update` has the tokens of the previous step. A request
 then continues with a *pending* token: it is not in `token_ids` yet, and the worker inserts it after sampling it.
@@ -21,7 +22,7 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from kvasir.engine.kv.request_blocks import RequestBlocks, longest_sequence
+from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.admission_gates import AdmissionGate, BlockGate, RowGate
 from kvasir.engine.scheduling.endings import Endings
 from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
@@ -48,7 +49,7 @@ class Scheduler:
 
     def __init__(
         self,
-        blocks: RequestBlocks,
+        blocks: KVManager,
         *,
         max_num_seqs: int,
         max_num_batched_tokens: int,
@@ -62,7 +63,7 @@ class Scheduler:
         the whole budget."""
         if max_num_seqs > max_num_batched_tokens:
             raise ValueError("a step's budget must hold one token of each running request")
-        if max_model_len > longest_sequence(blocks.pool.num_blocks, blocks.block_size):
+        if max_model_len > blocks.longest_sequence:
             raise ValueError("the pool must hold one request of the longest kind")
         self.requests: dict[str, EngineRequest] = {}
         self.waiting = ServiceOrder()
@@ -149,11 +150,11 @@ class Scheduler:
             if count == 0:
                 continue
             new_block_ids = NO_NEW_BLOCKS
-            if request.num_computed_tokens + count > len(request.block_ids) * self.blocks.block_size:
-                missing = self.blocks.missing(request, request.num_computed_tokens + count)
-                if not self._make_room(missing, request):
+            end = request.num_computed_tokens + count
+            if end > request.num_slots:
+                if not self._make_room(self.blocks.missing(request, end), request):
                     return  # it was the last one and was preempted itself
-                new_block_ids = [self.blocks.grow(request, missing)]
+                new_block_ids = self.blocks.grow(request, end)
             self._take(step, request, count, new_block_ids)
 
     def _admit_waiting(self, step: _Step) -> None:
@@ -166,9 +167,9 @@ class Scheduler:
             self.running.add(request)
             request.status = RequestStatus.RUNNING
             self.release_reserved(request)
-            self.blocks.admit(request)
+            tables = self.blocks.admit(request)
             step.new.append(request.new_row())
-            self._take(step, request, self._next_tokens(request, step.budget), [request.block_ids.copy()])
+            self._take(step, request, self._next_tokens(request, step.budget), tables)
 
     def _next_tokens(self, request: EngineRequest, budget: int) -> int:
         """Return how many tokens the request computes now; 0 only if the last one that it may sample is pending."""

@@ -2,8 +2,12 @@ from collections.abc import Callable
 
 import pytest
 
-from kvasir.engine.kv.block_pool import NULL_BLOCK, BlockPool, FreeQueue
-from kvasir.engine.kv.prefix_cache import PrefixCache
+from kvasir.engine.kv.block_pool import BlockPool, FreeQueue
+from kvasir.engine.kv.prefix_cache import NULL_BLOCK, PrefixCache
+
+
+def found(cache: PrefixCache, hashes: list[bytes]) -> list[int]:
+    return cache.find(0, hashes, len(hashes))
 
 
 def cached_pool(num_blocks: int) -> tuple[BlockPool, PrefixCache]:
@@ -64,7 +68,7 @@ def test_the_end_of_a_chain_is_reused_before_its_beginning() -> None:
     pool, cache = cached_pool(3)
     chain = pool.allocate(3)
     for place, block_id in enumerate(chain):
-        cache.put(bytes([place]), block_id)
+        cache.put(0, bytes([place]), block_id)
     pool.free(chain)
     assert pool.allocate(3) == chain[::-1]
 
@@ -72,7 +76,7 @@ def test_the_end_of_a_chain_is_reused_before_its_beginning() -> None:
 def test_blocks_without_a_cached_prefix_are_reused_before_those_with_one() -> None:
     pool, cache = cached_pool(5)
     kept, plain = pool.allocate(1), pool.allocate(2)
-    cache.put(b"kept", kept[0])
+    cache.put(0, b"kept", kept[0])
     pool.free(kept)
     pool.free(plain)
     order = [pool.allocate(1)[0] for _ in range(5)]
@@ -83,20 +87,20 @@ def test_blocks_without_a_cached_prefix_are_reused_before_those_with_one() -> No
 def test_a_cached_block_is_found_until_it_is_handed_out_again() -> None:
     pool, cache = cached_pool(2)
     [block] = pool.allocate(1)
-    cache.put(b"x", block)
+    cache.put(0, b"x", block)
     pool.free([block])
-    assert cache.find([b"x"]) == [block]
+    assert found(cache, [b"x"]) == [block]
     pool.allocate(1)
-    assert cache.find([b"x"]) == [block]
+    assert found(cache, [b"x"]) == [block]
     assert pool.allocate(1) == [block]
-    assert cache.find([b"x"]) == []
+    assert found(cache, [b"x"]) == []
     cache.check()
 
 
 def test_a_shared_block_is_free_when_its_last_user_is_gone() -> None:
     pool, cache = cached_pool(3)
     [block] = pool.allocate(1)
-    cache.put(b"x", block)
+    cache.put(0, b"x", block)
     pool.share([block])
     pool.free([block])
     assert (pool.num_used, pool.users(block)) == (1, 1)
@@ -111,21 +115,21 @@ def test_a_shared_block_is_free_when_its_last_user_is_gone() -> None:
 
 def test_equal_content_in_two_blocks_is_found_in_the_first() -> None:
     cache = PrefixCache()
-    cache.put(b"x", 1)
-    cache.put(b"x", 2)
-    assert (cache.find([b"x"]), 1 in cache, 2 in cache, len(cache)) == ([1], True, False, 1)
+    cache.put(0, b"x", 1)
+    cache.put(0, b"x", 2)
+    assert (found(cache, [b"x"]), 1 in cache, 2 in cache, len(cache)) == ([1], True, False, 1)
     cache.evict(2)
-    assert cache.find([b"x"]) == [1]
+    assert found(cache, [b"x"]) == [1]
     cache.evict(1)
-    assert cache.find([b"x"]) == []
+    assert found(cache, [b"x"]) == []
 
 
 def test_dropped_content_is_not_found_and_unknown_content_is_ignored() -> None:
     cache = PrefixCache()
-    cache.put(b"x", 1)
-    cache.put(b"y", 2)
+    cache.put(0, b"x", 1)
+    cache.put(0, b"y", 2)
     cache.drop([b"unknown", b"x"])
-    assert (cache.find([b"x"]), cache.find([b"y"]), 1 in cache, len(cache)) == ([], [2], False, 1)
+    assert (found(cache, [b"x"]), found(cache, [b"y"]), 1 in cache, len(cache)) == ([], [2], False, 1)
     cache.check()
 
 
@@ -133,11 +137,11 @@ def test_each_change_of_the_cache_has_its_own_generation() -> None:
     """A look-up that is kept for a generation must not be taken for one of another content."""
     cache = PrefixCache()
     changes: list[Callable[[], object]] = [
-        lambda: cache.put(b"x", 1),
+        lambda: cache.put(0, b"x", 1),
         lambda: cache.evict(1),
-        lambda: cache.put(b"y", 1),
+        lambda: cache.put(0, b"y", 1),
         lambda: cache.drop([b"y"]),
-        lambda: cache.put(b"z", 1),
+        lambda: cache.put(0, b"z", 1),
         lambda: cache.clear(),
     ]
     seen = {cache.generation}
@@ -165,8 +169,8 @@ def test_each_change_of_the_users_has_its_own_generation() -> None:
 def test_a_chain_is_found_up_to_its_first_gap() -> None:
     cache = PrefixCache()
     for block, name in enumerate((b"a", b"b", b"d"), 1):
-        cache.put(name, block)
-    assert cache.find([b"a", b"b", b"c", b"d"]) == [1, 2]
+        cache.put(0, name, block)
+    assert found(cache, [b"a", b"b", b"c", b"d"]) == [1, 2]
 
 
 def test_free_and_used_blocks_are_all_blocks() -> None:

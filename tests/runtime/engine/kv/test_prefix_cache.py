@@ -1,7 +1,7 @@
 """The prefix cache through EngineCore: hits, misses, and how outputs report them."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -161,9 +161,9 @@ def count_lookups(engine: CoreHarness, monkeypatch: pytest.MonkeyPatch) -> list[
     cache = cache_of(engine)
     find = cache.find
 
-    def counted(hashes: Iterable[bytes]) -> list[int]:
+    def counted(group: int, hashes: Sequence[bytes], most: int) -> list[int]:
         lookups.append(1)
-        return find(hashes)
+        return find(group, hashes, most)
 
     monkeypatch.setattr(cache, "find", counted)
     return lookups
@@ -207,7 +207,7 @@ def test_a_waiting_request_notices_that_its_prefix_is_gone() -> None:
     assert engine.blocks.cost_of(request) == 6  # one empty block, and five that have no users
     engine.blocks.reset_prefix_cache()
     assert request.lookup is not None
-    assert request.lookup.block_ids
+    assert request.lookup.tables[0]
     engine.blocks.admit(request)
     assert request.num_computed_tokens == 0
 

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from kvasir.engine.kv.request_blocks import RequestBlocks
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.link.protocol import FinishReason
 from runtime.engine.fakes import EOS, CoreHarness, add_request, expected_output
+from runtime.engine.kv_configs import kv_manager
 from runtime.wire import prompt_of
 
 
@@ -74,7 +74,7 @@ def test_no_more_requests_run_than_there_are_rows() -> None:
 def test_a_budget_below_the_rows_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^a step's budget must hold one token of each running request$"):
         Scheduler(
-            RequestBlocks(4, 4, prefix_caching=True),
+            kv_manager(4, 4),
             max_num_seqs=8,
             max_num_batched_tokens=4,
             max_model_len=16,

@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvasir.engine.kv.request_blocks import longest_sequence
+from kvasir.engine.kv.kv_manager import longest_sequence
 from kvasir.link.protocol import FinishReason, RefusalKind
 from runtime.engine.fakes import EOS, CoreHarness, add_request, expected_output, next_token
+from runtime.engine.kv_configs import kv_config
 
 
 def prompt(length: int, salt: int = 0) -> list[int]:
@@ -59,7 +60,7 @@ def test_the_longest_request_fills_the_pool_to_its_last_slot() -> None:
     engine = CoreHarness(num_blocks=3, block_size=4)
     answer = engine.add(add_request("a", prompt(4), 100))
     engine.run()
-    assert longest_sequence(3, 4) == 13
+    assert longest_sequence(kv_config(3, 4), longest_chunk=64) == 13
     assert (len(answer.token_ids), answer.finish_reason) == (9, FinishReason.LENGTH)
 
 

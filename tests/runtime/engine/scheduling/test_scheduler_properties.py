@@ -11,7 +11,6 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvasir.engine.kv.request_blocks import longest_sequence
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.link.protocol import AddRequest, FinishReason
 from runtime.engine.fakes import EOS, FRONTEND, CoreHarness, add_request, expected_output, next_token
@@ -34,8 +33,10 @@ def machines(
     rows: Range = (1, 6),
     models: Sequence[Callable[[Sequence[int]], int]] = (next_token, ends_at_times),
 ) -> st.SearchStrategy[Machine]:
-    """Engines with these ranges of sizes and every combination of features."""
-    return st.fixed_dictionaries(
+    """Engines with these ranges of sizes and every combination of features. `num_blocks` is per KV group."""
+    window = st.integers(1, 24)
+    several_groups = st.tuples(st.none(), window) | st.tuples(window) | st.tuples(st.none(), window, window)
+    sizes: st.SearchStrategy[Machine] = st.fixed_dictionaries(
         {
             "num_blocks": st.integers(*num_blocks),
             "block_size": st.integers(*block_size),
@@ -46,8 +47,10 @@ def machines(
             "long_prefill_token_threshold": st.none() | st.integers(1, 12),
             "overlap_steps": st.booleans(),
             "model": st.sampled_from(models),
+            "windows": st.just((None,)) | several_groups,
         }
     )
+    return sizes.map(lambda machine: machine | {"num_blocks": machine["num_blocks"] * len(machine["windows"])})
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.engine = CoreHarness(**self.machine)
-        self.longest = longest_sequence(self.machine["num_blocks"], self.machine["block_size"])
+        self.longest = self.engine.max_model_len
 
     def happen(self, event: Event) -> None:
         match event:
@@ -193,8 +196,10 @@ class Run:
         scheduler, pool = self.engine.scheduler, self.engine.blocks.pool
         users = [0] * (pool.num_blocks + 1)
         for request in scheduler.running:
-            for block_id in request.block_ids:
-                users[block_id] += 1
+            for table in request.block_tables:
+                assert not any(table.ids[: table.first])
+                for block_id in table.blocks:
+                    users[block_id] += 1
         assert users == [pool.users(block_id) for block_id in range(pool.num_blocks + 1)]
         assert pool.num_used == sum(1 for count in users if count)
         assert users[0] == 0
@@ -211,7 +216,14 @@ class Run:
         block_size = self.machine["block_size"]
         assert 0 <= request.num_pending <= (2 if self.machine["overlap_steps"] else 0)
         assert request.num_computed_tokens <= request.num_tokens + request.num_pending
-        assert len(request.block_ids) * block_size >= request.num_computed_tokens
+        assert all(len(table.ids) * block_size >= request.num_slots for table in request.block_tables)
+        assert request.num_slots >= request.num_computed_tokens
+        for window, table in zip(self.machine["windows"], request.block_tables, strict=False):  # waiting: none
+            needed = 0 if window is None else max(0, request.num_computed_tokens - window + 1) // block_size
+            assert table.first <= needed
+            assert all(table.ids[needed:])
+            chunk = self.machine["budget"]
+            assert window is None or len(table.blocks) <= (window - 1 + chunk + block_size - 2) // block_size + 1
         assert request.num_known_blocks * block_size <= request.num_computed_tokens
 
     def check_answers(self) -> None:

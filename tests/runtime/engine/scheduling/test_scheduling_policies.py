@@ -2,12 +2,12 @@
 
 import pytest
 
-from kvasir.engine.kv.request_blocks import RequestBlocks
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.link.protocol import FinishReason
 from runtime.engine.fakes import EOS, CoreHarness, add_request, expected_output, next_token
+from runtime.engine.kv_configs import kv_manager
 
 
 def prompt(length: int, salt: int = 0) -> list[int]:
@@ -96,7 +96,7 @@ def test_a_priority_is_refused_where_nobody_looks_at_it() -> None:
 
 
 def test_a_scheduler_serves_by_arrival_unless_priorities_are_switched_on() -> None:
-    blocks = RequestBlocks(8, 4, prefix_caching=True)
+    blocks = kv_manager(8, 4)
     scheduler = Scheduler(blocks, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=16, eos_token_ids=[EOS])
     with pytest.raises(RequestRefused, match="priority is 1"):
         scheduler.add(EngineRequest("frontend-a", add_request("a", prompt(4), priority=1)))

@@ -1,0 +1,96 @@
+"""How many blocks a KV group needs, and which of them later tokens still read: one rule for each kind of KVSpec.
+
+Rules have no state. KVManager asks them, and applies the answers to requests. Places count the blocks of a table.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kvasir.engine.kv.prefix_cache import PrefixCache
+from kvasir.layers.kv import KVSpec, SlidingWindow
+
+
+class GroupRule(Protocol):
+    def first_read(self, position: int) -> int:
+        """Return the first place that the tokens from this position on read. Blocks before it may be freed."""
+        ...
+
+    def end(self, first: int, wanted: int) -> int:
+        """Return the end of a table whose blocks begin at the place `first`, for a request of `wanted` blocks.
+
+        A chunk that begins where `first` is the first place read fits into the table.
+        """
+        ...
+
+    def most(self, num_blocks: int) -> int:
+        """Return how many blocks a request of `num_blocks` places has at most at one time."""
+        ...
+
+    def growth(self, num_blocks: int, more: int) -> int:
+        """Return how many free blocks a request of `num_blocks` places takes while it decodes `more` places."""
+        ...
+
+    def find(self, cache: PrefixCache, group: int, hashes: Sequence[bytes], most: int) -> list[int]:
+        """Return the table of the longest cached prefix of at most `most` blocks."""
+        ...
+
+
+class FullAttentionRule:
+    """Every token reads all earlier ones: no block is freed before the request ends."""
+
+    def first_read(self, position: int) -> int:
+        return 0
+
+    def end(self, first: int, wanted: int) -> int:
+        return wanted
+
+    def most(self, num_blocks: int) -> int:
+        return num_blocks
+
+    def growth(self, num_blocks: int, more: int) -> int:
+        return more
+
+    def find(self, cache: PrefixCache, group: int, hashes: Sequence[bytes], most: int) -> list[int]:
+        return cache.find(group, hashes, most)
+
+
+class SlidingWindowRule:
+    """Each token reads the last `window` tokens, itself included.
+
+    A request has blocks for its window and for one chunk at most: as a chunked prefill goes on, the blocks before
+    the window are freed, and as many are taken for the next chunks.
+    """
+
+    def __init__(self, window: int, block_size: int, longest_chunk: int) -> None:
+        self._window = window
+        self._block_size = block_size
+        self._most = _blocks_touched(window - 1 + longest_chunk, block_size)
+        self._decoding = _blocks_touched(window, block_size)
+
+    def first_read(self, position: int) -> int:
+        return max(0, position - self._window + 1) // self._block_size
+
+    def end(self, first: int, wanted: int) -> int:
+        return min(wanted, first + self._most)
+
+    def most(self, num_blocks: int) -> int:
+        return min(num_blocks, self._most)
+
+    def growth(self, num_blocks: int, more: int) -> int:
+        return max(0, min(more, self._decoding - num_blocks))
+
+    def find(self, cache: PrefixCache, group: int, hashes: Sequence[bytes], most: int) -> list[int]:
+        # The next token after the prefix reads window - 1 tokens of it.
+        return cache.find_end(group, hashes, most, -(-(self._window - 1) // self._block_size))
+
+
+def rule_of(spec: KVSpec, longest_chunk: int) -> GroupRule:
+    """`longest_chunk`: most tokens of one request in a step."""
+    if isinstance(spec, SlidingWindow):
+        return SlidingWindowRule(spec.window, spec.block.block_size, longest_chunk)
+    return FullAttentionRule()
+
+
+def _blocks_touched(tokens: int, block_size: int) -> int:
+    """Return how many blocks so many consecutive tokens lie in at most, wherever they begin."""
+    return (tokens + block_size - 2) // block_size + 1

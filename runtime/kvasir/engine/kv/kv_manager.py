@@ -1,0 +1,258 @@
+"""The KV blocks of requests: found in the prefix cache, taken from the pool, freed. The scheduler owns the manager.
+
+All KV groups take their blocks from one pool. A request has a block table for each group. In full attention:
+
+    | found in the prefix cache, shared | full, in the cache from the step that fills them on | being filled |
+      └────────────────────── num_known_blocks ──────────────────────────────────────────────┘
+
+With a sliding window:
+
+    | null: before the window | found or full, as above | being filled | for the next chunks |
+      └─────── first ────────┘
+
+Only full blocks are shared, and a full block is not written again: sharing needs no copies. A block that no later
+token reads is freed when its table has to grow, and the null block takes its place. Steps that still read it run
+before the step in which another request overwrites it. The worker keeps the id of a freed block in its table, and
+must not read it.
+"""
+
+import time
+from itertools import chain, zip_longest
+
+from kvasir.engine.kv.block_pool import BlockPool
+from kvasir.engine.kv.block_table import BlockTable
+from kvasir.engine.kv.group_rule import rule_of
+from kvasir.engine.kv.prefix_cache import PrefixCache, PrefixLookup
+from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.hashing import extend_chain, split_chain
+from kvasir.layers.kv import FullAttention, KVCacheConfig
+
+UNLIMITED = 2**40
+"""Tokens: more than any context."""
+
+
+class CacheInUse(RuntimeError):
+    """The prefix cache cannot be emptied now; the message is for the caller to read."""
+
+
+class KVManager:
+    """Raises RuntimeError if blocks are taken that the pool does not have."""
+
+    def __init__(self, config: KVCacheConfig, *, prefix_caching: bool, longest_chunk: int) -> None:
+        """`longest_chunk`: most tokens of one request in a step."""
+        self.block_size = config.block_size
+        num_groups = len(config.groups)
+        self.pool = BlockPool(config.num_blocks, PrefixCache(num_groups) if prefix_caching else None)
+        self.longest_sequence = longest_sequence(config, longest_chunk)
+        """Tokens that a request can reach alone in the pool."""
+        self.num_queried_tokens = 0
+        """Tokens of requests that were looked up in the prefix cache when they were first admitted."""
+        self.num_hit_tokens = 0
+        """Those of them that were found."""
+        self._cache = self.pool.cache
+        self._rules = tuple(rule_of(group.spec, longest_chunk) for group in config.groups)
+        self.is_plain = len(config.groups) == 1 and isinstance(config.groups[0].spec, FullAttention)
+        """Whether all tables are of full attention, in one group. This is common, and needs no rules to grow."""
+
+    @property
+    def cache_block_size(self) -> int | None:
+        """Tokens per block of the prefix cache; None without one."""
+        return None if self._cache is None else self.block_size
+
+    # ---------------------------------------------------------------------------------------------- admission
+
+    def cost_of(self, request: EngineRequest) -> int:
+        """Return how many free blocks an admission of the request takes: empty ones, and the cached ones that have
+        no users."""
+        return self._look_up(request).cost
+
+    def growth(self, request: EngineRequest, more: int) -> int:
+        """Return how many free blocks the request takes while it fills `more` blocks of tokens after those that it
+        has."""
+        known = self._blocks_for(request.num_tokens)
+        return sum([rule.growth(known, more) for rule in self._rules])
+
+    def admit(self, request: EngineRequest) -> list[list[int]]:
+        """Give the request its blocks, and return a copy of its tables. Cached tokens count as computed.
+
+        A table of full attention gets blocks for all tokens that the request has; one of a sliding window gets as
+        many as the request will need at one time.
+        """
+        prefix = self._look_up(request).tables
+        request.lookup = None
+        request.num_known_blocks = len(prefix[0])
+        request.num_computed_tokens = request.num_known_blocks * self.block_size
+        tables = [
+            BlockTable(ids, rule.first_read(request.num_computed_tokens))
+            for rule, ids in zip(self._rules, prefix, strict=True)
+        ]
+        for table in tables:  # all before any is taken from the pool, which evicts
+            self.pool.share(table.blocks)
+        request.block_tables = tables
+        self.grow(request, request.num_tokens)
+        self._count_hits(request)
+        return [table.ids.copy() for table in tables]
+
+    # ------------------------------------------------------------------------------------------------ running
+
+    def missing(self, request: EngineRequest, num_tokens: int) -> int:
+        """Return how many blocks the request lacks to hold this many tokens, after it has freed the blocks that it
+        no longer reads."""
+        if self.is_plain:
+            return self._blocks_for(num_tokens) - len(request.block_tables[0].ids)
+        missing = 0
+        wanted = self._blocks_for(max(num_tokens, request.num_tokens))
+        for rule, table in zip(self._rules, request.block_tables, strict=True):
+            first = rule.first_read(request.num_computed_tokens)
+            if first > table.first:
+                self.pool.free(table.cut(first))
+            missing += max(0, rule.end(table.first, wanted) - len(table.ids))
+        return missing
+
+    def grow(self, request: EngineRequest, num_tokens: int) -> list[list[int]]:
+        """Take the blocks that are missing for this many tokens, and return the new ones of each group."""
+        if self.is_plain:
+            ids = request.block_tables[0].ids
+            new = self.pool.allocate(self._blocks_for(num_tokens) - len(ids))
+            ids += new
+            request.num_slots = len(ids) * self.block_size
+            return [new]
+        wanted = self._blocks_for(max(num_tokens, request.num_tokens))
+        grown = []
+        for rule, table in zip(self._rules, request.block_tables, strict=True):
+            new = self.pool.allocate(max(0, rule.end(table.first, wanted) - len(table.ids)))
+            table.ids += new
+            grown.append(new)
+        request.num_slots = min([len(table.ids) for table in request.block_tables]) * self.block_size
+        return grown
+
+    def remember(self, request: EngineRequest) -> None:
+        """Put the blocks that are full with the steps scheduled so far into the prefix cache.
+
+        A token that is being sampled is not known, and neither is the hash of its block: the next call finds it. A
+        short window may have freed the block by then.
+        """
+        full = min(request.num_computed_tokens, len(request.token_ids)) // self.block_size
+        if self._cache is not None:
+            self._hash(request)
+            for group, table in enumerate(request.block_tables):
+                for place in range(max(request.num_known_blocks, table.first), full):
+                    self._cache.put(group, request.block_hashes[place], table.ids[place])
+        request.num_known_blocks = full
+
+    def release(self, request: EngineRequest) -> None:
+        """Free the blocks of a request without a row. Its full blocks can be found until they are reused.
+
+        The groups are freed place by place, so that the pool reuses the ends of all groups first: a prefix is
+        found only as far as all groups have it.
+        """
+        tables = request.block_tables
+        if len(tables) == 1:
+            self.pool.free(tables[0].blocks)
+        else:
+            places = chain.from_iterable(zip_longest(*[table.ids for table in tables]))
+            self.pool.free([block_id for block_id in places if block_id])  # neither None nor the null block
+        request.block_tables = []
+        request.num_slots = 0
+        request.num_known_blocks = 0
+
+    def distrust(self, request: EngineRequest) -> None:
+        """Drop the blocks that the request computed or found from the prefix cache: the fault may be in any of
+        them."""
+        if self._cache is not None:
+            self._hash(request)
+            self._cache.drop(request.block_hashes)
+
+    # ------------------------------------------------------------------------------------------- the whole cache
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes. Raises CacheInUse while a request has blocks."""
+        if self._cache is None:
+            raise CacheInUse("this engine keeps no prefix cache (--no-enable-prefix-caching)")
+        if self.pool.num_used:
+            raise CacheInUse(
+                f"{self.pool.num_used} of {self.pool.num_blocks} KV blocks are in use by requests: the prefix "
+                "cache can be reset when no request is running"
+            )
+        self._cache.clear()
+
+    def check_idle(self) -> None:
+        """Raise AssertionError if a block is in use although no request is there."""
+        self.pool.check_all_free()
+        if self._cache is not None:
+            self._cache.check()
+
+    # --------------------------------------------------------------------------------------------------- pieces
+
+    def _look_up(self, request: EngineRequest) -> PrefixLookup:
+        """Return the cached prefix of a waiting request. It is needed in every step, so the result is kept."""
+        generation = (self.pool.generation, 0 if self._cache is None else self._cache.generation)
+        last = request.lookup
+        if last is not None and last.generation == generation and last.num_tokens == request.num_tokens:
+            return last
+        tables = self._cached_prefix(request)
+        wanted = self._blocks_for(request.num_tokens)
+        num_cached_tokens = len(tables[0]) * self.block_size
+        cost = 0
+        for rule, ids in zip(self._rules, tables, strict=True):
+            first = rule.first_read(num_cached_tokens)
+            cost += rule.end(first, wanted) - len(ids)
+            cost += sum(1 for block_id in ids[first:] if self.pool.users(block_id) == 0)
+        request.lookup = PrefixLookup(generation, request.num_tokens, tables, cost)
+        return request.lookup
+
+    def _cached_prefix(self, request: EngineRequest) -> list[list[int]]:
+        """Return a table for each group: the longest prefix of the request that all groups have cached.
+
+        At least one token is left to compute: the next one is sampled from its logits. A group that finds less
+        shortens the prefix for all, and the others look again, because a window of a shorter prefix reads other
+        blocks.
+        """
+        if self._cache is None or not self._reads_cache(request):
+            return [[] for _ in self._rules]
+        self._hash(request)
+        length = (request.num_tokens - 1) // self.block_size
+        while True:
+            tables = []
+            for group, rule in enumerate(self._rules):
+                tables.append(rule.find(self._cache, group, request.block_hashes, length))
+                length = len(tables[-1])
+            if len(tables[0]) == length:  # lengths only fall from group to group
+                return tables
+
+    def _reads_cache(self, request: EngineRequest) -> bool:
+        """Log probabilities of the prompt need the model's word on each of its tokens."""
+        return self._cache is not None and request.params.prompt_logprobs is None
+
+    def _count_hits(self, request: EngineRequest) -> None:
+        if request.num_cached_tokens is not None:
+            return
+        request.num_cached_tokens = min(request.num_computed_tokens, request.num_prompt_tokens)
+        request.queue_seconds = time.monotonic() - request.arrived
+        if self._reads_cache(request):
+            self.num_queried_tokens += request.num_tokens
+            self.num_hit_tokens += request.num_computed_tokens
+
+    def _hash(self, request: EngineRequest) -> None:
+        if request.packed_hashes:
+            request.block_hashes, request.packed_hashes = split_chain(request.packed_hashes), b""
+        extend_chain(request.block_hashes, request.chain_root, request.token_ids, self.block_size)
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+
+def longest_sequence(config: KVCacheConfig, longest_chunk: int) -> int:
+    """Return how many tokens a request can reach alone in the pool: the last token is emitted and needs no KV."""
+    rules = [rule_of(group.spec, longest_chunk) for group in config.groups]
+
+    def fits(num_blocks: int) -> bool:
+        return sum(rule.most(num_blocks) for rule in rules) <= config.num_blocks
+
+    if fits(UNLIMITED):
+        return UNLIMITED
+    fitting, too_many = 0, config.num_blocks + 1
+    while too_many - fitting > 1:
+        middle = (fitting + too_many) // 2
+        fitting, too_many = (middle, too_many) if fits(middle) else (fitting, middle)
+    return fitting * config.block_size + 1
