@@ -49,10 +49,13 @@ class KVCache:
     products over contiguous K and V are what CPUs are fast at (up to 10 times faster in bfloat16 than over
     interleaved heads). The token at position p of a request lies in block `block_table[p // block_size]` at
     `p % block_size`.
+
+    `group`: the KV group that the layer belongs to. Layers of one group share the block tables of the requests.
     """
 
-    def __init__(self, blocks: Tensor) -> None:
+    def __init__(self, blocks: Tensor, group: int = 0) -> None:
         self.blocks = blocks
+        self.group = group
         self.by_token = blocks.permute(0, 3, 1, 2, 4)  # [num_blocks, block_size, 2, kv_heads, head_dim]
         self.by_head = blocks.flatten(0, 2).flatten(1)  # [num_blocks * 2 * kv_heads, block_size * head_dim]
         assert self.by_head.data_ptr() == blocks.data_ptr(), "the cache must be contiguous"

@@ -1,12 +1,16 @@
-"""What the worker and the loader need of a model, whatever its architecture."""
+"""The interface of models of all architectures, as the worker and the loader use it.
 
-from collections.abc import Iterator, Mapping, Sequence
+What a model can do beyond `forward` is a protocol of its own, which the worker checks with isinstance.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from kvasir.layers.attention import AttentionPlan, HeadShape, KVCache
+from kvasir.layers.attention import HeadShape
+from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 
 
 @dataclass(frozen=True)
@@ -17,20 +21,24 @@ class Target:
     shard: str = ""
 
 
-class CausalLM(Protocol):
-    """A decoder that predicts the next token."""
+class Model(Protocol):
+    """A stack of layers over the paged KV cache."""
 
     num_layers: int
     heads: HeadShape
-    vocab_size: int
     windows: frozenset[int]
     """Lengths of the sliding windows that layers attend in, in tokens; empty: every layer sees all."""
 
-    def hidden_states(
-        self, token_ids: Tensor, positions: Tensor, caches: Sequence[KVCache], plan: AttentionPlan
-    ) -> Tensor:
-        """token_ids, positions: [T] → [T, hidden], normalised; K and V go into the layers' caches."""
+    def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
+        """Compute the layers and write their K and V into the caches; Intermediate if later layers follow."""
         ...
+
+
+@runtime_checkable
+class Generates(Model, Protocol):
+    """A model that predicts the next token."""
+
+    vocab_size: int
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] → [R, vocab_size]"""
@@ -46,7 +54,7 @@ class ReferencedLM(Protocol):
         ...
 
 
-class LoadableLM(CausalLM, Protocol):
+class LoadableLM(Generates, Protocol):
     """One that our loader fills: an nn.Module whose parameters carry loaders."""
 
     def locate(self, tensor: str) -> Target | None:

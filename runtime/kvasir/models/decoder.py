@@ -3,7 +3,7 @@
 `kvasir.models.registry` lists the architectures that it serves; their modules hold the differences.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -18,6 +18,7 @@ from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import RotaryEmbedding, Rotation, rotate_
 from kvasir.models.causal_lm import Target
 from kvasir.models.decoder_config import DecoderConfig, LayerConfig
+from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 
 _NO_NAMES: Final = MappingProxyType[str, str]({})
 
@@ -100,7 +101,7 @@ def _feed_forward(config: DecoderConfig, layer: LayerConfig, placement: Placemen
 
 
 class Decoder(nn.Module):
-    """Embedding, layers, norm, head: a CausalLM.
+    """Embedding, layers, norm, head.
 
     `context` is the longest that a request may have. `names` maps parts of the checkpoint's tensor names to ours.
     """
@@ -121,7 +122,7 @@ class Decoder(nn.Module):
         self.windows = frozenset(entry.window for entry in config.layers if entry.window is not None)
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, placement)
         self.layers = nn.ModuleList(layer(config, entry, placement) for entry in config.layers)
-        self.norm = config.norm(config.hidden_size, config.eps, placement)
+        self.norm: nn.Module | None = config.norm(config.hidden_size, config.eps, placement)
         self.lm_head = Linear(
             config.hidden_size,
             config.vocab_size,
@@ -139,16 +140,18 @@ class Decoder(nn.Module):
         self._tied = config.tied
         self._names = names
 
-    def hidden_states(
-        self, token_ids: Tensor, positions: Tensor, caches: Sequence[KVCache], plan: AttentionPlan
-    ) -> Tensor:
-        x = self.embed_tokens(token_ids)  # [T, hidden]
-        if self._embedding_scale is not None:
-            x.mul_(self._embedding_scale)
-        rotations = [rotary.rotation(positions, x.dtype) for rotary in self._rotaries]
-        for layer, rope, cache in zip(self.layers, self._rope_of_layer, caches, strict=True):
-            layer(x, rotations[rope], cache, plan)
-        return self.norm(x)  # type: ignore[no-any-return]
+    def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
+        """Without a norm, which only the last part of a divided model has, the result is an Intermediate."""
+        x = self._embed(batch.token_ids) if batch.arrived is None else batch.arrived.residual  # [T, hidden]
+        rotations = [rotary.rotation(batch.positions, x.dtype) for rotary in self._rotaries]
+        for layer, rope, cache in zip(self.layers, self._rope_of_layer, batch.caches, strict=True):
+            layer(x, rotations[rope], cache, batch.attention[cache.group])
+        return Intermediate(x) if self.norm is None else Hidden(self.norm(x))
+
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        """[T] → [T, hidden]"""
+        x: Tensor = self.embed_tokens(token_ids)
+        return x if self._embedding_scale is None else x.mul_(self._embedding_scale)
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self.lm_head(hidden)

@@ -6,7 +6,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.weights import weight_files
 from kvasir.layers.linear import pack_linears
 from kvasir.layers.parameter import Placement
-from kvasir.models.causal_lm import CausalLM
+from kvasir.models.causal_lm import Generates
 from kvasir.models.loader import load_weights
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.registry import ARCHITECTURES
@@ -14,7 +14,7 @@ from kvasir.models.registry import ARCHITECTURES
 
 def load_model(
     info: ModelInfo, placement: Placement, context: int, progress: Callable[[int, int], None]
-) -> CausalLM:
+) -> Generates:
     """`context`: tokens of the longest request; `progress` is called with the bytes done and in all.
 
     Raises ModelLoadError (an unusable checkpoint or config.json) and HubError (files that are not there).
@@ -28,7 +28,7 @@ def load_model(
     return model
 
 
-def _with_transformers(info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]) -> CausalLM:
+def _with_transformers(info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]) -> Generates:
     try:
         # Here and not above: it takes seconds to import, and the architectures of our own do without it.
         from kvasir.models.architectures.transformers_lm import load_with_transformers

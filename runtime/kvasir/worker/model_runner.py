@@ -8,7 +8,8 @@ from torch import Tensor
 
 from kvasir.layers.attention import KVCache
 from kvasir.link.protocol import Logprobs
-from kvasir.models.causal_lm import CausalLM
+from kvasir.models.causal_lm import Generates
+from kvasir.models.forward_batch import ForwardBatch, Hidden
 from kvasir.sampling.sampler import holds_nan, sample
 from kvasir.sampling.token_logprobs import score
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
@@ -21,7 +22,7 @@ class ModelRunner:
     """Its inputs must be built from the table that it applies steps to."""
 
     def __init__(
-        self, model: CausalLM, table: RequestTable, inputs: InputBuilder, caches: Sequence[KVCache]
+        self, model: Generates, table: RequestTable, inputs: InputBuilder, caches: Sequence[KVCache]
     ) -> None:
         self._model = model
         self._table = table
@@ -82,7 +83,9 @@ class ModelRunner:
 
     def _forward(self, batch: StepBatch) -> Tensor:
         """[T, hidden]"""
-        return self._model.hidden_states(batch.token_ids, batch.positions, self.caches, batch.plan)
+        computed = self._model.forward(ForwardBatch(batch.token_ids, batch.positions, batch.attention, self.caches))
+        assert isinstance(computed, Hidden), "the model lacks its last layers"
+        return computed.last
 
     def _sample(self, batch: StepBatch, hidden: Tensor) -> tuple[list[int], dict[int, Logprobs]]:
         """Return the next tokens of the sampled rows, and log probabilities by place in the step's output.

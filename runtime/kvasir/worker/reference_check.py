@@ -9,7 +9,8 @@ from torch import Tensor
 
 from kvasir.layers.attention import KVCache
 from kvasir.layers.parameter import Placement
-from kvasir.models.causal_lm import CausalLM, ReferencedLM
+from kvasir.models.causal_lm import Generates, ReferencedLM
+from kvasir.models.forward_batch import ForwardBatch, Hidden
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
@@ -26,7 +27,7 @@ _TOLERANCE = {torch.float32: 0.01, torch.float16: 0.2, torch.bfloat16: 0.5}
 errors can be due to rounding, which may change the choice of an expert."""
 
 
-def check_against_reference(model: CausalLM, placement: Placement) -> None:
+def check_against_reference(model: Generates, placement: Placement) -> None:
     """Raise ModelLoadError if they differ. Kvasir's own models have no reference here: tests compare them."""
     if not isinstance(model, ReferencedLM):
         return
@@ -47,7 +48,7 @@ def check_against_reference(model: CausalLM, placement: Placement) -> None:
                 )
 
 
-def _compute(model: CausalLM, placement: Placement, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
+def _compute(model: Generates, placement: Placement, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
     """[tokens, vocabulary] of each sequence."""
     heads = model.heads
     size = (1 + _BLOCKS * len(tokens), 2, heads.kv_heads, _BLOCK, heads.head_dim)
@@ -72,8 +73,9 @@ def _compute(model: CausalLM, placement: Placement, tokens: dict[str, Tensor]) -
     parts: dict[str, list[Tensor]] = {name: [] for name in tokens}
     for step in _STEPS:
         batch = inputs.build([ScheduledRow(name, start, count, []) for name, start, count in step])
-        hidden = model.hidden_states(batch.token_ids, batch.positions, caches, batch.plan)
-        logits = model.logits(hidden).float()
+        hidden = model.forward(ForwardBatch(batch.token_ids, batch.positions, batch.attention, caches))
+        assert isinstance(hidden, Hidden)
+        logits = model.logits(hidden.last).float()
         place = 0
         for name, _, count in sorted(step, key=lambda entry: entry[2] > 1):  # decodes stand first
             parts[name].append(logits[place : place + count])

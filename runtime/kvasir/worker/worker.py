@@ -12,7 +12,7 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import BlockShape, FullAttention, KVGroup, make_groups
 from kvasir.layers.parameter import Placement
-from kvasir.models.causal_lm import CausalLM
+from kvasir.models.causal_lm import Generates
 from kvasir.models.load_model import load_model
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
@@ -40,7 +40,7 @@ class Worker:
             settings.block_size,
             eos_token_ids=[token for token in model.eos_token_ids if token < model.vocab_size],
         )
-        self._model: CausalLM | None = None
+        self._model: Generates | None = None
         self._runner: ModelRunner | None = None
         self._ahead: Iterator[int] = iter(())
 
@@ -110,7 +110,7 @@ class Worker:
         """Raises AssertionError if a row is taken while the engine has no request."""
         assert len(self._table) == 0, f"{len(self._table)} rows are taken and the engine has no request"
 
-    def _build_runner(self, model: CausalLM, shape: CacheShape, blocks: int) -> ModelRunner:
+    def _build_runner(self, model: Generates, shape: CacheShape, blocks: int) -> ModelRunner:
         inputs = InputBuilder(
             self._table,
             self._placement,

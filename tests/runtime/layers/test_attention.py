@@ -97,9 +97,10 @@ class Paged:
         )
         spans = [(index, slice(self.computed[index], self.computed[index] + counts[index])) for index in order]
         qkv = torch.cat([self.qkv[index][span] for index, span in spans])
-        assert isinstance(batch.plan, TilePlan if has_kernel(self._shape) else GatherPlan)
+        (plan,) = batch.attention
+        assert isinstance(plan, TilePlan if has_kernel(self._shape) else GatherPlan)
         given = qkv.clone()
-        output = attend(qkv, self.cache, batch.plan, self._shape, SCALE, window=self._window, softcap=self._softcap)
+        output = attend(qkv, self.cache, plan, self._shape, SCALE, window=self._window, softcap=self._softcap)
         assert torch.equal(qkv, given), "the caller's numbers were changed"
         outputs = output.split([counts[index] for index in order])
         for (index, span), output in zip(spans, outputs, strict=True):
@@ -154,9 +155,11 @@ def test_a_window_reads_the_blocks_that_it_touches_only() -> None:
         [ScheduledRow(str(index), length - 1, 1, []) for index, length in enumerate(LENGTHS)]
     )
 
+    (plan,) = batch.attention
+
     def blocks(window: int | None) -> int:
-        assert isinstance(batch.plan, GatherPlan)
-        return sum(group.pieces.numel() for group in batch.plan.within(window).decode) // (2 * SHAPE.kv_heads)
+        assert isinstance(plan, GatherPlan)
+        return sum(group.pieces.numel() for group in plan.within(window).decode) // (2 * SHAPE.kv_heads)
 
     assert blocks(6) <= len(LENGTHS) * 3  # 6 tokens touch at most 3 blocks of 4
     assert blocks(None) >= sum(LENGTHS) // BLOCK
@@ -166,8 +169,9 @@ def test_a_window_reads_the_blocks_that_it_touches_only() -> None:
 def test_without_a_context_longer_than_the_window_there_is_one_plan() -> None:
     paged = Paged(window=64, softcap=None)
     batch = paged._inputs.build([ScheduledRow("6", 0, 64, [])])
-    assert isinstance(batch.plan, GatherPlan)
-    assert batch.plan.within(64) is batch.plan
+    (plan,) = batch.attention
+    assert isinstance(plan, GatherPlan)
+    assert plan.within(64) is plan
 
 
 @torch.inference_mode()
@@ -178,7 +182,7 @@ def test_capped_prefills_of_many_queries_are_those_of_the_definition() -> None:
     table.append_blocks(0, list(range(1, 76)))
     placement = Placement(torch.device("cpu"), torch.float32)
     inputs = InputBuilder(table, placement, block_size=BLOCK, heads=SHAPE, vocab_size=10, windows=frozenset((50,)))
-    plan = inputs.build([ScheduledRow("r", 0, 300, [])]).plan
+    (plan,) = inputs.build([ScheduledRow("r", 0, 300, [])]).attention
     cache = KVCache(torch.zeros(76, 2, 2, BLOCK, 8))
     for window in (None, 50):
         output = attend(qkv.clone(), cache, plan, SHAPE, SCALE, window=window, softcap=2.0)

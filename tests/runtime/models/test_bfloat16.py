@@ -10,6 +10,7 @@ from torch import Tensor
 from kvasir.hub.model_info import load_model_info
 from kvasir.layers.attention import KVCache
 from kvasir.layers.parameter import Placement
+from kvasir.models.forward_batch import ForwardBatch, Hidden
 from kvasir.models.load_model import load_model
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
@@ -60,8 +61,9 @@ class Computing:
     def step(self, start: int, count: int) -> Tensor:
         """[count, vocabulary]"""
         batch = self._inputs.build([ScheduledRow("r", start, count, [])])
-        hidden = self.model.hidden_states(batch.token_ids, batch.positions, self._caches, batch.plan)
-        return self.model.logits(hidden).float()
+        hidden = self.model.forward(ForwardBatch(batch.token_ids, batch.positions, batch.attention, self._caches))
+        assert isinstance(hidden, Hidden)
+        return self.model.logits(hidden.last).float()
 
 
 def prefill(request: Computing) -> Tensor:

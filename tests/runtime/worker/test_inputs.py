@@ -53,8 +53,9 @@ class Table:
 
 
 def plan_of(batch: StepBatch) -> GatherPlan:
-    assert isinstance(batch.plan, GatherPlan)
-    return batch.plan
+    (plan,) = batch.attention
+    assert isinstance(plan, GatherPlan)
+    return plan
 
 
 def test_tokens_positions_and_places_of_decodes_before_chunks() -> None:

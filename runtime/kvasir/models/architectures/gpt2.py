@@ -1,7 +1,7 @@
 """GPT-2 (Radford et al., 2019): LayerNorm, learned positions, multi-head attention, GELU."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from kvasir.layers.norm import LayerNorm
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import Target
 from kvasir.models.config_reader import NO_EFFECT, ConfigReader
+from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.models.model_load_error import ModelLoadError
 
 
@@ -104,7 +105,7 @@ class GPT2(nn.Module):
         self.wte = Embedding(gpt2.vocab_size, gpt2.hidden_size, placement)
         self.wpe = Embedding(gpt2.positions, gpt2.hidden_size, placement)
         self.h = nn.ModuleList(GPT2Layer(gpt2, layer, placement) for layer in range(gpt2.num_layers))
-        self.ln_f = LayerNorm(gpt2.hidden_size, gpt2.layer_norm_eps, placement)
+        self.ln_f: nn.Module | None = LayerNorm(gpt2.hidden_size, gpt2.layer_norm_eps, placement)
         self.lm_head = Linear(
             gpt2.hidden_size,
             gpt2.vocab_size,
@@ -114,13 +115,16 @@ class GPT2(nn.Module):
         )
         self._tied = gpt2.tied
 
-    def hidden_states(
-        self, token_ids: Tensor, positions: Tensor, caches: Sequence[KVCache], plan: AttentionPlan
-    ) -> Tensor:
-        x = self.wte(token_ids).add_(self.wpe(positions))  # [T, hidden]
-        for layer, cache in zip(self.h, caches, strict=True):
-            layer(x, cache, plan)
-        return self.ln_f(x)  # type: ignore[no-any-return]
+    def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
+        """Without a norm, which only the last part of a divided model has, the result is an Intermediate."""
+        x = self._embed(batch) if batch.arrived is None else batch.arrived.residual  # [T, hidden]
+        for layer, cache in zip(self.h, batch.caches, strict=True):
+            layer(x, cache, batch.attention[cache.group])
+        return Intermediate(x) if self.ln_f is None else Hidden(self.ln_f(x))
+
+    def _embed(self, batch: ForwardBatch) -> Tensor:
+        """[T, hidden]"""
+        return self.wte(batch.token_ids).add_(self.wpe(batch.positions))  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(hidden)  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ What a model's attention does is recorded in one forward pass before it serves; 
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,9 +20,10 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.weights import tensor_bytes, weight_files
-from kvasir.layers.attention import AttentionPlan, HeadShape, KVCache, attend
+from kvasir.layers.attention import HeadShape, attend
 from kvasir.layers.parameter import Placement
 from kvasir.models.architectures.transformers_checks import check_config, check_windows, find_class, unsupported
+from kvasir.models.forward_batch import ForwardBatch, Hidden
 from kvasir.models.model_load_error import ModelLoadError
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ def _from_checkpoint(
 
 
 class TransformersLM:
-    """A CausalLM, and one with a reference to be checked against."""
+    """A model that generates, and has a reference to be checked against."""
 
     def __init__(self, architecture: str, model: transformers.PreTrainedModel) -> None:
         self._model = model
@@ -107,10 +108,9 @@ class TransformersLM:
         self.windows = frozenset(call.window for call in calls if call.window is not None)
         check_windows(architecture, model.config, [call.window for call in calls])
 
-    def hidden_states(
-        self, token_ids: Tensor, positions: Tensor, caches: Sequence[KVCache], plan: AttentionPlan
-    ) -> Tensor:
-        return _forward(self._base, token_ids, positions, _Step(caches, plan, self.heads))
+    def forward(self, batch: ForwardBatch) -> Hidden:
+        assert batch.arrived is None, "transformers' code computes whole models only"
+        return Hidden(_forward(self._base, batch.token_ids, batch.positions, _Step(batch, self.heads)))
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits
@@ -166,15 +166,15 @@ class _Attends(Protocol):
 class _Step:
     """Attends over the paged cache."""
 
-    def __init__(self, caches: Sequence[KVCache], plan: AttentionPlan, heads: HeadShape) -> None:
-        self._caches = caches
-        self._plan = plan
+    def __init__(self, batch: ForwardBatch, heads: HeadShape) -> None:
+        self._batch = batch
         self._heads = heads
 
     def attend(self, call: _Call, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         qkv = torch.cat([part[0].transpose(0, 1).flatten(1) for part in (query, key, value)], dim=1)
-        cache = self._caches[call.layer]
-        return attend(qkv, cache, self._plan, self._heads, call.scale, window=call.window, softcap=call.softcap)
+        cache = self._batch.caches[call.layer]
+        plan = self._batch.attention[cache.group]
+        return attend(qkv, cache, plan, self._heads, call.scale, window=call.window, softcap=call.softcap)
 
 
 class _Recorder:

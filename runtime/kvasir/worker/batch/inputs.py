@@ -37,7 +37,7 @@ class StepBatch:
 
     token_ids: Tensor  # [T]
     positions: Tensor  # [T]
-    plan: AttentionPlan
+    attention: tuple[AttentionPlan, ...]  # by KV group
     sampled: Tensor | None  # [R] places of the tokens whose successors are sampled; None: all, in order
     sampling: SamplingPlan
     rows: Ints  # [R] rows of the request table
@@ -84,8 +84,10 @@ class InputBuilder:
         return StepBatch(
             token_ids=self._tensor(table.tokens[token_rows, positions].astype(np.int64)),
             positions=self._tensor(positions),
-            plan=self._attention.plan(
-                rows, computed, new, table.block_table[token_rows, blocks].astype(np.int64), offsets
+            attention=(
+                self._attention.plan(
+                    rows, computed, new, table.block_table[token_rows, blocks].astype(np.int64), offsets
+                ),
             ),
             sampled=None if samples.all() and decodes == count else self._tensor(ends[samples] - 1),
             sampling=self._sampling.build(sampled_rows),

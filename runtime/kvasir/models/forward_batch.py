@@ -1,0 +1,40 @@
+"""The batch of tokens that a model computes in one step, and the results of a model or of a part of it.
+
+A feature that gives models more input (embeddings of images, states of an encoder) adds a field with a default.
+Models that support the feature read the field; the others must reject a batch that has it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kvasir.layers.attention import AttentionPlan, KVCache
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """The states after the last layer."""
+
+    last: Tensor  # [T, hidden], normalised
+
+
+@dataclass(frozen=True)
+class Intermediate:
+    """The residual stream between two parts of a model's layers; the part that receives it overwrites it."""
+
+    residual: Tensor  # [T, hidden]
+
+
+@dataclass(frozen=True)
+class ForwardBatch:
+    """T tokens of all requests of a step, side by side."""
+
+    token_ids: Tensor  # [T]
+    positions: Tensor  # [T]
+    attention: Sequence[AttentionPlan]
+    """By KV group: `attention[cache.group]` is the plan of the layer that owns `cache`."""
+    caches: Sequence[KVCache]
+    """By layer, of the layers that this process computes."""
+    arrived: Intermediate | None = None
+    """The result of the layers before; None: the model begins with the tokens' embeddings."""
