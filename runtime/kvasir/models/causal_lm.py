@@ -3,13 +3,14 @@
 What a model can do beyond `forward` is a protocol of its own, which the worker checks with isinstance.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from kvasir.layers.attention import HeadShape
+from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 
 
@@ -24,10 +25,13 @@ class Target:
 class Model(Protocol):
     """A stack of layers over the paged KV cache."""
 
-    num_layers: int
     heads: HeadShape
-    windows: frozenset[int]
-    """Lengths of the sliding windows that layers attend in, in tokens; empty: every layer sees all."""
+    windows: tuple[int | None, ...]
+    """By layer: the length of its sliding window in tokens; None: it sees all tokens."""
+
+    def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
+        """Return what each layer keeps in the KV cache. `block` has the model's heads."""
+        ...
 
     def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
         """Compute the layers and write their K and V into the caches; Intermediate if later layers follow."""

@@ -3,15 +3,16 @@
 `kvasir.models.registry` lists the architectures that it serves; their modules hold the differences.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
-from kvasir.layers.attention import AttentionPlan, KVCache, attend
+from kvasir.layers.attention import AttentionPlan, KVCache
 from kvasir.layers.embedding import Embedding
+from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
 from kvasir.layers.linear import Linear
 from kvasir.layers.mlp import GatedMLP, SparseMoE
 from kvasir.layers.parameter import Placement
@@ -52,7 +53,7 @@ class Attention(nn.Module):
             q.copy_(self.q_norm(q))
             k.copy_(self.k_norm(k))
         rotate_(qk, rotation)
-        attended = attend(qkv, cache, plan, heads, self._scale, window=self._window, softcap=self._cap)
+        attended = plan.write_and_attend(qkv, cache, self._scale, window=self._window, softcap=self._cap)
         return self.o_proj(attended)  # type: ignore[no-any-return]
 
 
@@ -116,10 +117,9 @@ class Decoder(nn.Module):
         names: Mapping[str, str] = _NO_NAMES,
     ) -> None:
         super().__init__()
-        self.num_layers = len(config.layers)
         self.heads = config.heads
         self.vocab_size = config.vocab_size
-        self.windows = frozenset(entry.window for entry in config.layers if entry.window is not None)
+        self.windows = tuple(entry.window for entry in config.layers)
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, placement)
         self.layers = nn.ModuleList(layer(config, entry, placement) for entry in config.layers)
         self.norm: nn.Module | None = config.norm(config.hidden_size, config.eps, placement)
@@ -139,6 +139,9 @@ class Decoder(nn.Module):
         self._logit_cap = config.logit_cap
         self._tied = config.tied
         self._names = names
+
+    def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
+        return layer_specs(block, self.windows, max_model_len)
 
     def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
         """Without a norm, which only the last part of a divided model has, the result is an Intermediate."""

@@ -1,15 +1,18 @@
-"""The number of KV blocks: from a given size on CPU, from profiling on a GPU."""
+"""The memory of the KV cache, and the number of its blocks: from a given size on CPU, from profiling on a GPU."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from kvasir.config.machine import memory_limit, resident_memory
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.layers.attention import HeadShape, KVCache
+from kvasir.layers.attention_backends.choose import choose_backend
+from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup, num_memories
 from kvasir.layers.parameter import Placement
+from kvasir.models.causal_lm import Model
 from kvasir.worker.huge_pages import take, zeroed_memory
 
 _TAKEN_AHEAD = 512 * 2**20
@@ -19,45 +22,50 @@ _PIECE = 2 * 2**20
 """Bytes that are prefaulted at once. A request may have to wait for this."""
 
 
-@dataclass(frozen=True)
-class CacheShape:
-    """The KV cache of all layers."""
+def block_shape(heads: HeadShape, block_size: int, dtype: torch.dtype) -> BlockShape:
+    name = str(dtype).removeprefix("torch.")
+    return BlockShape(block_size, heads.kv_heads, heads.head_dim, name, dtype.itemsize)
 
-    num_layers: int
-    block_size: int
-    heads: HeadShape
-    dtype: torch.dtype
 
-    @property
-    def layer_block_bytes(self) -> int:
-        """Bytes of one block in one layer."""
-        return self.block_size * self.heads.kv_bytes(self.dtype)
+def single_group(model: Model, block_size: int, dtype: torch.dtype) -> tuple[KVGroup, ...]:
+    """Return one group of all layers, which keeps every token."""
+    block = block_shape(model.heads, block_size, dtype)
+    return (KVGroup(FullAttention(block), tuple(range(len(model.windows)))),)
 
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one block over all layers."""
-        return self.num_layers * self.layer_block_bytes
 
-    def allocate(self, num_blocks: int, placement: Placement) -> list[KVCache]:
-        """Return one cache per layer, filled with zeros: attention multiplies the values of padding by 0, and 0
-        times a NaN of uninitialised memory is NaN."""
-        size = (num_blocks, 2, self.heads.kv_heads, self.block_size, self.heads.head_dim)
-        if placement.device.type != "cpu":
-            return [
-                KVCache(torch.zeros(size, dtype=self.dtype, device=placement.device))
-                for _ in range(self.num_layers)
-            ]
-        memories = [zeroed_memory(num_blocks * self.layer_block_bytes) for _ in range(self.num_layers)]
-        return [KVCache(torch.frombuffer(memory, dtype=self.dtype).view(size)) for memory in memories]
+def allocate(config: KVCacheConfig, heads: HeadShape, placement: Placement) -> list[KVCache]:
+    """Return the cache of each layer, over memories that layers of different groups share.
+
+    The memories are filled with zeros: attention multiplies the values of padding by 0, and 0 times a NaN of
+    uninitialised memory is NaN.
+    """
+    block = config.groups[0].spec.block
+    size = (config.num_blocks + 1) * block.num_bytes
+    dtype: torch.dtype = getattr(torch, block.dtype)
+    memories = [_zeros(size, dtype, placement.device) for _ in range(num_memories(config.groups))]
+    caches: dict[int, KVCache] = {}
+    for index, group in enumerate(config.groups):
+        backend = choose_backend(group.spec, heads, placement)
+        for layer, memory in zip(group.layers, memories, strict=False):  # a group may have fewer layers
+            caches[layer] = backend.cache(memory, block, index)
+    return [caches[layer] for layer in sorted(caches)]
+
+
+def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """[num_bytes / size of the dtype]"""
+    if device.type == "cpu":
+        return torch.frombuffer(zeroed_memory(num_bytes), dtype=dtype)
+    return torch.zeros(num_bytes // dtype.itemsize, dtype=dtype, device=device)
 
 
 def take_ahead(caches: Sequence[KVCache]) -> Iterator[int]:
     """Prefault the first blocks of a KV cache on CPU: one piece per iteration; yield its bytes."""
-    for start in range(0, _TAKEN_AHEAD // len(caches), _PIECE):
-        for cache in caches:
-            size = min(_PIECE, cache.blocks.nbytes - start)
+    memories = {cache.blocks.data_ptr(): cache.blocks.nbytes for cache in caches}
+    for start in range(0, _TAKEN_AHEAD // len(memories), _PIECE):
+        for address, num_bytes in memories.items():
+            size = min(_PIECE, num_bytes - start)
             if size > 0:
-                take(cache.blocks.data_ptr() + start, size)
+                take(address + start, size)
                 yield size
 
 

@@ -38,8 +38,7 @@ class ModelRunner:
             table.add(new)
         for row in step.scheduled:
             if row.new_block_ids:
-                [new_block_ids] = row.new_block_ids  # a single KV group
-                table.append_blocks(table.row_of(row.request_id), new_block_ids)
+                table.append_blocks(table.row_of(row.request_id), row.new_block_ids)
         return self._compute(step) if step.scheduled else StepOutput([])
 
     def _compute(self, step: StepInput) -> StepOutput:

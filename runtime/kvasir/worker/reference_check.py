@@ -7,7 +7,7 @@ are computed side by side, in two steps, and their logits compared with those of
 import torch
 from torch import Tensor
 
-from kvasir.layers.attention import KVCache
+from kvasir.layers.kv import KVCacheConfig
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import Generates, ReferencedLM
 from kvasir.models.forward_batch import ForwardBatch, Hidden
@@ -16,6 +16,7 @@ from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.cache_memory import allocate, single_group
 from kvasir.worker.step import NewRow, ScheduledRow
 
 _BLOCK = 4
@@ -50,25 +51,22 @@ def check_against_reference(model: Generates, placement: Placement) -> None:
 
 def _compute(model: Generates, placement: Placement, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
     """[tokens, vocabulary] of each sequence."""
-    heads = model.heads
-    size = (1 + _BLOCKS * len(tokens), 2, heads.kv_heads, _BLOCK, heads.head_dim)
-    caches = [
-        KVCache(torch.zeros(size, dtype=placement.dtype, device=placement.device)) for _ in range(model.num_layers)
-    ]
+    config = KVCacheConfig(single_group(model, _BLOCK, placement.dtype), _BLOCKS * len(tokens))
+    caches = allocate(config, model.heads, placement)
     table = RequestTable(len(tokens), _BLOCK * _BLOCKS, _BLOCK)
     for index, (name, ids) in enumerate(tokens.items()):
         table.add(
             NewRow(name, packed(ids.tolist()), len(ids), SamplingParams(max_tokens=1, seed=0, temperature=0.0))
         )
         first = 1 + index * _BLOCKS
-        table.append_blocks(table.row_of(name), list(range(first, first + _BLOCKS)))
+        table.append_blocks(table.row_of(name), [list(range(first, first + _BLOCKS))])
     inputs = InputBuilder(
         table,
         placement,
-        block_size=_BLOCK,
-        heads=heads,
-        vocab_size=model.vocab_size,
+        groups=config.groups,
+        heads=model.heads,
         windows=model.windows,
+        vocab_size=model.vocab_size,
     )
     parts: dict[str, list[Tensor]] = {name: [] for name in tokens}
     for step in _STEPS:

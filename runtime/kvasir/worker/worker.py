@@ -10,13 +10,20 @@ import torch
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model_info import ModelInfo
-from kvasir.layers.kv import BlockShape, FullAttention, KVGroup, make_groups
+from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import Generates
 from kvasir.models.load_model import load_model
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
-from kvasir.worker.cache_memory import CacheShape, check_fits_memory, profile_gpu, take_ahead, usable_blocks
+from kvasir.worker.cache_memory import (
+    allocate,
+    check_fits_memory,
+    profile_gpu,
+    single_group,
+    take_ahead,
+    usable_blocks,
+)
 from kvasir.worker.dummy import dummy_steps
 from kvasir.worker.huge_pages import collapse
 from kvasir.worker.model_runner import ModelRunner
@@ -55,26 +62,22 @@ class Worker:
     def kv_groups(self) -> tuple[KVGroup, ...]:
         """Return one group of all layers: layers with sliding windows keep all tokens too."""
         assert self._model is not None, "load comes first"
-        heads, dtype = self._model.heads, self._placement.dtype
-        block = BlockShape(
-            self._settings.block_size, heads.kv_heads, heads.head_dim, self._settings.dtype, dtype.itemsize
-        )
-        return make_groups([FullAttention(block)] * self._model.num_layers)
+        return single_group(self._model, self._settings.block_size, self._placement.dtype)
 
     def allocate_kv_cache(self) -> int:
         """The number of usable blocks, whose ids are 1 to n; block 0 is the null block and not counted."""
         assert self._model is not None, "load comes first"
         settings = self._settings
-        shape = CacheShape(self._model.num_layers, settings.block_size, self._model.heads, self._placement.dtype)
+        groups = self.kv_groups()
         on_cpu = self._placement.device.type == "cpu"
         available = settings.kv_cache_memory_bytes
         if available is None and settings.num_blocks is None:
-            available = profile_gpu(settings.gpu_memory_utilization, lambda: self._largest_step(shape))
-        blocks = usable_blocks(settings, available or 0, shape.block_bytes)
-        size = (blocks + 1) * shape.block_bytes
+            available = profile_gpu(settings.gpu_memory_utilization, lambda: self._largest_step(groups))
+        blocks = usable_blocks(settings, available or 0, block_bytes(groups))
+        size = (blocks + 1) * block_bytes(groups)
         if on_cpu:
             check_fits_memory(size, settings.data_parallel_size_local)
-        self._runner = self._build_runner(self._model, shape, blocks)
+        self._runner = self._build_runner(self._model, KVCacheConfig(groups, blocks))
         log.info(
             "KV cache: %d blocks of %d tokens in %s, %.2f GiB",
             blocks,
@@ -110,24 +113,24 @@ class Worker:
         """Raises AssertionError if a row is taken while the engine has no request."""
         assert len(self._table) == 0, f"{len(self._table)} rows are taken and the engine has no request"
 
-    def _build_runner(self, model: Generates, shape: CacheShape, blocks: int) -> ModelRunner:
+    def _build_runner(self, model: Generates, config: KVCacheConfig) -> ModelRunner:
         inputs = InputBuilder(
             self._table,
             self._placement,
-            block_size=shape.block_size,
-            heads=shape.heads,
-            vocab_size=model.vocab_size,
+            groups=config.groups,
+            heads=model.heads,
             windows=model.windows,
+            vocab_size=model.vocab_size,
         )
-        return ModelRunner(model, self._table, inputs, shape.allocate(blocks + 1, self._placement))
+        return ModelRunner(model, self._table, inputs, allocate(config, model.heads, self._placement))
 
-    def _largest_step(self, shape: CacheShape) -> None:
+    def _largest_step(self, groups: tuple[KVGroup, ...]) -> None:
         """As many requests and as many tokens as a step can have, over a cache of the null block only."""
         assert self._model is not None
         settings = self._settings
         requests = min(settings.max_num_seqs, settings.max_num_batched_tokens)
         tokens = min(settings.max_num_batched_tokens // requests, settings.max_model_len)
-        runner = self._build_runner(self._model, shape, blocks=0)
+        runner = self._build_runner(self._model, KVCacheConfig(groups, num_blocks=0))
         for step in dummy_steps(requests, tokens, decodes=0, block_size=settings.block_size):
             _must_succeed(runner.execute(step))
 

@@ -135,8 +135,23 @@ def attend(qkv: Tensor, lengths: tuple[int, int], block_size: int, scale: float 
         slots.data_ptr(), blocks.data_ptr(), tiles.data_ptr(), len(slots), len(tiles), blocks.shape[1], 4, 2, 32,
         block_size,
     )  # fmt: skip
-    out = kernels(qkv.dtype).attend(step, qkv, cache, None, scale, None)
+    out = kernels(qkv.dtype).write_and_attend(step, qkv, cache, None, scale, None)
     return out, cache[blocks[0].long()].permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, :length]
+
+
+@torch.inference_mode()
+def test_write_then_attend_is_both_at_once(dtype: torch.dtype) -> None:
+    qkv = numbers(4, 8 * 32, dtype=dtype)
+    slots, blocks = 8 + torch.arange(4), torch.tensor([[1]], dtype=torch.int32)
+    tiles = torch.tensor([[0, 0, 4, 0]], dtype=torch.int32)
+    step = PagedStep(slots.data_ptr(), blocks.data_ptr(), tiles.data_ptr(), 4, 1, 1, 4, 2, 32, 8)
+    at_once, apart = (torch.zeros(2, 2, 2, 8, 32, dtype=dtype) for _ in range(2))
+    expected = kernels(dtype).write_and_attend(step, qkv, at_once, None, 0.25, None)
+    q, kv = qkv.split([4 * 32, 4 * 32], dim=1)
+    kernels(dtype).write(step, kv, apart)
+    assert torch.equal(apart, at_once)
+    assert torch.equal(kernels(dtype).attend(step, q.contiguous(), apart, None, 0.25, None), expected)
+    assert torch.equal(apart, at_once)
 
 
 @pytest.mark.parametrize("block_size", [1, 8, 16, 24, 64])
@@ -235,9 +250,15 @@ def test_shapes_that_do_not_fit_are_refused(dtype: torch.dtype) -> None:
     step = PagedStep(num_tokens=4, heads=1, kv_heads=1, head_dim=32, block_size=16)
     cache = numbers(2, 2, 1, 16, 32, dtype=dtype)
     with pytest.raises(ValueError, match="qkv of shape"):
-        kernel.attend(step, numbers(3, 96, dtype=dtype), cache, None, 1.0, None)
+        kernel.write_and_attend(step, numbers(3, 96, dtype=dtype), cache, None, 1.0, None)
+    with pytest.raises(ValueError, match="q of shape"):
+        kernel.attend(step, numbers(4, 96, dtype=dtype), cache, None, 1.0, None)
+    with pytest.raises(ValueError, match="kv of shape"):
+        kernel.write(step, numbers(4, 32, dtype=dtype), cache)
     with pytest.raises(ValueError, match="cache of shape"):
-        kernel.attend(step, numbers(4, 96, dtype=dtype), cache[:, :, :, :8], None, 1.0, None)
+        kernel.write_and_attend(step, numbers(4, 96, dtype=dtype), cache[:, :, :, :8], None, 1.0, None)
+    with pytest.raises(ValueError, match="cache of shape"):
+        kernel.write(step, numbers(4, 64, dtype=dtype), cache[:, :, :, :8])
 
 
 @pytest.mark.parametrize("name", cpu._LIMITS)
@@ -258,7 +279,7 @@ def test_heads_that_do_not_fit_the_kernels_arrays_are_refused(dtype: torch.dtype
     step = PagedStep(num_tokens=1, num_tiles=1, heads=1, kv_heads=1, head_dim=size, block_size=1)
     qkv, cache = torch.zeros(1, 3 * size, dtype=dtype), torch.zeros(1, 2, 1, 1, size, dtype=dtype)
     with pytest.raises(ValueError, match="does not take cache"):
-        kernels(dtype).attend(step, qkv, cache, None, 1.0, None)
+        kernels(dtype).write_and_attend(step, qkv, cache, None, 1.0, None)
 
 
 def test_a_library_older_than_its_sources_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kvasir.hub.model_info import load_model_info
-from kvasir.layers.attention import KVCache
+from kvasir.layers.kv import KVCacheConfig
 from kvasir.layers.parameter import Placement
 from kvasir.models.forward_batch import ForwardBatch, Hidden
 from kvasir.models.load_model import load_model
@@ -16,6 +16,7 @@ from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.cache_memory import allocate, single_group
 from kvasir.worker.step import NewRow, ScheduledRow
 from runtime.models.tiny import MODELS, VOCAB, load_reference, save
 
@@ -43,19 +44,18 @@ class Computing:
     def __init__(self, path: Path, dtype: torch.dtype, ids: Tensor) -> None:
         placement = Placement(torch.device("cpu"), dtype)
         self.model = load_model(load_model_info(path), placement, 256, lambda done, total: None)
-        heads = self.model.heads
-        size = (1 + TOKENS // BLOCK, 2, heads.kv_heads, BLOCK, heads.head_dim)
-        self._caches = [KVCache(torch.zeros(size, dtype=dtype)) for _ in range(self.model.num_layers)]
+        config = KVCacheConfig(single_group(self.model, BLOCK, dtype), TOKENS // BLOCK)
+        self._caches = allocate(config, self.model.heads, placement)
         table = RequestTable(1, TOKENS, BLOCK)
         table.add(NewRow("r", packed(ids.tolist()), TOKENS, SamplingParams(max_tokens=1, seed=0, temperature=0.0)))
-        table.append_blocks(0, list(range(1, 1 + TOKENS // BLOCK)))
+        table.append_blocks(0, [list(range(1, 1 + TOKENS // BLOCK))])
         self._inputs = InputBuilder(
             table,
             placement,
-            block_size=BLOCK,
-            heads=heads,
-            vocab_size=VOCAB,
+            groups=config.groups,
+            heads=self.model.heads,
             windows=self.model.windows,
+            vocab_size=VOCAB,
         )
 
     def step(self, start: int, count: int) -> Tensor:

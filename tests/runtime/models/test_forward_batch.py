@@ -18,6 +18,7 @@ from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.cache_memory import single_group
 from kvasir.worker.step import NewRow, ScheduledRow
 from runtime.models.tiny import MODELS, VOCAB, save
 
@@ -46,9 +47,10 @@ def part(path: Path, layers: slice, *, last: bool) -> Generates:
 def one_request(model: Generates, arrived: Intermediate | None = None, layers: int = 3) -> ForwardBatch:
     table = RequestTable(1, 64, BLOCK)
     table.add(NewRow("r", packed(range(7, 7 + TOKENS)), TOKENS, SamplingParams(max_tokens=1, seed=0)))
-    table.append_blocks(0, [3, 1, 2])
+    table.append_blocks(0, [[3, 1, 2]])
+    groups = single_group(model, BLOCK, torch.float32)
     inputs = InputBuilder(
-        table, PLACEMENT, block_size=BLOCK, heads=model.heads, vocab_size=VOCAB, windows=model.windows
+        table, PLACEMENT, groups=groups, heads=model.heads, windows=model.windows, vocab_size=VOCAB
     )
     batch = inputs.build([ScheduledRow("r", 0, TOKENS, [])])
     size = (4, 2, model.heads.kv_heads, BLOCK, model.heads.head_dim)

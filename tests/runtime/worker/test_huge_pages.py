@@ -4,9 +4,10 @@ import numpy as np
 import torch
 
 from kvasir.layers.attention import HeadShape
+from kvasir.layers.kv import FullAttention, KVCacheConfig, KVGroup, block_bytes
 from kvasir.layers.parameter import Placement
 from kvasir.worker import huge_pages
-from kvasir.worker.cache_memory import CacheShape, take_ahead
+from kvasir.worker.cache_memory import allocate, block_shape, take_ahead
 from kvasir.worker.huge_pages import collapse, zeroed_memory
 
 MIB = 2**20
@@ -31,9 +32,11 @@ def test_zeroed_memory_is_taken_as_it_is_used() -> None:
 
 def test_the_first_of_a_cache_is_taken_ahead_and_stays_zero() -> None:
     heads = HeadShape(heads=1, kv_heads=1, head_dim=64)
-    shape = CacheShape(num_layers=4, block_size=16, heads=heads, dtype=torch.bfloat16)
+    groups = (KVGroup(FullAttention(block_shape(heads, 16, torch.bfloat16)), (0, 1, 2, 3)),)
     cpu = Placement(torch.device("cpu"), torch.bfloat16)
-    small, large = (shape.allocate(size * MIB // shape.block_bytes, cpu) for size in (8, 1024))
+    small, large = (
+        allocate(KVCacheConfig(groups, size * MIB // block_bytes(groups) - 1), heads, cpu) for size in (8, 1024)
+    )
     for caches, least, most in ((small, 8, 8), (large, 512, 520)):
         assert least * MIB <= sum(take_ahead(caches)) <= most * MIB
         size = sum(taken(cache.blocks.data_ptr(), cache.blocks.nbytes) for cache in caches)

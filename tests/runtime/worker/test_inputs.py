@@ -2,13 +2,16 @@ import numpy as np
 import pytest
 import torch
 
-from kvasir.layers.attention import GatherPlan, HeadShape
+from kvasir.layers.attention import HeadShape
+from kvasir.layers.attention_backends import gather_planner
+from kvasir.layers.attention_backends.gather import GatheredReads, GatherPlan
+from kvasir.layers.kv import FullAttention, KVGroup
 from kvasir.layers.parameter import Placement
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
-from kvasir.worker.batch import gather_plan
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.cache_memory import block_shape
 from kvasir.worker.step import NewRow, ScheduledRow
 
 BLOCK = 4
@@ -20,7 +23,7 @@ GREEDY = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather_plan, "CPU_GATHER_BYTES", GATHER_BLOCKS * BLOCK * HEADS.kv_bytes(torch.float32))
+    monkeypatch.setattr(gather_planner, "CPU_GATHER_BYTES", GATHER_BLOCKS * BLOCK * HEADS.kv_bytes(torch.float32))
 
 
 class Table:
@@ -31,8 +34,9 @@ class Table:
         self.builder = InputBuilder(
             self.table,
             Placement(torch.device("cpu"), torch.float32),
-            block_size=BLOCK,
+            groups=[KVGroup(FullAttention(block_shape(HEADS, BLOCK, torch.float32)), (0,))],
             heads=HEADS,
+            windows=[None],
             vocab_size=100,
         )
         self._next_block = 1
@@ -40,7 +44,7 @@ class Table:
     def add(self, name: str, tokens: int, params: SamplingParams = GREEDY, prompt: int | None = None) -> None:
         self.table.add(NewRow(name, packed(range(1000, 1000 + tokens)), prompt or tokens, params))
         count = -(-tokens // BLOCK)
-        self.table.append_blocks(self.table.row_of(name), list(range(self._next_block, self._next_block + count)))
+        self.table.append_blocks(self.table.row_of(name), [list(range(self._next_block, self._next_block + count))])
         self._next_block += count
 
     def build(self, *scheduled: tuple[str, int, int]) -> StepBatch:
@@ -48,7 +52,7 @@ class Table:
 
     def blocks(self, name: str) -> list[int]:
         row = self.table.row_of(name)
-        ids: list[int] = self.table.block_table[row, : self.table.num_blocks[row]].tolist()
+        ids: list[int] = self.table.block_tables[0, row, : self.table.num_blocks[0, row]].tolist()
         return ids
 
 
@@ -56,6 +60,10 @@ def plan_of(batch: StepBatch) -> GatherPlan:
     (plan,) = batch.attention
     assert isinstance(plan, GatherPlan)
     return plan
+
+
+def reads_of(batch: StepBatch) -> GatheredReads:
+    return plan_of(batch).within(None)
 
 
 def test_tokens_positions_and_places_of_decodes_before_chunks() -> None:
@@ -100,7 +108,7 @@ def test_decode_groups_cover_every_row_once_within_their_bounds(seed: int) -> No
     batch = table.build(*[(f"r{index}", length - 1, 1) for index, length in enumerate(lengths)])
     ordered = sorted(range(60), key=lambda index: lengths[index])
     place = 0
-    for group in plan_of(batch).decode:
+    for group in reads_of(batch).decode:
         assert group.tokens.start == place
         place = group.tokens.stop
         rows = group.tokens.stop - group.tokens.start
@@ -128,18 +136,18 @@ def test_one_long_request_does_not_pad_the_short_ones() -> None:
         table.add(f"short{index}", 8)
     table.add("long", 500)
     batch = table.build(*[(f"short{index}", 7, 1) for index in range(31)], ("long", 499, 1))
-    gathered = sum(group.pieces.numel() for group in plan_of(batch).decode) // (2 * KV_HEADS)
+    gathered = sum(group.pieces.numel() for group in reads_of(batch).decode) // (2 * KV_HEADS)
     assert gathered == 31 * 2 + 125
 
 
 def test_a_chunk_sees_what_stands_before_each_of_its_tokens() -> None:
     table = Table()
     table.add("r", 9)
-    (chunk,) = plan_of(table.build(("r", 5, 4))).prefill
+    (chunk,) = reads_of(table.build(("r", 5, 4))).prefill
     assert chunk.mask is not None
     visible = chunk.mask == 0
     assert visible.tolist() == [[key <= 5 + query for key in range(9)] for query in range(4)]
-    (first,) = plan_of(table.build(("r", 0, 5))).prefill
+    (first,) = reads_of(table.build(("r", 0, 5))).prefill
     assert first.mask is None
     assert first.pieces is None
 
@@ -148,7 +156,7 @@ def test_whole_prompts_of_one_length_are_one_chunk() -> None:
     table = Table()
     for name, tokens in (("a", 5), ("b", 7), ("c", 5), ("known", 9)):
         table.add(name, tokens)
-    short, long, rest = plan_of(table.build(("a", 0, 5), ("b", 0, 7), ("known", 4, 5), ("c", 0, 5))).prefill
+    short, long, rest = reads_of(table.build(("a", 0, 5), ("b", 0, 7), ("known", 4, 5), ("c", 0, 5))).prefill
     assert (short.requests, short.tokens) == (2, slice(0, 10))
     assert (long.requests, long.tokens) == (1, slice(10, 17))
     assert (rest.requests, rest.tokens, rest.length) == (1, slice(17, 22), 9)

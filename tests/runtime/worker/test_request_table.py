@@ -28,13 +28,15 @@ def test_a_request_keeps_its_row_until_it_is_removed() -> None:
 
 
 def test_a_row_used_anew_shows_nothing_of_its_predecessor() -> None:
-    table = RequestTable(rows=1, max_model_len=16, block_size=4)
+    table = RequestTable(rows=1, max_model_len=16, block_size=4, kv_groups=2)
     table.add(new("long", list(range(16))))
-    table.append_blocks(0, [7, 8, 9, 10])
+    table.append_blocks(0, [[7, 8], [0, 0, 11, 12]])
+    table.append_blocks(0, [[9, 10], []])
+    assert table.block_tables[:, 0].tolist() == [[7, 8, 9, 10], [0, 0, 11, 12]]
     table.remove("long")
     table.add(new("short", [1, 2], prompt=1))
-    table.append_blocks(0, [3])
-    assert table.block_table[0].tolist() == [3, 0, 0, 0]
+    table.append_blocks(0, [[3], [4]])
+    assert table.block_tables[:, 0].tolist() == [[3, 0, 0, 0], [4, 0, 0, 0]]
     assert table.num_tokens[0] == 2
     assert table.num_prompt_tokens[0] == 1
 

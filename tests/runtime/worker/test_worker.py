@@ -7,6 +7,7 @@ from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig
 from kvasir.hub.model_info import load_model_info
 from kvasir.layers.attention import HeadShape
+from kvasir.layers.kv import FullAttention, KVGroup, block_bytes
 from kvasir.params import SamplingParams
 from kvasir.sampling.logit_rules import LogitRules
 from kvasir.sampling.penalties import Ints, Tokens
@@ -14,13 +15,14 @@ from kvasir.tokens import packed
 from kvasir.worker import cache_memory as memory
 from kvasir.worker import device
 from kvasir.worker.batch.inputs import InputBuilder
-from kvasir.worker.cache_memory import CacheShape, check_fits_memory, usable_blocks
+from kvasir.worker.cache_memory import block_shape, check_fits_memory, usable_blocks
 from kvasir.worker.step import FAILED_TOKEN, NAN_TOKEN, NewRow, ScheduledRow, StepInput
 from kvasir.worker.worker import Worker
 from runtime.models.tiny import gpt2, llama, save
 from runtime.worker.driver import Driver, engine_settings, greedy
 
-SHAPE = CacheShape(num_layers=3, block_size=8, heads=HeadShape(4, 2, 16), dtype=torch.bfloat16)
+BLOCK = block_shape(HeadShape(4, 2, 16), 8, torch.bfloat16)
+BLOCK_BYTES = block_bytes([KVGroup(FullAttention(BLOCK), (0, 1, 2))])
 
 
 @pytest.fixture(scope="module")
@@ -167,22 +169,22 @@ def test_the_number_of_threads_is_the_settings(path: Path) -> None:
 
 
 def test_blocks_fill_the_memory_given_the_null_block_included(path: Path) -> None:
-    assert SHAPE.block_bytes == 3 * 2 * 8 * 2 * 16 * 2
-    assert usable_blocks(engine_settings(), 100 * SHAPE.block_bytes, SHAPE.block_bytes) == 99
+    assert BLOCK_BYTES == 3 * 2 * 8 * 2 * 16 * 2
+    assert usable_blocks(engine_settings(), 100 * BLOCK_BYTES, BLOCK_BYTES) == 99
     worker = Worker(engine_settings(kv_cache_memory_bytes=10 * 3 * 2 * 8 * 32 * 4), load_model_info(path))
     worker.load(lambda done, total: None)
     assert worker.allocate_kv_cache() == 9
 
 
 def test_a_number_of_blocks_goes_before_the_memory() -> None:
-    assert usable_blocks(engine_settings(num_blocks=12), 0, SHAPE.block_bytes) == 12
+    assert usable_blocks(engine_settings(num_blocks=12), 0, BLOCK_BYTES) == 12
 
 
 def test_memory_for_no_block_is_refused() -> None:
     with pytest.raises(ConfigError, match="--kv-cache-memory-bytes"):
-        usable_blocks(engine_settings(), SHAPE.block_bytes, SHAPE.block_bytes)
+        usable_blocks(engine_settings(), BLOCK_BYTES, BLOCK_BYTES)
     with pytest.raises(ConfigError, match=r"0\.0 MiB are left"):
-        usable_blocks(engine_settings(), -5, SHAPE.block_bytes)
+        usable_blocks(engine_settings(), -5, BLOCK_BYTES)
 
 
 def test_a_cache_that_the_container_has_no_memory_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

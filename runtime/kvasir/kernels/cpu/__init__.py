@@ -48,7 +48,7 @@ class Activation(IntEnum):
 
 
 class PagedStep(ctypes.Structure):
-    """What `attend` needs to know of a step; the same for all layers. As `struct paged_step` in kernels.c."""
+    """The part of a step that attention needs; the same for all layers. As `struct paged_step` in kernels.c."""
 
     _fields_ = (
         ("slots", c_void_p),
@@ -75,7 +75,9 @@ _SIGNATURES: Final = MappingProxyType(
         "rms_norm": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int),
         "gate": (c_void_p, c_void_p, c_int64, c_int64, c_int, c_int),
         "rotate": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int64, c_int64, c_int),
+        "write": (c_void_p, c_void_p, c_void_p, c_int64, c_int),
         "attend": (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int),
+        "write_and_attend": (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int),
     }
 )
 
@@ -98,7 +100,9 @@ class Kernels:
         self._rms_norm = find("rms_norm")
         self._gate = find("gate")
         self._rotate = find("rotate")
+        self._write = find("write")
         self._attend = find("attend")
+        self._write_and_attend = find("write_and_attend")
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, shift: float) -> Tensor:
         """x [..., size] at a root mean square of 1, times (weight [size] + shift); size a multiple of LANES"""
@@ -132,25 +136,51 @@ class Kernels:
         pointers = x.data_ptr(), cos.data_ptr(), sin.data_ptr()
         self._rotate(*pointers, tokens, x.stride(0), heads, head_dim, dim, threads)
 
+    def write(self, step: PagedStep, kv: Tensor, cache: Tensor) -> None:
+        """Write kv [T, 2 * kv_heads * head_dim], of any stride between tokens, into the cache.
+
+        The cache is [num_blocks, 2, kv_heads, block_size, head_dim].
+        """
+        self._check_step(step, kv, 2 * step.kv_heads, cache, "kv")
+        pointers = ctypes.addressof(step), kv.data_ptr(), cache.data_ptr()
+        self._write(*pointers, kv.stride(0), torch.get_num_threads())
+
     def attend(
+        self, step: PagedStep, q: Tensor, cache: Tensor, window: int | None, scale: float, softcap: float | None
+    ) -> Tensor:
+        """q [T, heads * head_dim], of any stride between tokens → the same shape."""
+        self._check_step(step, q, step.heads, cache, "q")
+        return self._run(self._attend, step, q, cache, window, scale, softcap)
+
+    def write_and_attend(
         self, step: PagedStep, qkv: Tensor, cache: Tensor, window: int | None, scale: float, softcap: float | None
     ) -> Tensor:
-        """qkv [T, (heads + 2 kv_heads) * head_dim], of any stride between tokens → [T, heads * head_dim].
+        """qkv [T, (heads + 2 kv_heads) * head_dim], of any stride between tokens → [T, heads * head_dim]."""
+        self._check_step(step, qkv, step.heads + 2 * step.kv_heads, cache, "qkv")
+        return self._run(self._write_and_attend, step, qkv, cache, window, scale, softcap)
 
-        Writes K and V into the cache [num_blocks, 2, kv_heads, block_size, head_dim] first.
-        """
-        self._check(qkv, cache)
-        width = (step.heads + 2 * step.kv_heads) * step.head_dim
-        _require(qkv.shape == (step.num_tokens, width) and qkv.stride(1) == 1, "qkv", qkv)
+    def _run(
+        self,
+        kernel: Callable[..., None],
+        step: PagedStep,
+        x: Tensor,
+        cache: Tensor,
+        window: int | None,
+        scale: float,
+        softcap: float | None,
+    ) -> Tensor:
+        out = x.new_empty(x.shape[0], step.heads * step.head_dim)
+        pointers = ctypes.addressof(step), x.data_ptr(), cache.data_ptr(), out.data_ptr()
+        kernel(*pointers, x.stride(0), min(window or 0, _FARTHEST), scale, softcap or 0.0, torch.get_num_threads())
+        return out
+
+    def _check_step(self, step: PagedStep, x: Tensor, heads: int, cache: Tensor, name: str) -> None:
+        """`heads`: the heads of a token in x."""
+        self._check(x, cache)
+        _require(x.shape == (step.num_tokens, heads * step.head_dim) and x.stride(1) == 1, name, x)
         per_block = (2, step.kv_heads, step.block_size, step.head_dim)
         _require(cache.shape[1:] == per_block and cache.is_contiguous(), "cache", cache)
         _require(step.head_dim % LANES == 0 and step.head_dim <= MOST_NUMBERS, "cache", cache)
-        out = qkv.new_empty(qkv.shape[0], step.heads * step.head_dim)
-        pointers = ctypes.addressof(step), qkv.data_ptr(), cache.data_ptr(), out.data_ptr()
-        self._attend(
-            *pointers, qkv.stride(0), min(window or 0, _FARTHEST), scale, softcap or 0.0, torch.get_num_threads()
-        )
-        return out
 
     def _check(self, *tensors: Tensor) -> None:
         for tensor in tensors:

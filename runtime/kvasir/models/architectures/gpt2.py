@@ -1,15 +1,16 @@
 """GPT-2 (Radford et al., 2019): LayerNorm, learned positions, multi-head attention, GELU."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
 from kvasir.layers.activation import ACTIVATIONS
-from kvasir.layers.attention import AttentionPlan, HeadShape, KVCache, attend
+from kvasir.layers.attention import AttentionPlan, HeadShape, KVCache
 from kvasir.layers.embedding import Embedding
+from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
 from kvasir.layers.linear import Linear
 from kvasir.layers.mlp import MLP
 from kvasir.layers.norm import LayerNorm
@@ -68,11 +69,10 @@ class GPT2Attention(nn.Module):
         size = config.hidden_size
         self.c_attn = Linear(size, 3 * size, bias=True, placement=placement, transposed=True)
         self.c_proj = Linear(size, size, bias=True, placement=placement, transposed=True)
-        self._heads = config.heads
         self._scale = config.scale / (layer + 1 if config.scale_by_inverse_layer else 1)
 
     def forward(self, x: Tensor, cache: KVCache, plan: AttentionPlan) -> Tensor:
-        attended = attend(self.c_attn(x), cache, plan, self._heads, self._scale)
+        attended = plan.write_and_attend(self.c_attn(x), cache, self._scale)
         return self.c_proj(attended)  # type: ignore[no-any-return]
 
 
@@ -98,10 +98,9 @@ class GPT2(nn.Module):
         gpt2 = read_config(config)
         if context > gpt2.positions:
             raise ModelLoadError(f"config.json sets n_positions to {gpt2.positions}, less than {context} tokens")
-        self.num_layers = gpt2.num_layers
         self.heads = gpt2.heads
         self.vocab_size = gpt2.vocab_size
-        self.windows: frozenset[int] = frozenset()
+        self.windows: tuple[int | None, ...] = (None,) * gpt2.num_layers
         self.wte = Embedding(gpt2.vocab_size, gpt2.hidden_size, placement)
         self.wpe = Embedding(gpt2.positions, gpt2.hidden_size, placement)
         self.h = nn.ModuleList(GPT2Layer(gpt2, layer, placement) for layer in range(gpt2.num_layers))
@@ -114,6 +113,9 @@ class GPT2(nn.Module):
             tied=self.wte.weight if gpt2.tied else None,
         )
         self._tied = gpt2.tied
+
+    def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
+        return layer_specs(block, self.windows, max_model_len)
 
     def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
         """Without a norm, which only the last part of a divided model has, the result is an Intermediate."""

@@ -8,7 +8,7 @@ What a model's attention does is recorded in one forward pass before it serves; 
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,7 +20,8 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.weights import tensor_bytes, weight_files
-from kvasir.layers.attention import HeadShape, attend
+from kvasir.layers.attention import HeadShape
+from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
 from kvasir.layers.parameter import Placement
 from kvasir.models.architectures.transformers_checks import check_config, check_windows, find_class, unsupported
 from kvasir.models.forward_batch import ForwardBatch, Hidden
@@ -103,14 +104,16 @@ class TransformersLM:
         if len(heads) > 1:
             raise unsupported(architecture, f"its layers differ in their heads: {sorted(map(str, heads))}")
         self.heads = heads.pop()
-        self.num_layers = len(calls)
         self.vocab_size: int = model.config.vocab_size
-        self.windows = frozenset(call.window for call in calls if call.window is not None)
-        check_windows(architecture, model.config, [call.window for call in calls])
+        self.windows = tuple(call.window for call in calls)
+        check_windows(architecture, model.config, self.windows)
+
+    def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
+        return layer_specs(block, self.windows, max_model_len)
 
     def forward(self, batch: ForwardBatch) -> Hidden:
         assert batch.arrived is None, "transformers' code computes whole models only"
-        return Hidden(_forward(self._base, batch.token_ids, batch.positions, _Step(batch, self.heads)))
+        return Hidden(_forward(self._base, batch.token_ids, batch.positions, _Step(batch)))
 
     def logits(self, hidden: Tensor) -> Tensor:
         logits: Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits
@@ -166,15 +169,14 @@ class _Attends(Protocol):
 class _Step:
     """Attends over the paged cache."""
 
-    def __init__(self, batch: ForwardBatch, heads: HeadShape) -> None:
+    def __init__(self, batch: ForwardBatch) -> None:
         self._batch = batch
-        self._heads = heads
 
     def attend(self, call: _Call, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         qkv = torch.cat([part[0].transpose(0, 1).flatten(1) for part in (query, key, value)], dim=1)
         cache = self._batch.caches[call.layer]
         plan = self._batch.attention[cache.group]
-        return attend(qkv, cache, plan, self._heads, call.scale, window=call.window, softcap=call.softcap)
+        return plan.write_and_attend(qkv, cache, call.scale, window=call.window, softcap=call.softcap)
 
 
 class _Recorder:

@@ -4,8 +4,7 @@ The tokens of a step stand in one flat batch, decodes first:
 
     | one token of each decoding row, by length of context | whole prompts, by length | chunks of longer prompts |
 
-numpy does all work per token. tile_plan.py plans the attention for the CPU's kernel, gather_plan.py for plain
-torch.
+numpy does all work per token. The planner of each KV group plans the attention of its layers.
 """
 
 from collections.abc import Sequence
@@ -16,13 +15,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kvasir.layers.attention import AttentionPlan, HeadShape
+from kvasir.layers.attention import AttentionPlan, AttentionPlanner, HeadShape, StepRows
+from kvasir.layers.attention_backends.choose import choose_backend
+from kvasir.layers.kv import KVGroup
 from kvasir.layers.parameter import Placement
-from kvasir.worker.batch.gather_plan import GatherPlanner
 from kvasir.worker.batch.prompt_logprobs import PromptSpan, prompt_spans
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.batch.sampling_inputs import SamplingInputs, SamplingPlan
-from kvasir.worker.batch.tile_plan import tile_planner
 from kvasir.worker.step import ScheduledRow
 
 Ints = npt.NDArray[np.int64]
@@ -46,24 +45,28 @@ class StepBatch:
 
 
 class InputBuilder:
-    """`windows` are the lengths of the model's sliding windows."""
+    """`groups` are the KV groups, one for each block table; `windows` are the sliding windows by layer."""
 
     def __init__(
         self,
         table: RequestTable,
         placement: Placement,
         *,
-        block_size: int,
+        groups: Sequence[KVGroup],
         heads: HeadShape,
+        windows: Sequence[int | None],
         vocab_size: int,
-        windows: frozenset[int] = frozenset(),
     ) -> None:
         self._table = table
         self._placement = placement
-        self._block_size = block_size
-        self._attention = tile_planner(table, placement, block_size, heads) or GatherPlanner(
-            table, placement, block_size, heads, windows
-        )
+        self._block_size = groups[0].spec.block.block_size
+
+        def planner(group: KVGroup, block_table: npt.NDArray[np.int32]) -> AttentionPlanner:
+            backend = choose_backend(group.spec, heads, placement)
+            of_layers = {windows[layer] for layer in group.layers}
+            return backend.planner(block_table, group.spec, heads, of_layers, placement)
+
+        self._planners = [planner(*each) for each in zip(groups, table.block_tables, strict=True)]
         self._sampling = SamplingInputs(table, placement, vocab_size)
 
     def build(self, scheduled: Sequence[ScheduledRow]) -> StepBatch:
@@ -78,17 +81,14 @@ class InputBuilder:
         token_rows = np.repeat(rows, new)  # [T]
         positions = np.arange(ends[-1]) + np.repeat(computed - (ends - new), new)  # [T]
         blocks, offsets = np.divmod(positions, self._block_size)
+        step = StepRows(rows, computed, new, token_rows, blocks, offsets)
         samples = computed + new == table.num_tokens[rows]
         sampled_rows = rows[samples]
         decodes = int(np.count_nonzero(new == 1))
         return StepBatch(
             token_ids=self._tensor(table.tokens[token_rows, positions].astype(np.int64)),
             positions=self._tensor(positions),
-            attention=(
-                self._attention.plan(
-                    rows, computed, new, table.block_table[token_rows, blocks].astype(np.int64), offsets
-                ),
-            ),
+            attention=tuple(planner.plan(step) for planner in self._planners),
             sampled=None if samples.all() and decodes == count else self._tensor(ends[samples] - 1),
             sampling=self._sampling.build(sampled_rows),
             rows=sampled_rows,

@@ -34,7 +34,13 @@ class RequestTable:
     """
 
     def __init__(
-        self, rows: int, max_model_len: int, block_size: int, *, eos_token_ids: Sequence[int] = ()
+        self,
+        rows: int,
+        max_model_len: int,
+        block_size: int,
+        *,
+        kv_groups: int = 1,
+        eos_token_ids: Sequence[int] = (),
     ) -> None:
         self._row_of: dict[str, int] = {}
         self._free = list(reversed(range(rows)))
@@ -44,9 +50,11 @@ class RequestTable:
         self.num_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         """Known tokens: the prompt and the sampled ones."""
         self.num_prompt_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        self.block_table: npt.NDArray[np.int32] = np.zeros((rows, -(-max_model_len // block_size)), np.int32)
-        """Beyond a row's blocks stands the null block, 0."""
-        self.num_blocks: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        blocks = -(-max_model_len // block_size)
+        self.block_tables: npt.NDArray[np.int32] = np.zeros((kv_groups, rows, blocks), np.int32)
+        """By KV group. Beyond a row's blocks stands the null block, 0; in a group with a sliding window also before
+        them, for tokens that the windows have left behind."""
+        self.num_blocks: npt.NDArray[np.int64] = np.zeros((kv_groups, rows), np.int64)
         self.greedy: npt.NDArray[np.bool_] = np.zeros(rows, np.bool_)
         self.params: npt.NDArray[np.void] = np.zeros(rows, _NUMBERS)
         """The sampling parameters that are numbers: `params["top_p"]` has one for each row."""
@@ -112,19 +120,21 @@ class RequestTable:
         row = self._row_of.pop(request_id)
         self._drop_options(row)
         self.failures.pop(row, None)
-        self.block_table[row, : self.num_blocks[row]] = 0
-        self.num_blocks[row] = 0
+        self.block_tables[:, row, : self.num_blocks[:, row].max()] = 0
+        self.num_blocks[:, row] = 0
         self._free.append(row)
 
     def _drop_options(self, row: int) -> None:
         for option in (self.rules, self.num_logprobs, self.prompt_scores):
             option.pop(row, None)
 
-    def append_blocks(self, row: int, block_ids: list[int]) -> None:
-        start = int(self.num_blocks[row])
-        end = start + len(block_ids)
-        self.block_table[row, start:end] = block_ids
-        self.num_blocks[row] = end
+    def append_blocks(self, row: int, new_block_ids: Sequence[list[int]]) -> None:
+        """`new_block_ids`: by KV group."""
+        for group, block_ids in enumerate(new_block_ids):
+            start = int(self.num_blocks[group, row])
+            end = start + len(block_ids)
+            self.block_tables[group, row, start:end] = block_ids
+            self.num_blocks[group, row] = end
 
     def append_tokens(self, rows: npt.NDArray[np.int64], token_ids: npt.NDArray[np.int64]) -> None:
         """One sampled token for each of these rows."""

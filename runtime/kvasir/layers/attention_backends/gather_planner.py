@@ -1,64 +1,91 @@
 """Plans a step's attention in plain torch: where K and V are written, which blocks are read, which scores are
 masked.
 
-The input builder calls it once per step. Layers with a sliding window of W tokens get a plan of their own, which
-gathers the blocks of the last W tokens only. If no context of a step is longer than W, they share the full plan.
+Layers with a sliding window of W tokens read the blocks of the last W tokens only. If no context of a step is
+longer than W, they read the same as layers without a window.
 
     | one token of each decoding row, by length of context | whole prompts, by length | chunks of longer prompts |
       └── DecodeGroup ──┘ └──── DecodeGroup ────┘            └ PrefillChunk ┘ └ ... ┘   └ PrefillChunk ┘ └ ... ┘
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Set
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from kvasir.layers.attention import DecodeGroup, GatherPlan, HeadShape, PrefillChunk
+from kvasir.layers.attention import BlockTable, HeadShape, Ints, KVCache, StepRows, head_major_cache
+from kvasir.layers.attention_backends.gather import DecodeGroup, GatheredReads, GatherPlan, PrefillChunk
+from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
-from kvasir.worker.batch.request_table import RequestTable
-
-Ints = npt.NDArray[np.int64]
 
 CPU_GATHER_BYTES = 5 * 2**20
 """K and V that a decode group copies out of the cache: small enough to be read again from the CPU's caches."""
 GPU_GATHER_BYTES = 256 * 2**20
 """On a GPU larger groups, because each costs a kernel launch."""
+_EVERYTHING = 2**40
+"""A window that no context exceeds."""
 _PADDING_SHARE = 1.25
 """A decode group's longest context is at most this many times its shortest (and a block more)."""
 
 
-class GatherPlanner:
-    """`windows` are the lengths of the model's sliding windows."""
+class GatherBackend:
+    """Plain torch, for every device and every shape."""
 
+    name = "torch"
+
+    def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
+        return True
+
+    def cache(self, memory: Tensor, block: BlockShape, group: int) -> KVCache:
+        return head_major_cache(memory, block, group)
+
+    def planner(
+        self,
+        table: BlockTable,
+        spec: KVSpec,
+        heads: HeadShape,
+        windows: Set[int | None],
+        placement: Placement,
+    ) -> "GatherPlanner":
+        return GatherPlanner(table, spec.block.block_size, heads, windows, placement)
+
+
+class GatherPlanner:
     def __init__(
-        self, table: RequestTable, placement: Placement, block_size: int, heads: HeadShape, windows: frozenset[int]
+        self,
+        table: BlockTable,
+        block_size: int,
+        heads: HeadShape,
+        windows: Set[int | None],
+        placement: Placement,
     ) -> None:
-        self._table, self._placement = table, placement
-        self._block_size, self._windows = block_size, windows
+        self._table, self._block_size, self._heads = table, block_size, heads
+        self._windows, self._placement = windows, placement
         gather_bytes = CPU_GATHER_BYTES if placement.device.type == "cpu" else GPU_GATHER_BYTES
         self._gather_blocks = gather_bytes // (block_size * heads.kv_bytes(placement.dtype))
         # [2, 1, kv_heads, 1]: where K and V of each head lie in a block, see KVCache.by_head
-        self._heads = np.arange(2 * heads.kv_heads).reshape(2, 1, heads.kv_heads, 1)
+        self._places = np.arange(2 * heads.kv_heads).reshape(2, 1, heads.kv_heads, 1)
 
-    def plan(self, rows: Ints, computed: Ints, new: Ints, blocks: Ints, offsets: Ints) -> GatherPlan:
-        """Rows with one new token stand first, by length. `blocks`, `offsets` [T]: where each token is written."""
-        to_blocks, to_offsets, begun = self._tensor(blocks), self._tensor(offsets), self._begun(rows, computed, new)
-        decodes = int(np.count_nonzero(new == 1))
-
-        def within(window: int | None, windows: Mapping[int, GatherPlan]) -> GatherPlan:
-            return GatherPlan(
-                blocks=to_blocks,
-                offsets=to_offsets,
-                begun=begun,
-                decode=tuple(self._decode_groups(rows[:decodes], computed[:decodes] + 1, window)),
-                prefill=tuple(self._prefill_chunks(rows, computed, new, decodes, window)),
-                windows=windows,
-            )
-
+    def plan(self, step: StepRows) -> GatherPlan:
+        rows, computed, new = step.rows, step.computed, step.new
         longest = int((computed + new).max())
-        return within(None, {window: within(window, {}) for window in self._windows if window < longest})
+        windows = {None if window is None or window >= longest else window for window in self._windows}
+        return GatherPlan(
+            heads=self._heads,
+            blocks=self._tensor(self._table[step.token_rows, step.token_blocks].astype(np.int64)),
+            offsets=self._tensor(step.offsets),
+            begun=self._begun(rows, computed, new),
+            reads={window: self._reads(rows, computed, new, window) for window in windows},
+        )
+
+    def _reads(self, rows: Ints, computed: Ints, new: Ints, window: int | None) -> GatheredReads:
+        decodes = int(np.count_nonzero(new == 1))
+        return GatheredReads(
+            decode=tuple(self._decode_groups(rows[:decodes], computed[:decodes] + 1, window)),
+            prefill=tuple(self._prefill_chunks(rows, computed, new, decodes, window)),
+        )
 
     def _begun(self, rows: Ints, computed: Ints, new: Ints) -> Tensor | None:
         ends = computed + new
@@ -66,12 +93,14 @@ class GatherPlanner:
         begun = (last * self._block_size >= computed) & (ends % self._block_size > 0)
         if not begun.any():
             return None
-        return self._tensor(self._table.block_table[rows[begun], last[begun]].astype(np.int64))
+        return self._tensor(self._table[rows[begun], last[begun]].astype(np.int64))
 
     def _decode_groups(self, rows: Ints, lengths: Ints, window: int | None) -> Iterator[DecodeGroup]:
         """Rows come sorted by length: a group ends where it would copy too much, or pad too much."""
         blocks = -(-lengths // self._block_size)
         # W tokens touch at most this many blocks; so many of the last ones are read, whatever the alignment.
+        firsts = np.maximum(0, lengths - (window or _EVERYTHING)) // self._block_size
+        # At most: a window touches one block more or less, depending on where it starts. Ascending, as the lengths.
         widths = blocks if window is None else np.minimum(blocks, (window - 2) // self._block_size + 2)
         start = 0
         while start < len(rows):
@@ -79,8 +108,8 @@ class GatherPlanner:
             fits = int(np.searchsorted(sizes, self._gather_blocks, side="right"))
             alike = int(np.searchsorted(widths[start:], widths[start] * _PADDING_SHARE + 1, side="right"))
             end = start + max(1, min(fits, alike))
-            width = int(widths[end - 1])
-            first = (blocks - widths)[start:end]
+            first = firsts[start:end]
+            width = int((blocks[start:end] - first).max())
             own = self._blocks(rows[start:end], first, blocks[start:end] - 1, width)
             yield DecodeGroup(
                 tokens=slice(start, end),
@@ -95,12 +124,12 @@ class GatherPlanner:
         Masked values are multiplied by 0, so the padding must not hold a NaN of another request.
         """
         places = np.minimum(first[:, None] + np.arange(width), last[:, None])
-        blocks: npt.NDArray[np.int32] = self._table.block_table[rows[:, None], places]
+        blocks: npt.NDArray[np.int32] = self._table[rows[:, None], places]
         return blocks
 
     def _pieces(self, blocks: npt.NDArray[np.int32]) -> Tensor:
-        """[heads.size * blocks.size]: K and V of these blocks [rows, width], head by head."""
-        pieces = blocks.astype(np.int64)[:, None] * self._heads.size + self._heads
+        """[2 * kv_heads * blocks.size]: K and V of these blocks [rows, width], head by head."""
+        pieces = blocks.astype(np.int64)[:, None] * self._places.size + self._places
         return self._tensor(pieces.reshape(-1))
 
     def _decode_mask(self, lengths: Ints, first: Ints, width: int, window: int | None) -> Tensor | None:

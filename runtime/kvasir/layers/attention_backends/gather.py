@@ -1,0 +1,174 @@
+"""Attention in plain torch: K and V are copied out of the cache, for requests of similar length at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kvasir.layers.attention import HeadShape, KVCache
+
+_CAPPED_QUERIES = 256
+"""Queries of a prefill whose capped scores are held in memory at once."""
+
+
+@dataclass(frozen=True)
+class DecodeGroup:
+    """Requests of similar length with one new token each."""
+
+    tokens: slice
+    """Their places in the step."""
+    pieces: Tensor  # [2 * rows * kv_heads * blocks] rows of KVCache.by_head, padded with each row's last block
+    mask: Tensor | None  # [rows, 1, 1, blocks * block_size] float32, added to the scores; None: no padding
+
+
+@dataclass(frozen=True)
+class PrefillChunk:
+    """Several new tokens of one request; or of several requests with as many tokens each and none before them."""
+
+    tokens: slice
+    requests: int
+    pieces: Tensor | None  # [2 * kv_heads * blocks] as above; None: no earlier tokens, all K and V are in the step
+    mask: Tensor | None  # [new tokens, length] added to the scores; None: plainly causal
+    length: int
+    """Tokens that the mask spans: those read from the cache and the new ones."""
+
+
+@dataclass(frozen=True)
+class GatheredReads:
+    """The blocks that layers of one window read, and the places that are masked."""
+
+    decode: tuple[DecodeGroup, ...]
+    prefill: tuple[PrefillChunk, ...]
+
+
+@dataclass(frozen=True)
+class GatherPlan:
+    """An AttentionPlan."""
+
+    heads: HeadShape
+    blocks: Tensor  # [T] the block that each token's K and V are written to
+    offsets: Tensor  # [T] and the place in it
+    begun: Tensor | None
+    """[B] blocks that this step begins and does not fill; None: there are none. They still hold what their last
+    owner wrote, and attention multiplies the places behind a context by 0: a NaN there would be its neighbour's."""
+    reads: Mapping[int | None, GatheredReads]
+    """By window. None: of layers that see all tokens, and of those whose window no context of this step exceeds."""
+
+    def within(self, window: int | None) -> GatheredReads:
+        """Return the reads of layers that see the last `window` tokens only (None: all)."""
+        found = self.reads.get(window)
+        return self.reads[None] if found is None else found
+
+    def write(self, kv: Tensor, cache: KVCache) -> None:
+        if self.begun is not None:
+            cache.blocks.index_fill_(0, self.begun, 0)
+        cache.by_token.index_put_((self.blocks, self.offsets), self._by_head(kv))
+
+    def attend(
+        self, q: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+    ) -> Tensor:
+        return self._attend(q, None, cache, scale, window, softcap)
+
+    def write_and_attend(
+        self, qkv: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+    ) -> Tensor:
+        """Prompts without earlier tokens take their K and V from `qkv`, not from the cache."""
+        q, kv = qkv[:, : self.heads.query_size], qkv[:, self.heads.query_size :]
+        self.write(kv, cache)
+        return self._attend(q, self._by_head(kv), cache, scale, window, softcap)
+
+    def _attend(
+        self,
+        q: Tensor,
+        kv: Tensor | None,
+        cache: KVCache,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """`kv`: [T, 2, kv_heads, head_dim] of the step; None: it is read from the cache."""
+        heads, reads = self.heads, self.within(window)
+        parts = [_decode(q[group.tokens], cache, group, heads, scale, softcap) for group in reads.decode]
+        for chunk in reads.prefill:
+            chunk_kv = self._chunk_kv(chunk, kv, cache)
+            parts.append(_prefill(q[chunk.tokens], chunk_kv, chunk, heads, scale, softcap))
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _chunk_kv(self, chunk: PrefillChunk, kv: Tensor | None, cache: KVCache) -> Tensor:
+        """[2, requests, kv_heads, length, head_dim] of all tokens that the chunk reads."""
+        heads = self.heads
+        if chunk.pieces is not None:
+            read = cache.by_head.index_select(0, chunk.pieces).view(2, 1, heads.kv_heads, -1, heads.head_dim)
+            return read[:, :, :, : chunk.length]
+        new = chunk.tokens
+        kv = cache.by_token[self.blocks[new], self.offsets[new]] if kv is None else kv[new]
+        return kv.view(chunk.requests, -1, 2, heads.kv_heads, heads.head_dim).permute(2, 0, 3, 1, 4)
+
+    def _by_head(self, kv: Tensor) -> Tensor:
+        return kv.view(-1, 2, self.heads.kv_heads, self.heads.head_dim)
+
+
+def _decode(
+    queries: Tensor, cache: KVCache, group: DecodeGroup, shape: HeadShape, scale: float, softcap: float | None
+) -> Tensor:
+    """[rows, heads * head_dim], by plain matrix products.
+
+    Scores are float32 whatever the cache's type: as bfloat16 products they would be rounded to 8 bits. The query
+    heads of a group stand where a query's positions would: K and V are never repeated.
+    """
+    rows = queries.shape[0]
+    kv = cache.by_head.index_select(0, group.pieces).view(2, rows, shape.kv_heads, -1, shape.head_dim)
+    q = (queries.float() * scale).view(rows, shape.kv_heads, shape.group, shape.head_dim)
+    scores = torch.matmul(q, kv[0].float().mT)  # [rows, kv_heads, group, length], the last block's padding included
+    if softcap is not None:
+        _cap_(scores, softcap)
+    if group.mask is not None:
+        scores += group.mask
+    weights = scores.softmax(dim=-1).to(kv.dtype)
+    return torch.matmul(weights, kv[1]).view(rows, -1)
+
+
+def _prefill(
+    queries: Tensor, kv: Tensor, chunk: PrefillChunk, shape: HeadShape, scale: float, softcap: float | None
+) -> Tensor:
+    """[new tokens, heads * head_dim], by torch's tiled attention."""
+    tokens = queries.shape[0]
+    requests, size = chunk.requests, tokens // chunk.requests
+    # [2, requests, kv_heads, group, length, head_dim]: a group shares its K and V by a stride of 0.
+    kv = kv[:, :, :, None].expand(-1, -1, -1, shape.group, -1, -1)
+    q = queries.view(requests, size, shape.kv_heads, shape.group, shape.head_dim).permute(0, 2, 3, 1, 4)
+    # Torch expects one dimension less. For a single request nothing is copied; for several K and V are, if shared.
+    k, v, q = (x.flatten(0, 1) if requests == 1 or shape.group > 1 else x.squeeze(-3) for x in (kv[0], kv[1], q))
+    if softcap is None:
+        causal = chunk.mask is None
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=chunk.mask, is_causal=causal, scale=scale)
+    else:
+        out = _capped_attention(q, k, v, chunk.mask, scale, softcap)
+    out = out.view(requests, shape.kv_heads, shape.group, size, shape.head_dim)
+    return out.permute(0, 3, 1, 2, 4).reshape(tokens, -1)
+
+
+def _capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float) -> Tensor:
+    """What torch's attention cannot do: cap the scores. Some queries at a time, to bound the scores' memory.
+
+    q: [kv_heads, group, tokens, head_dim]; k, v: [kv_heads, group, length, head_dim]; mask None: causal.
+    """
+    length = k.shape[2]
+    keys = k.float().mT
+    parts = []
+    for start in range(0, q.shape[2], _CAPPED_QUERIES):
+        some = q[:, :, start : start + _CAPPED_QUERIES].float() * scale
+        scores = _cap_(some @ keys, softcap)  # [kv_heads, group, some, length]
+        if mask is None:
+            after = torch.ones(some.shape[2], length, dtype=torch.bool, device=q.device).triu_(start + 1)
+            scores.masked_fill_(after, -torch.inf)
+        else:
+            scores += mask[start : start + _CAPPED_QUERIES]
+        parts.append(scores.softmax(dim=-1).to(v.dtype) @ v)
+    return torch.cat(parts, dim=2)
+
+
+def _cap_(scores: Tensor, softcap: float) -> Tensor:
+    return scores.div_(softcap).tanh_().mul_(softcap)

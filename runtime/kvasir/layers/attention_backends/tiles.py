@@ -1,0 +1,99 @@
+"""Attention by the CPU's kernel, which reads the cache in place: tiles of rows that attend to one KV head."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from kvasir.kernels.cpu import LANES, MOST_NUMBERS, MOST_ROWS, Kernels, PagedStep, kernels_for
+from kvasir.layers.attention import BlockTable, HeadShape, Ints, KVCache, StepRows, head_major_cache
+from kvasir.layers.kv import BlockShape, KVSpec
+from kvasir.layers.parameter import Placement
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """An AttentionPlan; layers with a sliding window and without follow the same one."""
+
+    kernels: Kernels
+    step: PagedStep
+    arrays: tuple[object, ...]
+    """The arrays that `step` points to."""
+
+    def write(self, kv: Tensor, cache: KVCache) -> None:
+        self.kernels.write(self.step, kv, cache.blocks)
+
+    def attend(
+        self, q: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+    ) -> Tensor:
+        return self.kernels.attend(self.step, q, cache.blocks, window, scale, softcap)
+
+    def write_and_attend(
+        self, qkv: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+    ) -> Tensor:
+        return self.kernels.write_and_attend(self.step, qkv, cache.blocks, window, scale, softcap)
+
+
+class TileBackend:
+    """The kernel for CPUs, for heads that fit its vectors and arrays."""
+
+    name = "cpu"
+
+    def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
+        fits = heads.head_dim % LANES == 0 and heads.head_dim <= MOST_NUMBERS and heads.group <= MOST_ROWS
+        return fits and kernels_for(placement.device, placement.dtype) is not None
+
+    def cache(self, memory: Tensor, block: BlockShape, group: int) -> KVCache:
+        return head_major_cache(memory, block, group)
+
+    def planner(
+        self,
+        table: BlockTable,
+        spec: KVSpec,
+        heads: HeadShape,
+        windows: Set[int | None],
+        placement: Placement,
+    ) -> "TilePlanner":
+        kernels = kernels_for(placement.device, placement.dtype)
+        assert kernels is not None, "a planner needs a group that the backend supports"
+        return TilePlanner(kernels, table, spec.block.block_size, heads)
+
+
+class TilePlanner:
+    def __init__(self, kernels: Kernels, table: BlockTable, block_size: int, heads: HeadShape) -> None:
+        self._kernels = kernels
+        self._table = table
+        self._block_size = block_size
+        self._heads = heads
+        self._tokens_per_tile = MOST_ROWS // heads.group
+
+    def plan(self, step: StepRows) -> TilePlan:
+        table, heads = self._table, self._heads
+        blocks = table[step.token_rows, step.token_blocks].astype(np.int64)
+        slots = blocks * self._block_size + step.offsets
+        tiles = self._tiles(step.rows, step.computed, step.new)
+        paged = PagedStep(
+            slots=slots.ctypes.data,
+            blocks=table.ctypes.data,
+            tiles=tiles.ctypes.data,
+            num_tokens=len(slots),
+            num_tiles=len(tiles),
+            blocks_stride=table.shape[1],
+            heads=heads.heads,
+            kv_heads=heads.kv_heads,
+            head_dim=heads.head_dim,
+            block_size=self._block_size,
+        )
+        return TilePlan(self._kernels, paged, (slots, table, tiles))
+
+    def _tiles(self, rows: Ints, computed: Ints, new: Ints) -> npt.NDArray[np.int32]:
+        """[N, 4] row of the block table, first token in the step, tokens, position of the first"""
+        starts = np.cumsum(new) - new
+        counts = -(-new // self._tokens_per_tile)
+        request = np.repeat(np.arange(len(rows)), counts)
+        before = (np.arange(len(request)) - np.repeat(np.cumsum(counts) - counts, counts)) * self._tokens_per_tile
+        tokens = np.minimum(new[request] - before, self._tokens_per_tile)
+        columns = (rows[request], starts[request] + before, tokens, computed[request] + before)
+        return np.stack(columns, axis=1).astype(np.int32)
