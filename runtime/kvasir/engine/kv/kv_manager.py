@@ -17,7 +17,7 @@ must not read it.
 """
 
 import time
-from itertools import chain, zip_longest
+from itertools import accumulate, chain, pairwise, zip_longest
 
 from kvasir.engine.kv.block_pool import BlockPool
 from kvasir.engine.kv.block_table import BlockTable
@@ -89,42 +89,44 @@ class KVManager:
         for table in tables:  # all before any is taken from the pool, which evicts
             self.pool.share(table.blocks)
         request.block_tables = tables
-        self.grow(request, request.num_tokens)
+        self.grow(request, self.missing(request, request.num_tokens))
         self._count_hits(request)
         return [table.ids.copy() for table in tables]
 
     # ------------------------------------------------------------------------------------------------ running
 
-    def missing(self, request: EngineRequest, num_tokens: int) -> int:
-        """Return how many blocks the request lacks to hold this many tokens, after it has freed the blocks that it
-        no longer reads."""
+    def missing(self, request: EngineRequest, num_tokens: int) -> list[int]:
+        """Return how many blocks the request lacks in each group to hold this many tokens, after it has freed the
+        blocks that it no longer reads."""
+        tables = request.block_tables
         if self.is_plain:
-            return self._blocks_for(num_tokens) - len(request.block_tables[0].ids)
-        missing = 0
+            return [self._blocks_for(num_tokens) - len(tables[0].ids)]
         wanted = self._blocks_for(max(num_tokens, request.num_tokens))
-        for rule, table in zip(self._rules, request.block_tables, strict=True):
+        missing, freed = [], []
+        for rule, table in zip(self._rules, tables, strict=True):
             first = rule.first_read(request.num_computed_tokens)
             if first > table.first:
-                self.pool.free(table.cut(first))
-            missing += max(0, rule.end(table.first, wanted) - len(table.ids))
+                freed += table.cut(first)
+            missing.append(max(0, rule.end(table.first, wanted) - len(table.ids)))
+        if freed:
+            self.pool.free(freed)
         return missing
 
-    def grow(self, request: EngineRequest, num_tokens: int) -> list[list[int]]:
-        """Take the blocks that are missing for this many tokens, and return the new ones of each group."""
+    def grow(self, request: EngineRequest, missing: list[int]) -> list[list[int]]:
+        """Give the request so many new blocks in each group, and return them."""
+        tables = request.block_tables
+        new = self.pool.allocate(sum(missing))
         if self.is_plain:
-            ids = request.block_tables[0].ids
-            new = self.pool.allocate(self._blocks_for(num_tokens) - len(ids))
+            ids = tables[0].ids
             ids += new
             request.num_slots = len(ids) * self.block_size
             return [new]
-        wanted = self._blocks_for(max(num_tokens, request.num_tokens))
-        grown = []
-        for rule, table in zip(self._rules, request.block_tables, strict=True):
-            new = self.pool.allocate(max(0, rule.end(table.first, wanted) - len(table.ids)))
-            table.ids += new
-            grown.append(new)
-        request.num_slots = min([len(table.ids) for table in request.block_tables]) * self.block_size
-        return grown
+        ends = list(accumulate(missing, initial=0))
+        new_of_groups = [new[start:end] for start, end in pairwise(ends)]
+        for table, new_ids in zip(tables, new_of_groups, strict=True):
+            table.ids += new_ids
+        request.num_slots = min([len(table.ids) for table in tables]) * self.block_size
+        return new_of_groups
 
     def remember(self, request: EngineRequest) -> None:
         """Put the blocks that are full with the steps scheduled so far into the prefix cache.

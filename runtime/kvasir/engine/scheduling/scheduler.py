@@ -152,9 +152,10 @@ class Scheduler:
             new_block_ids = NO_NEW_BLOCKS
             end = request.num_computed_tokens + count
             if end > request.num_slots:
-                if not self._make_room(self.blocks.missing(request, end), request):
+                missing = self.blocks.missing(request, end)
+                if not self._make_room(sum(missing), request):
                     return  # it was the last one and was preempted itself
-                new_block_ids = self.blocks.grow(request, end)
+                new_block_ids = self.blocks.grow(request, missing)
             self._take(step, request, count, new_block_ids)
 
     def _admit_waiting(self, step: _Step) -> None:

@@ -88,12 +88,13 @@ class Model:
         start = request.num_computed_tokens
         end = min(start + tokens, request.num_tokens)
         if end > request.num_slots:
-            if not self.manager.pool.can_allocate(self.manager.missing(request, end)):
+            missing = self.manager.missing(request, end)
+            if not self.manager.pool.can_allocate(sum(missing)):
                 self.running.remove(request)
                 self.manager.release(request)
                 return
             before = [len(table.ids) for table in request.block_tables]
-            new = self.manager.grow(request, end)
+            new = self.manager.grow(request, missing)
             assert new == [table.ids[n:] for table, n in zip(request.block_tables, before, strict=True)]
         for group, table in enumerate(request.block_tables):
             for place in range(self.first_read(group, start), start // self.block_size):
