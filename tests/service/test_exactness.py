@@ -23,7 +23,7 @@ from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
-from runtime.models.tiny import gpt2, llama, save
+from runtime.models.tiny import MODELS, gpt2, llama, save
 from runtime.worker.driver import engine_settings
 
 NEAR_TIE = 1e-3
@@ -49,13 +49,14 @@ def generate(
     counts: list[int],
     *,
     blocks: int = 400,
+    block_size: int = BLOCK_SIZE,
     budget: int = 2048,
     together: bool = True,
     overlap_steps: bool = False,
 ) -> tuple[list[list[int]], Scheduler]:
     """The output of each prompt, all sent at once or one after the other; and the scheduler with its counters."""
     settings: ResolvedEngine = engine_settings(
-        max_num_batched_tokens=budget, max_num_seqs=min(32, budget), num_blocks=blocks, block_size=BLOCK_SIZE
+        max_num_batched_tokens=budget, max_num_seqs=min(32, budget), num_blocks=blocks, block_size=block_size
     )
     executor = InProcessExecutor(settings, info)
     executor.load(lambda done, total: None)
@@ -64,7 +65,7 @@ def generate(
         prefix_caching=settings.enable_prefix_caching,
         longest_chunk=budget,
     )
-    max_model_len = min(settings.max_model_len, blocks * BLOCK_SIZE)
+    max_model_len = min(settings.max_model_len, cache.longest_sequence - 1)
     scheduler = Scheduler(
         cache,
         max_num_seqs=settings.max_num_seqs,
@@ -165,4 +166,69 @@ def test_greedy_output_with_a_cached_prefix_equals_transformers(
         info, prompts, counts, budget=budget, together=together, overlap_steps=overlap_steps
     )
     assert scheduler.blocks.num_hit_tokens >= 4 * 32
+    assert_all_greedy(reference, prompts, outputs, counts)
+
+
+# ------------------------------------------------------------------------------------------------ sliding windows
+
+
+@pytest.fixture(scope="module", params=["gemma3", "mistral"])
+def windowed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[PreTrainedModel, ModelInfo]:
+    """Gemma 3 with two layers of full attention and four with windows of 17 tokens; Mistral with windows of 19."""
+    reference = MODELS[request.param]()
+    return reference, load_model_info(save(reference, tmp_path_factory.mktemp(request.param)))
+
+
+@pytest.mark.parametrize("overlap_steps", [False, True], ids=["", "overlapped"])
+@pytest.mark.parametrize(
+    ("lengths", "shortest", "options"),
+    [
+        pytest.param([37], 60, {}, id="alone"),
+        pytest.param(MIXED, 30, {}, id="32 mixed lengths"),
+        pytest.param(MIXED, 8, {"budget": 16}, id="chunks of 16 tokens"),
+        pytest.param([100, 200, 150], 20, {"budget": 8, "blocks": 90, "block_size": 4}, id="a pool of windows"),
+    ],
+)
+def test_greedy_output_with_windows_equals_transformers(
+    windowed: tuple[PreTrainedModel, ModelInfo],
+    lengths: list[int],
+    shortest: int,
+    options: dict[str, Any],
+    overlap_steps: bool,
+) -> None:
+    reference, info = windowed
+    prompts, counts = requests(info, lengths, shortest)
+    outputs, scheduler = generate(info, prompts, counts, **options, overlap_steps=overlap_steps)
+    assert scheduler.num_preemptions == 0
+    assert_all_greedy(reference, prompts, outputs, counts)
+
+
+@pytest.mark.parametrize("windowed", ["gemma3"], indirect=True)
+@pytest.mark.parametrize("overlap_steps", [False, True], ids=["", "overlapped"])
+def test_greedy_output_of_preempted_windows_equals_transformers(
+    windowed: tuple[PreTrainedModel, ModelInfo], overlap_steps: bool
+) -> None:
+    reference, info = windowed
+    prompts, counts = requests(info, [14, 15, 9, 30, 12], 100)
+    outputs, scheduler = generate(
+        info, prompts, counts, budget=8, blocks=55, block_size=4, overlap_steps=overlap_steps
+    )
+    assert scheduler.num_preemptions > 0
+    assert_all_greedy(reference, prompts, outputs, counts)
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "one after the other"])
+@pytest.mark.parametrize("budget", [2048, 24])
+def test_greedy_output_with_windows_and_a_cached_prefix_equals_transformers(
+    windowed: tuple[PreTrainedModel, ModelInfo], together: bool, budget: int
+) -> None:
+    reference, info = windowed
+    random, _ = requests(info, [70, 1, 20, 64, 33], 0)
+    shared, *rests = random
+    prompts = [shared, *(shared + rest for rest in rests), shared, shared[:64], shared[:32] + rests[2]]
+    counts = [9] * len(prompts)
+    outputs, scheduler = generate(info, prompts, counts, budget=budget, together=together, block_size=8)
+    assert scheduler.blocks.num_hit_tokens >= 4 * 64
     assert_all_greedy(reference, prompts, outputs, counts)

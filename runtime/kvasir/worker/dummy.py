@@ -4,6 +4,9 @@ worker.
 Their requests own the null block only, whose content counts for nothing.
 """
 
+from collections.abc import Sequence
+
+from kvasir.layers.kv import KVGroup
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir.worker.step import NO_NEW_BLOCKS, NewRow, ScheduledRow, StepInput
@@ -23,15 +26,15 @@ _EVERYTHING = SamplingParams(
 """The sampler's costliest path."""
 
 
-def dummy_steps(requests: int, tokens: int, decodes: int, block_size: int) -> list[StepInput]:
+def dummy_steps(requests: int, tokens: int, decodes: int, groups: Sequence[KVGroup]) -> list[StepInput]:
     """A step that prefills `tokens` for each of the requests, steps that decode, a step that frees the rows."""
     names = [f"dummy-{index}" for index in range(requests)]
-    null_blocks = [0] * -(-(tokens + decodes) // block_size)
+    num_blocks = -(-(tokens + decodes) // groups[0].spec.block.block_size)
     prompt = packed([0] * tokens)
     prefill = StepInput(
         finished=[],
         new=[NewRow(name, prompt, tokens, _EVERYTHING) for name in names],
-        scheduled=[ScheduledRow(name, 0, tokens, [null_blocks]) for name in names],
+        scheduled=[ScheduledRow(name, 0, tokens, [[0] * num_blocks for _ in groups]) for name in names],
     )
     decode = [
         StepInput([], [], [ScheduledRow(name, tokens + step, 1, NO_NEW_BLOCKS) for name in names])

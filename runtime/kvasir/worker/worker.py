@@ -10,7 +10,7 @@ import torch
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model_info import ModelInfo
-from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes
+from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes, make_groups
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import Generates
 from kvasir.models.load_model import load_model
@@ -18,9 +18,9 @@ from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.cache_memory import (
     allocate,
+    block_shape,
     check_fits_memory,
     profile_gpu,
-    single_group,
     take_ahead,
     usable_blocks,
 )
@@ -41,12 +41,8 @@ class Worker:
         self._settings = settings
         self._info = model
         self._placement = Placement(torch.device(settings.device), getattr(torch, settings.dtype))
-        self._table = RequestTable(
-            settings.max_num_seqs,
-            settings.max_model_len,
-            settings.block_size,
-            eos_token_ids=[token for token in model.eos_token_ids if token < model.vocab_size],
-        )
+        self._groups: tuple[KVGroup, ...] = ()
+        self._table: RequestTable | None = None
         self._model: Generates | None = None
         self._runner: ModelRunner | None = None
         self._ahead: Iterator[int] = iter(())
@@ -58,17 +54,18 @@ class Worker:
         if self._placement.device.type == "cpu":
             collapse()
         self._model = model
+        self._prepare_rows(model)
 
     def kv_groups(self) -> tuple[KVGroup, ...]:
-        """Return one group of all layers: layers with sliding windows keep all tokens too."""
-        assert self._model is not None, "load comes first"
-        return single_group(self._model, self._settings.block_size, self._placement.dtype)
+        """Return the groups that the layers of the loaded model are split into."""
+        assert self._groups, "load comes first"
+        return self._groups
 
     def allocate_kv_cache(self) -> int:
         """The number of usable blocks, whose ids are 1 to n; block 0 is the null block and not counted."""
         assert self._model is not None, "load comes first"
         settings = self._settings
-        groups = self.kv_groups()
+        groups = self._groups
         on_cpu = self._placement.device.type == "cpu"
         available = settings.kv_cache_memory_bytes
         if available is None and settings.num_blocks is None:
@@ -92,7 +89,7 @@ class Worker:
         settings = self._settings
         tokens = min(settings.block_size, settings.max_model_len - 1, settings.max_num_batched_tokens)
         if tokens > 0:
-            for step in dummy_steps(requests=1, tokens=tokens, decodes=1, block_size=settings.block_size):
+            for step in dummy_steps(requests=1, tokens=tokens, decodes=1, groups=self._groups):
                 _must_succeed(self.execute(step))
         if self._placement.device.type == "cpu" and self._runner is not None:
             self._ahead = take_ahead(self._runner.caches)
@@ -111,9 +108,24 @@ class Worker:
 
     def check_idle(self) -> None:
         """Raises AssertionError if a row is taken while the engine has no request."""
+        assert self._table is not None, "load comes first"
         assert len(self._table) == 0, f"{len(self._table)} rows are taken and the engine has no request"
 
+    def _prepare_rows(self, model: Generates) -> None:
+        """Make the request table, with a block table for each KV group."""
+        settings = self._settings
+        block = block_shape(model.heads, settings.block_size, self._placement.dtype)
+        self._groups = make_groups(model.kv_specs(block, settings.max_model_len))
+        self._table = RequestTable(
+            settings.max_num_seqs,
+            settings.max_model_len,
+            settings.block_size,
+            kv_groups=len(self._groups),
+            eos_token_ids=[token for token in self._info.eos_token_ids if token < self._info.vocab_size],
+        )
+
     def _build_runner(self, model: Generates, config: KVCacheConfig) -> ModelRunner:
+        assert self._table is not None, "load comes first"
         inputs = InputBuilder(
             self._table,
             self._placement,
@@ -131,7 +143,7 @@ class Worker:
         requests = min(settings.max_num_seqs, settings.max_num_batched_tokens)
         tokens = min(settings.max_num_batched_tokens // requests, settings.max_model_len)
         runner = self._build_runner(self._model, KVCacheConfig(groups, num_blocks=0))
-        for step in dummy_steps(requests, tokens, decodes=0, block_size=settings.block_size):
+        for step in dummy_steps(requests, tokens, decodes=0, groups=groups):
             _must_succeed(runner.execute(step))
 
 

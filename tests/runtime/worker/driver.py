@@ -7,6 +7,7 @@ assert driver.run()["a"] == expected
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -78,9 +79,10 @@ class Request:
 
 
 class Driver:
-    def __init__(self, worker: Runs, num_blocks: int, block_size: int) -> None:
+    def __init__(self, worker: Runs, num_blocks: int, block_size: int, num_groups: int = 1) -> None:
         self.worker = worker
         self._block_size = block_size
+        self._num_groups = num_groups
         self._free = list(range(num_blocks, 0, -1))
         self._requests: dict[str, Request] = {}
         self._finished: list[str] = []
@@ -98,7 +100,7 @@ class Driver:
         worker.load(progress)
         num_blocks = worker.allocate_kv_cache()
         worker.warm_up()
-        return cls(worker, num_blocks, settings.block_size)
+        return cls(worker, num_blocks, settings.block_size, len(worker.kv_groups()))
 
     def add(
         self, request_id: str, prompt: Sequence[int], params: SamplingParams, outputs: Sequence[int] = ()
@@ -127,7 +129,7 @@ class Driver:
         step = StepInput(
             finished=self._finished,
             new=[NewRow(r.request_id, packed(r.tokens), len(r.prompt), r.params) for r in new],
-            scheduled=[ScheduledRow(r.request_id, r.computed, count, [blocks]) for r, count, blocks in scheduled],
+            scheduled=[ScheduledRow(r.request_id, r.computed, count, blocks) for r, count, blocks in scheduled],
         )
         self._finished, self._new = [], []
         output = self.worker.execute(step)
@@ -163,8 +165,9 @@ class Driver:
         self.worker.check_idle()
         return outputs
 
-    def _grow(self, request: Request, tokens: int) -> list[int]:
-        needed = -(-tokens // self._block_size) - len(request.blocks)
-        blocks = [self._free.pop() for _ in range(needed)]
-        request.blocks += blocks
+    def _grow(self, request: Request, tokens: int) -> list[list[int]]:
+        """Return new blocks by KV group. No group frees any before the request ends."""
+        needed = -(-tokens // self._block_size) - len(request.blocks) // self._num_groups
+        blocks = [[self._free.pop() for _ in range(needed)] for _ in range(self._num_groups)]
+        request.blocks += chain.from_iterable(blocks)
         return blocks
