@@ -63,7 +63,8 @@ def by_definition(qkv: Tensor, window: int | None, softcap: float | None, shape:
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decodes are gathered 24 blocks at a time: in several groups."""
+    """Decodes are gathered 24 blocks at a time: in several groups. Masks of chunks have 200 numbers at most."""
+    monkeypatch.setattr(gather_planner, "_MASK_NUMBERS", 200)
     monkeypatch.setattr(gather_planner, "CPU_GATHER_BYTES", 24 * BLOCK * SHAPE.kv_bytes(torch.float32))
 
 

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -29,14 +31,14 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 class Table:
     """Requests with known tokens and blocks, and the batch that a step over them becomes."""
 
-    def __init__(self, rows: int = 64) -> None:
-        self.table = RequestTable(rows, 512, BLOCK)
+    def __init__(self, rows: int = 64, max_model_len: int = 512, windows: Sequence[int | None] = (None,)) -> None:
+        self.table = RequestTable(rows, max_model_len, BLOCK)
         self.builder = InputBuilder(
             self.table,
             Placement(torch.device("cpu"), torch.float32),
-            groups=[KVGroup(FullAttention(block_shape(HEADS, BLOCK, torch.float32)), (0,))],
+            groups=[KVGroup(FullAttention(block_shape(HEADS, BLOCK, torch.float32)), tuple(range(len(windows))))],
             heads=HEADS,
-            windows=[None],
+            windows=windows,
             vocab_size=100,
         )
         self._next_block = 1
@@ -150,6 +152,21 @@ def test_a_chunk_sees_what_stands_before_each_of_its_tokens() -> None:
     (first,) = reads_of(table.build(("r", 0, 5))).prefill
     assert first.mask is None
     assert first.pieces is None
+
+
+@pytest.mark.parametrize(("before", "new"), [(120_000, 8192), (0, 16_384), (7, 2000)])
+def test_masks_of_long_chunks_are_bounded(before: int, new: int) -> None:
+    """The mask of all queries of the first chunk would have over 10**9 numbers."""
+    table = Table(rows=1, max_model_len=before + new, windows=(None, 1000))
+    table.add("r", before + new)
+    plan = plan_of(table.build(("r", before, new)))
+    for window, reads in plan.reads.items():
+        (chunk,) = reads.prefill
+        if chunk.mask is None:
+            assert (window, before) == (None, 0)
+        else:
+            assert chunk.mask.shape[1] == chunk.length
+            assert chunk.mask.nbytes <= 64 * 2**20
 
 
 def test_whole_prompts_of_one_length_are_one_chunk() -> None:

@@ -30,7 +30,9 @@ class PrefillChunk:
     tokens: slice
     requests: int
     pieces: Tensor | None  # [2 * kv_heads * blocks] as above; None: no earlier tokens, all K and V are in the step
-    mask: Tensor | None  # [new tokens, length] added to the scores; None: plainly causal
+    mask: Tensor | None
+    """[queries, length] added to the scores of the last new tokens; None: plainly causal. Earlier queries see the
+    same, moved to the left: they are computed as many at a time, each with the keys up to its last query."""
     length: int
     """Tokens that the mask spans: those read from the cache and the new ones."""
 
@@ -141,13 +143,38 @@ def _prefill(
     q = queries.view(requests, size, shape.kv_heads, shape.group, shape.head_dim).permute(0, 2, 3, 1, 4)
     # Torch expects one dimension less. For a single request nothing is copied; for several K and V are, if shared.
     k, v, q = (x.flatten(0, 1) if requests == 1 or shape.group > 1 else x.squeeze(-3) for x in (kv[0], kv[1], q))
-    if softcap is None:
-        causal = chunk.mask is None
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=chunk.mask, is_causal=causal, scale=scale)
+    if chunk.mask is None or len(chunk.mask) == size:
+        out = _masked_attention(q, k, v, chunk.mask, scale, softcap)
     else:
-        out = _capped_attention(q, k, v, chunk.mask, scale, softcap)
+        out = _attention_by_parts(q, k, v, chunk.mask, scale, softcap)
     out = out.view(requests, shape.kv_heads, shape.group, size, shape.head_dim)
     return out.permute(0, 3, 1, 2, 4).reshape(tokens, -1)
+
+
+def _attention_by_parts(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float, softcap: float | None
+) -> Tensor:
+    """As many queries at a time as the mask [queries, length] has.
+
+    q: [kv_heads, group, tokens, head_dim]; k, v: [kv_heads, group, length, head_dim]
+    """
+    tokens, length, parts = q.shape[2], k.shape[2], []
+    for start in range(0, tokens, len(mask)):
+        some = q[:, :, start : start + len(mask)]
+        end = length - tokens + start + some.shape[2]  # keys that the last of these queries sees
+        # Contiguous, because kernels for GPUs demand aligned rows of a mask.
+        seen = mask[len(mask) - some.shape[2] :, length - end :].contiguous()
+        parts.append(_masked_attention(some, k[:, :, :end], v[:, :, :end], seen, scale, softcap))
+    return torch.cat(parts, dim=2)
+
+
+def _masked_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None
+) -> Tensor:
+    """`mask` None: causal."""
+    if softcap is not None:
+        return _capped_attention(q, k, v, mask, scale, softcap)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
 
 
 def _capped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float) -> Tensor:

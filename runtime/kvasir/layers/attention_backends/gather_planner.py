@@ -24,6 +24,8 @@ CPU_GATHER_BYTES = 5 * 2**20
 """K and V that a decode group copies out of the cache: small enough to be read again from the CPU's caches."""
 GPU_GATHER_BYTES = 256 * 2**20
 """On a GPU larger groups, because each costs a kernel launch."""
+_MASK_NUMBERS = 2**24
+"""Numbers of a chunk's mask. A long chunk after a long context has billions of pairs of query and key."""
 _EVERYTHING = 2**40
 """A window that no context exceeds."""
 _PADDING_SHARE = 1.25
@@ -168,12 +170,16 @@ class GatherPlanner:
             index += requests
 
     def _chunk_mask(self, known: int, size: int, window: int | None) -> Tensor:
-        """[size, known + size]: -inf where the key stands after the query, or `window` tokens before it."""
-        mask = torch.full(
-            (size, known + size), -torch.inf, dtype=self._placement.dtype, device=self._placement.device
-        )
-        after = mask.triu(known + 1)
-        return after if window is None else after.add_(mask.tril_(known - window))
+        """[queries, known + size]: -inf where the key stands after the query, or `window` tokens before it.
+
+        The queries are the last of the chunk's tokens: as many as keep the mask small.
+        """
+        length = known + size
+        queries = max(1, min(size, _MASK_NUMBERS // length))
+        first = length - queries  # the place of the first of them among the keys
+        mask = torch.full((queries, length), -torch.inf, dtype=self._placement.dtype, device=self._placement.device)
+        after = mask.triu(first + 1)
+        return after if window is None else after.add_(mask.tril_(first - window))
 
     def _tensor(self, values: npt.NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(values).to(self._placement.device, non_blocking=True)
