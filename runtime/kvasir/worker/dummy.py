@@ -1,4 +1,4 @@
-"""Steps without requests of clients: the largest one for memory profiling, small ones to warm up. Called by the
+"""Steps without requests of clients: the largest ones for memory profiling, small ones to warm up. Called by the
 worker.
 
 Their requests own the null block only, whose content counts for nothing.
@@ -24,6 +24,15 @@ _EVERYTHING = SamplingParams(
     prompt_logprobs=1,
 )
 """The sampler's costliest path."""
+
+
+def longest_chunk(tokens: int, context: int, groups: Sequence[KVGroup]) -> list[StepInput]:
+    """A step that computes the last tokens of a request that fills the context, and a step that frees the row."""
+    name = "dummy-long"
+    blocks = [[0] * -(-context // group.spec.block.block_size) for group in groups]
+    row = NewRow(name, packed([0] * context), context, SamplingParams(max_tokens=1, seed=0))
+    chunk = StepInput(finished=[], new=[row], scheduled=[ScheduledRow(name, context - tokens, tokens, blocks)])
+    return [chunk, StepInput(finished=[name], new=[], scheduled=[])]
 
 
 def dummy_steps(requests: int, tokens: int, decodes: int, groups: Sequence[KVGroup]) -> list[StepInput]:

@@ -24,7 +24,7 @@ from kvasir.worker.cache_memory import (
     take_ahead,
     usable_blocks,
 )
-from kvasir.worker.dummy import dummy_steps
+from kvasir.worker.dummy import dummy_steps, longest_chunk
 from kvasir.worker.huge_pages import collapse
 from kvasir.worker.model_runner import ModelRunner
 from kvasir.worker.reference_check import check_against_reference
@@ -137,13 +137,20 @@ class Worker:
         return ModelRunner(model, self._table, inputs, allocate(config, model.heads, self._placement))
 
     def _largest_step(self, groups: tuple[KVGroup, ...]) -> None:
-        """As many requests and as many tokens as a step can have, over a cache of the null block only."""
+        """Run the steps that need the most memory, over a cache of the null block only.
+
+        As many requests and tokens as a step can have need the most logits; the last tokens of the longest context
+        need the most K, V and masks.
+        """
         assert self._model is not None
         settings = self._settings
         requests = min(settings.max_num_seqs, settings.max_num_batched_tokens)
         tokens = min(settings.max_num_batched_tokens // requests, settings.max_model_len)
         runner = self._build_runner(self._model, KVCacheConfig(groups, num_blocks=0))
         for step in dummy_steps(requests, tokens, decodes=0, groups=groups):
+            _must_succeed(runner.execute(step))
+        chunk = min(settings.max_num_batched_tokens, settings.max_model_len)
+        for step in longest_chunk(chunk, settings.max_model_len, groups):
             _must_succeed(runner.execute(step))
 
 

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from kvasir.sampling.penalties import Ints, Tokens
 from kvasir.tokens import packed
 from kvasir.worker import cache_memory as memory
 from kvasir.worker import device
+from kvasir.worker import worker as worker_module
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.cache_memory import block_shape, check_fits_memory, usable_blocks
-from kvasir.worker.step import FAILED_TOKEN, NAN_TOKEN, NewRow, ScheduledRow, StepInput
+from kvasir.worker.model_runner import ModelRunner
+from kvasir.worker.step import FAILED_TOKEN, NAN_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker import Worker
 from runtime.models.tiny import gpt2, llama, save
 from runtime.worker.driver import Driver, engine_settings, greedy
@@ -174,6 +177,34 @@ def test_blocks_fill_the_memory_given_the_null_block_included(path: Path) -> Non
     worker = Worker(engine_settings(kv_cache_memory_bytes=10 * 3 * 2 * 8 * 32 * 4), load_model_info(path))
     worker.load(lambda done, total: None)
     assert worker.allocate_kv_cache() == 9
+
+
+def test_memory_is_profiled_with_a_chunk_at_the_end_of_the_context(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And with as many requests and tokens as a step can have."""
+    largest: list[list[ScheduledRow]] = []
+    execute = ModelRunner.execute
+
+    def recorded(self: ModelRunner, step: StepInput) -> StepOutput:
+        largest.append(step.scheduled)
+        return execute(self, step)
+
+    def profile(utilization: float, largest_step: Callable[[], None]) -> int:
+        largest_step()
+        return 2**24
+
+    monkeypatch.setattr(ModelRunner, "execute", recorded)
+    monkeypatch.setattr(worker_module, "profile_gpu", profile)
+    settings = engine_settings(
+        kv_cache_memory_bytes=None, max_model_len=200, max_num_seqs=4, max_num_batched_tokens=64
+    )
+    worker = Worker(settings, load_model_info(path))
+    worker.load(lambda done, total: None)
+    worker.allocate_kv_cache()
+    worker.check_idle()
+    parts = [[(row.num_computed_tokens, row.num_new_tokens) for row in rows] for rows in largest if rows]
+    assert parts == [[(0, 16)] * 4, [(136, 64)]]
 
 
 def test_a_number_of_blocks_goes_before_the_memory() -> None:
