@@ -2,17 +2,23 @@
 
 The hash of a block covers its own tokens and, through the hash before it, everything that stands before them; so
 equal hashes mean equal prefixes. The first block is chained to a *root* that holds whatever else the content of
-all blocks depends on. Look-ups compare hashes and never tokens, hence 128 bits of BLAKE2b, for which no
-collision can be found. There is no random seed: every process hashes the same tokens to the same bytes.
+all blocks depends on: the salt of the request, its adapter, its model. If the content of a block depends on more
+than its tokens, such as an image whose place the tokens mark, its hash covers a *key* of that block too.
+
+Look-ups compare hashes and never tokens, hence 128 bits of a cryptographic hash, for which no collision can be
+found. There is no random seed: every process hashes the same tokens to the same bytes.
 
 The frontend hashes a prompt once and sends the chain along (AddRequest.block_hashes); the engine goes on with it as
-output tokens fill blocks.
+output tokens fill blocks. Both use the algorithm that the engine announces (Ready.hash_algorithm).
 """
 
 import time
 from array import array
-from hashlib import blake2b
-from typing import Final
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from kvasir.tokens import TOKEN_BYTES, to_wire
 
@@ -22,51 +28,148 @@ BLOCKS_AT_ONCE: Final = 256
 PAUSE_SECONDS: Final = 20e-6
 """Long enough for a thread that waits for the interpreter to get it, which sleep(0) is not."""
 
-# Copies of these are several times faster than new ones. `person` keeps the two kinds of hash apart.
-_ROOT: Final = blake2b(digest_size=HASH_BYTES, person=b"kvasir root")
-_BLOCK: Final = blake2b(digest_size=HASH_BYTES, person=b"kvasir block")
+BLAKE2B: Final = "blake2b"
+SHA256: Final = "sha256"
+
+_LENGTH_BYTES: Final = 8
+_HASH: Final = slice(HASH_BYTES)
 
 
-def chain_root(cache_salt: str = "") -> bytes:
-    """What the first block of a request is chained to: requests of different salts share no block."""
-    root = _ROOT.copy()
+class _Hash(Protocol):
+    def copy(self) -> "_Hash": ...
+
+    def update(self, data: bytes | memoryview, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class _Algorithm:
+    """The start of each kind of hash. Copies of it are several times faster than new hashes."""
+
+    root: _Hash
+    block: _Hash
+
+
+_ALGORITHMS: Final[Mapping[str, _Algorithm]] = MappingProxyType(
+    {
+        # The first bytes keep the two kinds of hash apart.
+        BLAKE2B: _Algorithm(
+            root=blake2b(digest_size=HASH_BYTES, person=b"kvasir root"),
+            block=blake2b(digest_size=HASH_BYTES, person=b"kvasir block"),
+        ),
+        SHA256: _Algorithm(root=sha256(b"kvasir root\0"), block=sha256(b"kvasir block\0")),
+    }
+)
+HASH_ALGORITHMS: Final = tuple(_ALGORITHMS)
+"""The values of --prefix-caching-hash-algo; the first is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockHashing:
+    """How an engine hashes prompts. Hashes that are made in another way do not fit."""
+
+    block_size: int
+    """Tokens per block."""
+    algorithm: str = BLAKE2B
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRoot:
+    """The value that the first block of a request is chained to, and the algorithm of the whole chain."""
+
+    digest: bytes
+    algorithm: str
+
+
+def chain_root(
+    cache_salt: str = "", *, adapter: tuple[str, ...] = (), model: str = "", algorithm: str = BLAKE2B
+) -> ChainRoot:
+    """Return the root of a request's chain: requests that differ in one of the values share no block.
+
+    `adapter`: name and path of the adapter that changes the weights. `model`: fingerprint and data type of the
+    model, for blocks that engines of several models find in one store. Raises KeyError for an unknown algorithm.
+    """
+    start = _ALGORITHMS[algorithm].root
+    root = start.copy()
+    # Tagged: the value of one kind of key must never pass for that of another.
     if cache_salt:
-        # Tagged: the value of one kind of key must never pass for that of another.
         root.update(b"cache_salt\0" + cache_salt.encode())
-    return root.digest()
+    digest = root.digest()[_HASH]
+    for tag, values in ((b"adapter\0", adapter), (b"model\0", (model,) if model else ())):
+        if values:
+            root = start.copy()
+            root.update(tag + digest)
+            for data in (value.encode() for value in values):
+                root.update(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
+            digest = root.digest()[_HASH]
+    return ChainRoot(digest, algorithm)
 
 
-def chain(parent: bytes, token_ids: "array[int]", block_size: int) -> list[bytes]:
+def chain(parent: bytes, token_ids: "array[int]", block_size: int, algorithm: str = BLAKE2B) -> list[bytes]:
     """Return the hashes of the full blocks of these tokens; the first is chained to `parent`."""
     data = memoryview(to_wire(token_ids))
     width = block_size * TOKEN_BYTES
-    hashes = []
+    start = _ALGORITHMS[algorithm].block
+    cut, hashes = _HASH, []
     for place in range(0, len(data) // width * width, width):
-        block = _BLOCK.copy()
+        block = start.copy()
         block.update(parent)
         block.update(data[place : place + width])
-        parent = block.digest()
+        parent = block.digest()[cut]
         hashes.append(parent)
     return hashes
 
 
-def packed_chain(parent: bytes, token_ids: "array[int]", block_size: int) -> bytes:
-    """Return the same hashes in one object; for long prompts, in a thread: others get their turn meanwhile."""
+def packed_chain(root: ChainRoot, token_ids: "array[int]", block_size: int, before: bytes = b"") -> bytes:
+    """Return the same hashes in one object; for long prompts, in a thread: others get their turn meanwhile.
+
+    `before`: the hashes of the blocks before these tokens, if there are any.
+    """
+    parent = before[-HASH_BYTES:] or root.digest
     parts = []
     for start in range(0, len(token_ids) // block_size * block_size, BLOCKS_AT_ONCE * block_size):
         if start:
             time.sleep(PAUSE_SECONDS)
-        hashes = chain(parent, token_ids[start : start + BLOCKS_AT_ONCE * block_size], block_size)
+        some = token_ids[start : start + BLOCKS_AT_ONCE * block_size]
+        hashes = chain(parent, some, block_size, root.algorithm)
         parts.append(b"".join(hashes))
         parent = hashes[-1]
     return b"".join(parts)
 
 
-def extend_chain(hashes: list[bytes], root: bytes, token_ids: "array[int]", block_size: int) -> None:
-    """Append the hashes of the full blocks that `hashes` does not reach yet."""
+def extend_chain(
+    hashes: list[bytes],
+    root: ChainRoot,
+    token_ids: "array[int]",
+    block_size: int,
+    keys: Callable[[int, int], bytes] | None = None,
+) -> None:
+    """Append the hashes of the full blocks that `hashes` does not reach yet.
+
+    `keys` returns the key of the block with the tokens from `start` to `end`; b"" if its tokens are all that its
+    content depends on.
+    """
     start = len(hashes) * block_size
-    if start + block_size <= len(token_ids):
-        hashes += chain(hashes[-1] if hashes else root, token_ids[start:], block_size)
+    if start + block_size > len(token_ids):
+        return
+    parent = hashes[-1] if hashes else root.digest
+    if keys is None:
+        hashes += chain(parent, token_ids[start:], block_size, root.algorithm)
+        return
+    for place in range(start, len(token_ids) // block_size * block_size, block_size):
+        key = keys(place, place + block_size)
+        tokens = token_ids[place : place + block_size]
+        parent = _keyed_hash(parent, tokens, key, root.algorithm)
+        hashes.append(parent)
+
+
+def _keyed_hash(parent: bytes, token_ids: "array[int]", key: bytes, algorithm: str) -> bytes:
+    block = _ALGORITHMS[algorithm].block.copy()
+    block.update(parent)
+    block.update(to_wire(token_ids))
+    block.update(key)  # behind a fixed number of bytes, so it needs no tag
+    return block.digest()[_HASH]
 
 
 def split_chain(packed: bytes) -> list[bytes]:
@@ -74,7 +177,7 @@ def split_chain(packed: bytes) -> list[bytes]:
     return [packed[place : place + HASH_BYTES] for place in range(0, len(packed), HASH_BYTES)]
 
 
-def chain_fits(packed: bytes, root: bytes, token_ids: "array[int]", block_size: int) -> bool:
+def chain_fits(packed: bytes, root: ChainRoot, token_ids: "array[int]", block_size: int) -> bool:
     """Whether `packed`, which another process made, can be the chain of these tokens.
 
     The cost is one hash, whatever the length: the number of blocks, and the first block, which differs if the other
@@ -82,4 +185,4 @@ def chain_fits(packed: bytes, root: bytes, token_ids: "array[int]", block_size: 
     """
     if len(packed) != len(token_ids) // block_size * HASH_BYTES:
         return False
-    return packed[:HASH_BYTES] == b"".join(chain(root, token_ids[:block_size], block_size))
+    return packed[:HASH_BYTES] == packed_chain(root, token_ids[:block_size], block_size)

@@ -1,21 +1,36 @@
 import subprocess
 import sys
+from collections.abc import Callable
+from itertools import combinations
 from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvasir.hashing import HASH_BYTES, chain_fits, chain_root, extend_chain, packed_chain, split_chain
+from kvasir.hashing import (
+    HASH_ALGORITHMS,
+    HASH_BYTES,
+    SHA256,
+    ChainRoot,
+    chain_fits,
+    chain_root,
+    extend_chain,
+    packed_chain,
+    split_chain,
+)
 from kvasir.tokens import token_array
 
 ROOT = chain_root()
+Keys = Callable[[int, int], bytes] | None
 tokens = st.lists(st.integers(0, 2**32 - 1), max_size=40)
 
 
-def chain(token_ids: list[int], block_size: int = 4, salt: str = "") -> list[bytes]:
+def chain(
+    token_ids: list[int], block_size: int = 4, salt: str = "", root: ChainRoot | None = None, keys: Keys = None
+) -> list[bytes]:
     hashes: list[bytes] = []
-    extend_chain(hashes, chain_root(salt), token_array(token_ids), block_size)
+    extend_chain(hashes, root or chain_root(salt), token_array(token_ids), block_size, keys)
     return hashes
 
 
@@ -60,17 +75,77 @@ def test_a_salt_changes_every_hash() -> None:
     assert chain([7] * 8, salt="a") == one
 
 
-def test_every_process_hashes_alike() -> None:
+@given(st.lists(st.sampled_from(["", "a", "adapter", "\0", "model\0a"]), min_size=4, max_size=4))
+def test_a_root_covers_salt_adapter_and_model_apart(values: list[str]) -> None:
+    salt, name, path, model = values
+    asked = {
+        (salt, (name, path), model),
+        (model, (name, path), salt),
+        (salt, (path, name), model),
+        (salt, (), model),
+    }
+    for algorithm in HASH_ALGORITHMS:
+        roots = {chain_root(a, adapter=b, model=c, algorithm=algorithm).digest for a, b, c in asked}
+        assert len(roots) == len(asked)
+
+
+def test_algorithms_share_no_hash() -> None:
+    chains = [chain([7] * 40, root=chain_root(algorithm=algorithm)) for algorithm in HASH_ALGORITHMS]
+    for one, other in combinations(chains, 2):
+        assert not {*one} & {*other}
+    assert all(len(each) == HASH_BYTES for hashes in chains for each in hashes)
+
+
+@given(tokens, st.integers(0, 40), st.integers(1, 5))
+def test_sha256_chains_grow_and_pack_alike(token_ids: list[int], cut: int, block_size: int) -> None:
+    root = chain_root(algorithm=SHA256)
+    hashes: list[bytes] = []
+    extend_chain(hashes, root, token_array(token_ids[:cut]), block_size)
+    extend_chain(hashes, root, token_array(token_ids), block_size)
+    assert b"".join(hashes) == packed_chain(root, token_array(token_ids), block_size)
+    assert chain_fits(b"".join(hashes), root, token_array(token_ids), block_size)
+
+
+@given(tokens, st.integers(1, 5), st.dictionaries(st.integers(0, 40), st.sampled_from([b"image a", b"image b"])))
+def test_a_key_changes_its_block_and_all_later_ones(
+    token_ids: list[int], block_size: int, items: dict[int, bytes]
+) -> None:
+    """`items`: by the place of the token that stands for an item, the hash of the item."""
+
+    def keys(start: int, end: int) -> bytes:
+        return b"".join(items.get(place, b"") for place in range(start, end))
+
+    plain, keyed = chain(token_ids, block_size), chain(token_ids, block_size, keys=keys)
+    first = min(items, default=len(token_ids)) // block_size
+    assert keyed[:first] == plain[:first]
+    assert not {*keyed[first:]} & {*plain[first:]}
+    other = chain(token_ids, block_size, keys=lambda start, end: keys(start, end).replace(b" a", b" c"))
+    assert (other == keyed) == (b"image a" not in keys(0, len(keyed) * block_size))
+
+
+def test_a_keyed_chain_that_grows_is_the_chain_of_the_whole() -> None:
+    hashes = chain([7] * 9, keys=lambda start, end: b"%d" % end)
+    extend_chain(hashes, ROOT, token_array([7] * 20), 4, lambda start, end: b"%d" % end)
+    assert hashes == chain([7] * 20, keys=lambda start, end: b"%d" % end)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        ("blake2b", "b5195efa862455fbddfd05d89cdbab02 358683322ccfa39c934169f6bb7eb2c3"),
+        ("sha256", "b422fd6fb467276ecbc2ffdc05eb123f c9f2659a306f5bc0dfdc857ad0cadbf9"),
+    ],
+)
+def test_every_process_hashes_alike(algorithm: str, expected: str) -> None:
     """The bytes are part of the link between versions and machines: they must never change."""
-    expected = "b5195efa862455fbddfd05d89cdbab02 358683322ccfa39c934169f6bb7eb2c3"
     script = (
-        "from kvasir.hashing import *; from kvasir.tokens import token_array; "
-        "h = packed_chain(chain_root('tenant'), token_array(range(70000, 70032)), 16); "
+        "import sys; from kvasir.hashing import *; from kvasir.tokens import token_array; "
+        "h = packed_chain(chain_root('tenant', algorithm=sys.argv[1]), token_array(range(70000, 70032)), 16); "
         "print(*(each.hex() for each in split_chain(h)))"
     )
     printed = {
         subprocess.run(
-            [sys.executable, "-c", script],
+            [sys.executable, "-c", script, algorithm],
             env={"PYTHONHASHSEED": seed, "PATH": ""},
             capture_output=True,
             text=True,

@@ -20,6 +20,7 @@ from kvasir.client.service_limits import ServiceLimits
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.stop_strings import StopSearch
 from kvasir.config.settings import FrontendConfig
+from kvasir.hashing import BlockHashing
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
@@ -154,7 +155,7 @@ class AsyncLLM:
         self._journal.add(request)
         try:
             if prompted.hashes is not None and prompted.hashes.is_long:
-                await self.input.hash_blocks(prompted, self._cache_block_sizes())
+                await self.input.hash_blocks(prompted, self._block_hashings())
             self._dispatcher.dispatch(request)
             while True:
                 delta = await request.collector.take()
@@ -177,10 +178,10 @@ class AsyncLLM:
 
     # ------------------------------------------------------------------------------------------ requests
 
-    def _cache_block_sizes(self) -> set[int]:
-        """Return the block sizes of the ready engines. An engine that joins later computes the hashes itself."""
-        sizes = {engine.cache_block_size for engine in self._link.engines.values() if engine.usable}
-        return {size for size in sizes if size is not None}
+    def _block_hashings(self) -> set[BlockHashing]:
+        """Return how the ready engines hash. An engine that joins later computes the hashes itself."""
+        hashings = {engine.block_hashing for engine in self._link.engines.values() if engine.usable}
+        return {hashing for hashing in hashings if hashing is not None}
 
     def _leave(self, request: LiveRequest) -> None:
         """Remove the request: its reader has read it to the end, or has left."""

@@ -76,7 +76,7 @@ class Dispatcher:
         # Each failed send removes an engine from the link, and each older engine is skipped once, so this ends.
         older: list[RemoteEngine] = []
         while (engine := self._router.pick(self._candidates(request, older))) and not self._closed:
-            message = request.message(engine.cache_block_size)
+            message = request.message(engine.block_hashing)
             if not engine.agreement.understands(message):
                 older.append(engine)
             elif self._link.send(engine.incarnation, message):

@@ -16,6 +16,7 @@ from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.client.request_observer import Trace
 from kvasir.client.text.detokenizer import TextStream
 from kvasir.client.text.stop_strings import StopSearch
+from kvasir.hashing import BlockHashing
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
 from kvasir.tokens import to_wire, token_array
@@ -70,10 +71,10 @@ class LiveRequest:
     def __post_init__(self) -> None:
         self.trace.params, self.trace.prompt_tokens = self.params, len(self.prompt_token_ids)
 
-    def message(self, cache_block_size: int | None = None) -> AddRequest:
+    def message(self, hashing: BlockHashing | None = None) -> AddRequest:
         """Return the message that starts or resumes the request on an engine, as the next attempt.
 
-        `cache_block_size`: tokens per block of the engine's prefix cache; None if it has none.
+        `hashing`: how the engine hashes prompts; None if it looks no hashes up.
         """
         return AddRequest(
             request_id=self.request_id,
@@ -81,7 +82,7 @@ class LiveRequest:
             prompt_tokens=to_wire(self.prompt_token_ids),
             output_tokens=to_wire(self.output_token_ids),
             params=self.params,
-            block_hashes=self.hashes.known(cache_block_size) if self.hashes and cache_block_size else b"",
+            block_hashes=self.hashes.known(hashing) if self.hashes and hashing else b"",
             priority=self.priority,
             cache_salt=self.cache_salt,
         )

@@ -29,7 +29,7 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
                 *("--guided-decoding-backend", "--structured-outputs-config", "--kv-transfer-config"),
                 *("--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--root-path", "--middleware"),
                 *("--uds", "--max-num-partial-prefills", "--max-long-partial-prefills", "--num-scheduler-steps"),
-                *("--attention-backend", "--prefix-caching-hash-algo", "--api-server-count", "--config"),
+                *("--attention-backend", "--api-server-count", "--config"),
             ),
             _NOT_YET,
         ),

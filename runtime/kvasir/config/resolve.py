@@ -64,6 +64,7 @@ class ResolvedEngine:
     async_scheduling: bool
     block_size: int
     enable_prefix_caching: bool
+    prefix_caching_hash_algo: str
     kv_cache_memory_bytes: int | None
     """None: profile the GPU."""
     gpu_memory_utilization: float
@@ -104,6 +105,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         async_scheduling=config.scheduler.async_scheduling,
         block_size=config.cache.block_size,
         enable_prefix_caching=config.cache.enable_prefix_caching,
+        prefix_caching_hash_algo=config.cache.prefix_caching_hash_algo,
         kv_cache_memory_bytes=_kv_cache_memory(config, device),
         gpu_memory_utilization=config.cache.gpu_memory_utilization,
         num_blocks=config.cache.num_gpu_blocks_override,

@@ -13,6 +13,7 @@ from kvasir.config.options import (
     parse_fraction,
     parse_int,
 )
+from kvasir.hashing import BLAKE2B, HASH_ALGORITHMS
 from kvasir_contract.endpoints import ANY_HOST, HTTP_PORT, OPS_PORT
 from kvasir_contract.units import parse_bytes, parse_duration
 
@@ -66,6 +67,9 @@ class CacheConfig:
     )
     enable_prefix_caching: bool = option(
         True, "keep KV blocks of finished requests, and reuse them for prompts that begin with the same tokens"
+    )
+    prefix_caching_hash_algo: str = option(
+        BLAKE2B, "hash of the blocks in the prefix cache", choices=HASH_ALGORITHMS
     )
     num_gpu_blocks_override: int | None = option(
         None, "number of KV blocks to allocate, regardless of the memory (for tests)", parse=parse_int(1)

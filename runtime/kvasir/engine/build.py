@@ -67,5 +67,11 @@ def build_core(settings: ResolvedEngine, model: ModelInfo, cache: KVCacheConfig,
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         budget=budget,
     )
-    ingest = Ingest(model.vocab_size, settings.max_model_len, blocks.cache_block_size, budget)
+    ingest = Ingest(
+        model.vocab_size,
+        settings.max_model_len,
+        blocks.cache_block_size,
+        budget,
+        settings.prefix_caching_hash_algo,
+    )
     return EngineCore(scheduler, executor, ingest, overlap_steps=settings.async_scheduling)

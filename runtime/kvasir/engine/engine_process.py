@@ -214,6 +214,7 @@ class EngineProcess:
                 max_num_seqs=settings.max_num_seqs,
                 max_queued_tokens=settings.max_queued_tokens,
                 features=_features(settings),
+                hash_algorithm=settings.prefix_caching_hash_algo,
             )
         )
         phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self._status.startup_seconds.items())

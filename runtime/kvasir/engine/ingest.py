@@ -12,7 +12,7 @@ from kvasir.engine.scheduling.endings import error_output
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
-from kvasir.hashing import HASH_BYTES, chain_fits, packed_chain
+from kvasir.hashing import BLAKE2B, HASH_BYTES, chain_fits, packed_chain
 from kvasir.link.protocol import AddRequest, RefusalKind, RequestOutput
 from kvasir.link.sockets import SeldomLog
 from kvasir.params import BadParameter, check_token_ids
@@ -33,12 +33,18 @@ class Ingest:
     """Checks and prepares requests for one model, and reserves room for their tokens."""
 
     def __init__(
-        self, vocab_size: int, max_model_len: int, cache_block_size: int | None, budget: TokenBudget
+        self,
+        vocab_size: int,
+        max_model_len: int,
+        cache_block_size: int | None,
+        budget: TokenBudget,
+        hash_algorithm: str = BLAKE2B,
     ) -> None:
         """`cache_block_size`: tokens per block of the prefix cache; None without one."""
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._block_size = cache_block_size
+        self._hash_algorithm = hash_algorithm
         self.budget = budget
         self._seldom = SeldomLog(log)
 
@@ -60,7 +66,7 @@ class Ingest:
     def _request(self, frontend: str, message: AddRequest) -> EngineRequest:
         self._check_length(message)
         self._check(message)
-        request = EngineRequest(frontend, message)
+        request = EngineRequest(frontend, message, self._hash_algorithm)
         # A resumed request of the full length is complete: it never looks up its hashes.
         if self._block_size is not None and self._block_size <= request.num_tokens < self._max_model_len:
             request.packed_hashes = self._hashed(request, message, self._block_size)
@@ -93,12 +99,12 @@ class Ingest:
             if packed:
                 self._seldom.warning(
                     f"frontend {request.frontend} sends block hashes that do not fit their prompts: the engine "
-                    "hashes the prompts itself (are both of one version?)",
+                    f"hashes the prompts itself with {self._hash_algorithm} (are both of one version?)",
                     about=request.frontend,
                 )
             packed = b""
         rest = request.token_ids[len(packed) // HASH_BYTES * block_size :]
-        return packed + packed_chain(packed[-HASH_BYTES:] or request.chain_root, rest, block_size)
+        return packed + packed_chain(request.chain_root, rest, block_size, before=packed)
 
     def _why_full(self) -> str:
         return (

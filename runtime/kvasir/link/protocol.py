@@ -25,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from kvasir.hashing import BLAKE2B
 from kvasir.params import SamplingParams
 from kvasir.tokens import TOKEN_BYTES
 from kvasir_contract.phases import Phase
@@ -141,6 +142,8 @@ class Ready(_Message, frozen=True):
     """Optional features that this engine has, see FEATURE_…."""
     max_queued_tokens: int = 0
     """Limit for the tokens of requests that wait; further requests are refused as OVERLOADED. 0: not announced."""
+    hash_algorithm: str = BLAKE2B
+    """How it hashes blocks (see kvasir.hashing). Block hashes of another algorithm do not fit its prompts."""
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
-from kvasir.hashing import chain_fits, chain_root, packed_chain
+from kvasir.hashing import ChainRoot, chain_fits, chain_root, packed_chain
 from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,
     FEATURE_PRIORITY,
@@ -238,9 +238,9 @@ async def test_a_prompt_is_hashed_once_for_all_of_its_choices(
     await service.until(lambda: service.usable(caching))
     hashed: list[int] = []
 
-    def chain(parent: bytes, token_ids: "array[int]", block_size: int) -> bytes:
+    def chain(root: ChainRoot, token_ids: "array[int]", block_size: int) -> bytes:
         hashed.append(len(token_ids))
-        return packed_chain(parent, token_ids, block_size)
+        return packed_chain(root, token_ids, block_size)
 
     monkeypatch.setattr("kvasir.client.input.prompt_hashes.packed_chain", chain)
     monkeypatch.setattr("kvasir.client.input.prompt_hashes.INLINE_TOKENS", inline_tokens)

@@ -6,7 +6,7 @@ import pytest
 
 from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.client.journal import LiveRequest
-from kvasir.hashing import chain_fits, chain_root
+from kvasir.hashing import HASH_ALGORITHMS, SHA256, BlockHashing, chain_fits, chain_root
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, Ready
 from kvasir.params import SamplingParams
@@ -42,8 +42,15 @@ def engine(ready: Ready | None) -> RemoteEngine:
 def test_an_engine_gets_the_chain_of_its_block_size_and_the_salt(salt: str) -> None:
     request = live(salt)
     for block_size in (16, 8, 16):
-        message = request.message(block_size)
+        message = request.message(BlockHashing(block_size))
         assert chain_fits(message.block_hashes, chain_root(message.cache_salt), PROMPT, block_size)
+
+
+def test_an_engine_gets_the_chain_of_its_algorithm() -> None:
+    request = live("tenant")
+    for algorithm in HASH_ALGORITHMS:
+        message = request.message(BlockHashing(16, algorithm))
+        assert chain_fits(message.block_hashes, chain_root("tenant", algorithm=algorithm), PROMPT, 16)
 
 
 def test_an_engine_without_a_prefix_cache_gets_no_hashes() -> None:
@@ -52,22 +59,24 @@ def test_an_engine_without_a_prefix_cache_gets_no_hashes() -> None:
 
 def test_a_second_attempt_hashes_the_prompt_no_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
     request = live()
-    first = request.message(16).block_hashes
+    first = request.message(BlockHashing(16)).block_hashes
     monkeypatch.setattr("kvasir.client.input.prompt_hashes.packed_chain", None)
     request.output_token_ids.extend([7] * 20)
-    assert request.message(16).block_hashes == first
+    assert request.message(BlockHashing(16)).block_hashes == first
 
 
 @pytest.mark.parametrize(
-    ("ready", "block_size"),
+    ("ready", "hashing"),
     [
         (None, None),
         (Ready(16, 64, 128, 8), None),
-        (Ready(16, 64, 128, 8, (FEATURE_PREFIX_CACHE,)), 16),
-        (Ready(32, 64, 128, 8, ("of-tomorrow", FEATURE_PREFIX_CACHE)), 32),
+        (Ready(16, 64, 128, 8, (FEATURE_PREFIX_CACHE,)), BlockHashing(16)),
+        (Ready(32, 64, 128, 8, ("of-tomorrow", FEATURE_PREFIX_CACHE)), BlockHashing(32)),
+        (Ready(16, 64, 128, 8, (FEATURE_PREFIX_CACHE,), hash_algorithm=SHA256), BlockHashing(16, SHA256)),
+        (Ready(16, 64, 128, 8, (FEATURE_PREFIX_CACHE,), hash_algorithm="of-tomorrow"), None),
     ],
 )
 def test_the_engine_tells_whether_it_looks_hashes_up_and_for_which_blocks(
-    ready: Ready | None, block_size: int | None
+    ready: Ready | None, hashing: BlockHashing | None
 ) -> None:
-    assert engine(ready).cache_block_size == block_size
+    assert engine(ready).block_hashing == hashing

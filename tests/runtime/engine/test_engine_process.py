@@ -215,19 +215,26 @@ async def test_an_engine_starts_serves_idles_and_drains(frontend: Frontend, addr
 
 
 @pytest.mark.parametrize(
-    ("options", "features", "cached"),
+    ("options", "features", "algorithm", "cached"),
     [
-        ((), ("prefix-cache",), 48),
-        (("--no-enable-prefix-caching",), (), 0),
-        (("--scheduling-policy", "priority", "--async-scheduling"), ("prefix-cache", "priority"), 48),
+        ((), ("prefix-cache",), "blake2b", 48),
+        (("--no-enable-prefix-caching",), (), "blake2b", 0),
+        (("--prefix-caching-hash-algo", "sha256"), ("prefix-cache",), "sha256", 48),
+        (("--scheduling-policy", "priority", "--async-scheduling"), ("prefix-cache", "priority"), "blake2b", 48),
     ],
 )
 async def test_an_engine_tells_what_it_can_and_does_it(
-    frontend: Frontend, address: str, options: tuple[str, ...], features: tuple[str, ...], cached: int
+    frontend: Frontend,
+    address: str,
+    options: tuple[str, ...],
+    features: tuple[str, ...],
+    algorithm: str,
+    cached: int,
 ) -> None:
     async with run_engine(*FAKE, "serve", "demo://", "--link", address, *options) as process:
         engine = await frontend.ready()
         assert capacity_of(engine).features == features
+        assert capacity_of(engine).hash_algorithm == algorithm
         for name in ("first", "second"):
             frontend.ask(engine, name, 3, prompt=[7] * 50)
             await frontend.answer(name)

@@ -9,11 +9,10 @@ import pytest
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
-from kvasir.hashing import chain_root, packed_chain
+from kvasir.hashing import SHA256, ChainRoot, chain_root, packed_chain
 from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind
 from kvasir.tokens import token_array
 from runtime.engine.fakes import FRONTEND, VOCAB_SIZE, CoreHarness, add_request
-from runtime.wire import hashes_of
 
 PROMPT = list(range(100, 130))
 MAX_MODEL_LEN = 100
@@ -57,6 +56,20 @@ def test_hashes_that_do_not_fit_are_replaced_and_reported(caplog: pytest.LogCapt
     assert "block hashes that do not fit" in caplog.text
 
 
+@pytest.mark.parametrize("given", ["blake2b", "sha256"])
+def test_an_engine_hashes_with_its_own_algorithm(given: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Hashes of another algorithm are replaced, with one line in the log; the request is served."""
+    theirs = packed_chain(chain_root(algorithm=given), token_array(PROMPT), 4)
+    message = msgspec.structs.replace(add_request("a", PROMPT), block_hashes=theirs)
+    prepare = Ingest(VOCAB_SIZE, MAX_MODEL_LEN, 4, TokenBudget(2**26), SHA256)
+    with caplog.at_level(logging.WARNING):
+        requests = [accepted(prepare, message) for _ in range(2)]
+    for request in requests:
+        assert request.packed_hashes == packed_chain(chain_root(algorithm=SHA256), token_array(PROMPT), 4)
+        assert request.chain_root.algorithm == SHA256
+    assert len(caplog.records) == (given != SHA256)
+
+
 def test_without_a_prefix_cache_nothing_is_hashed() -> None:
     request = accepted(ingest(None), add_request("a", PROMPT, hashed_for=4))
     assert request.packed_hashes == b""
@@ -66,13 +79,13 @@ def test_hashes_of_the_frontend_are_not_made_again(monkeypatch: pytest.MonkeyPat
     message = add_request("a", PROMPT, hashed_for=4)
     hashed = []
 
-    def chain(parent: bytes, token_ids: "array[int]", block_size: int) -> bytes:
-        hashed.append((parent, token_ids.tolist()))
+    def chain(root: ChainRoot, token_ids: "array[int]", block_size: int, before: bytes) -> bytes:
+        hashed.append((before, token_ids.tolist()))
         return b""
 
     monkeypatch.setattr("kvasir.engine.ingest.packed_chain", chain)
     ingest().prepare(FRONTEND, message)
-    assert hashed == [(hashes_of(message)[-1], PROMPT[28:])]
+    assert hashed == [(message.block_hashes, PROMPT[28:])]
 
 
 @pytest.mark.parametrize(

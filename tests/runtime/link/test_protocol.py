@@ -54,7 +54,13 @@ PARAMS = SamplingParams(
 )
 LOGPROBS = Logprobs([-0.5], [2], [[7, 4]], [[-0.25, -0.5]])
 READY = Ready(
-    block_size=16, num_blocks=100, max_model_len=4096, max_num_seqs=64, features=("a",), max_queued_tokens=9
+    block_size=16,
+    num_blocks=100,
+    max_model_len=4096,
+    max_num_seqs=64,
+    features=("a",),
+    max_queued_tokens=9,
+    hash_algorithm="sha256",
 )
 REFUSED = Outputs(
     [RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS
@@ -135,16 +141,18 @@ def test_fields_that_a_newer_peer_appended_inside_an_output_are_ignored() -> Non
 
 
 def test_fields_that_an_older_peer_does_not_know_have_their_defaults() -> None:
-    """As from before `progress`, `features`, `max_queued_tokens`, `preemptions`, `saw_draining`, `block_hashes` or
-    `ignore_eos`."""
+    """As from before `progress`, `features`, `max_queued_tokens`, `hash_algorithm`, `preemptions`, `saw_draining`,
+    `block_hashes` or `ignore_eos`."""
 
     def without_last(message: FromEngine | FromFrontend, count: int = 1) -> bytes:
         return msgspec.msgpack.encode(msgspec.msgpack.decode(encode(message))[:-count])
 
     assert decode_from_engine(without_last(HELLO)) == msgspec.structs.replace(HELLO, progress=None)
-    assert decode_from_engine(without_last(READY)) == msgspec.structs.replace(READY, max_queued_tokens=0)
-    older = msgspec.structs.replace(READY, features=(), max_queued_tokens=0)
+    assert decode_from_engine(without_last(READY)) == msgspec.structs.replace(READY, hash_algorithm="blake2b")
+    older = msgspec.structs.replace(READY, max_queued_tokens=0, hash_algorithm="blake2b")
     assert decode_from_engine(without_last(READY, 2)) == older
+    oldest = msgspec.structs.replace(older, features=())
+    assert decode_from_engine(without_last(READY, 3)) == oldest
     assert decode_from_engine(without_last(HEARTBEAT, 3)) == Heartbeat()
     name, [refused], stats = msgspec.msgpack.decode(encode(REFUSED))
     decoded = decode_from_engine(msgspec.msgpack.encode([name, [refused[:-1]], stats]))

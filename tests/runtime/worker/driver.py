@@ -33,6 +33,7 @@ DEFAULTS: dict[str, Any] = {
     "async_scheduling": False,
     "block_size": 8,
     "enable_prefix_caching": True,
+    "prefix_caching_hash_algo": "blake2b",
     "kv_cache_memory_bytes": 2**24,
     "gpu_memory_utilization": 0.9,
     "num_blocks": None,

@@ -17,6 +17,7 @@ from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.client.input.sampling import Sampling, check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.client.text.stop_strings import StopStrings
+from kvasir.hashing import BlockHashing
 from kvasir.hub.chat_template import ChatTemplate, ChatTemplateError
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
@@ -167,10 +168,10 @@ class InputProcessor:
             hashes=PromptHashes(token_ids, cache_salt),
         )
 
-    async def hash_blocks(self, prompted: Prompted, block_sizes: Iterable[int]) -> None:
-        """Make the hashes for blocks of these sizes without holding up the event loop."""
+    async def hash_blocks(self, prompted: Prompted, hashings: Iterable[BlockHashing]) -> None:
+        """Make the hashes for these engines without holding up the event loop."""
         if prompted.hashes is not None:
-            await prompted.hashes.make(block_sizes, self._threads)
+            await prompted.hashes.make(hashings, self._threads)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from kvasir.engine.kv.block_table import BlockTable
 from kvasir.engine.kv.prefix_cache import PrefixLookup
-from kvasir.hashing import chain_root
+from kvasir.hashing import BLAKE2B, chain_root
 from kvasir.link.protocol import AddRequest, FinishReason
 from kvasir.params import SamplingParams
 from kvasir.tokens import TOKEN_BYTES, from_wire, to_wire
@@ -74,7 +74,7 @@ class EngineRequest:
         "token_ids",
     )
 
-    def __init__(self, frontend: str, message: AddRequest) -> None:
+    def __init__(self, frontend: str, message: AddRequest, hash_algorithm: str = BLAKE2B) -> None:
         self.frontend = frontend
         self.request_id = message.request_id
         self.attempt = message.attempt
@@ -96,7 +96,7 @@ class EngineRequest:
         """One for each KV group; none without a row."""
         self.num_slots = 0
         """Tokens that all of its block tables have places for."""
-        self.chain_root = chain_root(message.cache_salt)
+        self.chain_root = chain_root(message.cache_salt, algorithm=hash_algorithm)
         self.block_hashes: list[bytes] = []
         """The hashes of its first full blocks; see kvasir.hashing."""
         self.packed_hashes = b""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kvasir.hashing import HASH_ALGORITHMS, BlockHashing
 from kvasir.link.codec import CODEC, Agreement
 from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,
@@ -65,10 +66,14 @@ class RemoteEngine:
         return self.state is EngineState.READY
 
     @property
-    def cache_block_size(self) -> int | None:
-        """Tokens per block of its prefix cache; None without one."""
+    def block_hashing(self) -> BlockHashing | None:
+        """How to hash prompts for its prefix cache; None without one, and for an algorithm of a later version."""
         capacity = self.capacity
-        return capacity.block_size if capacity is not None and FEATURE_PREFIX_CACHE in capacity.features else None
+        if capacity is None or FEATURE_PREFIX_CACHE not in capacity.features:
+            return None
+        if capacity.hash_algorithm not in HASH_ALGORITHMS:
+            return None
+        return BlockHashing(capacity.block_size, capacity.hash_algorithm)
 
     @property
     def serves_by_priority(self) -> bool:
