@@ -14,7 +14,7 @@ from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.hashing import BLAKE2B, HASH_BYTES, chain_fits, packed_chain
 from kvasir.link.protocol import AddRequest, RefusalKind, RequestOutput
-from kvasir.link.sockets import SeldomLog
+from kvasir.observability.seldom_log import SeldomLog
 from kvasir.params import BadParameter, check_token_ids
 from kvasir.tokens import TOKEN_BYTES
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from kvasir.engine.scheduling.engine_request import FINISH_REASONS, EngineRequest, RequestStatus
 from kvasir.link.protocol import AddRequest, FinishReason, Logprobs, RefusalKind, RequestOutput
-from kvasir.link.sockets import SeldomLog
+from kvasir.observability.seldom_log import SeldomLog
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,8 @@ from kvasir.link.protocol import (
     Refused,
     Welcome,
 )
-from kvasir.link.sockets import SeldomLog, handshake_failure, limit, open_monitor, parse_event
+from kvasir.link.sockets import handshake_failure, limit, open_monitor, parse_event
+from kvasir.observability.seldom_log import SeldomLog
 
 RETRY_FIRST: Final = 0.05
 RETRY_MOST: Final = 1.0

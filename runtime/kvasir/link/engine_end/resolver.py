@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kvasir.link.address import LinkAddress
-from kvasir.link.sockets import SeldomLog
+from kvasir.observability.seldom_log import SeldomLog
 
 LOOKUP_INTERVAL: Final = 3.0
 """Seconds between look-ups. All engines connect to a new frontend within this time."""

@@ -50,7 +50,8 @@ from kvasir.link.protocol import (
     Result,
     Welcome,
 )
-from kvasir.link.sockets import SeldomLog, step_age_limit
+from kvasir.link.sockets import step_age_limit
+from kvasir.observability.seldom_log import SeldomLog
 
 LINGER_SECONDS: Final = 0.2
 """Time that the last messages get to leave when the link closes."""

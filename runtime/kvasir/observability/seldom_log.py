@@ -1,0 +1,33 @@
+"""A log that does not repeat its lines all the time."""
+
+import logging
+import time
+
+
+class SeldomLog:
+    """Keeps a log readable: writes repeated lines at most once in `every` seconds.
+
+    A line repeats another one if it has the same text or the same `about`.
+    """
+
+    def __init__(self, log: logging.Logger, every: float = 60.0, kinds: int = 256) -> None:
+        self._log = log
+        self._every = every
+        self._kinds = kinds
+        self._last: dict[str, float] = {}
+
+    def info(self, text: str, about: str = "") -> None:
+        self._write(logging.INFO, text, about or text)
+
+    def warning(self, text: str, about: str = "") -> None:
+        self._write(logging.WARNING, text, about or text)
+
+    def _write(self, level: int, text: str, key: str) -> None:
+        now = time.monotonic()
+        if key in self._last and now - self._last[key] < self._every:
+            return
+        if len(self._last) >= self._kinds:
+            # A peer can invent names. Dropping all keys costs one line of log for each.
+            self._last.clear()
+        self._last[key] = now
+        self._log.log(level, "%s", text)
