@@ -126,8 +126,14 @@ class RotaryEmbedding:
     """Turns positions into a step's Rotation."""
 
     def __init__(self, rope: Rope, context: int, device: torch.device) -> None:
-        self._frequencies = inverse_frequencies(rope, context).to(device)
+        self._rope = rope
+        self._device = device
         self._amplitude = getattr(rope.scaling, "attention_factor", 1.0)
+        self.fit_context(context)
+
+    def fit_context(self, context: int) -> None:
+        """Rotate for requests of at most `context` tokens from now on: the KV cache must be empty."""
+        self._frequencies = inverse_frequencies(self._rope, context).to(self._device)
 
     def rotation(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
         angles = positions[:, None].float() * self._frequencies  # [T, dim / 2]

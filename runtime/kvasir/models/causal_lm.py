@@ -50,6 +50,15 @@ class Generates(Model, Protocol):
 
 
 @runtime_checkable
+class FitsContext(Protocol):
+    """A model that computes in another way for long contexts (LongRoPE)."""
+
+    def fit_context(self, context: int) -> None:
+        """Take the tokens of the longest request that the KV cache can hold; the cache is empty."""
+        ...
+
+
+@runtime_checkable
 class ReferencedLM(Protocol):
     """A model whose code is not ours, and which can compute without our attention for comparison."""
 

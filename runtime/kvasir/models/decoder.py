@@ -143,6 +143,10 @@ class Decoder(nn.Module):
     def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
         return layer_specs(block, self.windows, max_model_len)
 
+    def fit_context(self, context: int) -> None:
+        for rotary in self._rotaries:
+            rotary.fit_context(context)
+
     def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
         """Without a norm, which only the last part of a divided model has, the result is an Intermediate."""
         x = self._embed(batch.token_ids) if batch.arrived is None else batch.arrived.residual  # [T, hidden]

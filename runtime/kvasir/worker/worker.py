@@ -12,7 +12,7 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes, make_groups
 from kvasir.layers.parameter import Placement
-from kvasir.models.causal_lm import Generates
+from kvasir.models.causal_lm import FitsContext, Generates
 from kvasir.models.load_model import load_model
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
@@ -71,6 +71,9 @@ class Worker:
         if available is None and settings.num_blocks is None:
             available = profile_gpu(settings.gpu_memory_utilization, lambda: self._largest_step(groups))
         blocks = usable_blocks(settings, available or 0, block_bytes(groups))
+        if isinstance(self._model, FitsContext):
+            # The last token of a request is emitted and needs no KV.
+            self._model.fit_context(min(settings.max_model_len, blocks * settings.block_size + 1))
         size = (blocks + 1) * block_bytes(groups)
         if on_cpu:
             check_fits_memory(size, settings.data_parallel_size_local)

@@ -1,8 +1,10 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from transformers import Phi3Config
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig
@@ -21,7 +23,7 @@ from kvasir.worker.cache_memory import block_shape, check_fits_memory, usable_bl
 from kvasir.worker.model_runner import ModelRunner
 from kvasir.worker.step import FAILED_TOKEN, NAN_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker import Worker
-from runtime.models.tiny import gpt2, llama, save
+from runtime.models.tiny import LONG_ROPE, decoder, gpt2, llama, save
 from runtime.worker.driver import Driver, engine_settings, greedy
 
 BLOCK = block_shape(HeadShape(4, 2, 16), 8, torch.bfloat16)
@@ -31,6 +33,23 @@ BLOCK_BYTES = block_bytes([KVGroup(FullAttention(BLOCK), (0, 1, 2))])
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(llama(), tmp_path_factory.mktemp("llama"))
+
+
+def test_longrope_follows_the_context_that_the_cache_can_hold(tmp_path: Path) -> None:
+    """A cache that holds no more than the original context is computed with the short factors."""
+    original = 64
+    model = decoder(Phi3Config, original_max_position_embeddings=original, rope_parameters=LONG_ROPE)
+    path = save(model, tmp_path)
+
+    def tokens(**changes: Any) -> list[int]:
+        driver = Driver.load(path, **changes)
+        driver.add("a", range(5, 35), greedy(20))
+        return driver.run()["a"]
+
+    short, long = tokens(max_model_len=original), tokens(max_model_len=original + 1)
+    assert short != long
+    assert tokens(max_model_len=200, num_blocks=original // 8 - 1) == short
+    assert tokens(max_model_len=200, num_blocks=original // 8) == long
 
 
 def test_steps_free_rows_before_they_take_them(path: Path) -> None:
