@@ -36,7 +36,6 @@ from kvasir.hub.source import fetch, normalise
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, Dead, Goodbye, Progress, Ready
-from kvasir.link.sockets import step_age_limit
 from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.ops_server import OpsServer
 from kvasir_contract.exits import ExitCode
@@ -79,7 +78,7 @@ class EngineProcess:
         self._status = EngineStatus(
             new_incarnation(rank),
             rank,
-            step_limit=step_age_limit(config.link.heartbeat_timeout),
+            config.link.heartbeat_timeout,
             slow_step=config.trace.slow_step or math.inf,
         )
         self._collector = EngineCollector(self._status, names[0] if names else config.model.source)
@@ -125,7 +124,13 @@ class EngineProcess:
             self._ops = OpsServer(self._config.ops, self._status, partial(generate_latest, registry))
             model = self._read_model()
             inbox = Inbox()
-            link = self._link = EngineLink(self._config.link, self._identity(model), inbox.put, inbox.flush)
+            link = self._link = EngineLink(
+                self._config.link,
+                self._identity(model),
+                inbox.put,
+                inbox.flush,
+                step_limit=self._status.step_limit,
+            )
             self._status.link_problem = lambda: link.problem
             self._status.links = lambda: link.accepted
             self._status.unknown_messages = lambda: link.unknown_messages
@@ -139,6 +144,8 @@ class EngineProcess:
             executor.warm_up()
             core = self._collector.core = build_core(settings, model, cache, executor)
             core.trace = self._status.trace
+            if not settings.async_scheduling:
+                self._status.step_limit.begin(settings.max_num_batched_tokens)
             inbox.open(core.ingest)
             self._loop = EngineLoop(core, link, inbox, self._status, self._config.process.drain_timeout)
             gc.collect()

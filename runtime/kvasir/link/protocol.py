@@ -290,6 +290,8 @@ class Heartbeat(_Message, frozen=True):
     """Seconds since the engine's step counter last moved, while it has work; 0 when idle."""
     saw_draining: bool = False
     """From a frontend, once, in answer to Draining: no AddRequest follows this message."""
+    step_limit: float = 0.0
+    """From an engine: the `step_age` in seconds from which it is stuck. 0: not announced."""
 
 
 class Goodbye(_Message, frozen=True):

@@ -33,10 +33,11 @@ def heartbeat_interval(timeout: float) -> float:
 
 
 def step_age_limit(timeout: float) -> float:
-    """Return the seconds after which a running step means that the engine is stuck; 120 with the default timeout.
+    """Return the seconds after which a running step means that any engine is stuck; 120 with the default timeout.
 
-    That is much longer than the heartbeat timeout: a full token budget of prefill of a large model on few CPU cores
-    takes a minute and is not a failure.
+    An engine whose steps are short announces less (Heartbeat.step_limit). This limit is much longer than the
+    heartbeat timeout: a full token budget of prefill of a large model on few CPU cores takes a minute and is not a
+    failure.
     """
     return _STEP_AGE_FACTOR * timeout
 

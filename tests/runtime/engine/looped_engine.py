@@ -26,7 +26,7 @@ class Engine:
         self.link = FakeLink()
         self.inbox = Inbox()
         self.inbox.open(self.harness.core.ingest)
-        self.status = EngineStatus("engine-0-test", 0, step_limit=120)
+        self.status = EngineStatus("engine-0-test", 0, heartbeat_timeout=10)
         self.status.enter(Phase.READY)
         self.loop = EngineLoop(self.harness.core, self.link, self.inbox, self.status, drain_timeout, drain_settle)
         self.ended: Future[None] = pool.submit(self.loop.run)

@@ -17,6 +17,7 @@ from kvasir.engine.health.engine_status import LINK_PATIENCE, STARTUP_LIMIT, Eng
 from kvasir.engine.health.step_trace import StepPhase
 from kvasir.link.engine_end.frontend_connection import LinkProblem
 from kvasir.link.protocol import Progress
+from kvasir.link.sockets import step_age_limit
 from kvasir.observability import ops_server
 from kvasir.observability.ops_server import OpsServer
 from kvasir.worker.step import ScheduledRow, StepInput
@@ -27,12 +28,13 @@ from kvasir_contract.status_report import StatusReport
 from runtime.engine.fakes import CoreHarness, add_request
 from runtime.fake_clock import FakeClock
 
-STEP_LIMIT = 300.0
+HEARTBEAT_TIMEOUT = 25.0
+STEP_LIMIT = step_age_limit(HEARTBEAT_TIMEOUT)
 
 
 @pytest.fixture
 def status(clock: FakeClock) -> EngineStatus:
-    return EngineStatus("engine-3-abc", 3, STEP_LIMIT, clock)
+    return EngineStatus("engine-3-abc", 3, HEARTBEAT_TIMEOUT, clock)
 
 
 @pytest.fixture

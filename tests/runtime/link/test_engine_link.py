@@ -263,7 +263,20 @@ def test_an_engine_whose_step_does_not_end_says_hello_to_nobody(monkeypatch: pyt
     assert engine.greeting() is None
     engine.set_load(STATS, busy=False)
     assert engine.greeting() is not None
-    assert engine.heartbeat() == Heartbeat(STATS, 0.0)
+    assert engine.heartbeat() == Heartbeat(STATS, 0.0, step_limit=step_age_limit(10.0))
+
+
+def test_an_engine_announces_the_limit_of_its_own_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, limit = [100.0], [50.0]
+    monkeypatch.setattr("kvasir.link.engine_end.announced_engine.time.monotonic", lambda: clock[0])
+    engine = AnnouncedEngine(identity(), PROTOCOL_VERSION, 10.0, lambda: limit[0])
+    engine.set_load(STATS, busy=True)
+    clock[0] += 40
+    assert engine.heartbeat() == Heartbeat(STATS, 40.0, step_limit=50.0)
+    assert engine.greeting() is not None
+    limit[0] = 30.0
+    assert engine.heartbeat() == Heartbeat(STATS, 40.0, step_limit=30.0)
+    assert engine.greeting() is None
 
 
 def test_closing_ends_within_two_seconds_even_if_a_frontend_is_deaf() -> None:

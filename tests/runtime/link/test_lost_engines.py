@@ -42,6 +42,8 @@ async def test_outputs_sent_before_a_connection_broke_come_before_the_loss(f: Fr
         (Dead("out of memory"), "out of memory"),
         (Goodbye(), "shut down"),
         (Heartbeat(STATS, step_age=step_age_limit(10.0) + 1), "step has not ended"),
+        (Heartbeat(STATS, step_age=31.0, step_limit=30.0), "step has not ended for 31 s"),
+        (Heartbeat(STATS, step_age=step_age_limit(10.0) + 1, step_limit=1e9), "step has not ended"),
         (b"\xc1 rubbish", "not a message"),
         (encode(Welcome(1, "f")), "not a message"),
         (b"", "not a message"),

@@ -65,7 +65,7 @@ READY = Ready(
 REFUSED = Outputs(
     [RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS
 )
-HEARTBEAT = Heartbeat(STATS, step_age=1.5)
+HEARTBEAT = Heartbeat(STATS, step_age=1.5, step_limit=30.0)
 ADD = AddRequest("r", 3, packed([1, 2**31]), packed([7]), PARAMS)
 
 FROM_ENGINE: list[FromEngine] = [
@@ -142,7 +142,7 @@ def test_fields_that_a_newer_peer_appended_inside_an_output_are_ignored() -> Non
 
 def test_fields_that_an_older_peer_does_not_know_have_their_defaults() -> None:
     """As from before `progress`, `features`, `max_queued_tokens`, `hash_algorithm`, `preemptions`, `saw_draining`,
-    `block_hashes` or `ignore_eos`."""
+    `step_limit`, `block_hashes` or `ignore_eos`."""
 
     def without_last(message: FromEngine | FromFrontend, count: int = 1) -> bytes:
         return msgspec.msgpack.encode(msgspec.msgpack.decode(encode(message))[:-count])
@@ -153,7 +153,7 @@ def test_fields_that_an_older_peer_does_not_know_have_their_defaults() -> None:
     assert decode_from_engine(without_last(READY, 2)) == older
     oldest = msgspec.structs.replace(older, features=())
     assert decode_from_engine(without_last(READY, 3)) == oldest
-    assert decode_from_engine(without_last(HEARTBEAT, 3)) == Heartbeat()
+    assert decode_from_engine(without_last(HEARTBEAT, 4)) == Heartbeat()
     name, [refused], stats = msgspec.msgpack.decode(encode(REFUSED))
     decoded = decode_from_engine(msgspec.msgpack.encode([name, [refused[:-1]], stats]))
     assert isinstance(decoded, Outputs)

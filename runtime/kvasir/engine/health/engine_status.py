@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from kvasir.engine.health.step_limit import StepLimit
 from kvasir.engine.health.step_trace import StepTrace
 from kvasir.engine.health.step_watchdog import describe_batch
 from kvasir.link.engine_end.frontend_connection import LinkProblem
@@ -30,12 +31,12 @@ class EngineStatus:
         self,
         incarnation: str,
         rank: int,
-        step_limit: float,
+        heartbeat_timeout: float,
         clock: Callable[[], float] = time.monotonic,
         slow_step: float = math.inf,
     ) -> None:
-        """Set the limits, in seconds: a longer step than `step_limit` counts as stuck, one longer than `slow_step`
-        is logged."""
+        """Set the limits, in seconds: `heartbeat_timeout` bounds the time of a step that counts as stuck, and one
+        longer than `slow_step` is logged."""
         self.incarnation = incarnation
         self.rank = rank
         self.phase = Phase.STARTING
@@ -52,7 +53,8 @@ class EngineStatus:
         """Duration of each finished phase of the start-up, in their order."""
         self.trace = StepTrace(slow_step, clock)
         """The position of the busy loop within a step."""
-        self._step_limit = step_limit
+        self.step_limit = StepLimit(self.trace, heartbeat_timeout)
+        """Returns the seconds after which a step counts as stuck."""
         self._clock = clock
         self._message = ""
         self._busy = True
@@ -125,6 +127,6 @@ class EngineStatus:
             return f"the engine failed: {self.message}"
         silent = self._clock() - self._last_sign
         if self.phase in (Phase.READY, Phase.DRAINING):
-            stuck = self._busy and silent > self._step_limit
+            stuck = self._busy and silent > self.step_limit()
             return f"the current step has been running for {silent:.0f} s" if stuck else None
         return f"{self.phase} without progress for {silent:.0f} s" if silent > STARTUP_LIMIT else None

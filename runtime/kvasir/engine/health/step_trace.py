@@ -76,6 +76,11 @@ class StepTrace:
         self.requests = Buckets(STEP_REQUESTS)
         self.phase_seconds = dict.fromkeys(StepPhase, 0.0)
         """Seconds in each phase since the start."""
+        self.longest = 0.0
+        """Seconds of the longest step."""
+        self.seconds_per_token = math.inf
+        """The least of all steps."""
+        self._num_tokens = 0
 
     def begin(self, step: int) -> None:
         """Record the beginning of a step, in phase SCHEDULE."""
@@ -94,7 +99,8 @@ class StepTrace:
         self.now = Moment(last.step, last.step_began, phase, now, batch)
         if batch is not None and batch.scheduled:
             self.requests.observe(len(batch.scheduled))
-            self.tokens.observe(sum([row.num_new_tokens for row in batch.scheduled]))
+            self._num_tokens = sum([row.num_new_tokens for row in batch.scheduled])
+            self.tokens.observe(self._num_tokens)
 
     def end(self) -> None:
         """Record the end of the step."""
@@ -104,5 +110,10 @@ class StepTrace:
         self.phase_seconds[last.phase] += now - last.phase_began
         seconds = now - last.step_began
         self.seconds.observe(seconds)
+        if seconds > self.longest:
+            self.longest = seconds
+        if seconds < self.seconds_per_token * self._num_tokens:
+            self.seconds_per_token = seconds / self._num_tokens
+        self._num_tokens = 0
         if seconds > self.limit:
             log.warning("step %d ended after %.1f s", last.step, seconds)

@@ -1,7 +1,9 @@
 """The engine as its frontends see it: identity, phase, capacity and load, and the messages that carry them."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from kvasir.link.protocol import Draining, EngineStats, FromEngine, Heartbeat, Hello, Progress, Ready
 from kvasir.link.sockets import step_age_limit
@@ -31,12 +33,15 @@ class _Load:
 class AnnouncedEngine:
     """Changed and read in the link's thread; `set_load` may be called from any thread."""
 
-    def __init__(self, identity: EngineIdentity, protocol: int, timeout: float) -> None:
-        """`timeout`: seconds of silence after which a frontend is lost. A step may take many times longer."""
+    def __init__(
+        self, identity: EngineIdentity, protocol: int, timeout: float, step_limit: Callable[[], float] | None = None
+    ) -> None:
+        """`timeout`: seconds of silence after which a frontend is lost. A step may take many times longer:
+        `step_limit` returns the seconds after which it means that the engine is stuck; None: `step_age_limit`."""
         self.identity = identity
         self.phase = Phase.STARTING
         self._protocol = protocol
-        self._step_age_limit = step_age_limit(timeout)
+        self._step_limit = step_limit or partial(step_age_limit, timeout)
         self._progress: Progress | None = None
         self._progress_sent: Progress | None = None
         self._ready: Ready | None = None
@@ -77,7 +82,7 @@ class AnnouncedEngine:
 
     def greeting(self) -> Hello | None:
         """Return the Hello; None while the engine is stuck in a step and cannot serve."""
-        if self._step_age() > self._step_age_limit:
+        if self._step_age() > self._step_limit():
             return None
         self._progress_sent = self._progress
         identity = self.identity
@@ -102,7 +107,7 @@ class AnnouncedEngine:
 
     def heartbeat(self) -> Heartbeat:
         load = self._load
-        return Heartbeat(load.stats if load is not None else None, self._step_age())
+        return Heartbeat(load.stats if load is not None else None, self._step_age(), step_limit=self._step_limit())
 
     def _step_age(self) -> float:
         load = self._load

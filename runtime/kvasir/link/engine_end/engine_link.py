@@ -50,11 +50,13 @@ class EngineLink:
         deliver: Callable[[Received | FrontendLost | DrainSettled], None],
         delivered: Callable[[], None] = lambda: None,
         *,
+        step_limit: Callable[[], float] | None = None,
         lookup: Callable[[str], frozenset[str]] = lookup,
         lookup_interval: float = LOOKUP_INTERVAL,
         codec: Codec = CODEC,
     ) -> None:
         """`deliver` gets each event, in order, in the link's thread; `delivered` is called after each batch.
+        `step_limit` returns the seconds after which a step means that the engine is stuck.
 
         Raises ConfigError for addresses or keys that cannot be used.
         """
@@ -62,7 +64,7 @@ class EngineLink:
         addresses = [_engine_address(text, keys is not None) for text in config.link]
         self._reactor = Reactor()
         timeout = config.heartbeat_timeout
-        self._engine = AnnouncedEngine(identity, codec.version, timeout)
+        self._engine = AnnouncedEngine(identity, codec.version, timeout, step_limit)
         self._frontends = Frontends(self._engine, keys, timeout, self._reactor, deliver, codec)
         self._delivered = delivered
         names = [address for address in addresses if not address.is_ipc and address.ip is None]

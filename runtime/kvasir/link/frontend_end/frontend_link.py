@@ -12,6 +12,7 @@ milliseconds that way, and a frozen one by its silence.
 
 import asyncio
 import logging
+import math
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -191,7 +192,7 @@ class FrontendLink:
 
     def _on_heartbeat(self, engine: RemoteEngine, message: Heartbeat) -> None:
         engine.step_age = message.step_age
-        if message.step_age > self._step_age_limit:
+        if message.step_age > min(message.step_limit or math.inf, self._step_age_limit):
             self._lose_alive(engine, f"its step has not ended for {message.step_age:.0f} s")
         elif message.stats is not None:
             engine.stats = message.stats
