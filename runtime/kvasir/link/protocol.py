@@ -232,6 +232,8 @@ class Refused(_Message, frozen=True):
     retry: bool
     """True: the frontend does not know this incarnation (it was taken for lost, say): drop its requests and say
     Hello again. False: it never will be accepted as it is (another model, protocol or service)."""
+    frontend: str = ""
+    """The frontend's own incarnation."""
 
 
 class AddRequest(_Message, frozen=True):

@@ -155,6 +155,45 @@ async def frontend(
         await link.close()
 
 
+class Forwarder:
+    """Another endpoint of a frontend on this machine, which can stop to answer."""
+
+    def __init__(self, target: str) -> None:
+        self._port = int(target.rpartition(":")[2])
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
+        self.address = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def close(self) -> None:
+        """Break the connections, and accept no more."""
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers += [writer, far_writer]
+        await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def forwarder(target: str) -> AsyncIterator[Forwarder]:
+    forwards = Forwarder(target)
+    await forwards.start()
+    try:
+        yield forwards
+    finally:
+        forwards.close()
+
+
 # ------------------------------------------------------------------------------------------------ real engines
 
 

@@ -22,6 +22,7 @@ from runtime.link.peers import (
     Transport,
     engine,
     engine_process,
+    forwarder,
     frontend,
     frontend_lost,
     outputs,
@@ -222,6 +223,58 @@ async def test_the_other_address_of_a_frontend_is_used_once_the_first_has_gone(
             await f.ready(e.incarnation)
             assert set(e._frontends._connections) == {*addresses} - {first}
             assert not e._frontends._twins
+
+
+async def test_a_later_address_of_a_frontend_does_not_end_its_requests(
+    keys: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with frontend("tcp://0.0.0.0:0", keys["frontend"]) as f:
+        port = f.link.addresses.rpartition(":")[2]
+        with engine(f"tcp://127.0.0.1:{port}", keys=keys["engine"], silence=1) as e:
+            e.set_load(STATS, busy=False)  # so that each heartbeat is an event
+            await f.ready(e.incarnation)
+            answer = asyncio.create_task(f.ask(e.incarnation))
+            request = await asyncio.to_thread(received, e)
+            later = parse_address(f"tcp://127.0.0.2:{port}")
+            e._reactor.post(partial(e._frontends.set_endpoints, later, frozenset({later.endpoint()})))
+            await f.seen.until(lambda: "are one frontend" in caplog.text)
+            e.send(request.frontend, outputs())
+            await answer
+            assert not f.seen.lost
+            assert e.accepted == 1
+
+
+async def test_another_frontend_joins_after_it_was_probed(keys: dict[str, Path]) -> None:
+    """The engine does not know yet that the second endpoint is that of another frontend."""
+    address, keys_of = "tcp://127.0.0.1:0", keys["frontend"]
+    async with frontend(address, keys_of) as f, frontend(address, keys_of) as g:
+        with engine(f.link.addresses, keys=keys["engine"]) as e:
+            await f.ready(e.incarnation)
+            later = parse_address(g.link.addresses)
+            e._reactor.post(partial(e._frontends.set_endpoints, later, frozenset({later.endpoint()})))
+            await g.ready(e.incarnation)
+            assert list(g.link.engines) == [e.incarnation]
+            await asyncio.gather(g.ask(e.incarnation), serve_one(e))
+            assert not f.seen.lost
+
+
+async def test_the_other_address_is_used_while_the_first_does_not_answer(
+    keys: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both addresses stay in the DNS."""
+    async with frontend("tcp://127.0.0.1:0", keys["frontend"]) as f, forwarder(f.link.addresses) as first:
+        with engine(first.address, keys=keys["engine"], silence=1) as e:
+            e.set_load(STATS, busy=False)
+            await f.ready(e.incarnation)
+            later = parse_address(f.link.addresses)
+            e._reactor.post(partial(e._frontends.set_endpoints, later, frozenset({later.endpoint()})))
+            await f.seen.until(lambda: "are one frontend" in caplog.text)
+            first.close()
+            assert await asyncio.to_thread(frontend_lost, e) == f.link.incarnation
+            await f.lost(e.incarnation)
+            await f.ready(e.incarnation)
+            await asyncio.gather(f.ask(e.incarnation), serve_one(e))
+            assert e._frontends._twins == {first.address: f.link.addresses}
 
 
 # --------------------------------------------------------------------------------- processes that die or freeze

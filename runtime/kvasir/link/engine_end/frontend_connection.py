@@ -63,6 +63,7 @@ class LinkProblem:
 
 class State(Enum):
     CLOSED = "there is no socket; another attempt follows"
+    PROBING = "the frontend at this endpoint is not known yet; it may be on the link by another endpoint"
     GREETING = "the frontend has not answered the Hello yet"
     WELCOMED = "on the link"
     REFUSED = "the frontend rejects this engine"
@@ -70,6 +71,16 @@ class State(Enum):
 
 class Conversation(Protocol):
     """The calls of a connection to the link, in the link's thread."""
+
+    @property
+    def must_probe(self) -> bool:
+        """A new endpoint may lead to a frontend that is on the link."""
+
+    def probed(self, connection: "FrontendConnection", frontend: str) -> bool:
+        """Return whether the connection may send Hello to this frontend; "": a frontend without a name."""
+
+    def failed(self, connection: "FrontendConnection") -> None:
+        """No frontend can be reached by this connection."""
 
     def welcomed(self, connection: "FrontendConnection", frontend: str) -> None: ...
 
@@ -126,10 +137,14 @@ class FrontendConnection:
     def open(self, now: float) -> None:
         """Begin to connect, and send Hello to the frontend that answers."""
         self._handshake_failure = None
+        probing = self.last_frontend is None and self._link.must_probe
         try:
-            self._connect()
+            self._connect(probing)
         except zmq.ZMQError as error:  # for example, no more file descriptors
             self.drop(f"{self.endpoint} cannot be connected to: {error}")
+            return
+        if probing:
+            self._probe(now)
         else:
             self._greet(now)
 
@@ -137,8 +152,10 @@ class FrontendConnection:
         """Check for silence and send a heartbeat, every second. `late`: seconds that this process was blocked."""
         self._last_seen += late
         silence = now - self._last_seen
-        if self.state is State.GREETING and silence > self._timeout:
+        if self.state in (State.GREETING, State.PROBING) and silence > self._timeout:
             self.drop(f"{self.endpoint} has not answered for {silence:.1f} s")
+        elif self.state is State.PROBING:
+            self.show(Heartbeat())
         elif self.state is State.GREETING:
             self.show(self._engine.greeting())
         elif self.state is State.WELCOMED and silence > self._timeout:
@@ -160,6 +177,7 @@ class FrontendConnection:
     def drop(self, reason: str, level: int = logging.WARNING) -> None:
         """Close the connection. If the address is still wanted, another attempt follows."""
         now = time.monotonic()
+        failed = self.frontend is None
         if self.frontend is not None:
             log.log(level, "frontend %s at %s is lost: %s", self.frontend, self.endpoint, reason)
             self._retry = RETRY_FIRST
@@ -168,6 +186,8 @@ class FrontendConnection:
         self.retry_at = now + self._retry
         self._retry = min(2 * self._retry, RETRY_MOST)
         self._part()
+        if failed:
+            self._link.failed(self)
 
     def close(self, linger: float = 0.0) -> None:
         """`linger`: seconds during which ZMQ may still transmit sent messages, in the background."""
@@ -242,6 +262,12 @@ class FrontendConnection:
 
     def _on_refused(self, message: Refused) -> None:
         now = time.monotonic()
+        if self.state is State.PROBING:
+            if self._link.probed(self, message.frontend):
+                self.close()
+                self._connect()
+                self._greet(now)
+            return
         if message.retry:
             if self.state is State.WELCOMED:  # otherwise the Hello was sent already
                 log.warning(
@@ -258,10 +284,12 @@ class FrontendConnection:
 
     # ------------------------------------------------------------------------------------------------- parts
 
-    def _connect(self) -> None:
+    def _connect(self, probing: bool = False) -> None:
         socket = self._socket = self._reactor.context.socket(zmq.DEALER)
         limit(socket)
-        socket.routing_id = self._engine.identity.incarnation.encode()
+        name = self._engine.identity.incarnation
+        # The connection that has the engine's name loses it to the next one that comes with that name.
+        socket.routing_id = (f"{name}-probe-{next(_names)}" if probing else name).encode()
         socket.ipv6 = "[" in self.endpoint
         socket.reconnect_ivl = NEVER_MS  # one connection per socket
         if self._keys is not None:
@@ -272,6 +300,12 @@ class FrontendConnection:
         self._reactor.watch(socket, self._receive)
         self._reactor.watch(self._monitor, self._on_event)
         socket.connect(self.endpoint)
+
+    def _probe(self, now: float) -> None:
+        """Send a message to which a frontend that does not know the sender answers with its name (Refused)."""
+        self.state = State.PROBING
+        self._last_seen = now
+        self.show(Heartbeat())
 
     def _greet(self, now: float) -> None:
         self.state = State.GREETING
@@ -296,6 +330,6 @@ class FrontendConnection:
             return
         while self._receive():  # messages that the frontend sent before
             pass
-        if self.state is State.GREETING and not self._handshake_failure:
+        if self.state in (State.GREETING, State.PROBING) and not self._handshake_failure:
             self._seldom.info(f"no frontend answers at {self.endpoint} yet")
         self.drop("the connection broke" if self.frontend else f"no frontend answers at {self.endpoint}")

@@ -89,7 +89,7 @@ class Frontends:
         self._addresses: dict[LinkAddress, frozenset[str]] = {}
         """The endpoints that each address stands for at the moment."""
         self._twins: dict[str, str] = {}
-        """By endpoint: another endpoint of the same frontend, which is used instead."""
+        """By endpoint: another endpoint of the same frontend, which is used instead while it answers."""
         self._connections: dict[str, FrontendConnection] = {}
         self._by_frontend: dict[str, FrontendConnection] = {}
         self._unaware: set[str] = set()
@@ -206,18 +206,38 @@ class Frontends:
 
     # -------------------------------------------------------------------------------------- from the connections
 
+    @property
+    def must_probe(self) -> bool:
+        return bool(self._by_frontend)
+
+    def probed(self, connection: FrontendConnection, frontend: str) -> bool:
+        """Keep a connection from a frontend that is on the link: it would end the one with the live requests."""
+        used = self._by_frontend.get(frontend)
+        if used is None:
+            return True
+        self._use_instead(used, connection)
+        return False
+
+    def failed(self, connection: FrontendConnection) -> None:
+        """Try the other endpoints of a frontend that this one does not lead to any more."""
+        twins = [twin for twin, first in self._twins.items() if first == connection.endpoint]
+        for twin in twins:
+            del self._twins[twin]
+        if twins:
+            self._follow_addresses()
+
     def welcomed(self, connection: FrontendConnection, frontend: str) -> None:
         self._by_frontend[frontend] = connection
-        for other in self._connections.values():
+        for other in list(self._connections.values()):
             if other is not connection and other.wanted and other.last_frontend == frontend:
-                # Each would take the engine's name over from the other, for ever.
-                log.warning(
-                    "%s and %s are one frontend: only the first is used", other.endpoint, connection.endpoint
-                )
-                self._twins[connection.endpoint] = other.endpoint
-                connection.wanted = False
-                connection.drop("it has another address that is used")
-                return
+                # Each would take the engine's name over from the other, for ever. The last one has it now.
+                self._use_instead(connection, other)
+
+    def _use_instead(self, used: FrontendConnection, twin: FrontendConnection) -> None:
+        log.warning("%s and %s are one frontend: only the first is used", used.endpoint, twin.endpoint)
+        self._twins[twin.endpoint] = used.endpoint
+        twin.wanted = False
+        twin.drop("it has another address that is used")
 
     def lost(self, connection: FrontendConnection, frontend: str) -> None:
         if self._by_frontend.get(frontend) is connection:

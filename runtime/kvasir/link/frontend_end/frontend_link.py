@@ -252,7 +252,7 @@ class FrontendLink:
 
     def _refuse(self, incarnation: str, reason: str, *, retry: bool) -> None:
         # An engine that does not get it notices the silence.
-        self._post(incarnation, encode(Refused(reason, retry)))
+        self._post(incarnation, encode(Refused(reason, retry, self.incarnation)))
 
     # -------------------------------------------------------------------------------------------------- losses
 
