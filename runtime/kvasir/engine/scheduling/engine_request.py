@@ -33,7 +33,8 @@ class RequestStatus(IntEnum):
     finished: bool
 
     def __init__(self, value: int) -> None:
-        self.finished = value >= 3  # STOPPED and later; an attribute, because it is read for every token
+        # An attribute, because it is read for every token.
+        self.finished = self.name in ("STOPPED", "LENGTH", "ABORTED")
 
 
 FINISH_REASONS = {
