@@ -52,11 +52,15 @@ def generate(
     block_size: int = BLOCK_SIZE,
     budget: int = 2048,
     together: bool = True,
-    overlap_steps: bool = False,
+    max_in_flight: int = 1,
 ) -> tuple[list[list[int]], Scheduler]:
     """The output of each prompt, all sent at once or one after the other; and the scheduler with its counters."""
     settings: ResolvedEngine = engine_settings(
-        max_num_batched_tokens=budget, max_num_seqs=min(32, budget), num_blocks=blocks, block_size=block_size
+        max_num_batched_tokens=budget,
+        max_num_seqs=min(32, budget),
+        num_blocks=blocks,
+        block_size=block_size,
+        async_scheduling=max_in_flight > 1,
     )
     executor = InProcessExecutor(settings, info)
     executor.load(lambda done, total: None)
@@ -72,9 +76,10 @@ def generate(
         max_num_batched_tokens=budget,
         max_model_len=max_model_len,
         eos_token_ids=info.eos_token_ids,
+        lookahead=max_in_flight - 1,
     )
     ingest = Ingest(info.vocab_size, max_model_len, cache.cache_block_size, TokenBudget(2**20))
-    core = EngineCore(scheduler, executor, ingest, overlap_steps=overlap_steps)
+    core = EngineCore(scheduler, executor, ingest, max_in_flight=max_in_flight)
     outputs: dict[str, list[int]] = {}
     for index, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
         params = SamplingParams(max_tokens=count, seed=0, temperature=0.0, ignore_eos=True)
@@ -126,7 +131,7 @@ def assert_all_greedy(
 MIXED = [1, 2, 15, 16, 17, 100, 31, 32, *range(3, 27)]
 
 
-@pytest.mark.parametrize("overlap_steps", [False, True], ids=["", "overlapped"])
+@pytest.mark.parametrize("max_in_flight", [1, 2, 4])
 @pytest.mark.parametrize(
     ("lengths", "shortest", "options"),
     [
@@ -141,20 +146,20 @@ def test_greedy_output_equals_transformers(
     lengths: list[int],
     shortest: int,
     options: dict[str, Any],
-    overlap_steps: bool,
+    max_in_flight: int,
 ) -> None:
     reference, info = model
     prompts, counts = requests(info, lengths, shortest)
-    outputs, scheduler = generate(info, prompts, counts, **options, overlap_steps=overlap_steps)
+    outputs, scheduler = generate(info, prompts, counts, **options, max_in_flight=max_in_flight)
     assert (scheduler.num_preemptions > 0) == ("blocks" in options), f"{scheduler.num_preemptions} preemptions"
     assert_all_greedy(reference, prompts, outputs, counts)
 
 
-@pytest.mark.parametrize("overlap_steps", [False, True], ids=["", "overlapped"])
+@pytest.mark.parametrize("max_in_flight", [1, 2])
 @pytest.mark.parametrize("together", [True, False], ids=["in one batch", "one after the other"])
 @pytest.mark.parametrize("budget", [2048, 24])
 def test_greedy_output_with_a_cached_prefix_equals_transformers(
-    model: tuple[PreTrainedModel, ModelInfo], together: bool, budget: int, overlap_steps: bool
+    model: tuple[PreTrainedModel, ModelInfo], together: bool, budget: int, max_in_flight: int
 ) -> None:
     """Prompts that share 37 tokens, or all they have, with others that came before or come with them."""
     reference, info = model
@@ -163,7 +168,7 @@ def test_greedy_output_with_a_cached_prefix_equals_transformers(
     prompts = [shared, *(shared + rest for rest in rests), shared, shared[:32], shared[:16] + rests[2]]
     counts = [9] * len(prompts)
     outputs, scheduler = generate(
-        info, prompts, counts, budget=budget, together=together, overlap_steps=overlap_steps
+        info, prompts, counts, budget=budget, together=together, max_in_flight=max_in_flight
     )
     assert scheduler.blocks.num_hit_tokens >= 4 * 32
     assert_all_greedy(reference, prompts, outputs, counts)
@@ -181,7 +186,7 @@ def windowed(
     return reference, load_model_info(save(reference, tmp_path_factory.mktemp(request.param)))
 
 
-@pytest.mark.parametrize("overlap_steps", [False, True], ids=["", "overlapped"])
+@pytest.mark.parametrize("max_in_flight", [1, 2, 4])
 @pytest.mark.parametrize(
     ("lengths", "shortest", "options"),
     [
@@ -196,24 +201,24 @@ def test_greedy_output_with_windows_equals_transformers(
     lengths: list[int],
     shortest: int,
     options: dict[str, Any],
-    overlap_steps: bool,
+    max_in_flight: int,
 ) -> None:
     reference, info = windowed
     prompts, counts = requests(info, lengths, shortest)
-    outputs, scheduler = generate(info, prompts, counts, **options, overlap_steps=overlap_steps)
+    outputs, scheduler = generate(info, prompts, counts, **options, max_in_flight=max_in_flight)
     assert scheduler.num_preemptions == 0
     assert_all_greedy(reference, prompts, outputs, counts)
 
 
 @pytest.mark.parametrize("windowed", ["gemma3"], indirect=True)
-@pytest.mark.parametrize("overlap_steps", [False, True], ids=["", "overlapped"])
+@pytest.mark.parametrize("max_in_flight", [1, 2, 4])
 def test_greedy_output_of_preempted_windows_equals_transformers(
-    windowed: tuple[PreTrainedModel, ModelInfo], overlap_steps: bool
+    windowed: tuple[PreTrainedModel, ModelInfo], max_in_flight: int
 ) -> None:
     reference, info = windowed
     prompts, counts = requests(info, [14, 15, 9, 30, 12], 100)
     outputs, scheduler = generate(
-        info, prompts, counts, budget=8, blocks=55, block_size=4, overlap_steps=overlap_steps
+        info, prompts, counts, budget=8, blocks=55, block_size=4, max_in_flight=max_in_flight
     )
     assert scheduler.num_preemptions > 0
     assert_all_greedy(reference, prompts, outputs, counts)

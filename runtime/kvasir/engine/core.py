@@ -30,10 +30,9 @@ log = logging.getLogger(__name__)
 class EngineCore:
     """The requests of all frontends, a scheduler over them and the executor that computes them."""
 
-    def __init__(
-        self, scheduler: Scheduler, executor: Executor, ingest: Ingest, *, overlap_steps: bool = False
-    ) -> None:
-        """`overlap_steps`: schedule a step while the one before it is computed (asynchronous scheduling)."""
+    def __init__(self, scheduler: Scheduler, executor: Executor, ingest: Ingest, *, max_in_flight: int = 1) -> None:
+        """`max_in_flight`: most steps that are submitted and not updated yet. With two, a step is scheduled while
+        the one before it is computed (asynchronous scheduling); a pipeline needs one for each of its stages."""
         self.scheduler = scheduler
         self.ingest = ingest
         """Prepares requests for `queue`; in the engine process it does so in the link's thread."""
@@ -43,8 +42,7 @@ class EngineCore:
         """The loop that drives the core begins and ends its steps."""
         self.num_in_inbox: Callable[[], int] = lambda: 0
         """Returns how many requests wait in front of `queue`. The loop sets it."""
-        self.execute = self._execute_behind if overlap_steps else self._execute
-        """The first half of a step. Aborts taken between the halves drop the tokens that were just computed."""
+        self._max_in_flight = max_in_flight
         self._in_flight: deque[tuple[StepInput, Future[StepOutput]]] = deque()
         self._executor = executor
         self._answers: dict[str, list[RequestOutput]] = {}  # by frontend: outputs that need no step
@@ -126,26 +124,24 @@ class EngineCore:
         """A whole step; returns the outputs by frontend."""
         return self.update(self.execute())
 
-    def _execute(self) -> StepOutput | None:
-        """Schedule a step and compute it. Return None if there is nothing to compute."""
-        step = self.scheduler.schedule()
-        if step is None:
-            return None
-        self.trace.enter(StepPhase.EXECUTE, step)
-        output = self._executor.execute(step)
-        self.num_steps += 1
-        return output
+    def execute(self) -> StepOutput | None:
+        """The first half: submit the next step, then wait for the oldest one in flight.
 
-    def _execute_behind(self) -> StepOutput | None:
-        """Schedule the next step, and wait for the one that is being computed. Return None if there is none."""
+        Return None if there is none, or if another step can be submitted before waiting. Aborts that are taken
+        between the halves drop the tokens that were just computed.
+        """
+        in_flight = self._in_flight
         step = self.scheduler.schedule()
-        if step is not None:
-            self._in_flight.append((step, self._executor.submit(step)))
-        if len(self._in_flight) == (step is not None):
+        if step is not None and len(in_flight) + 1 < self._max_in_flight:
+            in_flight.append((step, self._executor.submit(step)))
             return None
-        computed, future = self._in_flight.popleft()
-        self.trace.enter(StepPhase.EXECUTE, computed)
-        output = future.result()
+        oldest = in_flight[0][0] if in_flight else step
+        if oldest is None:
+            return None
+        self.trace.enter(StepPhase.EXECUTE, oldest)  # before `submit`, which may compute the step itself
+        if step is not None:
+            in_flight.append((step, self._executor.submit(step)))
+        output = in_flight.popleft()[1].result()
         self.num_steps += 1
         return output
 

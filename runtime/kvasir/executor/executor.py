@@ -31,7 +31,9 @@ class Executor(Protocol):
         ...
 
     def submit(self, step: StepInput) -> Future[StepOutput]:
-        """Run one step after all that were submitted before. An engine calls either this or `execute`."""
+        """Run one step after all that were submitted before; if nothing overlaps it, before this returns.
+
+        An engine calls only this; `execute` is for tests and benchmarks."""
         ...
 
     def work_ahead(self) -> bool:

@@ -36,6 +36,8 @@ class InProcessExecutor:
             "fewer while other processes need the cores" if settings.yield_threads else "fixed",
             "".join(f", {name}={value}" for name, value in openmp_variables().items()),
         )
+        self._overlaps = settings.async_scheduling
+        """Whether steps run in a thread of their own, so that the caller can schedule meanwhile."""
         # Starts with the first step that is submitted. torch counts threads for each thread that calls it.
         self._thread = ThreadPoolExecutor(
             1, thread_name_prefix="worker", initializer=partial(torch.set_num_threads, settings.threads)
@@ -57,7 +59,11 @@ class InProcessExecutor:
         return self._execute(self._running(), step)
 
     def submit(self, step: StepInput) -> Future[StepOutput]:
-        return self._thread.submit(self._execute, self._running(), step)
+        if self._overlaps:
+            return self._thread.submit(self._execute, self._running(), step)
+        done: Future[StepOutput] = Future()
+        done.set_result(self._execute(self._running(), step))
+        return done
 
     def work_ahead(self) -> bool:
         return self._running().work_ahead()

@@ -10,6 +10,7 @@ last tokens only.
 import queue
 import threading
 import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -73,8 +74,24 @@ class _Row:
         return self.token_ids[position], self.prefixes[position]
 
 
+class _Deferred(Future[StepOutput]):
+    """The output of a step that is computed when its result is needed, and not before."""
+
+    def __init__(self, compute_until: "Callable[[_Deferred], None]") -> None:
+        super().__init__()
+        self._compute_until = compute_until
+
+    def result(self, timeout: float | None = None) -> StepOutput:
+        self._compute_until(self)
+        return super().result(timeout)
+
+
 class FakeExecutor:
-    """A worker without a model; the steps it was given stay in `steps`."""
+    """A worker without a model; the steps that were submitted stay in `steps`.
+
+    A step is computed as late as possible, when its result is needed, so that a scheduler that needs an earlier
+    token or changes a step after submitting it fails.
+    """
 
     def __init__(
         self,
@@ -96,12 +113,12 @@ class FakeExecutor:
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._model = model
+        self._submitted: deque[tuple[StepInput, _Deferred]] = deque()
         self._windows = windows
         self._slots: dict[int, tuple[int, int]] = {}  # slot → the token whose KV is there, and its prefix
 
     def execute(self, step: StepInput) -> StepOutput:
         self.before_step()
-        self.steps.append(step)
         for request_id in step.finished:
             del self.rows[request_id]
         for new in step.new:
@@ -125,15 +142,22 @@ class FakeExecutor:
         return StepOutput(marked, logprobs, self._prompt_logprobs(step.scheduled), failed=failed)
 
     def submit(self, step: StepInput) -> "Future[StepOutput]":
-        future: Future[StepOutput] = Future()
-        future.set_result(self.execute(step))
+        self.steps.append(step)
+        future = _Deferred(self._compute_until)
+        self._submitted.append((step, future))
         return future
+
+    def _compute_until(self, last: _Deferred) -> None:
+        while not last.done():
+            step, future = self._submitted.popleft()
+            future.set_result(self.execute(step))
 
     def work_ahead(self) -> bool:
         return False
 
     def check_idle(self) -> None:
         assert not self.rows
+        assert not self._submitted
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         progress(1, 1)
@@ -311,7 +335,8 @@ class CoreHarness:
         prefix_caching: bool = True,
         by_priority: bool = False,
         long_prefill_token_threshold: int | None = None,
-        overlap_steps: bool = False,
+        max_in_flight: int = 1,
+        lookahead: int | None = None,
         max_queued_tokens: int = 2**26,
         windows: Sequence[int | None] = (None,),
     ) -> None:
@@ -335,11 +360,12 @@ class CoreHarness:
             by_priority=by_priority,
             long_prefill_token_threshold=long_prefill_token_threshold,
             budget=self.budget,
+            lookahead=max_in_flight - 1 if lookahead is None else lookahead,
         )
         self.blocks = blocks
         self.max_model_len = max_model_len
         ingest = Ingest(VOCAB_SIZE, max_model_len, self.blocks.cache_block_size, self.budget)
-        self.core = EngineCore(self.scheduler, self.executor, ingest, overlap_steps=overlap_steps)
+        self.core = EngineCore(self.scheduler, self.executor, ingest, max_in_flight=max_in_flight)
         self.answers: dict[str, Answer] = {}
 
     def add(self, message: AddRequest, frontend: str = FRONTEND) -> Answer:

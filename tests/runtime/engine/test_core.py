@@ -224,14 +224,14 @@ def test_requests_that_are_failed_get_an_error_at_their_position() -> None:
     assert {answer.refusal for answer in engine.answers.values()} == {RefusalKind.UNAVAILABLE}
 
 
-@pytest.mark.parametrize("overlap_steps", [False, True])
+@pytest.mark.parametrize("max_in_flight", [1, 2, 4])
 def test_nan_ends_its_request_with_an_error_that_names_it_and_no_other(
-    overlap_steps: bool, caplog: pytest.LogCaptureFixture
+    max_in_flight: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     def model(tokens: Sequence[int]) -> int:
         return NAN_TOKEN if tokens[0] == 900 and len(tokens) > 9 else next_token(tokens)
 
-    engine = CoreHarness(model=model, overlap_steps=overlap_steps)
+    engine = CoreHarness(model=model, max_in_flight=max_in_flight)
     broken = [engine.add(add_request(name, [900, place], 20)) for place, name in enumerate("ab")]
     sound = engine.add(add_request("c", PROMPT, 20))
     engine.run()
@@ -255,9 +255,9 @@ def test_a_worker_that_returns_too_few_tokens_is_found_at_once() -> None:
         engine.core.update(output)
 
 
-@pytest.mark.parametrize("overlap_steps", [False, True])
-def test_a_request_that_the_worker_cannot_prepare_ends_alone(overlap_steps: bool) -> None:
-    engine = CoreHarness(overlap_steps=overlap_steps)
+@pytest.mark.parametrize("max_in_flight", [1, 2, 4])
+def test_a_request_that_the_worker_cannot_prepare_ends_alone(max_in_flight: int) -> None:
+    engine = CoreHarness(max_in_flight=max_in_flight)
     engine.executor.failing = {"at once": len(PROMPT), "later": len(PROMPT) + 3}
     failed = {name: engine.add(add_request(name, PROMPT, 20)) for name in engine.executor.failing}
     sound = engine.add(add_request("sound", PROMPT, 20))

@@ -36,7 +36,7 @@ def test_steps_that_are_submitted_run_in_their_order_and_know_the_tokens_of_the_
     prompt = list(range(2, 30))
     reference = Driver.load(path)
     reference.add("r", prompt, greedy(3))
-    executor = InProcessExecutor(engine_settings(), load_model_info(path))
+    executor = InProcessExecutor(engine_settings(async_scheduling=True), load_model_info(path))
     executor.load(lambda done, total: None)
     executor.allocate_kv_cache()
     first = StepInput(
@@ -58,7 +58,8 @@ def test_a_step_computes_with_the_count_of_threads(
 ) -> None:
     before = torch.get_num_threads()
     executor = InProcessExecutor(
-        engine_settings(threads=2, yield_threads=True), load_model_info(save(llama(), tmp_path))
+        engine_settings(threads=2, yield_threads=True, async_scheduling=submitted),
+        load_model_info(save(llama(), tmp_path)),
     )
     executor.load(lambda done, total: None)
     executor.allocate_kv_cache()

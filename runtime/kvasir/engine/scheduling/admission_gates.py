@@ -23,6 +23,17 @@ class AdmissionGate(Protocol):
         ...
 
 
+class PendingGate:
+    """Keeps a preempted request waiting until `update` has all of its sampled tokens: a row begins with known ones.
+
+    The steps in flight return these tokens in any case. A row that begins without them would sample them a second
+    time, and the first ones would have to be recognized and dropped.
+    """
+
+    def admits(self, request: EngineRequest) -> bool:
+        return not request.num_pending
+
+
 class RowGate:
     """The worker has `max_num_seqs` rows."""
 

@@ -14,8 +14,10 @@ time), so that later requests cannot take them from a chunked prefill. It gets m
 block is free, the last running request is preempted: it loses its row and blocks, keeps its tokens, and waits to be
 computed again.
 
-Steps may overlap: `schedule` may be called again before `update` has the tokens of the previous step. A request
-then continues with a *pending* token: it is not in `token_ids` yet, and the worker inserts it after sampling it.
+Steps may overlap: any number of them may be scheduled before `update` has the tokens of the first. A request then
+continues with *pending* tokens: they are not in `token_ids` yet, and the worker inserts each after sampling it. If
+the worker cannot do this (the first stage of a pipeline does not get the tokens that the last one samples), the
+lookahead is 0: a request with a pending token is not scheduled again before its update.
 """
 
 from collections import deque
@@ -23,7 +25,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from kvasir.engine.kv.kv_manager import KVManager
-from kvasir.engine.scheduling.admission_gates import AdmissionGate, BlockGate, RowGate
+from kvasir.engine.scheduling.admission_gates import AdmissionGate, BlockGate, PendingGate, RowGate
 from kvasir.engine.scheduling.endings import Endings
 from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
 from kvasir.engine.scheduling.entrance_check import EntranceCheck, RequestRefused
@@ -58,9 +60,10 @@ class Scheduler:
         by_priority: bool = False,
         long_prefill_token_threshold: int | None = None,
         budget: TokenBudget | None = None,
+        lookahead: int = 1,
     ) -> None:
         """`long_prefill_token_threshold`: most tokens of one prompt in a step while there are other requests; None:
-        the whole budget."""
+        the whole budget. `lookahead`: most pending tokens with which a request is scheduled again."""
         if max_num_seqs > max_num_batched_tokens:
             raise ValueError("a step's budget must hold one token of each running request")
         if max_model_len > blocks.longest_sequence:
@@ -75,9 +78,11 @@ class Scheduler:
         self.num_generated_tokens = 0
         self._max_num_batched_tokens = max_num_batched_tokens
         self._long_prefill_token_threshold = long_prefill_token_threshold or max_num_batched_tokens
+        self._lookahead = lookahead
         self._endings = Endings(eos_token_ids, max_model_len)
         self._entrance = EntranceCheck(self._endings, by_priority)
         self._gates: tuple[AdmissionGate, ...] = (
+            PendingGate(),
             RowGate(self.running, max_num_seqs),
             BlockGate(blocks, self.running),
         )
@@ -173,8 +178,8 @@ class Scheduler:
             self._take(step, request, self._next_tokens(request, step.budget), tables)
 
     def _next_tokens(self, request: EngineRequest, budget: int) -> int:
-        """Return how many tokens the request computes now; 0 only if the last one that it may sample is pending."""
-        if request.num_pending and self._endings.awaits_last(request):
+        """Return how many tokens the request computes now; 0 only if it waits for a pending token."""
+        if request.num_pending and (request.num_pending > self._lookahead or self._endings.awaits_last(request)):
             return 0
         left = len(request.token_ids) + request.num_pending - request.num_computed_tokens
         if left == 1:
@@ -203,7 +208,7 @@ class Scheduler:
         return True
 
     def _preempt(self, request: EngineRequest) -> None:
-        """Take the row and the blocks of the request. A pending token is still appended."""
+        """Take the row and the blocks of the request. Pending tokens are still appended."""
         self.running.remove(request)
         self._give_up_row(request)
         request.num_computed_tokens = 0

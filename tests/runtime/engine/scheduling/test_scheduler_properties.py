@@ -45,7 +45,8 @@ def machines(
             "prefix_caching": st.booleans(),
             "by_priority": st.booleans(),
             "long_prefill_token_threshold": st.none() | st.integers(1, 12),
-            "overlap_steps": st.booleans(),
+            "max_in_flight": st.integers(1, 4),
+            "lookahead": st.sampled_from([None, None, 0, 1]),
             "model": st.sampled_from(models),
             "windows": st.just((None,)) | several_groups,
         }
@@ -115,7 +116,7 @@ events = st.lists(st.one_of(arrivals, arrivals, aborts, steps), min_size=1, max_
 
 # Long outputs in small blocks outgrow the reserve for them: most of these runs preempt.
 tight_machines = machines(num_blocks=(40, 60), block_size=(1, 2), rows=(4, 6), models=(next_token,))
-crowds = st.lists(arrivals_of((2, 14), (0, 6), (25, 40), (None, None, None, 0, 1, 20)), min_size=4, max_size=8)
+crowds = st.lists(arrivals_of((2, 14), (0, 6), (10, 40), (None, None, None, 0, 1, 20)), min_size=4, max_size=12)
 
 
 @dataclass
@@ -130,6 +131,8 @@ class Run:
     def __post_init__(self) -> None:
         self.engine = CoreHarness(**self.machine)
         self.longest = self.engine.max_model_len
+        steps, lookahead = self.machine["max_in_flight"], self.machine["lookahead"]
+        self.most_pending = steps - 1 if lookahead is None else min(steps - 1, lookahead + 1)
 
     def happen(self, event: Event) -> None:
         match event:
@@ -214,7 +217,7 @@ class Run:
 
     def check_request(self, request: EngineRequest) -> None:
         block_size = self.machine["block_size"]
-        assert 0 <= request.num_pending <= (2 if self.machine["overlap_steps"] else 0)
+        assert 0 <= request.num_pending <= self.most_pending
         assert request.num_computed_tokens <= request.num_tokens + request.num_pending
         assert all(len(table.ids) * block_size >= request.num_slots for table in request.block_tables)
         assert request.num_slots >= request.num_computed_tokens
@@ -266,7 +269,7 @@ def test_every_request_ends_as_if_it_were_alone_and_nothing_leaks(
 
 
 @settings(max_examples=200, deadline=None)
-@given(machine=tight_machines, crowd=crowds, happenings=st.lists(st.one_of(aborts, steps, steps), max_size=12))
+@given(machine=tight_machines, crowd=crowds, happenings=st.lists(st.one_of(aborts, steps, steps), max_size=24))
 def test_preempted_requests_end_as_if_they_were_alone_and_nothing_leaks(
     machine: Machine, crowd: list[Arrival], happenings: list[Event]
 ) -> None:
@@ -300,7 +303,7 @@ def test_of_equal_priorities_nobody_is_admitted_before_who_came_first(
 @given(machine=machines(), crowd=st.lists(arrivals, min_size=1, max_size=10))
 def test_every_running_request_goes_on_in_every_step(machine: Machine, crowd: list[Arrival]) -> None:
     """Also next to a long prompt that arrives later and goes before it."""
-    run = Run(machine | {"overlap_steps": False, "num_blocks": 400})
+    run = Run(machine | {"max_in_flight": 1, "num_blocks": 400})
     while crowd or run.engine.core.has_work:
         if crowd:
             run.arrive(crowd.pop())

@@ -107,7 +107,7 @@ def test_a_scheduler_serves_by_arrival_unless_priorities_are_switched_on() -> No
 
 
 def test_a_step_is_scheduled_before_the_one_before_it_is_known() -> None:
-    engine = CoreHarness(overlap_steps=True)
+    engine = CoreHarness(max_in_flight=2)
     answer = engine.add(add_request("a", prompt(6), 3))
     engine.step()
     assert (len(engine.executor.steps), answer.token_ids) == (1, [])
@@ -118,7 +118,7 @@ def test_a_step_is_scheduled_before_the_one_before_it_is_known() -> None:
 
 
 def test_a_request_that_waits_for_its_last_token_holds_up_no_other() -> None:
-    engine = CoreHarness(overlap_steps=True)
+    engine = CoreHarness(max_in_flight=2)
     engine.add(add_request("first", prompt(4), 2))
     engine.add(add_request("second", prompt(4, 1), 6))
     for rows in [["first", "second"]] * 2 + [["second"]] * 4:
@@ -129,14 +129,14 @@ def test_a_request_that_waits_for_its_last_token_holds_up_no_other() -> None:
 
 
 def test_no_token_is_computed_beyond_a_known_end() -> None:
-    engine = CoreHarness(overlap_steps=True)
+    engine = CoreHarness(max_in_flight=2)
     engine.add(add_request("a", prompt(6), 3))
     engine.run()
     assert sum(row.num_new_tokens for step in engine.executor.steps for row in step.scheduled) == 6 + 2
 
 
 def test_no_token_is_computed_beyond_the_end_of_the_context() -> None:
-    engine = CoreHarness(overlap_steps=True, max_model_len=10)
+    engine = CoreHarness(max_in_flight=2, max_model_len=10)
     answer = engine.add(add_request("a", prompt(6), 9))
     engine.run()
     assert (len(answer.token_ids), answer.finish_reason) == (4, FinishReason.LENGTH)
@@ -144,13 +144,46 @@ def test_no_token_is_computed_beyond_the_end_of_the_context() -> None:
 
 
 def test_what_is_computed_after_an_end_that_nobody_planned_is_dropped() -> None:
-    engine = CoreHarness(overlap_steps=True, model=lambda tokens: EOS if len(tokens) == 7 else next_token(tokens))
+    engine = CoreHarness(max_in_flight=2, model=lambda tokens: EOS if len(tokens) == 7 else next_token(tokens))
     answer = engine.add(add_request("a", prompt(6), 9))
     other = engine.add(add_request("b", prompt(3, 1), 9))
     engine.run()
     assert (answer.token_ids[-1], answer.finish_reason) == (EOS, FinishReason.STOP)
     assert len(answer.token_ids) == 2
     assert other.finish_reason is FinishReason.STOP
+
+
+@pytest.mark.parametrize("max_in_flight", [3, 4, 6])
+def test_a_preempted_request_waits_for_its_pending_tokens(max_in_flight: int) -> None:
+    engine = CoreHarness(num_blocks=16, max_in_flight=max_in_flight)
+    for i in range(6):
+        engine.add(add_request(f"r{i}", prompt(8, i), 30))
+    engine.run()
+    assert engine.scheduler.num_preemptions > 0
+    for i in range(6):
+        assert engine.answers[f"r{i}"].token_ids == expected_output(prompt(8, i), 30)
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 3])
+def test_steps_are_submitted_before_the_first_is_awaited(max_in_flight: int) -> None:
+    engine = CoreHarness(max_in_flight=max_in_flight)
+    answer = engine.add(add_request("a", prompt(6), 9))
+    for submitted in range(1, max_in_flight + 3):
+        engine.step()
+        assert len(engine.executor.steps) == submitted
+        assert len(answer.token_ids) == max(0, submitted - max_in_flight + 1)
+    engine.run()
+
+
+def test_without_lookahead_a_request_waits_for_its_pending_token() -> None:
+    engine = CoreHarness(max_in_flight=2, lookahead=0, budget=8, long_prefill_token_threshold=4)
+    answer = engine.add(add_request("a", prompt(6), 3))
+    other = engine.add(add_request("b", prompt(10, 1), 3))
+    engine.run()
+    rows = [[row.request_id for row in step.scheduled] for step in engine.executor.steps if step.scheduled]
+    assert rows == [["a", "b"], ["a", "b"], ["b"], ["a"], ["b"], ["a"], ["b"]]
+    assert answer.token_ids == expected_output(prompt(6), 3)
+    assert other.token_ids == expected_output(prompt(10, 1), 3)
 
 
 def test_a_preempted_request_counts_its_prompt_once() -> None:
