@@ -87,6 +87,10 @@ class EngineCore:
             if request is not None and request.frontend == frontend:
                 self.scheduler.abort(request)
 
+    def wake(self, request_id: str) -> None:
+        """Consider a request again, because the event that it waited for has come."""
+        self.scheduler.wake(request_id)
+
     def abort_frontend(self, frontend: str) -> int:
         """Forget everything of a frontend that is gone; returns how many requests it had."""
         self._answers.pop(frontend, None)
@@ -118,7 +122,13 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
+        """Whether the next step does anything. False also if every live request waits for an event."""
         return self.scheduler.has_work or bool(self._answers)
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether a request is live."""
+        return bool(self.scheduler.requests)
 
     def step(self) -> dict[str, Outputs]:
         """A whole step; returns the outputs by frontend."""
@@ -156,8 +166,8 @@ class EngineCore:
 
     @property
     def num_waiting(self) -> int:
-        """Number of requests without a row, including those in the inbox and preempted ones."""
-        return len(self.scheduler.waiting) + self.num_in_inbox()
+        """Number of requests without a row, including those in the inbox, preempted ones and blocked ones."""
+        return len(self.scheduler.waiting) + len(self.scheduler.blocked) + self.num_in_inbox()
 
     def stats(self) -> EngineStats:
         scheduler = self.scheduler
@@ -176,7 +186,8 @@ class EngineCore:
     def check_idle(self) -> None:
         """Raise AssertionError if an invariant of an idle engine is violated."""
         self.scheduler.check_idle()
-        self._executor.check_idle()
+        if not self.scheduler.running:
+            self._executor.check_idle()
 
     # --------------------------------------------------------------------------------------------------- pieces
 

@@ -13,6 +13,7 @@ import logging
 import queue
 import threading
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.engine_request import EngineRequest
@@ -23,21 +24,32 @@ from kvasir.link.protocol import Abort, AddRequest
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Wake:
+    """The event has come that a gate or a ration made this request wait for."""
+
+    request_id: str
+
+
+Event: TypeAlias = Received | FrontendLost | DrainSettled | RefusedRequest | Wake
+"""Everything that the loop handles, except requests."""
+
+
 @dataclass
 class Taken:
     """The events and requests of one turn, to be handled in this order."""
 
-    events: list[Received | FrontendLost | DrainSettled | RefusedRequest] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     requests: list[EngineRequest] = field(default_factory=list)
 
 
 class Inbox:
-    """`put` belongs to the link's thread, `take` and `wait` to the loop's; `wake` may be called from anywhere."""
+    """`put` belongs to the link's thread, `take` and `wait` to the loop's; the rest may be called from anywhere."""
 
     def __init__(self) -> None:
         self._ingest: Ingest | None = None
         self._lock = threading.Lock()
-        self._events: list[Received | FrontendLost | DrainSettled | RefusedRequest] = []
+        self._events: list[Event] = []
         self._requests: dict[tuple[str, str], EngineRequest] = {}
         """By frontend and request id."""
         self._order = ServiceOrder()
@@ -148,6 +160,13 @@ class Inbox:
         if self.empty:
             with contextlib.suppress(queue.Empty):
                 self._bell.get(timeout=seconds)
+
+    def wake_request(self, request_id: str) -> None:
+        """Put a Wake: the thread that compiles, loads or receives what a request waits for calls this when it is
+        ready."""
+        with self._lock:
+            self._events.append(Wake(request_id))
+        self.wake()
 
     def wake(self) -> None:
         """Make `wait` return. Any thread, signal handlers too."""

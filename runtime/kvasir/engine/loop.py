@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from kvasir.engine.core import EngineCore
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
-from kvasir.engine.inbox import Inbox
+from kvasir.engine.inbox import Event, Inbox, Wake
 from kvasir.engine.ingest import RefusedRequest
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
 from kvasir.link.protocol import Abort, Call, EngineStats, Outputs, RequestOutput, Result
@@ -119,11 +119,13 @@ class EngineLoop:
             self._begin_drain()
 
     def _wait_for_message(self) -> None:
+        """A draining engine waits for its requests, if each of them waits for an event, or for its frontends."""
         timeout = None
-        if self._drain_settled:
-            return
         if self._drain_began is not None:
-            timeout = max(0.0, self._drain_began + self._settle_limit - time.monotonic())
+            limit = self._drain_timeout if self._core.has_requests else self._settle_limit
+            timeout = max(0.0, self._drain_began + limit - time.monotonic())
+            if self._drain_settled and not self._core.has_requests:
+                return
         self._inbox.wait(timeout)
 
     def _take(self, most: int | None) -> None:
@@ -133,7 +135,7 @@ class EngineLoop:
         for request in taken.requests:
             self._core.queue(request)
 
-    def _handle(self, event: Received | FrontendLost | DrainSettled | RefusedRequest) -> None:
+    def _handle(self, event: Event) -> None:
         match event:
             case Received(frontend, Abort(request_ids)):
                 self._core.abort(frontend, request_ids)
@@ -146,6 +148,8 @@ class EngineLoop:
                 self._drain_settled = True
             case RefusedRequest():
                 self._core.refuse(event)
+            case Wake(request_id):
+                self._core.wake(request_id)
 
     def _show_load(self) -> None:
         busy = self._core.has_work
@@ -180,10 +184,10 @@ class EngineLoop:
         elapsed = time.monotonic() - self._drain_began
         if elapsed >= self._drain_timeout:
             self._take(None)
-        if elapsed >= self._drain_timeout and self._core.has_work:
+        if elapsed >= self._drain_timeout and (self._core.has_work or self._core.has_requests):
             reason = f"the engine shut down and the request did not finish within {self._drain_timeout:.0f} s"
             if failed := self._core.fail_all(reason):  # 0: a row is left to free, or a last step to wait for
                 log.warning("drain timeout: %d requests end with an error", failed)
             self._send(self._core.step())
-        idle = not self._core.has_work and self._inbox.empty
+        idle = not (self._core.has_work or self._core.has_requests) and self._inbox.empty
         return idle and (self._drain_settled or elapsed >= self._settle_limit)

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 
 from kvasir.engine.core import EngineCore
 from kvasir.engine.ingest import Ingest
+from kvasir.engine.scheduling.admission_gates import AdmissionGate
+from kvasir.engine.scheduling.rations import Ration
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.hashing import chain_root, packed_chain
@@ -337,6 +339,8 @@ class CoreHarness:
         long_prefill_token_threshold: int | None = None,
         max_in_flight: int = 1,
         lookahead: int | None = None,
+        gates: Sequence[AdmissionGate] = (),
+        rations: Sequence[Ration] = (),
         max_queued_tokens: int = 2**26,
         windows: Sequence[int | None] = (None,),
     ) -> None:
@@ -361,6 +365,8 @@ class CoreHarness:
             long_prefill_token_threshold=long_prefill_token_threshold,
             budget=self.budget,
             lookahead=max_in_flight - 1 if lookahead is None else lookahead,
+            gates=gates,
+            rations=rations,
         )
         self.blocks = blocks
         self.max_model_len = max_model_len
@@ -398,6 +404,7 @@ class CoreHarness:
         for _ in range(limit):
             if not self.core.has_work:
                 self.core.check_idle()
+                assert not self.scheduler.requests
                 assert self.budget.held == 0
                 return
             self.step()

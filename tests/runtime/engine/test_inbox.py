@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from kvasir.engine.inbox import Inbox
+from kvasir.engine.inbox import Event, Inbox
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
@@ -13,7 +13,6 @@ from runtime.engine.fakes import FRONTEND, VOCAB_SIZE, add_request
 
 PROMPT = [5, 6, 7]
 COST = len(PROMPT) + REQUEST_TOKENS
-Event = Received | FrontendLost | DrainSettled | RefusedRequest
 
 
 class Box:

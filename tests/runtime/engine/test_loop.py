@@ -21,6 +21,7 @@ from kvasir.link.protocol import (
 )
 from kvasir_contract.phases import Phase
 from runtime.engine.fakes import FRONTEND, add_request, expected_output
+from runtime.engine.gates import ReadyGate
 from runtime.engine.looped_engine import PROMPT, WAIT, Engine, held_step
 
 STATS = EngineStats(waiting=0, running=0, kv_blocks_used=0, step=1, preemptions=0)
@@ -117,6 +118,65 @@ def test_a_call_is_answered_also_by_an_engine_without_work(engine: Engine) -> No
     assert engine.link.idle.wait(WAIT)
     engine.tell(Call(7, "reset_prefix_cache"))
     assert engine.link.sent.get(timeout=WAIT) == (FRONTEND, Result(7))
+
+
+@pytest.fixture
+def gate() -> ReadyGate:
+    return ReadyGate()
+
+
+def test_the_loop_sleeps_while_a_request_waits_for_an_event(pool: ThreadPoolExecutor, gate: ReadyGate) -> None:
+    engine = Engine(pool, gates=[gate])
+    gate.unready = {"compiling"}
+    engine.tell(add_request("compiling", PROMPT, 3))
+    engine.tell(add_request("plain", PROMPT, 3))
+    assert engine.answer("plain")[0] == expected_output(PROMPT, 3)
+    assert engine.link.idle.wait(WAIT)
+    reports, cpu = len(engine.link.loads), time.process_time()
+    with pytest.raises(queue.Empty):
+        engine.link.sent.get(timeout=0.3)
+    assert len(engine.link.loads) == reports
+    assert time.process_time() - cpu < 0.1
+    stats, busy = engine.link.loads[-1]
+    assert (stats.waiting, busy) == (1, False)
+    gate.unready = set()
+    engine.inbox.wake_request("compiling")
+    assert engine.answer("compiling")[0] == expected_output(PROMPT, 3)
+    engine.loop.drain()
+    engine.ended.result(WAIT)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_drain_waits_for_a_request_that_waits_for_an_event(
+    pool: ThreadPoolExecutor, gate: ReadyGate, settled: bool
+) -> None:
+    engine = Engine(pool, gates=[gate], drain_settle=0.01)
+    gate.unready = {"a"}
+    engine.tell(add_request("a", PROMPT, 3))
+    engine.loop.drain()
+    assert engine.link.draining.wait(WAIT)
+    if settled:
+        engine.inbox.put(DrainSettled())
+        engine.inbox.flush()
+    cpu = time.process_time()
+    with pytest.raises(TimeoutError):
+        engine.ended.result(0.3)
+    assert time.process_time() - cpu < 0.1
+    gate.unready = set()
+    engine.inbox.wake_request("a")
+    assert engine.answer("a")[0] == expected_output(PROMPT, 3)
+    engine.ended.result(WAIT)
+
+
+def test_a_request_that_waits_for_an_event_fails_at_the_drain_timeout(
+    pool: ThreadPoolExecutor, gate: ReadyGate
+) -> None:
+    engine = Engine(pool, gates=[gate], drain_timeout=0.1, drain_settle=0.01)
+    gate.unready = {"a"}
+    engine.tell(add_request("a", PROMPT, 3))
+    engine.loop.drain()
+    assert "did not finish within 0 s" in engine.answer("a")[1].error
+    engine.ended.result(WAIT)
 
 
 def test_a_drain_finishes_running_and_waiting_requests(pool: ThreadPoolExecutor) -> None:

@@ -66,6 +66,10 @@ class KVManager:
         no users."""
         return self._look_up(request).cost
 
+    def num_cached_tokens(self, request: EngineRequest) -> int:
+        """Return how many tokens count as computed when the request is admitted."""
+        return len(self._look_up(request).tables[0]) * self.block_size
+
     def growth(self, request: EngineRequest, more: int) -> int:
         """Return how many free blocks the request takes while it fills `more` blocks of tokens after those that it
         has."""

@@ -1,6 +1,7 @@
 """The scheduler of an engine: which requests run in a step, and when a request ends.
 
-Reading order: engine_request.py (the state of a request), scheduler.py (the plan of a step), entrance_check.py
-(requests that can never run), admission_gates.py (whether the next one may start), service_order.py (the order),
-token_budget.py (how many may wait), endings.py (why a request ends).
+Reading order: engine_request.py (the state of a request), scheduler.py (the plan of a step), request_queues.py
+(waiting, blocked or running), entrance_check.py (requests that can never run), admission_gates.py (whether the next
+one may start), rations.py (what a step may hold), service_order.py (the order), token_budget.py (how many may
+wait), endings.py (why a request ends).
 """

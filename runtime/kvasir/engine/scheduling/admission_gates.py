@@ -1,9 +1,11 @@
 """The conditions for admitting a waiting request: one small policy object per resource.
 
-The scheduler treats all gates alike. A feature that limits admission adds a gate here.
+The scheduler treats all gates alike. A feature that limits admission adds a gate here, and takes and releases its
+resource in `took` and `left`.
 """
 
 from collections.abc import Sized
+from enum import Enum
 from typing import Final, Protocol
 
 from kvasir.engine.kv.kv_manager import KVManager
@@ -16,36 +18,62 @@ RESERVE: Final = 4
 leaves rows empty."""
 
 
+class Verdict(Enum):
+    """The answer of a gate about the request at the head of the queue."""
+
+    ADMIT = "admit"
+    WAIT = "wait"
+    """It stays at the head and no request overtakes it, so that it cannot starve. For resources that running
+    requests release."""
+    SKIP = "skip"
+    """It leaves the queue and later requests are served, until `Scheduler.wake` returns it. For events that come
+    from elsewhere and may take long."""
+
+
 class AdmissionGate(Protocol):
-    def admits(self, request: EngineRequest) -> bool:
-        """Return whether the request may take a row now. This changes nothing, because a later gate may refuse
-        it."""
+    """A gate that holds nothing inherits `took`, `left` and `check_idle`."""
+
+    def admits(self, request: EngineRequest) -> Verdict:
+        """Return whether the request may take a row now. This takes no resource, because a later gate may refuse
+        the request."""
         ...
 
+    def took(self, request: EngineRequest) -> None:
+        """Take the resource for a request that every gate has admitted."""
+        return
 
-class PendingGate:
+    def left(self, request: EngineRequest) -> None:
+        """Release the resource of a request that has given up its row: finished, aborted or preempted."""
+        return
+
+    def check_idle(self) -> None:
+        """Raise AssertionError if the gate holds a resource although no request has a row."""
+        return
+
+
+class PendingGate(AdmissionGate):
     """Keeps a preempted request waiting until `update` has all of its sampled tokens: a row begins with known ones.
 
     The steps in flight return these tokens in any case. A row that begins without them would sample them a second
     time, and the first ones would have to be recognized and dropped.
     """
 
-    def admits(self, request: EngineRequest) -> bool:
-        return not request.num_pending
+    def admits(self, request: EngineRequest) -> Verdict:
+        return Verdict.WAIT if request.num_pending else Verdict.ADMIT
 
 
-class RowGate:
+class RowGate(AdmissionGate):
     """The worker has `max_num_seqs` rows."""
 
     def __init__(self, running: Sized, max_num_seqs: int) -> None:
         self._running = running
         self._max_num_seqs = max_num_seqs
 
-    def admits(self, request: EngineRequest) -> bool:
-        return len(self._running) < self._max_num_seqs
+    def admits(self, request: EngineRequest) -> Verdict:
+        return Verdict.ADMIT if len(self._running) < self._max_num_seqs else Verdict.WAIT
 
 
-class BlockGate:
+class BlockGate(AdmissionGate):
     """Requires KV blocks for every token that the request has, and blocks for growth: RESERVE for each running
     request and for this one, or fewer for a request that ends before it fills them. A group with a sliding window
     needs no more blocks than the window.
@@ -59,7 +87,10 @@ class BlockGate:
         self._blocks = blocks
         self._running = running
 
-    def admits(self, request: EngineRequest) -> bool:
+    def admits(self, request: EngineRequest) -> Verdict:
+        return Verdict.ADMIT if self._has_room_for(request) else Verdict.WAIT
+
+    def _has_room_for(self, request: EngineRequest) -> bool:
         pool = self._blocks.pool
         cost = self._blocks.cost_of(request)
         if not self._running or not pool.can_allocate(cost):

@@ -21,15 +21,16 @@ lookahead is 0: a request with a pending token is not scheduled again before its
 """
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from kvasir.engine.kv.kv_manager import KVManager
-from kvasir.engine.scheduling.admission_gates import AdmissionGate, BlockGate, PendingGate, RowGate
+from kvasir.engine.scheduling.admission_gates import AdmissionGate
 from kvasir.engine.scheduling.endings import Endings
 from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
 from kvasir.engine.scheduling.entrance_check import EntranceCheck, RequestRefused
-from kvasir.engine.scheduling.service_order import ServiceOrder
+from kvasir.engine.scheduling.rations import Ration
+from kvasir.engine.scheduling.request_queues import RequestQueues
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.link.protocol import RequestOutput
 from kvasir.worker.step import NAN_TOKEN, NO_NEW_BLOCKS, NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
@@ -47,7 +48,7 @@ class _Step:
 
 
 class Scheduler:
-    """Holds requests from `add` to their end. Each request is in `requests`, and in `waiting` or `running`."""
+    """Holds requests from `add` to their end."""
 
     def __init__(
         self,
@@ -61,16 +62,23 @@ class Scheduler:
         long_prefill_token_threshold: int | None = None,
         budget: TokenBudget | None = None,
         lookahead: int = 1,
+        gates: Sequence[AdmissionGate] = (),
+        rations: Sequence[Ration] = (),
     ) -> None:
         """`long_prefill_token_threshold`: most tokens of one prompt in a step while there are other requests; None:
-        the whole budget. `lookahead`: most pending tokens with which a request is scheduled again."""
+        the whole budget. `lookahead`: most pending tokens with which a request is scheduled again.
+        `gates`: those besides rows and blocks."""
         if max_num_seqs > max_num_batched_tokens:
             raise ValueError("a step's budget must hold one token of each running request")
         if max_model_len > blocks.longest_sequence:
             raise ValueError("the pool must hold one request of the longest kind")
-        self.requests: dict[str, EngineRequest] = {}
-        self.waiting = ServiceOrder()
-        self.running = ServiceOrder()
+        self._queues = queues = RequestQueues(blocks, max_num_seqs, gates, budget)
+        self.requests, self.waiting, self.blocked, self.running = (
+            queues.requests,
+            queues.waiting,
+            queues.blocked,
+            queues.running,
+        )
         self.blocks = blocks
         self.num_preemptions = 0
         self.num_prompt_tokens = 0
@@ -81,14 +89,10 @@ class Scheduler:
         self._lookahead = lookahead
         self._endings = Endings(eos_token_ids, max_model_len)
         self._entrance = EntranceCheck(self._endings, by_priority)
-        self._gates: tuple[AdmissionGate, ...] = (
-            PendingGate(),
-            RowGate(self.running, max_num_seqs),
-            BlockGate(blocks, self.running),
-        )
-        self._budget = budget
+        self._rations = tuple(rations)
         self._num_arrivals = 0
-        self._freed_rows: list[str] = []  # ids whose rows the worker still has to free
+        self._stalled = False
+        """Nothing could be scheduled, and no step is in flight that could change that: only an event can."""
         self._in_flight: deque[list[tuple[EngineRequest, bool]]] = deque()  # scheduled steps without their update
 
     # ------------------------------------------------------------------------------------------ add and abort
@@ -101,31 +105,38 @@ class Scheduler:
         try:
             answer = self._entrance.check(request)
         except RequestRefused:
-            self.release_reserved(request)
+            self._queues.release_reserved(request)
             raise
         if answer is not None:
-            self.release_reserved(request)
+            self._queues.release_reserved(request)
             return answer
         self._num_arrivals += 1
         request.rank = (request.priority, self._num_arrivals)
-        self.requests[request.request_id] = request
-        self.waiting.add(request)
+        self._queues.arrive(request)
+        self._stalled = False
         return None
 
     def abort(self, request: EngineRequest) -> None:
         """Drop the request in any state. It has no further output."""
-        self._finish(request, RequestStatus.ABORTED)
+        self._queues.finish(request, RequestStatus.ABORTED)
+        self._stalled = False
+
+    def wake(self, request_id: str) -> None:
+        """Have gates and rations asked again about a request, after the event that it waits for. It may be blocked,
+        or have ended meanwhile."""
+        self._queues.wake(request_id)
+        self._stalled = False
 
     def release_reserved(self, request: EngineRequest) -> None:
-        """Release the tokens that are reserved for the request, because it no longer waits."""
-        if self._budget is not None and request.num_reserved_tokens is not None:
-            self._budget.release(request.num_reserved_tokens)
-        request.num_reserved_tokens = None
+        """Release the tokens that are reserved for a request that is not added."""
+        self._queues.release_reserved(request)
 
     @property
     def has_work(self) -> bool:
-        """Whether a step is needed, also if only to free rows in the worker."""
-        return bool(self.requests or self._freed_rows or self._in_flight)
+        """Whether a step is needed, also if only to free rows in the worker, or is in flight. False if each live
+        request waits for an event."""
+        runnable = not self._stalled and (self.running or self.waiting)
+        return bool(runnable or self._queues.freed_rows or self._in_flight)
 
     # ------------------------------------------------------------------------------------------ before the step
 
@@ -136,22 +147,26 @@ class Scheduler:
         """
         step = _Step(self._max_num_batched_tokens)
         preemptions = self.num_preemptions
+        for ration in self._rations:
+            ration.step_begins(len(self.running), len(self.waiting))
         self._schedule_running(step)
         if self.num_preemptions == preemptions:
             self._admit_waiting(step)
-        finished, self._freed_rows = self._freed_rows, []
+        finished, self._queues.freed_rows = self._queues.freed_rows, []
         if not (step.scheduled or finished):
+            self._stalled = not self._in_flight
             return None
         self._in_flight.append(step.parts)
         return StepInput(finished=finished, new=step.new, scheduled=step.scheduled)
 
     def _schedule_running(self, step: _Step) -> None:
         """Schedule tokens of every running request. A long chunk leaves one token for each later request."""
+        next_tokens = self._rationed_tokens if self._rations else self._next_tokens
         place = 0
         while place < len(self.running):  # preemption removes requests from the end
             request = self.running[place]
             place += 1
-            count = self._next_tokens(request, step.budget - (len(self.running) - place))
+            count = next_tokens(request, step.budget - (len(self.running) - place))
             if count == 0:
                 continue
             new_block_ids = NO_NEW_BLOCKS
@@ -164,18 +179,20 @@ class Scheduler:
             self._take(step, request, count, new_block_ids)
 
     def _admit_waiting(self, step: _Step) -> None:
-        """Move requests from the head of the queue into rows while the budget and every gate allow it."""
-        while self.waiting and step.budget > 0:
-            request = self.waiting[0]
-            if not all(gate.admits(request) for gate in self._gates):
-                break  # strict order: otherwise a long request could starve
-            self.waiting.remove(request)
-            self.running.add(request)
-            request.status = RequestStatus.RUNNING
-            self.release_reserved(request)
+        """Move requests from the head of the queue into rows while the budget, every gate and every ration allow
+        it."""
+        while step.budget > 0 and (request := self._queues.next_admissible()) is not None:
+            most = step.budget
+            if self._rations:
+                request.num_computed_tokens = self.blocks.num_cached_tokens(request)  # as after its admission
+                most = self._rationed_tokens(request, step.budget)
+                if most == 0:
+                    request.num_computed_tokens = 0
+                    break
+            self._queues.take_row(request)
             tables = self.blocks.admit(request)
             step.new.append(request.new_row())
-            self._take(step, request, self._next_tokens(request, step.budget), tables)
+            self._take(step, request, self._next_tokens(request, most), tables)
 
     def _next_tokens(self, request: EngineRequest, budget: int) -> int:
         """Return how many tokens the request computes now; 0 only if it waits for a pending token."""
@@ -188,9 +205,19 @@ class Scheduler:
             left = min(left, self._long_prefill_token_threshold)
         return min(left, budget)
 
+    def _rationed_tokens(self, request: EngineRequest, budget: int) -> int:
+        count = self._next_tokens(request, budget)
+        for ration in self._rations:
+            if count:
+                count = ration.most(request, count)
+        return count
+
     def _take(self, step: _Step, request: EngineRequest, count: int, new_block_ids: list[list[int]]) -> None:
         step.scheduled.append(ScheduledRow(request.request_id, request.num_computed_tokens, count, new_block_ids))
         step.budget -= count
+        if self._rations:
+            for ration in self._rations:
+                ration.joined(request, count)
         request.num_computed_tokens += count
         samples = request.num_computed_tokens == len(request.token_ids) + request.num_pending
         request.num_pending += samples
@@ -209,11 +236,8 @@ class Scheduler:
 
     def _preempt(self, request: EngineRequest) -> None:
         """Take the row and the blocks of the request. Pending tokens are still appended."""
-        self.running.remove(request)
-        self._give_up_row(request)
+        self._queues.preempt(request)
         request.num_computed_tokens = 0
-        request.status = RequestStatus.PREEMPTED
-        self.waiting.add(request)
         self.num_preemptions += 1
 
     # ------------------------------------------------------------------------------------------- after the step
@@ -255,7 +279,7 @@ class Scheduler:
             self.num_prompt_tokens += request.num_prompt_tokens
         status = self._endings.status_of(request)
         if status.finished:
-            self._finish(request, status)
+            self._queues.finish(request, status)
         elif not (is_first or output.logprobs):
             return RequestOutput(request.request_id, request.attempt, position, [token_id])
         return self._endings.output(
@@ -272,30 +296,12 @@ class Scheduler:
         computed NaN (None), as it would for every later token."""
         if failure is None:
             self.blocks.distrust(request)
-        self._finish(request, RequestStatus.ABORTED)
+        self._queues.finish(request, RequestStatus.ABORTED)
         return self._endings.broken_off(request, failure)
 
     def check_idle(self) -> None:
         """Raise AssertionError if anything is left although there is no work."""
-        assert not self.requests, f"{len(self.requests)} requests are live"
-        assert not self.waiting, f"{len(self.waiting)} requests wait and none is live"
-        assert not self.running, f"{len(self.running)} requests own a row and none is live"
-        assert not self._freed_rows, f"{len(self._freed_rows)} rows were never freed in the worker"
+        assert self._stalled or not self.waiting, f"{len(self.waiting)} requests wait without reason"
+        assert self._stalled or not self.running, f"{len(self.running)} requests own a row without work"
         assert not self._in_flight, f"{len(self._in_flight)} steps were scheduled and never updated"
-        self.blocks.check_idle()
-
-    # --------------------------------------------------------------------------------------------------- pieces
-
-    def _finish(self, request: EngineRequest, status: RequestStatus) -> None:
-        if request.status is RequestStatus.RUNNING:
-            self.running.remove(request)
-            self._give_up_row(request)
-        else:
-            self.waiting.remove(request)
-        request.status = status
-        self.release_reserved(request)
-        del self.requests[request.request_id]
-
-    def _give_up_row(self, request: EngineRequest) -> None:
-        self.blocks.release(request)
-        self._freed_rows.append(request.request_id)
+        self._queues.check_idle()

@@ -5,19 +5,21 @@ equals the one without cache and neighbours therefore shows that every block had
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.scheduling.rations import StageRation
 from kvasir.link.protocol import AddRequest, FinishReason
 from runtime.engine.fakes import EOS, FRONTEND, CoreHarness, add_request, expected_output, next_token
+from runtime.engine.gates import ReadyGate
 from runtime.wire import prompt_of
 
 LONGEST_PREFIX = 40
-Machine = dict[str, Any]  # the arguments of a CoreHarness
+Machine = dict[str, Any]  # the arguments of a CoreHarness; and `stages` of a StageRation
 Range = tuple[int, int]
 
 
@@ -47,6 +49,7 @@ def machines(
             "long_prefill_token_threshold": st.none() | st.integers(1, 12),
             "max_in_flight": st.integers(1, 4),
             "lookahead": st.sampled_from([None, None, 0, 1]),
+            "stages": st.sampled_from([1, 1, 2, 3]),
             "model": st.sampled_from(models),
             "windows": st.just((None,)) | several_groups,
         }
@@ -69,6 +72,8 @@ class Arrival:
     hashed: bool
     fails_after: int | None = None
     """Output tokens after which the worker cannot prepare the sampling; None: it always can."""
+    ready: bool = True
+    """False: a gate skips it until a wake-up makes it ready."""
 
     def prompt(self, own_salt: int) -> list[int]:
         common = [1 + (self.family * 300 + i) % 900 for i in range(LONGEST_PREFIX)]
@@ -91,6 +96,7 @@ def arrivals_of(
         salt=st.sampled_from(["", "", "tenant"]),
         hashed=st.booleans(),
         fails_after=st.sampled_from(fails_after),
+        ready=st.sampled_from([True, True, False]),
     )
 
 
@@ -108,11 +114,19 @@ class Steps:
     count: int
 
 
-Event = Arrival | AbortOf | Steps
+@dataclass(frozen=True)
+class WakeOf:
+    index: int
+    ready: bool
+    """False: it is woken too early."""
 
+
+Event = Arrival | AbortOf | Steps | WakeOf
+
+wakes = st.builds(WakeOf, st.integers(0, 30), st.sampled_from([True, True, False]))
 aborts = st.builds(AbortOf, st.integers(0, 30), st.booleans())
 steps = st.builds(Steps, st.integers(1, 6))
-events = st.lists(st.one_of(arrivals, arrivals, aborts, steps), min_size=1, max_size=40)
+events = st.lists(st.one_of(arrivals, arrivals, aborts, steps, wakes), min_size=1, max_size=40)
 
 # Long outputs in small blocks outgrow the reserve for them: most of these runs preempt.
 tight_machines = machines(num_blocks=(40, 60), block_size=(1, 2), rows=(4, 6), models=(next_token,))
@@ -127,9 +141,13 @@ class Run:
     engine: CoreHarness = field(init=False)
     requests: dict[str, AddRequest] = field(default_factory=dict)
     aborted: set[str] = field(default_factory=set)
+    gate: ReadyGate = field(default_factory=ReadyGate)
 
     def __post_init__(self) -> None:
-        self.engine = CoreHarness(**self.machine)
+        options = dict(self.machine)
+        stages = options.pop("stages")
+        rations = [StageRation(stages, options["max_num_seqs"])] if stages > 1 else []
+        self.engine = CoreHarness(gates=[self.gate], rations=rations, **options)
         self.longest = self.engine.max_model_len
         steps, lookahead = self.machine["max_in_flight"], self.machine["lookahead"]
         self.most_pending = steps - 1 if lookahead is None else min(steps - 1, lookahead + 1)
@@ -143,6 +161,8 @@ class Run:
                     self.step()
             case AbortOf(index, within_step):
                 self.abort(index, within_step)
+            case WakeOf(index, ready):
+                self.wake(index, ready)
 
     def arrive(self, arrival: Arrival) -> None:
         name = f"r{len(self.requests)}"
@@ -150,6 +170,8 @@ class Run:
         emitted = self.expected(prompt, arrival.max_tokens)[: arrival.emitted]
         if arrival.fails_after is not None:
             self.engine.executor.failing[name] = len(prompt) + arrival.fails_after
+        if not arrival.ready:
+            self.gate.unready.add(name)
         self.requests[name] = add_request(
             name,
             prompt,
@@ -173,6 +195,12 @@ class Run:
         self.engine.take(self.engine.core.update(output))
         self.check_books()
 
+    def wake(self, index: int, ready: bool) -> None:
+        name = f"r{index % max(1, len(self.requests))}"
+        if ready:
+            self.gate.unready.discard(name)
+        self.engine.core.wake(name)
+
     def step(self) -> None:
         self.engine.step()
         self.check_books()
@@ -183,10 +211,17 @@ class Run:
             10 * (len(prompt_of(request)) + request.params.max_tokens) for request in self.requests.values()
         )
         for _ in range(limit):
-            if not self.engine.core.has_work:
+            if self.engine.core.has_work:
+                self.step()
+                continue
+            self.engine.core.check_idle()
+            if not self.engine.core.has_requests:
                 break
-            self.step()
-        self.engine.core.check_idle()
+            blocked = list(self.engine.scheduler.blocked)
+            assert set(blocked) == set(self.engine.scheduler.requests), "only blocked requests may stop the engine"
+            self.gate.unready.remove(blocked[-1])
+            self.engine.core.wake(blocked[-1])
+        assert not self.engine.core.has_requests
 
     def expected(self, prompt: list[int], max_tokens: int) -> list[int]:
         whole = expected_output(prompt, min(max_tokens, self.longest - len(prompt)), self.machine["model"])
@@ -211,7 +246,9 @@ class Run:
         for order in (scheduler.running, scheduler.waiting):
             ranks = [request.rank for request in order]
             assert ranks == sorted(set(ranks))
-        assert len(scheduler.running) + len(scheduler.waiting) == len(scheduler.requests)
+        assert len(scheduler.running) + len(scheduler.waiting) + len(scheduler.blocked) == len(scheduler.requests)
+        assert set(scheduler.blocked) <= self.gate.unready
+        assert self.gate.holders == {request.request_id for request in scheduler.running}
         for request in scheduler.requests.values():
             self.check_request(request)
 
@@ -269,7 +306,9 @@ def test_every_request_ends_as_if_it_were_alone_and_nothing_leaks(
 
 
 @settings(max_examples=200, deadline=None)
-@given(machine=tight_machines, crowd=crowds, happenings=st.lists(st.one_of(aborts, steps, steps), max_size=24))
+@given(
+    machine=tight_machines, crowd=crowds, happenings=st.lists(st.one_of(aborts, steps, steps, wakes), max_size=24)
+)
 def test_preempted_requests_end_as_if_they_were_alone_and_nothing_leaks(
     machine: Machine, crowd: list[Arrival], happenings: list[Event]
 ) -> None:
@@ -290,7 +329,7 @@ def test_of_equal_priorities_nobody_is_admitted_before_who_came_first(
     """No starvation: a waiting request is not overtaken, so its turn comes."""
     run = Run(machine | {"by_priority": False})
     for arrival in crowd:
-        run.arrive(arrival)
+        run.arrive(replace(arrival, ready=True))
         run.step()
         arrived = [int(name[1:]) for name in run.engine.scheduler.requests]
         served = [int(request.request_id[1:]) for request in run.engine.scheduler.running]
@@ -303,10 +342,10 @@ def test_of_equal_priorities_nobody_is_admitted_before_who_came_first(
 @given(machine=machines(), crowd=st.lists(arrivals, min_size=1, max_size=10))
 def test_every_running_request_goes_on_in_every_step(machine: Machine, crowd: list[Arrival]) -> None:
     """Also next to a long prompt that arrives later and goes before it."""
-    run = Run(machine | {"max_in_flight": 1, "num_blocks": 400})
+    run = Run(machine | {"max_in_flight": 1, "stages": 1, "num_blocks": 400})
     while crowd or run.engine.core.has_work:
         if crowd:
-            run.arrive(crowd.pop())
+            run.arrive(replace(crowd.pop(), ready=True))
         running = {request.request_id for request in run.engine.scheduler.running}
         run.step()
         if running:

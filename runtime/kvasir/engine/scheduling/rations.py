@@ -1,0 +1,69 @@
+"""The limits of a step in addition to its token budget: small policy objects, asked for every row of every step.
+
+A gate decides once, when a request takes a row. A ration decides in each step how many tokens of a request it may
+compute. Without rations a step has no cost for them.
+"""
+
+from typing import Protocol
+
+from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
+
+
+class Ration(Protocol):
+    """A request to which a ration gives nothing is left out of the step, and keeps its row and blocks.
+
+    If nothing is scheduled and no step is in flight, the loop sleeps: a ration that waits for an event must have
+    `Scheduler.wake` called after it.
+    """
+
+    def step_begins(self, num_running: int, num_waiting: int) -> None:
+        """Start to count for a new step."""
+        ...
+
+    def most(self, request: EngineRequest, count: int) -> int:
+        """Return how many of the next `count` tokens may join the step. 0 for a waiting request ends admission."""
+        ...
+
+    def joined(self, request: EngineRequest, count: int) -> None:
+        """Count tokens that have joined the step; they follow the request's `num_computed_tokens`."""
+        ...
+
+
+class StageRation:
+    """Spreads the rows that sample over the steps in flight, so that every stage of a pipeline has work.
+
+    Without it all running requests join the first step. They then wait for its tokens together, and one stage
+    computes while the others are idle. A step takes its share of the running requests, and admits new ones up to
+    its share of all requests that could run. Chunks of prompts that do not sample are not counted: the token budget
+    limits them, and the next chunk needs no result of the one before.
+
+    A row that is left out for want of room joins a later step before all steps in flight have returned twice: the
+    steps hold all running requests only if none of them holds less than its share.
+    """
+
+    def __init__(self, num_stages: int, max_num_seqs: int) -> None:
+        self._num_stages = num_stages
+        self._max_num_seqs = max_num_seqs
+        self._of_running = 0
+        self._of_all = 0
+        self._num_joined = 0
+
+    def step_begins(self, num_running: int, num_waiting: int) -> None:
+        self._of_running = self._share(num_running)
+        self._of_all = self._share(min(num_running + num_waiting, self._max_num_seqs))
+        self._num_joined = 0
+
+    def most(self, request: EngineRequest, count: int) -> int:
+        share = self._of_running if request.status is RequestStatus.RUNNING else self._of_all
+        return 0 if self._num_joined >= share and _samples(request, count) else count
+
+    def joined(self, request: EngineRequest, count: int) -> None:
+        self._num_joined += _samples(request, count)
+
+    def _share(self, requests: int) -> int:
+        return -(-requests // self._num_stages)
+
+
+def _samples(request: EngineRequest, count: int) -> bool:
+    """Return whether the step that computes these tokens samples one for the request."""
+    return request.num_computed_tokens + count >= request.num_tokens + request.num_pending

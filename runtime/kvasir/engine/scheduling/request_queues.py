@@ -1,0 +1,119 @@
+"""Where each live request of an engine is: waiting, blocked or running. Owned by the scheduler.
+
+    arrive → waiting ──────── take_row ────────► running → finish
+               │  ▲                                │ │
+          skip │  │ wake                           │ └──► preempt → waiting
+               ▼  │                                │
+             blocked                               └ every way out of a row calls `left` of each gate
+
+A request in any of the three may be finished (aborted).
+"""
+
+from collections.abc import Sequence
+
+from kvasir.engine.kv.kv_manager import KVManager
+from kvasir.engine.scheduling.admission_gates import AdmissionGate, BlockGate, PendingGate, RowGate, Verdict
+from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
+from kvasir.engine.scheduling.service_order import ServiceOrder
+from kvasir.engine.scheduling.token_budget import TokenBudget
+
+
+class RequestQueues:
+    """Each request is in `requests`, and in one of `waiting`, `blocked` and `running`."""
+
+    def __init__(
+        self,
+        blocks: KVManager,
+        max_num_seqs: int,
+        gates: Sequence[AdmissionGate],
+        budget: TokenBudget | None,
+    ) -> None:
+        self.requests: dict[str, EngineRequest] = {}
+        self.waiting = ServiceOrder()
+        self.blocked: dict[str, EngineRequest] = {}
+        """Requests that a gate skipped, by id. They hold no resource; `wake` returns them to `waiting`."""
+        self.running = ServiceOrder()
+        self.freed_rows: list[str] = []
+        """Ids of requests whose rows the worker still has to free."""
+        self._blocks = blocks
+        self._budget = budget
+        # Rows come before the features: while all are taken, no feature is asked about each waiting request. Blocks
+        # come last: a request that a feature skips must not hold up others because it needs many blocks.
+        self._gates = (PendingGate(), RowGate(self.running, max_num_seqs), *gates, BlockGate(blocks, self.running))
+
+    def arrive(self, request: EngineRequest) -> None:
+        self.requests[request.request_id] = request
+        self.waiting.add(request)
+
+    def next_admissible(self) -> EngineRequest | None:
+        """Return the first waiting request if every gate admits it. Requests that a gate skips become blocked."""
+        while self.waiting:
+            request = self.waiting[0]
+            verdict = self._verdict(request)
+            if verdict is not Verdict.SKIP:
+                return request if verdict is Verdict.ADMIT else None
+            self.waiting.remove(request)
+            self.blocked[request.request_id] = request
+        return None
+
+    def wake(self, request_id: str) -> None:
+        """Return a blocked request to its place in the queue, where the gates are asked again."""
+        request = self.blocked.pop(request_id, None)
+        if request is not None:
+            self.waiting.add(request)
+
+    def take_row(self, request: EngineRequest) -> None:
+        """Move a waiting request into a row. Its blocks are the scheduler's affair."""
+        self.waiting.remove(request)
+        self.running.add(request)
+        request.status = RequestStatus.RUNNING
+        self.release_reserved(request)
+        for gate in self._gates:
+            gate.took(request)
+
+    def preempt(self, request: EngineRequest) -> None:
+        """Take the row and the blocks of a running request and queue it again."""
+        self.running.remove(request)
+        self._give_up_row(request)
+        request.status = RequestStatus.PREEMPTED
+        self.waiting.add(request)
+
+    def finish(self, request: EngineRequest, status: RequestStatus) -> None:
+        """Remove a request from wherever it is."""
+        if request.status is RequestStatus.RUNNING:
+            self.running.remove(request)
+            self._give_up_row(request)
+        elif self.blocked.pop(request.request_id, None) is None:
+            self.waiting.remove(request)
+        request.status = status
+        self.release_reserved(request)
+        del self.requests[request.request_id]
+
+    def release_reserved(self, request: EngineRequest) -> None:
+        """Release the tokens that are reserved for the request, because it no longer waits for its first row."""
+        if self._budget is not None and request.num_reserved_tokens is not None:
+            self._budget.release(request.num_reserved_tokens)
+        request.num_reserved_tokens = None
+
+    def check_idle(self) -> None:
+        """Raise AssertionError if a request is lost, or if a resource is held without a running request."""
+        queued = len(self.waiting) + len(self.blocked) + len(self.running)
+        assert queued == len(self.requests), f"{len(self.requests)} requests are live and {queued} are in a queue"
+        assert not self.freed_rows, f"{len(self.freed_rows)} rows were never freed in the worker"
+        if not self.running:
+            self._blocks.check_idle()
+            for gate in self._gates:
+                gate.check_idle()
+
+    def _verdict(self, request: EngineRequest) -> Verdict:
+        for gate in self._gates:
+            verdict = gate.admits(request)
+            if verdict is not Verdict.ADMIT:
+                return verdict
+        return Verdict.ADMIT
+
+    def _give_up_row(self, request: EngineRequest) -> None:
+        self._blocks.release(request)
+        self.freed_rows.append(request.request_id)
+        for gate in self._gates:
+            gate.left(request)
