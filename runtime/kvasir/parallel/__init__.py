@@ -1,0 +1,4 @@
+"""Groups of ranks that compute one model together.
+
+Reading order: group.py, torch_group.py, parallel_state.py, start.py.
+"""

@@ -1,0 +1,68 @@
+"""Joins a worker's process to the other ranks of its engine."""
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from kvasir.parallel.group import Alone, Group
+from kvasir.parallel.parallel_state import ParallelState
+from kvasir.parallel.torch_group import TorchGroup
+
+_LOOPBACK = "lo"
+
+
+def init(
+    rank: int,
+    size: int,
+    rendezvous_path: Path,
+    timeout: float,
+    device: torch.device,
+    *,
+    tensor_parallel_size: int | None = None,
+    expert_parallel: bool = False,
+) -> ParallelState:
+    """Wait for all ranks of the engine and return this rank's groups. Call it once per process.
+
+    The ranks find each other by a file that does not exist before, in a private directory: no port can be taken by
+    another process. Their connections use the loopback interface only. `timeout` in seconds bounds the wait here
+    and every later operation. `tensor_parallel_size` None: all ranks form one tensor group.
+
+    Raises RuntimeError if a rank does not arrive in time.
+    """
+    width = size if tensor_parallel_size is None else tensor_parallel_size
+    if width < 1 or size % width:
+        raise ValueError(f"{size} ranks cannot form tensor groups of {width}: choose a divisor of {size}")
+    if size == 1:
+        return ParallelState(expert_parallel=expert_parallel)
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = _LOOPBACK
+    limit = timedelta(seconds=timeout)
+    store = dist.FileStore(str(rendezvous_path), size)  # type: ignore[attr-defined]
+    store.set_timeout(limit)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    device_id = device if device.type == "cuda" else None
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit, device_id=device_id)
+    stages = range(size // width)
+    tensor = _own([[stage * width + place for place in range(width)] for stage in stages], rank, limit)
+    pipeline = _own([[stage * width + place for stage in stages] for place in range(width)], rank, limit)
+    return ParallelState(tensor, pipeline, expert_parallel)
+
+
+def leave() -> None:
+    """Close the connections to the other ranks, if there are any."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _own(partition: list[list[int]], rank: int, limit: timedelta) -> Group:
+    """Return the group of this rank. All ranks make all groups, in the same order."""
+    own: Group = Alone()
+    for ranks in partition:
+        if len(ranks) == 1:
+            continue
+        group = dist.new_group(ranks, timeout=limit)
+        if isinstance(group, dist.ProcessGroup):  # else this rank is not a member
+            own = TorchGroup(group)
+    return own

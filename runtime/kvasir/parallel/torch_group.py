@@ -1,0 +1,34 @@
+"""A group over torch.distributed: gloo between CPUs, NCCL between GPUs."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class TorchGroup:
+    """Ranks of a process group of torch. Its timeout bounds every operation."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._group = group
+        self.rank: int = group.rank()
+        self.size: int = group.size()
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        dist.all_reduce(x, group=self._group)
+        return x
+
+    def all_gather(self, x: Tensor, dim: int) -> Tensor:
+        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.size)]
+        dist.all_gather(parts, x.contiguous(), group=self._group)
+        return torch.cat(parts, dim=dim)
+
+    def broadcast(self, x: Tensor, source: int) -> Tensor:
+        dist.broadcast(x, group=self._group, group_src=source)
+        return x
+
+    def send(self, x: Tensor, target: int) -> None:
+        dist.send(x, group=self._group, group_dst=target)
+
+    def recv(self, x: Tensor, source: int) -> Tensor:
+        dist.recv(x, group=self._group, group_src=source)
+        return x

@@ -1,0 +1,81 @@
+"""A group whose ranks are threads of one process: quick, and free of sockets.
+
+results = run_ranks(2, lambda group: group.all_reduce(torch.ones(3)))
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+WAIT = 30.0
+
+
+class Meeting:
+    """Where the ranks of one group exchange tensors."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.barrier = threading.Barrier(size, timeout=WAIT)
+        self.given: list[Tensor | None] = [None] * size
+        self.sent = {(source, target): SimpleQueue[Tensor]() for source in range(size) for target in range(size)}
+
+
+class ThreadGroup:
+    def __init__(self, rank: int, meeting: Meeting) -> None:
+        self.rank = rank
+        self.size = meeting.size
+        self.operations = 0
+        self._meeting = meeting
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        total = torch.stack(self._exchange(x)).sum(dim=0, dtype=x.dtype)
+        return x.copy_(total)
+
+    def all_gather(self, x: Tensor, dim: int) -> Tensor:
+        return torch.cat(self._exchange(x), dim=dim)
+
+    def broadcast(self, x: Tensor, source: int) -> Tensor:
+        return x.copy_(self._exchange(x)[source])
+
+    def send(self, x: Tensor, target: int) -> None:
+        self._meeting.sent[self.rank, target].put(x.clone())
+
+    def recv(self, x: Tensor, source: int) -> Tensor:
+        return x.copy_(self._meeting.sent[source, self.rank].get(timeout=WAIT))
+
+    def _exchange(self, x: Tensor) -> list[Tensor]:
+        self.operations += 1
+        meeting = self._meeting
+        meeting.given[self.rank] = x.clone()
+        meeting.barrier.wait()
+        tensors = [tensor for tensor in meeting.given if tensor is not None]
+        meeting.barrier.wait()  # no rank gives its next tensor before all have read
+        shapes = {(tensor.shape, tensor.dtype) for tensor in tensors}
+        assert len(shapes) == 1, f"the ranks disagree: {shapes}"
+        return tensors
+
+
+def run_ranks(size: int, work: Callable[[ThreadGroup], T]) -> list[T]:
+    """Return what `work` returns on each rank; raise what a rank raises."""
+    meeting = Meeting(size)
+
+    def run(rank: int) -> T:
+        try:
+            with torch.inference_mode():
+                return work(ThreadGroup(rank, meeting))
+        except BaseException:
+            meeting.barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(size) as threads:
+        futures = [threads.submit(run, rank) for rank in range(size)]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+        raise error  # a broken barrier is the consequence of another rank's error
+    return [future.result() for future in futures]
