@@ -60,6 +60,11 @@ def check_safetensors(file: Path) -> int:
     return _check_layout(file, _parse(file, header), size - _LENGTH.size - length)
 
 
+def bytes_of(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of a tensor in a file, by the format's name of its type."""
+    return math.prod(shape) * _BITS[dtype] // 8
+
+
 @dataclass(frozen=True)
 class _Tensor:
     name: str

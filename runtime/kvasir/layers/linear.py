@@ -1,28 +1,25 @@
-"""Matrix products with weights: fused where several read the same input, packed where a CPU gains by it."""
+"""Matrix products with weights: whole on each rank, or split over the ranks by outputs or by inputs."""
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kvasir.layers.parameter import Placement, new_parameter
+from kvasir.layers.linear_method import LinearShape, new_method
+from kvasir.layers.parameter import WHOLE, Placement, Split, new_parameter
 
-_PACKED_ROWS = 16
-"""The batch that oneDNN's packed layout is chosen for; seen to be as good for 1 row as for 1,024."""
-
-
-_ROWS_FOR_ONE = 4
-"""One row is computed as so many, which takes less time (oneDNN, Zen 4, 768 to 6,144 wide, 239 MB in all, several
-runs: 8.4 to 9.9 ms for a row, 8.0 to 8.4 ms for four). Two are not: they would have to be copied."""
+_NO_COPIES: Final = MappingProxyType[str, int]({})
 
 
 class Linear(nn.Module):
-    """y = x Wᵀ + b.
+    """y = x Wᵀ + b, whole on each rank.
 
     `outputs` as a mapping names the ranges of output rows that come as tensors of their own. `tied` is a weight
-    that belongs to another layer.
+    that belongs to another layer. `split` and `copies` are those of Layout.
     """
+
+    weight: nn.Parameter
 
     def __init__(
         self,
@@ -33,41 +30,108 @@ class Linear(nn.Module):
         placement: Placement,
         transposed: bool = False,
         tied: nn.Parameter | None = None,
+        split: Split | None = None,
+        copies: Mapping[str, int] = _NO_COPIES,
     ) -> None:
         super().__init__()
-        shards = None if isinstance(outputs, int) else outputs
-        size = outputs if isinstance(outputs, int) else sum(outputs.values())
-        self.weight = (  # [outputs, inputs]
-            new_parameter(size, inputs, placement=placement, shards=shards, transposed=transposed)
-            if tied is None
-            else tied
-        )
-        self.bias = new_parameter(size, placement=placement, shards=shards) if bias else None
-        self._packed: Tensor | None = None
+        self.name = placement.name
+        self.method = new_method(placement)
+        shards = {WHOLE: outputs} if isinstance(outputs, int) else outputs
+        shape = LinearShape(inputs, shards, split, copies, transposed)
+        parameters = self.method.parameters(shape, placement) if tied is None else {"weight": tied}
+        for name, parameter in parameters.items():
+            self.register_parameter(name, parameter)
+        self.bias: nn.Parameter | None = None
+        if bias:
+            of_rows = split if split is not None and split.dim == 0 else None
+            self.bias = new_parameter(
+                sum(shards.values()), placement=placement, shards=shards, split=of_rows, copies=copies
+            )
 
     def forward(self, x: Tensor) -> Tensor:  # [T, inputs] → [T, outputs]
-        if self._packed is None:
-            return F.linear(x, self.weight, self.bias)
-        rows = x if x.shape[0] != 1 else x.expand(_ROWS_FOR_ONE, -1)
-        product = torch.ops.mkldnn._linear_pointwise(rows, self._packed, self.bias, "none", [], "")
-        return product[: x.shape[0]]  # type: ignore[no-any-return]
-
-    def pack(self) -> None:
-        """Put the weight into oneDNN's blocked layout and let go of the plain one. For bfloat16 on CPU.
-
-        F.linear would reorder the weight in every call; packed, products of 2 to 32 rows take about a third less
-        time (Zen 5, 768 to 6,144 wide). A tied weight stays with its owner, and this is a second copy.
-        """
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(self.weight.detach(), _PACKED_ROWS)
-        del self.weight
+        return self.method.apply(self, x, self.bias)
 
 
-def pack_linears(layers: Iterable[nn.Module], placement: Placement) -> None:
-    """Pack every Linear among a loaded model's layers where this machine gains by it."""
-    if placement.device.type != "cpu" or placement.dtype != torch.bfloat16:
-        return
-    if not (torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
-        return
+class ColumnLinear(Linear):
+    """Each rank computes its part of the outputs: [T, inputs] → [T, outputs of this rank].
+
+    `copies` maps shards to the number of neighbouring ranks that compute the same part (K and V heads that are
+    fewer than the ranks).
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int | Mapping[str, int],
+        *,
+        bias: bool,
+        placement: Placement,
+        transposed: bool = False,
+        copies: Mapping[str, int] = _NO_COPIES,
+    ) -> None:
+        group = placement.parallel.tensor
+        super().__init__(
+            inputs,
+            outputs,
+            bias=bias,
+            placement=placement,
+            transposed=transposed,
+            split=Split(0, group.rank, group.size),
+            copies=copies,
+        )
+
+
+class RowLinear(Linear):
+    """Each rank multiplies its part of the inputs; the sum over the ranks is the output of each.
+
+    The bias is added once, after the sum.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, *, bias: bool, placement: Placement, transposed: bool = False
+    ) -> None:
+        group = placement.parallel.tensor
+        super().__init__(
+            inputs,
+            outputs,
+            bias=bias,
+            placement=placement,
+            transposed=transposed,
+            split=Split(1, group.rank, group.size),
+        )
+        self._group = group
+
+    def forward(self, x: Tensor) -> Tensor:  # [T, inputs of this rank] → [T, outputs]
+        if self._group.size == 1:
+            return self.method.apply(self, x, self.bias)
+        total = self._group.all_reduce(self.method.apply(self, x, None))
+        return total if self.bias is None else total.add_(self.bias)
+
+
+class VocabHead(Linear):
+    """The logits of all tokens. Each rank multiplies by its rows; then all ranks gather all logits.
+
+    If the vocabulary is not a multiple of the ranks, the last rows are padding, and their logits are cut off.
+    """
+
+    def __init__(
+        self, inputs: int, vocab_size: int, *, bias: bool, placement: Placement, tied: nn.Parameter | None
+    ) -> None:
+        group = placement.parallel.tensor
+        split = Split(0, group.rank, group.size)
+        super().__init__(inputs, vocab_size, bias=bias, placement=placement, tied=tied, split=split)
+        self._group = group
+        self._vocab_size = vocab_size
+
+    def forward(self, x: Tensor) -> Tensor:  # [R, inputs] → [R, vocab_size]
+        logits = self.method.apply(self, x, self.bias)
+        if self._group.size == 1:
+            return logits
+        return self._group.all_gather(logits, 1)[:, : self._vocab_size].contiguous()
+
+
+def finish_layers(layers: Iterable[nn.Module]) -> None:
+    """Convert the weights of a loaded model's layers to the form that they compute with."""
     for layer in layers:
         if isinstance(layer, Linear):
-            layer.pack()
+            layer.method.finish(layer)

@@ -20,6 +20,8 @@ class Target:
 
     parameter: str
     shard: str = ""
+    index: int | None = None
+    """Which of the layers that the parameter stacks; None: it holds one."""
 
 
 class Model(Protocol):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.weights import weight_files
-from kvasir.layers.linear import pack_linears
+from kvasir.layers.linear import finish_layers
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import Generates
 from kvasir.models.loader import load_weights
@@ -24,7 +24,7 @@ def load_model(
         return _with_transformers(info, placement, progress)
     model = build(info.config, placement, context)
     load_weights(model, weight_files(info.path), progress)
-    pack_linears(model.modules(), placement)
+    finish_layers(model.modules())
     return model
 
 

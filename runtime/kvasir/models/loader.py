@@ -1,70 +1,85 @@
 """Streams safetensors files into a model; called by the worker.
 
-One tensor is in memory at a time besides the model. Every tensor of the checkpoint must find its parameter and
-every parameter must be filled, so that a model never runs on uninitialised memory.
+Parts of one tensor at a time are in memory besides the model, and a rank reads only the parts that it holds. Every
+tensor of the checkpoint must find its parameter and every parameter must be filled, so that a model never runs on
+uninitialised memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
+from torch import Tensor, nn
 
-from kvasir.hub.weights import tensor_bytes
+from kvasir.hub.weights import bytes_of, tensor_bytes
 from kvasir.layers.parameter import weight_loader_of
 from kvasir.models.causal_lm import LoadableLM, Target
 from kvasir.models.model_load_error import ModelLoadError
 
-_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-
 
 def load_weights(model: LoadableLM, files: Sequence[Path], progress: Callable[[int, int], None]) -> None:
-    """Fill the model's parameters. `progress` is called with the bytes done and in all.
+    """Fill the model's parameters. `progress` is called with the bytes done and in all, of the whole checkpoint.
 
     Raises ModelLoadError, which names tensor or parameter, for anything missing, unknown, misshaped or unreadable.
     """
     parameters = dict(model.named_parameters())
     aliases = model.aliases()
-    sources: dict[Target, _Source] = {}
-    duplicates: list[tuple[_Source, Target]] = []
+    sources: dict[Target, _Origin] = {}
+    duplicates: list[tuple[_Origin, Target]] = []
     done, total = 0, tensor_bytes(files)
     progress(done, total)
     for file in files:
-        for name, tensor in _tensors(file):
-            source = _Source(name, file)
-            if name in aliases:
-                duplicates.append((source, aliases[name]))
-            elif target := model.locate(name):
-                _fill(parameters.get(target.parameter), target.shard, tensor, source)
-                sources[target] = source
+        for tensor in _tensors(file):
+            if tensor.origin.name in aliases:
+                duplicates.append((tensor.origin, aliases[tensor.origin.name]))
+            elif target := model.locate(tensor.origin.name):
+                _fill(parameters.get(target.parameter), target, tensor)
+                sources[target] = tensor.origin
             done += tensor.nbytes
             progress(done, total)
     _check_complete(parameters)
     for duplicate, target in duplicates:
-        _check_equal(duplicate, sources[target])
+        _check_equal(duplicate, sources[target], parameters[target.parameter], target)
 
 
 @dataclass(frozen=True)
-class _Source:
+class _Origin:
     name: str
     file: Path
 
     def __str__(self) -> str:
         return f"tensor {self.name!r} in {self.file}"
 
-    def read(self) -> torch.Tensor:
-        with _readable(self.file), safe_open(self.file, framework="pt", device="cpu") as checkpoint:
-            tensor: torch.Tensor = checkpoint.get_tensor(self.name)
-            return tensor
+
+class CheckpointTensor:
+    """A tensor of an open file. Only the parts that are asked for are read."""
+
+    def __init__(self, origin: _Origin, checkpoint: Any) -> None:
+        self.origin = origin
+        self._slice = checkpoint.get_slice(origin.name)
+        self.shape: tuple[int, ...] = tuple(self._slice.get_shape())
+        self.nbytes = bytes_of(self._slice.get_dtype(), self.shape)
+
+    def __getitem__(self, part: tuple[slice, ...], /) -> Tensor:
+        with _readable(self.origin.file):
+            piece: Tensor = self._slice[part]
+            return piece
 
 
-def _tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
+@contextmanager
+def _opened(origin: _Origin) -> Iterator[CheckpointTensor]:
+    with _readable(origin.file), safe_open(origin.file, framework="pt", device="cpu") as checkpoint:
+        yield CheckpointTensor(origin, checkpoint)
+
+
+def _tensors(file: Path) -> Iterator[CheckpointTensor]:
     with _readable(file), safe_open(file, framework="pt", device="cpu") as checkpoint:
         for name in checkpoint.keys():  # noqa: SIM118 (not a mapping)
-            yield name, checkpoint.get_tensor(name)
+            yield CheckpointTensor(_Origin(name, file), checkpoint)
 
 
 @contextmanager
@@ -75,18 +90,13 @@ def _readable(file: Path) -> Iterator[None]:
         raise ModelLoadError(f"{file} cannot be read as safetensors: {error}. Fetch it again") from error
 
 
-def _fill(parameter: nn.Parameter | None, shard: str, tensor: torch.Tensor, source: _Source) -> None:
+def _fill(parameter: nn.Parameter | None, target: Target, tensor: CheckpointTensor) -> None:
     if parameter is None:
-        raise ModelLoadError(f"{source} has no place in this model: does config.json belong to it?")
-    if tensor.dtype not in _FLOATS:
-        raise ModelLoadError(
-            f"{source} is {tensor.dtype}: quantised checkpoints are not supported, "
-            "use the model's float32, bfloat16 or float16 one"
-        )
+        raise ModelLoadError(f"{tensor.origin} has no place in this model: does config.json belong to it?")
     try:
-        weight_loader_of(parameter)(parameter, tensor, shard)
+        weight_loader_of(parameter)(parameter, tensor, target.shard, target.index)
     except ValueError as error:
-        raise ModelLoadError(f"{source} does not fit: {error}") from error
+        raise ModelLoadError(f"{tensor.origin} does not fit: {error}") from error
 
 
 def _check_complete(parameters: Mapping[str, nn.Parameter]) -> None:
@@ -100,9 +110,13 @@ def _check_complete(parameters: Mapping[str, nn.Parameter]) -> None:
         raise ModelLoadError(f"the checkpoint holds no weights for {shown}: is it complete?")
 
 
-def _check_equal(duplicate: _Source, original: _Source) -> None:
-    if not torch.equal(duplicate.read(), original.read()):
-        raise ModelLoadError(
-            f"config.json ties the embeddings, but {duplicate} differs from {original.name!r}: "
-            "set tie_word_embeddings to false"
-        )
+def _check_equal(duplicate: _Origin, original: _Origin, parameter: nn.Parameter, target: Target) -> None:
+    """Compare the parts that this rank holds."""
+    parts = weight_loader_of(parameter).parts(target.shard, target.index)
+    with _opened(duplicate) as one, _opened(original) as other:
+        if one.shape == other.shape and all(torch.equal(one[part], other[part]) for part in parts):
+            return
+    raise ModelLoadError(
+        f"config.json ties the embeddings, but {duplicate} differs from {original.name!r}: "
+        "set tie_word_embeddings to false"
+    )

@@ -3,7 +3,7 @@
 Every rank of a group calls the same operations in the same order, with tensors of the same shape and type.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from torch import Tensor
 
@@ -60,3 +60,6 @@ class Alone:
 
     def recv(self, x: Tensor, source: int) -> Tensor:
         raise ValueError(f"rank {source} is not in a group of one rank")
+
+
+ALONE: Final = Alone()

@@ -1,8 +1,8 @@
 """A worker's place among the ranks of its engine."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from kvasir.parallel.group import Alone, Group
+from kvasir.parallel.group import ALONE, Group
 
 
 @dataclass(frozen=True)
@@ -12,9 +12,9 @@ class ParallelState:
     With T tensor ranks and P stages, rank r of the engine has place r % T in stage r // T.
     """
 
-    tensor: Group = field(default_factory=Alone)
+    tensor: Group = ALONE
     """The ranks that each hold a part of the same layers."""
-    pipeline: Group = field(default_factory=Alone)
+    pipeline: Group = ALONE
     """The ranks of the same place in all stages; its rank is the stage."""
     expert_parallel: bool = False
     """Tensor ranks hold whole experts instead of a part of each."""

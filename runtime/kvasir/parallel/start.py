@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from kvasir.parallel.group import Alone, Group
+from kvasir.parallel.group import ALONE, Group
 from kvasir.parallel.parallel_state import ParallelState
 from kvasir.parallel.torch_group import TorchGroup
 
@@ -58,7 +58,7 @@ def leave() -> None:
 
 def _own(partition: list[list[int]], rank: int, limit: timedelta) -> Group:
     """Return the group of this rank. All ranks make all groups, in the same order."""
-    own: Group = Alone()
+    own: Group = ALONE
     for ranks in partition:
         if len(ranks) == 1:
             continue

@@ -5,7 +5,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from kvasir.layers.activation import ACTIVATIONS
-from kvasir.layers.linear import Linear, pack_linears
+from kvasir.layers.linear import Linear, finish_layers
 from kvasir.layers.mlp import SparseMoE
 from kvasir.layers.norm import OffsetRMSNorm, RMSNorm
 from kvasir.layers.parameter import Placement, weight_loader_of
@@ -40,7 +40,7 @@ def test_packing_changes_the_layout_and_not_the_product(rows: int, bias: bool) -
     x = torch.randn(rows, 96).bfloat16()
     plain = layer(x)
     exact = F.linear(x.double(), layer.weight.double(), None if layer.bias is None else layer.bias.double())
-    pack_linears([layer], BFLOAT16)
+    finish_layers([layer])
     packed = layer(x)
     for product in (plain, packed):
         assert (product - exact).abs().max() <= 2**-8 * exact.abs().max()
@@ -53,7 +53,7 @@ def test_packing_a_tied_weight_leaves_it_to_its_owner() -> None:
     tied = Linear(32, 64, bias=False, placement=BFLOAT16, tied=owner.weight)
     x = torch.randn(4, 32).bfloat16()
     expected = owner(x)
-    tied.pack()
+    finish_layers([tied])
     assert torch.equal(owner(x), expected)
     assert torch.allclose(tied(x).float(), expected.float(), rtol=2**-7, atol=2**-7)
 
@@ -61,7 +61,7 @@ def test_packing_a_tied_weight_leaves_it_to_its_owner() -> None:
 @torch.inference_mode()
 def test_float32_weights_are_not_packed() -> None:
     layer = Linear(32, 64, bias=False, placement=FLOAT32)
-    pack_linears([layer], FLOAT32)
+    finish_layers([layer])
     assert dict(layer.named_parameters()).keys() == {"weight"}
 
 
