@@ -33,6 +33,14 @@ class HeadShape:
     def group(self) -> int:
         return self.heads // self.kv_heads
 
+    def local(self, ranks: int) -> "HeadShape":
+        """Return the heads of one rank if the heads are split. K/V heads fewer than the ranks are replicated."""
+        return HeadShape(self.heads // ranks, max(1, self.kv_heads // ranks), self.head_dim)
+
+    def kv_copies(self, ranks: int) -> int:
+        """Return the number of neighbouring ranks that hold the same K/V heads."""
+        return max(1, ranks // self.kv_heads)
+
     @property
     def query_size(self) -> int:
         return self.heads * self.head_dim

@@ -4,10 +4,19 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kvasir.layers.linear_method import LinearShape, new_method
-from kvasir.layers.parameter import WHOLE, Placement, Split, new_parameter
+from kvasir.layers.linear_method import LinearShape, can_pack, multiply_packed, new_method, pack
+from kvasir.layers.parameter import (
+    WHOLE,
+    Layout,
+    Placement,
+    Split,
+    StackedLoader,
+    new_parameter,
+    parameter_with,
+)
 
 _NO_COPIES: Final = MappingProxyType[str, int]({})
 
@@ -130,8 +139,48 @@ class VocabHead(Linear):
         return self._group.all_gather(logits, 1)[:, : self._vocab_size].contiguous()
 
 
+class StackedLinear(nn.Module):
+    """Equal layers without biases, whose weights are one tensor: [layers of this rank, outputs, inputs].
+
+    `own` is the range of the `count` layers that this rank holds; `split` is of each layer's weight.
+    """
+
+    weight: nn.Parameter
+
+    def __init__(
+        self, inputs: int, outputs: Mapping[str, int], *, count: int, own: range, split: Split, placement: Placement
+    ) -> None:
+        super().__init__()
+        self.name = placement.name
+        layout = Layout((sum(outputs.values()), inputs), outputs, split)
+        loader = StackedLoader(layout, count, own)
+        self.weight = parameter_with(loader, (len(own), *layout.local_shape), placement)
+        self._packs = can_pack(placement)
+        self._packed: list[Tensor] = []
+
+    def one(self, index: int, x: Tensor) -> Tensor:
+        """[T, inputs] → [T, outputs], by one of this rank's layers"""
+        if self._packed:
+            return multiply_packed(x, self._packed[index], None)
+        return F.linear(x, self.weight[index])
+
+    def grouped(self, x: Tensor, ends: Tensor) -> Tensor:
+        """[T, inputs] → [T, outputs]: rows up to ends[0] by the first layer, and so on; no wait for the device.
+
+        Rows behind the last end are undefined.
+        """
+        return F.grouped_mm(x, self.weight.mT, offs=ends)
+
+    def finish(self) -> None:
+        if self._packs:
+            self._packed = [pack(weight) for weight in self.weight]
+            del self.weight
+
+
 def finish_layers(layers: Iterable[nn.Module]) -> None:
     """Convert the weights of a loaded model's layers to the form that they compute with."""
     for layer in layers:
         if isinstance(layer, Linear):
             layer.method.finish(layer)
+        elif isinstance(layer, StackedLinear):
+            layer.finish()

@@ -5,14 +5,14 @@ for each tensor of the checkpoint and asks at the end for the parts that are mis
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from kvasir.parallel.parallel_state import ParallelState
+from kvasir.parallel.parallel_state import SINGLE, ParallelState
 
 T = TypeVar("T")
 _FLOATS: Final = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -28,7 +28,7 @@ class Placement:
 
     device: torch.device
     dtype: torch.dtype
-    parallel: ParallelState = field(default_factory=ParallelState)
+    parallel: ParallelState = SINGLE
     name: str = ""
     """As in named_modules(): layers.0.mlp for example; "" is the model."""
 
@@ -165,16 +165,16 @@ class FloatLoader:
         self.missing: set[str] = set(layout.shards)
 
     def __call__(self, parameter: nn.Parameter, source: Source, shard: str, index: int | None = None) -> None:
-        shards = set(self._layout.shards) if shard == WHOLE else {shard}
-        if not shards <= self.missing:
-            raise ValueError("it was loaded before")
         self.fill(parameter.data, source, shard)
-        self.missing -= shards
 
     def parts(self, shard: str, index: int | None = None) -> list[tuple[slice, ...]]:
         return [self._turned(part) for part, _ in self._layout.places(shard)]
 
     def fill(self, target: Tensor, source: Source, shard: str) -> None:
+        """Fill a parameter's values, or those of one of stacked layers. Raises ValueError as above."""
+        shards = set(self._layout.shards) if shard == WHOLE else {shard}
+        if not shards <= self.missing:
+            raise ValueError("it was loaded before")
         expected = self._turned(self._layout.shape_of(shard))
         if tuple(source.shape) != expected:
             raise ValueError(f"its shape is {list(source.shape)} and the model has {list(expected)}")
@@ -186,9 +186,32 @@ class FloatLoader:
                     "use the model's float32, bfloat16 or float16 one"
                 )
             _copy_padded(target[rows], piece.t() if self._transposed else piece)
+        self.missing -= shards
 
     def _turned(self, dims: tuple[T, ...]) -> tuple[T, ...]:
         return dims[::-1] if self._transposed else dims
+
+
+class StackedLoader:
+    """Fills a parameter that stacks equal layers [layers, ...], of which this rank holds a range."""
+
+    def __init__(self, layout: Layout, count: int, own: range) -> None:
+        self._count = count
+        self._first = own.start
+        self._loaders = {index: FloatLoader(layout, transposed=False) for index in own}
+
+    @property
+    def missing(self) -> set[str]:
+        return {f"{index} {shard}".strip() for index, loader in self._loaders.items() for shard in loader.missing}
+
+    def __call__(self, parameter: nn.Parameter, source: Source, shard: str, index: int | None = None) -> None:
+        if index is None or not 0 <= index < self._count:
+            raise ValueError(f"the model has the numbers 0 to {self._count - 1} here")
+        if index in self._loaders:
+            self._loaders[index].fill(parameter.data[index - self._first], source, shard)
+
+    def parts(self, shard: str, index: int | None = None) -> list[tuple[slice, ...]]:
+        return self._loaders[index].parts(shard) if index in self._loaders else []
 
 
 def _copy_padded(target: Tensor, piece: Tensor) -> None:

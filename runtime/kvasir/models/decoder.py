@@ -11,15 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from kvasir.layers.attention import AttentionPlan, KVCache
-from kvasir.layers.embedding import Embedding
+from kvasir.layers.embedding import VocabEmbedding
 from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
-from kvasir.layers.linear import Linear
-from kvasir.layers.mlp import GatedMLP, SparseMoE
+from kvasir.layers.linear import ColumnLinear, RowLinear, VocabHead
+from kvasir.layers.mlp import GatedMLP
+from kvasir.layers.moe import SparseMoE
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import RotaryEmbedding, Rotation, rotate_
 from kvasir.models.causal_lm import Target
 from kvasir.models.decoder_config import DecoderConfig, LayerConfig
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
+from kvasir.models.split_check import check_split
 
 _NO_NAMES: Final = MappingProxyType[str, str]({})
 
@@ -29,17 +31,21 @@ class Attention(nn.Module):
 
     def __init__(self, config: DecoderConfig, layer: LayerConfig, placement: Placement) -> None:
         super().__init__()
-        heads = config.heads
-        self.qkv_proj = Linear(
+        heads, ranks = config.heads, placement.parallel.tensor.size
+        copies = heads.kv_copies(ranks)
+        self.qkv_proj = ColumnLinear(
             config.hidden_size,
             {"q_proj": heads.query_size, "k_proj": heads.kv_size, "v_proj": heads.kv_size},
             bias=config.qkv_bias,
-            placement=placement,
+            placement=placement.at("qkv_proj"),
+            copies={"k_proj": copies, "v_proj": copies},
         )
-        self.o_proj = Linear(heads.query_size, config.hidden_size, bias=config.output_bias, placement=placement)
+        self.o_proj = RowLinear(
+            heads.query_size, config.hidden_size, bias=config.output_bias, placement=placement.at("o_proj")
+        )
         self.q_norm = config.norm(heads.head_dim, config.eps, placement) if config.qk_norm else None
         self.k_norm = config.norm(heads.head_dim, config.eps, placement) if config.qk_norm else None
-        self._heads = heads
+        self._heads = heads.local(ranks)
         self._scale = config.scale
         self._cap = config.score_cap
         self._window = layer.window
@@ -67,10 +73,10 @@ class DecoderLayer(nn.Module):
             return config.norm(config.hidden_size, config.eps, placement)
 
         self.input_layernorm = norm()
-        self.self_attn = Attention(config, layer, placement)
+        self.self_attn = Attention(config, layer, placement.at("self_attn"))
         self.attention_output_norm = norm() if config.output_norms else nn.Identity()
         self.post_attention_layernorm = norm()
-        self.mlp = _feed_forward(config, layer, placement)
+        self.mlp = _feed_forward(config, layer, placement.at("mlp"))
         self.mlp_output_norm = norm() if config.output_norms else nn.Identity()
 
     def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan) -> None:
@@ -117,17 +123,20 @@ class Decoder(nn.Module):
         names: Mapping[str, str] = _NO_NAMES,
     ) -> None:
         super().__init__()
-        self.heads = config.heads
+        check_split(config, placement.parallel)
+        self.heads = config.heads.local(placement.parallel.tensor.size)
         self.vocab_size = config.vocab_size
         self.windows = tuple(entry.window for entry in config.layers)
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, placement)
-        self.layers = nn.ModuleList(layer(config, entry, placement) for entry in config.layers)
+        self.embed_tokens = VocabEmbedding(config.vocab_size, config.hidden_size, placement)
+        self.layers = nn.ModuleList(
+            layer(config, entry, placement.at(f"layers.{index}")) for index, entry in enumerate(config.layers)
+        )
         self.norm: nn.Module | None = config.norm(config.hidden_size, config.eps, placement)
-        self.lm_head = Linear(
+        self.lm_head = VocabHead(
             config.hidden_size,
             config.vocab_size,
             bias=config.head_bias,
-            placement=placement,
+            placement=placement.at("lm_head"),
             tied=self.embed_tokens.weight if config.tied else None,
         )
         ropes = list(dict.fromkeys(entry.rope for entry in config.layers))
@@ -170,12 +179,15 @@ class Decoder(nn.Module):
         if tensor.endswith(".rotary_emb.inv_freq"):  # computed from the config; old checkpoints carry it
             return None
         path = [self._names.get(part, part) for part in tensor.removeprefix("model.").split(".")]
+        index = None
+        if len(path) > 3 and path[-4] == "experts" and path[-3].isdecimal():
+            index = int(path.pop(-3))
         shard = path[-2] if len(path) > 1 else ""
         fused = _FUSED.get(shard)
         if fused is None:
-            return Target(".".join(path))
+            return Target(".".join(path), index=index)
         path[-2] = fused
-        return Target(".".join(path), shard)
+        return Target(".".join(path), shard, index)
 
     def aliases(self) -> Mapping[str, Target]:
         return {"lm_head.weight": Target("embed_tokens.weight")} if self._tied else {}

@@ -21,6 +21,11 @@ def load_model(
     """
     build = ARCHITECTURES.get(info.architecture)
     if build is None:
+        if placement.parallel.tensor.size > 1:
+            raise ModelLoadError(
+                f"{info.architecture} is computed by transformers' code, which is not split over ranks: use "
+                "--tensor-parallel-size 1"
+            )
         return _with_transformers(info, placement, progress)
     model = build(info.config, placement, context)
     load_weights(model, weight_files(info.path), progress)

@@ -1,6 +1,7 @@
 """A worker's place among the ranks of its engine."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from kvasir.parallel.group import ALONE, Group
 
@@ -18,3 +19,7 @@ class ParallelState:
     """The ranks of the same place in all stages; its rank is the stage."""
     expert_parallel: bool = False
     """Tensor ranks hold whole experts instead of a part of each."""
+
+
+SINGLE: Final = ParallelState()
+"""Of an engine with one rank."""

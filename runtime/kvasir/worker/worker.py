@@ -14,6 +14,7 @@ from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes, make_groups
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import FitsContext, Generates
 from kvasir.models.load_model import load_model
+from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.cache_memory import (
@@ -36,11 +37,11 @@ log = logging.getLogger(__name__)
 class Worker:
     """Raises ModelLoadError (an unusable checkpoint) and ConfigError (too little memory) while it starts."""
 
-    def __init__(self, settings: ResolvedEngine, model: ModelInfo) -> None:
+    def __init__(self, settings: ResolvedEngine, model: ModelInfo, parallel: ParallelState = SINGLE) -> None:
         torch.set_num_threads(settings.threads)
         self._settings = settings
         self._info = model
-        self._placement = Placement(torch.device(settings.device), getattr(torch, settings.dtype))
+        self._placement = Placement(torch.device(settings.device), getattr(torch, settings.dtype), parallel)
         self._groups: tuple[KVGroup, ...] = ()
         self._table: RequestTable | None = None
         self._model: Generates | None = None

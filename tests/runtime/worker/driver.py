@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model_info import load_model_info
 from kvasir.link.protocol import Logprobs
+from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir.worker.step import NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
@@ -94,10 +95,14 @@ class Driver:
 
     @classmethod
     def load(
-        cls, path: Path, progress: Callable[[int, int], None] = lambda done, total: None, **changes: Any
+        cls,
+        path: Path,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        parallel: ParallelState = SINGLE,
+        **changes: Any,
     ) -> "Driver":
         settings = engine_settings(**changes)
-        worker = Worker(settings, load_model_info(path))
+        worker = Worker(settings, load_model_info(path), parallel)
         worker.load(progress)
         num_blocks = worker.allocate_kv_cache()
         worker.warm_up()

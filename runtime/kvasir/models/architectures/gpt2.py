@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.attention import AttentionPlan, HeadShape, KVCache
-from kvasir.layers.embedding import Embedding
+from kvasir.layers.embedding import Embedding, VocabEmbedding
 from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
-from kvasir.layers.linear import Linear
+from kvasir.layers.linear import ColumnLinear, RowLinear, VocabHead
 from kvasir.layers.mlp import MLP
 from kvasir.layers.norm import LayerNorm
 from kvasir.layers.parameter import Placement
@@ -19,6 +19,8 @@ from kvasir.models.causal_lm import Target
 from kvasir.models.config_reader import NO_EFFECT, ConfigReader
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.models.model_load_error import ModelLoadError
+from kvasir.models.split_check import Splits, refuse_split
+from kvasir.parallel.parallel_state import ParallelState
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,23 @@ def read_config(config: Mapping[str, Any]) -> GPT2Config:
     return gpt2
 
 
+def _check_split(config: GPT2Config, parallel: ParallelState) -> None:
+    heads, inner = config.heads, config.inner_size
+    refuse_split(parallel.tensor.size, [Splits("n_head", heads.heads), Splits("n_inner", inner)])
+
+
 class GPT2Attention(nn.Module):
     def __init__(self, config: GPT2Config, layer: int, placement: Placement) -> None:
         super().__init__()
         size = config.hidden_size
-        self.c_attn = Linear(size, 3 * size, bias=True, placement=placement, transposed=True)
-        self.c_proj = Linear(size, size, bias=True, placement=placement, transposed=True)
+        self.c_attn = ColumnLinear(  # the checkpoint has q, k and v as one tensor; each is split by itself
+            size,
+            {"q": size, "k": size, "v": size},
+            bias=True,
+            placement=placement.at("c_attn"),
+            transposed=True,
+        )
+        self.c_proj = RowLinear(size, size, bias=True, placement=placement.at("c_proj"), transposed=True)
         self._scale = config.scale / (layer + 1 if config.scale_by_inverse_layer else 1)
 
     def forward(self, x: Tensor, cache: KVCache, plan: AttentionPlan) -> Tensor:
@@ -80,9 +93,11 @@ class GPT2Layer(nn.Module):
     def __init__(self, config: GPT2Config, layer: int, placement: Placement) -> None:
         super().__init__()
         self.ln_1 = LayerNorm(config.hidden_size, config.layer_norm_eps, placement)
-        self.attn = GPT2Attention(config, layer, placement)
+        self.attn = GPT2Attention(config, layer, placement.at("attn"))
         self.ln_2 = LayerNorm(config.hidden_size, config.layer_norm_eps, placement)
-        self.mlp = MLP(config.hidden_size, config.inner_size, config.activation, placement, transposed=True)
+        self.mlp = MLP(
+            config.hidden_size, config.inner_size, config.activation, placement.at("mlp"), transposed=True
+        )
 
     def forward(self, x: Tensor, cache: KVCache, plan: AttentionPlan) -> None:
         """Adds to the residual stream x [T, hidden] in place."""
@@ -98,18 +113,21 @@ class GPT2(nn.Module):
         gpt2 = read_config(config)
         if context > gpt2.positions:
             raise ModelLoadError(f"config.json sets n_positions to {gpt2.positions}, less than {context} tokens")
-        self.heads = gpt2.heads
+        _check_split(gpt2, placement.parallel)
+        self.heads = gpt2.heads.local(placement.parallel.tensor.size)
         self.vocab_size = gpt2.vocab_size
         self.windows: tuple[int | None, ...] = (None,) * gpt2.num_layers
-        self.wte = Embedding(gpt2.vocab_size, gpt2.hidden_size, placement)
+        self.wte = VocabEmbedding(gpt2.vocab_size, gpt2.hidden_size, placement)
         self.wpe = Embedding(gpt2.positions, gpt2.hidden_size, placement)
-        self.h = nn.ModuleList(GPT2Layer(gpt2, layer, placement) for layer in range(gpt2.num_layers))
+        self.h = nn.ModuleList(
+            GPT2Layer(gpt2, layer, placement.at(f"h.{layer}")) for layer in range(gpt2.num_layers)
+        )
         self.ln_f: nn.Module | None = LayerNorm(gpt2.hidden_size, gpt2.layer_norm_eps, placement)
-        self.lm_head = Linear(
+        self.lm_head = VocabHead(
             gpt2.hidden_size,
             gpt2.vocab_size,
             bias=False,
-            placement=placement,
+            placement=placement.at("lm_head"),
             tied=self.wte.weight if gpt2.tied else None,
         )
         self._tied = gpt2.tied

@@ -58,8 +58,8 @@ class ParallelLayer(nn.Module):
     def __init__(self, config: DecoderConfig, layer: LayerConfig, placement: Placement) -> None:
         super().__init__()
         self.input_layernorm = config.norm(config.hidden_size, config.eps, placement)
-        self.self_attn = Attention(config, layer, placement)
-        self.mlp = MLP(config.hidden_size, config.intermediate_size, config.activation, placement)
+        self.self_attn = Attention(config, layer, placement.at("self_attn"))
+        self.mlp = MLP(config.hidden_size, config.intermediate_size, config.activation, placement.at("mlp"))
 
     def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan) -> None:
         """Adds to the residual stream x [T, hidden] in place."""

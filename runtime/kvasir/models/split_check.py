@@ -1,0 +1,48 @@
+"""Refuses models whose shapes cannot be split over the ranks of an engine."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kvasir.models.decoder_config import DecoderConfig
+from kvasir.models.model_load_error import ModelLoadError
+from kvasir.parallel.parallel_state import ParallelState
+
+
+class Splits(NamedTuple):
+    """A number of config.json that is split over the ranks."""
+
+    name: str
+    value: int
+    replicable: bool = False
+    """It may be a divisor of the number of ranks too: several ranks then hold the same part."""
+
+    def allows(self, ranks: int) -> bool:
+        return self.value % ranks == 0 or (self.replicable and ranks % self.value == 0)
+
+
+def check_split(config: DecoderConfig, parallel: ParallelState) -> None:
+    """Raise ModelLoadError, which names the number and possible sizes, if a decoder cannot be split."""
+    splits = [
+        Splits("num_attention_heads", config.heads.heads),
+        Splits("num_key_value_heads", config.heads.kv_heads, replicable=True),
+    ]
+    if any(layer.experts is None for layer in config.layers):
+        splits.append(Splits("intermediate_size", config.intermediate_size))
+    for experts in {layer.experts for layer in config.layers if layer.experts is not None}:
+        if parallel.expert_parallel:
+            splits.append(Splits("num_experts", experts.count))
+        else:
+            splits.append(Splits("moe_intermediate_size", experts.intermediate_size))
+    refuse_split(parallel.tensor.size, splits)
+
+
+def refuse_split(ranks: int, splits: Sequence[Splits]) -> None:
+    """Raise ModelLoadError if one of the numbers cannot be split over so many ranks."""
+    for split in splits:
+        if not split.allows(ranks):
+            largest = max(other.value for other in splits)
+            sizes = [size for size in range(1, largest + 1) if all(other.allows(size) for other in splits)]
+            raise ModelLoadError(
+                f"--tensor-parallel-size {ranks} does not divide {split.name} = {split.value} of config.json: "
+                f"choose {' or '.join(map(str, sizes))}"
+            )

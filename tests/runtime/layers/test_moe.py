@@ -1,0 +1,102 @@
+"""A mixture of experts gives the same on any number of ranks, however its experts are split."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kvasir.layers.linear import finish_layers
+from kvasir.layers.moe import SparseMoE
+from kvasir.layers.parameter import WHOLE, Placement, weight_loader_of
+from kvasir.parallel.parallel_state import ParallelState
+from runtime.parallel.thread_group import ThreadGroup, run_ranks
+
+CPU = torch.device("cpu")
+SIZE, INNER, EXPERTS = 16, 16, 8
+
+
+def random(*shape: int, seed: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def build(parallel: ParallelState, top_k: int, dtype: torch.dtype = torch.float32) -> SparseMoE:
+    layer = SparseMoE(
+        SIZE,
+        INNER,
+        F.silu,
+        experts=EXPERTS,
+        top_k=top_k,
+        renormalise=True,
+        placement=Placement(CPU, dtype, parallel),
+    )
+    weight_loader_of(layer.gate.weight)(layer.gate.weight, random(EXPERTS, SIZE, seed=99), WHOLE)
+    gate_up, down = layer.experts.gate_up_proj.weight, layer.experts.down_proj.weight
+    for index in range(EXPERTS):
+        for place, shard in enumerate(("gate_proj", "up_proj")):
+            tensor = random(INNER, SIZE, seed=3 * index + place) / 4
+            weight_loader_of(gate_up)(gate_up, tensor, shard, index)
+        weight_loader_of(down)(down, random(SIZE, INNER, seed=3 * index + 2) / 4, WHOLE, index)
+    assert not weight_loader_of(gate_up).missing
+    assert not weight_loader_of(down).missing
+    return layer
+
+
+@given(
+    ranks=st.sampled_from([2, 4]),
+    experts=st.booleans(),
+    top_k=st.integers(1, EXPERTS),
+    tokens=st.integers(1, 9),
+    alike=st.booleans(),
+)
+@settings(max_examples=30, deadline=None)
+def test_ranks_with_parts_or_with_whole_experts_compute_as_one(
+    ranks: int, experts: bool, top_k: int, tokens: int, alike: bool
+) -> None:
+    x = random(1, SIZE, seed=7).repeat(tokens, 1) if alike else random(tokens, SIZE, seed=7)
+    with torch.inference_mode():
+        whole = build(ParallelState(), top_k)(x)
+
+    def compute(group: ThreadGroup) -> Tensor:
+        layer = build(ParallelState(group, expert_parallel=experts), top_k)
+        assert layer.experts.gate_up_proj.weight.numel() == EXPERTS * 2 * INNER * SIZE // ranks
+        result: Tensor = layer(x)
+        return result
+
+    results = run_ranks(ranks, compute)
+    for result in results:
+        assert torch.equal(result, results[0])
+        assert torch.allclose(result, whole, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("experts", [False, True])
+@pytest.mark.parametrize("tokens", [1, 6])
+def test_groups_compute_what_single_experts_do(tokens: int, experts: bool, dtype: torch.dtype) -> None:
+    x = random(tokens, SIZE, seed=5).to(dtype)
+
+    def compute(group: ThreadGroup) -> tuple[Tensor, Tensor]:
+        layer = build(ParallelState(group, expert_parallel=experts), 3, dtype)
+        one_by_one: Tensor = layer(x)
+        layer.experts._grouped = True
+        return one_by_one, layer(x)
+
+    for one_by_one, grouped in run_ranks(2, compute):
+        assert torch.allclose(grouped, one_by_one, atol=1e-5 if dtype == torch.float32 else 0.05)
+
+
+@torch.inference_mode()
+def test_packed_experts_compute_the_same() -> None:
+    layer = build(ParallelState(), 2, torch.bfloat16)
+    x = random(5, SIZE, seed=5).bfloat16()
+    plain = layer(x)
+    finish_layers(layer.modules())
+    assert torch.allclose(layer(x).float(), plain.float(), atol=0.02)
+
+
+def test_an_expert_that_the_model_does_not_have_is_refused() -> None:
+    down = build(ParallelState(), 2).experts.down_proj.weight
+    for index in (EXPERTS, None):
+        with pytest.raises(ValueError, match="0 to 7"):
+            weight_loader_of(down)(down, torch.zeros(SIZE, INNER), WHOLE, index)

@@ -1,0 +1,181 @@
+"""A model that is split over ranks gives the answers of one rank, and each rank reads only its part."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import Olmo2Config, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
+
+from kvasir.hub.model_info import load_model_info
+from kvasir.layers.linear import Linear, StackedLinear
+from kvasir.layers.parameter import Placement
+from kvasir.link.protocol import Logprobs
+from kvasir.models.load_model import load_model
+from kvasir.models.loader import CheckpointTensor
+from kvasir.models.model_load_error import ModelLoadError
+from kvasir.parallel.parallel_state import SINGLE, ParallelState
+from kvasir.params import SamplingParams
+from runtime.models.tiny import MODELS, MOE, decoder, gpt2, llama, save
+from runtime.parallel.processes import run_processes
+from runtime.parallel.thread_group import Meeting, ThreadGroup, run_ranks
+from runtime.worker.driver import Driver
+
+PROMPTS = {"a": list(range(2, 40)), "b": list(range(50, 57)), "c": [9, 8, 7]}
+TOKENS = 6
+
+Answers = dict[str, tuple[list[int], list[float]]]
+"""By request: its tokens, and log probabilities of the likeliest tokens in each place."""
+
+
+def answers(path: Path, parallel: ParallelState) -> Answers:
+    """Three requests in chunks of 16 tokens, the third next to decodes of the others."""
+    driver = Driver.load(path, parallel=parallel)
+    params = SamplingParams(max_tokens=TOKENS, seed=0, temperature=0.0, logprobs=20, prompt_logprobs=20)
+    for name, prompt in PROMPTS.items():
+        driver.add(name, prompt, params)
+        driver.step(budget=16)
+    tokens = driver.run(budget=16)
+    scores = {
+        name: [float(value) for entry in (*request.prompt_logprobs, *request.logprobs) for value in numbers(entry)]
+        for name, request in driver.done.items()
+    }
+    return {name: (tokens[name], scores[name]) for name in PROMPTS}
+
+
+def assert_alike(found: Answers, expected: Answers) -> None:
+    for name, (tokens, scores) in expected.items():
+        assert found[name][0] == tokens
+        assert len(scores) > 20 * TOKENS
+        assert torch.allclose(torch.tensor(found[name][1]), torch.tensor(scores), atol=2e-4)
+
+
+def numbers(entry: Logprobs) -> list[float]:
+    return [*entry.token, *(value for top in entry.top for value in top)]
+
+
+VARIANTS: dict[str, Callable[[], PreTrainedModel]] = {
+    "qwen3-one-kv-head": lambda: decoder(Qwen3Config, head_dim=32, num_key_value_heads=1),
+    "llama-odd-vocabulary": lambda: llama(vocab_size=251, tie_word_embeddings=True),
+    "gpt2-odd-vocabulary": lambda: gpt2(vocab_size=253),
+}
+ALL = {**MODELS, **VARIANTS}
+ONE_OF_EACH = ["llama-gqa", "qwen3-one-kv-head", "gpt2", "qwen3-moe", "gemma3"]
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_two_ranks_answer_as_one(name: str, tmp_path: Path) -> None:
+    path = save(ALL[name](), tmp_path)
+    expected = answers(path, SINGLE)
+    for found in run_ranks(2, lambda group: answers(path, ParallelState(group))):
+        assert_alike(found, expected)
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "qwen3-one-kv-head", "gpt2-odd-vocabulary", "phi3", "qwen3-moe"])
+def test_four_ranks_answer_as_one(name: str, tmp_path: Path) -> None:
+    path = save(ALL[name](), tmp_path)
+    expected = answers(path, SINGLE)
+    for found in run_ranks(4, lambda group: answers(path, ParallelState(group))):
+        assert_alike(found, expected)
+
+
+@pytest.mark.parametrize("name", ["qwen3-moe", "qwen3-moe-and-dense"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_with_whole_experts_answer_as_one(ranks: int, name: str, tmp_path: Path) -> None:
+    path = save(ALL[name](), tmp_path)
+    expected = answers(path, SINGLE)
+    for found in run_ranks(ranks, lambda group: answers(path, ParallelState(group, expert_parallel=True))):
+        assert_alike(found, expected)
+
+
+def answers_of_all(state: ParallelState, folder: Path) -> dict[str, Answers]:
+    whole_experts = ParallelState(state.tensor, expert_parallel=True)
+    found = {name: answers(folder / name, state) for name in ONE_OF_EACH}
+    return {**found, "whole experts": answers(folder / "qwen3-moe", whole_experts)}
+
+
+def test_processes_over_gloo_answer_as_one(tmp_path: Path) -> None:
+    for name in ONE_OF_EACH:
+        save(ALL[name](), tmp_path / name)
+    expected = {name: answers(tmp_path / name, SINGLE) for name in ONE_OF_EACH}
+    expected["whole experts"] = expected["qwen3-moe"]
+    for found in run_processes(2, answers_of_all, tmp_path, tmp_path):
+        assert found.keys() == expected.keys()
+        for name, answer in found.items():
+            assert_alike(answer, expected[name])
+
+
+def load(path: Path, parallel: ParallelState) -> torch.nn.Module:
+    placement = Placement(torch.device("cpu"), torch.float32, parallel)
+    model = load_model(load_model_info(path), placement, 64, lambda done, total: None)
+    assert isinstance(model, torch.nn.Module)
+    return model
+
+
+@pytest.mark.parametrize("experts", [False, True])
+@pytest.mark.parametrize("name", [*ONE_OF_EACH, "phi3", "phi"])
+def test_a_rank_reads_the_parts_that_it_holds(
+    name: str, experts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+    read_part = CheckpointTensor.__getitem__
+
+    def count(tensor: CheckpointTensor, part: tuple[slice, ...]) -> Tensor:
+        nonlocal read
+        piece = read_part(tensor, part)
+        read += piece.nbytes
+        return piece
+
+    monkeypatch.setattr(CheckpointTensor, "__getitem__", count)
+    path = save(ALL[name](), tmp_path)
+    held = []
+    for rank in range(2):
+        read = 0
+        parallel = ParallelState(ThreadGroup(rank, Meeting(2)), expert_parallel=experts)
+        model = load(path, parallel)
+        held.append(sum(parameter.nbytes for parameter in model.parameters()))
+        assert read == held[-1]
+    whole = sum(parameter.nbytes for parameter in load(path, SINGLE).parameters())
+    assert held[0] == held[1] < 0.62 * whole
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "qwen3-moe", "phi", "gpt2"])
+def test_layers_have_the_names_of_their_modules(name: str, tmp_path: Path) -> None:
+    layers = [
+        (path, layer.name)
+        for path, layer in load(save(ALL[name](), tmp_path), SINGLE).named_modules()
+        if isinstance(layer, Linear | StackedLinear)
+    ]
+    assert len(layers) > 12
+    assert all(path == own for path, own in layers)
+
+
+THREE_KV_HEADS = r"num_key_value_heads = 3 of config.json: choose 1$"
+
+
+@pytest.mark.parametrize(
+    ("build", "ranks", "experts", "reason"),
+    [
+        (llama, 3, False, r"3 does not divide num_attention_heads = 4 of config.json: choose 1 or 2 or 4$"),
+        (lambda: llama(hidden_size=96, num_attention_heads=12, num_key_value_heads=3), 2, False, THREE_KV_HEADS),
+        (lambda: llama(intermediate_size=111), 2, False, r"2 does not divide intermediate_size = 111 .*choose 1$"),
+        (lambda: decoder(Qwen3MoeConfig, **MOE | {"moe_intermediate_size": 49}), 2, False, r"moe_intermediate.*49"),
+        (lambda: decoder(Qwen3MoeConfig, **MOE | {"num_experts": 7}), 2, True, r"num_experts = 7"),
+        (lambda: gpt2(n_head=8), 3, False, r"n_head = 8 .*1 or 2 or 4 or 8"),
+        (lambda: gpt2(n_inner=98), 4, False, r"n_inner = 98 .*1 or 2$"),
+    ],
+)
+def test_a_shape_that_cannot_be_split_is_refused(
+    build: Callable[[], PreTrainedModel], ranks: int, experts: bool, reason: str, tmp_path: Path
+) -> None:
+    path = save(build(), tmp_path)
+    parallel = ParallelState(ThreadGroup(0, Meeting(ranks)), expert_parallel=experts)
+    with pytest.raises(ModelLoadError, match=reason):
+        load(path, parallel)
+
+
+def test_code_of_transformers_is_not_split(tmp_path: Path) -> None:
+    path = save(decoder(Olmo2Config), tmp_path)
+    with pytest.raises(ModelLoadError, match=r"Olmo2ForCausalLM .*--tensor-parallel-size 1"):
+        load(path, ParallelState(ThreadGroup(0, Meeting(2))))
