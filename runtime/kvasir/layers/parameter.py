@@ -4,6 +4,7 @@ Every parameter is allocated without initialisation and carries a `weight_loader
 for each tensor of the checkpoint and asks at the end for the parts that are missing.
 """
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -156,13 +157,15 @@ class WeightLoader(Protocol):
 class FloatLoader:
     """Copies floats, converted to the parameter's type.
 
-    `transposed`: the checkpoint stores [in, out] (GPT-2's Conv1D).
+    Threads may fill different shards at the same time. `transposed`: the checkpoint stores [in, out] (GPT-2's
+    Conv1D).
     """
 
     def __init__(self, layout: Layout, transposed: bool) -> None:
         self._layout = layout
         self._transposed = transposed and len(layout.shape) == 2
         self.missing: set[str] = set(layout.shards)
+        self._lock = threading.Lock()
 
     def __call__(self, parameter: nn.Parameter, source: Source, shard: str, index: int | None = None) -> None:
         self.fill(parameter.data, source, shard)
@@ -172,9 +175,7 @@ class FloatLoader:
 
     def fill(self, target: Tensor, source: Source, shard: str) -> None:
         """Fill a parameter's values, or those of one of stacked layers. Raises ValueError as above."""
-        shards = set(self._layout.shards) if shard == WHOLE else {shard}
-        if not shards <= self.missing:
-            raise ValueError("it was loaded before")
+        self._claim(shard)
         expected = self._turned(self._layout.shape_of(shard))
         if tuple(source.shape) != expected:
             raise ValueError(f"its shape is {list(source.shape)} and the model has {list(expected)}")
@@ -186,7 +187,13 @@ class FloatLoader:
                     "use the model's float32, bfloat16 or float16 one"
                 )
             _copy_padded(target[rows], piece.t() if self._transposed else piece)
-        self.missing -= shards
+
+    def _claim(self, shard: str) -> None:
+        shards = set(self._layout.shards) if shard == WHOLE else {shard}
+        with self._lock:
+            if not shards <= self.missing:
+                raise ValueError("it was loaded before")
+            self.missing -= shards
 
     def _turned(self, dims: tuple[T, ...]) -> tuple[T, ...]:
         return dims[::-1] if self._transposed else dims

@@ -1,15 +1,16 @@
 """Streams safetensors files into a model; called by the worker.
 
-Parts of one tensor at a time are in memory besides the model, and a rank reads only the parts that it holds. Every
-tensor of the checkpoint must find its parameter and every parameter must be filled, so that a model never runs on
-uninitialised memory.
+Some threads copy from the mapped files into the parameters, one tensor each, and a rank reads only the parts that
+it holds. Every tensor of the checkpoint must find its parameter and every parameter must be filled, so that a model
+never runs on uninitialised memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,6 +20,9 @@ from kvasir.hub.weights import bytes_of, tensor_bytes
 from kvasir.layers.parameter import weight_loader_of
 from kvasir.models.causal_lm import LoadableLM, Target
 from kvasir.models.model_load_error import ModelLoadError
+
+_MAX_THREADS: Final = 4
+"""The wait for a disk overlaps with copying; more threads than this compete for the same."""
 
 
 def load_weights(model: LoadableLM, files: Sequence[Path], progress: Callable[[int, int], None]) -> None:
@@ -32,15 +36,24 @@ def load_weights(model: LoadableLM, files: Sequence[Path], progress: Callable[[i
     duplicates: list[tuple[_Origin, Target]] = []
     done, total = 0, tensor_bytes(files)
     progress(done, total)
-    for file in files:
-        for tensor in _tensors(file):
-            if tensor.origin.name in aliases:
-                duplicates.append((tensor.origin, aliases[tensor.origin.name]))
-            elif target := model.locate(tensor.origin.name):
-                _fill(parameters.get(target.parameter), target, tensor)
-                sources[target] = tensor.origin
-            done += tensor.nbytes
-            progress(done, total)
+    inference = torch.is_inference_mode_enabled()  # each thread has a mode of its own
+
+    @torch.inference_mode(inference)
+    def fill(tensor: CheckpointTensor) -> int:
+        name = tensor.origin.name
+        if name in aliases:
+            duplicates.append((tensor.origin, aliases[name]))
+        elif target := model.locate(name):
+            _fill(parameters.get(target.parameter), target, tensor)
+            sources[target] = tensor.origin
+        return tensor.nbytes
+
+    with ThreadPoolExecutor(min(_MAX_THREADS, torch.get_num_threads()), "load-weights") as threads:
+        for file in files:
+            with _tensors(file) as tensors:
+                for size in threads.map(fill, tensors):
+                    done += size
+                    progress(done, total)
     _check_complete(parameters)
     for duplicate, target in duplicates:
         _check_equal(duplicate, sources[target], parameters[target.parameter], target)
@@ -76,10 +89,10 @@ def _opened(origin: _Origin) -> Iterator[CheckpointTensor]:
         yield CheckpointTensor(origin, checkpoint)
 
 
-def _tensors(file: Path) -> Iterator[CheckpointTensor]:
+@contextmanager
+def _tensors(file: Path) -> Iterator[list[CheckpointTensor]]:
     with _readable(file), safe_open(file, framework="pt", device="cpu") as checkpoint:
-        for name in checkpoint.keys():  # noqa: SIM118 (not a mapping)
-            yield CheckpointTensor(_Origin(name, file), checkpoint)
+        yield [CheckpointTensor(_Origin(name, file), checkpoint) for name in checkpoint.keys()]  # noqa: SIM118
 
 
 @contextmanager
