@@ -83,7 +83,12 @@ def start_engine(config: EngineConfig) -> LocalEngine:
     """Fetch and load the model, with a bar for each; raises ConfigError and ModelLoadError as an engine would."""
     source = normalise(config.model.source)
     with progress_bar(f"fetching {config.model.source}", in_bytes=True) as progress:
-        path = fetch(source, weights=True, download_dir=config.model.download_dir, progress=progress)
+        path = fetch(
+            source,
+            weights=config.device.load_format != "dummy",
+            download_dir=config.model.download_dir,
+            progress=progress,
+        )
     model = load_model_info(path)
     settings = resolve_settings(config, model)
     executor = InProcessExecutor(settings, model)

@@ -20,7 +20,7 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
             (
                 *("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--enable-expert-parallel"),
                 *("--decode-context-parallel-size", "--distributed-executor-backend", "--cpu-offload-gb"),
-                *("--quantization", "--kv-cache-dtype", "--calculate-kv-scales", "--swap-space", "--load-format"),
+                *("--quantization", "--kv-cache-dtype", "--calculate-kv-scales", "--swap-space"),
                 *("--enable-lora", "--lora-modules", "--max-lora-rank", "--max-loras", "--speculative-config"),
                 *("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser", "--response-role"),
                 *("--chat-template", "--chat-template-content-format", "--tokenizer", "--tokenizer-mode"),

@@ -51,6 +51,8 @@ class ResolvedEngine:
 
     device: str
     dtype: str
+    load_format: str
+    """safetensors or dummy."""
     threads: int
     yield_threads: bool
     """Compute with fewer threads while other processes need the cores."""
@@ -94,6 +96,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
     return ResolvedEngine(
         device=device.kind,
         dtype=_dtype(config.device.dtype, model.dtype, device),
+        load_format="safetensors" if config.device.load_format == "auto" else config.device.load_format,
         threads=threads,
         yield_threads=on_cpu and asked_threads is None and threads > 1,
         max_model_len=max_model_len,

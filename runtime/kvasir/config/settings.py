@@ -39,10 +39,16 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """Device, precision and threads of an engine."""
+    """Device, precision, weights and threads of an engine."""
 
     device: str = option("auto", "device that computes the model", choices=("auto", "cpu", "cuda"))
     dtype: str = option("auto", "precision of weights and KV cache", choices=DTYPES)
+    load_format: str = option(
+        "auto",
+        "where the weights come from: the model's safetensors files, or random numbers (dummy, for tests of speed "
+        "and memory: only config.json and the tokenizer are read) [default: safetensors]",
+        choices=("auto", "safetensors", "dummy"),
+    )
     threads: int | None = option(
         None,
         "CPU threads of this engine [default: OMP_NUM_THREADS; else the cgroup's cores divided by the ranks on "

@@ -191,7 +191,10 @@ class EngineProcess:
 
         source = normalise(self._config.model.source)
         path = fetch(
-            source, weights=True, download_dir=self._config.model.download_dir, progress=self._show_progress
+            source,
+            weights=settings.load_format != "dummy",
+            download_dir=self._config.model.download_dir,
+            progress=self._show_progress,
         )
         if path != model.path:
             raise ConfigError(

@@ -218,6 +218,8 @@ class StackedLoader:
             self._loaders[index].fill(parameter.data[index - self._first], source, shard)
 
     def parts(self, shard: str, index: int | None = None) -> list[tuple[slice, ...]]:
+        if index is None:  # all layers are split alike
+            index = self._first
         return self._loaders[index].parts(shard) if index in self._loaders else []
 
 

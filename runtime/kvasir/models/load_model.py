@@ -7,15 +7,22 @@ from kvasir.hub.weights import weight_files
 from kvasir.layers.linear import finish_layers
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import Generates
+from kvasir.models.dummy_weights import fill_with_random_numbers
 from kvasir.models.loader import load_weights
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.registry import ARCHITECTURES
 
 
 def load_model(
-    info: ModelInfo, placement: Placement, context: int, progress: Callable[[int, int], None]
+    info: ModelInfo,
+    placement: Placement,
+    context: int,
+    progress: Callable[[int, int], None],
+    load_format: str = "safetensors",
 ) -> Generates:
     """`context`: tokens of the longest request; `progress` is called with the bytes done and in all.
+
+    `load_format` "dummy" reads no files and fills the weights with random numbers.
 
     Raises ModelLoadError (an unusable checkpoint or config.json) and HubError (files that are not there).
     """
@@ -26,9 +33,17 @@ def load_model(
                 f"{info.architecture} is computed by transformers' code, which is not split over ranks: use "
                 "--tensor-parallel-size 1"
             )
+        if load_format == "dummy":
+            raise ModelLoadError(
+                f"--load-format dummy: {info.architecture} is computed by transformers' code, which is checked "
+                "with the model's own weights: use --load-format safetensors"
+            )
         return _with_transformers(info, placement, progress)
     model = build(info.config, placement, context)
-    load_weights(model, weight_files(info.path), progress)
+    if load_format == "dummy":
+        fill_with_random_numbers(model, progress)
+    else:
+        load_weights(model, weight_files(info.path), progress)
     finish_layers(model.modules())
     return model
 

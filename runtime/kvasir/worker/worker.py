@@ -50,7 +50,8 @@ class Worker:
 
     def load(self, progress: Callable[[int, int], None]) -> None:
         """Read the weights; `progress` is called with the bytes done and the total."""
-        model = load_model(self._info, self._placement, self._settings.max_model_len, progress)
+        settings = self._settings
+        model = load_model(self._info, self._placement, settings.max_model_len, progress, settings.load_format)
         check_against_reference(model, self._placement)
         if self._placement.device.type == "cpu":
             collapse()

@@ -50,6 +50,14 @@ def test_a_given_dtype_wins() -> None:
     assert resolve_engine(config, MODEL, CPU).dtype == "float32"
 
 
+@pytest.mark.parametrize(
+    ("given", "format"), [("auto", "safetensors"), ("safetensors", "safetensors"), ("dummy", "dummy")]
+)
+def test_weights_come_from_safetensors_unless_asked(given: str, format: str) -> None:
+    config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(load_format=given))
+    assert resolve_engine(config, MODEL, CPU).load_format == format
+
+
 def test_ranks_of_one_machine_share_its_cores() -> None:
     assert resolve(parallel=ParallelConfig(data_parallel_size_local=2)).threads == 2
     assert resolve(parallel=ParallelConfig(data_parallel_size_local=16)).threads == 1

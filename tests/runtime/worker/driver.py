@@ -23,6 +23,7 @@ from kvasir.worker.worker import Worker
 DEFAULTS: dict[str, Any] = {
     "device": "cpu",
     "dtype": "float32",
+    "load_format": "safetensors",
     "threads": 1,
     "yield_threads": False,
     "max_model_len": 256,

@@ -1,0 +1,42 @@
+"""Random weights for tests of speed and memory, without a checkpoint.
+
+They are small, so that no value overflows, and the same in every start. A parameter that ranks replicate is the
+same on all of them.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import nn
+
+from kvasir.layers.parameter import WHOLE, weight_loader_of
+from kvasir.models.causal_lm import LoadableLM
+
+_LARGEST: Final = 1e-3
+"""As in vLLM's dummy format."""
+
+log = logging.getLogger(__name__)
+
+
+@torch.no_grad()
+def fill_with_random_numbers(model: LoadableLM, progress: Callable[[int, int], None]) -> None:
+    """Fill a model's parameters. `progress` is called with the bytes done and in all."""
+    log.warning("--load-format dummy: the weights are random numbers, so answers have no meaning")
+    parameters = list(model.named_parameters())
+    done, total = 0, sum(parameter.nbytes for _, parameter in parameters)
+    progress(done, total)
+    for name, parameter in parameters:
+        generator = torch.Generator(parameter.device).manual_seed(_seed(name, parameter))
+        parameter.uniform_(-_LARGEST, _LARGEST, generator=generator)
+        done += parameter.nbytes
+        progress(done, total)
+
+
+def _seed(name: str, parameter: nn.Parameter) -> int:
+    """Return a number that differs between parameters, and between the parts that ranks hold of one."""
+    loader = weight_loader_of(parameter)
+    text = f"{name} {loader.parts(WHOLE)} {sorted(loader.missing)}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
