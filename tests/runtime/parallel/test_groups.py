@@ -47,6 +47,19 @@ def test_processes_compute_as_threads_do(tmp_path: Path) -> None:
     assert copied == received == [0, 2, 4, 6, 8, 10]
 
 
+def random_sums(state: ParallelState) -> list[list[float]]:
+    generator = torch.Generator().manual_seed(state.tensor.rank)
+    sizes = (1, 5, 768, 5000)
+    random = [torch.randn(size, generator=generator) * 100 for size in sizes]
+    kinds = (torch.float32, torch.bfloat16)
+    return [state.tensor.all_reduce(each.to(kind)).float().tolist() for each in random for kind in kinds]
+
+
+def test_a_sum_has_the_same_bits_on_all_ranks(tmp_path: Path) -> None:
+    first, *others = run_processes(3, random_sums, tmp_path)
+    assert others == [first, first]
+
+
 def places(state: ParallelState) -> tuple[int, ...]:
     seen = torch.tensor([10.0 * state.pipeline.rank + state.tensor.rank])
     across = state.tensor.all_reduce(seen.clone()), state.pipeline.all_reduce(seen.clone())
