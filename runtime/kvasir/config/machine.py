@@ -65,13 +65,24 @@ def cgroup_cores(root: Path = Path("/")) -> int:
 
 def memory_limit(root: Path = Path("/")) -> int:
     """Bytes of memory that this process may use: the machine's, or its cgroup's limit where that is less."""
-    limit = _total_memory(root)
+    limit = _meminfo("MemTotal", root)
     for folder in _folders("memory", root):
         for name in ("memory.max", "memory.limit_in_bytes"):
             value = _number(folder / name)
             if value is not None and value < _UNLIMITED:
                 limit = min(limit, value)
     return limit
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Return the bytes of memory that can still be taken without swapping or reaching a cgroup's limit.
+
+    File pages that the kernel can drop count as available, as in the working set that a kubelet measures.
+    """
+    available = _meminfo("MemAvailable", root)
+    for folder in _folders("memory", root):
+        available = min(available, _available_in(folder, available))
+    return max(0, available)
 
 
 def resident_memory(root: Path = Path("/")) -> int:
@@ -179,9 +190,29 @@ def _number(file: Path) -> int | None:
         return None
 
 
-def _total_memory(root: Path) -> int:
+def _available_in(folder: Path, otherwise: int) -> int:
+    """Bytes below the limit of a cgroup; `otherwise` if it has none."""
+    for limit_name, use_name, file_pages in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        limit, use = _number(folder / limit_name), _number(folder / use_name)
+        if limit is not None and limit < _UNLIMITED and use is not None:
+            return limit - use + _statistic(folder / "memory.stat", file_pages)
+    return otherwise
+
+
+def _statistic(file: Path, name: str) -> int:
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(value) for key, _, value in (line.partition(" ") for line in lines) if key == name), 0)
+
+
+def _meminfo(name: str, root: Path) -> int:
     for line in (root / "proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "MemTotal":
+        key, _, value = line.partition(":")
+        if key == name:
             return int(value.split()[0]) * 1024
-    raise OSError("/proc/meminfo has no MemTotal")
+    raise OSError(f"/proc/meminfo has no {name}")

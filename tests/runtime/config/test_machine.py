@@ -8,6 +8,7 @@ import pytest
 
 from kvasir.config.machine import (
     CpuUse,
+    available_memory,
     cgroup_cores,
     cpu_flags,
     cpu_name,
@@ -25,7 +26,7 @@ GiB = 2**30
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine of 16 cores and 64 GiB."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
-    write(tmp_path / "proc/meminfo", f"MemFree: 1 kB\nMemTotal: {64 * 2**20} kB\n")
+    write(tmp_path / "proc/meminfo", f"MemFree: 1 kB\nMemTotal: {64 * 2**20} kB\nMemAvailable: {40 * 2**20} kB\n")
     write(
         tmp_path / "proc/cpuinfo",
         "processor : 0\nmodel name : Some CPU\nflags : fma avx512_bf16\n\nprocessor : 1\n",
@@ -54,6 +55,37 @@ def test_cgroup_v2_in_a_container(root: Path) -> None:
     write(root / "sys/fs/cgroup/memory.max", f"{4 * GiB}\n")
     assert cgroup_cores(root) == 3
     assert memory_limit(root) == 4 * GiB
+
+
+def test_available_memory_without_a_limit(root: Path) -> None:
+    write(root / "sys/fs/cgroup/memory.max", "max\n")
+    write(root / "sys/fs/cgroup/memory.current", f"{50 * GiB}\n")
+    assert available_memory(root) == 40 * GiB
+
+
+def test_available_memory_counts_file_pages_of_v2(root: Path) -> None:
+    write(root / "sys/fs/cgroup/memory.max", f"{4 * GiB}\n")
+    write(root / "sys/fs/cgroup/memory.current", f"{3 * GiB}\n")
+    assert available_memory(root) == 1 * GiB
+    write(root / "sys/fs/cgroup/memory.stat", f"anon 1\ninactive_file {2 * GiB}\n")
+    assert available_memory(root) == 3 * GiB
+
+
+def test_available_memory_of_v1_in_the_tightest_group(root: Path) -> None:
+    write(root / "proc/self/cgroup", "9:memory:/pods/one\n")
+    group = root / "sys/fs/cgroup/memory/pods/one"
+    write(group / "memory.limit_in_bytes", f"{8 * GiB}\n")
+    write(group / "memory.usage_in_bytes", f"{9 * GiB}\n")
+    write(group / "memory.stat", f"total_inactive_file {2 * GiB}\n")
+    write(group.parent / "memory.limit_in_bytes", f"{16 * GiB}\n")
+    write(group.parent / "memory.usage_in_bytes", f"{12 * GiB}\n")
+    assert available_memory(root) == 1 * GiB
+
+
+def test_available_memory_is_never_negative(root: Path) -> None:
+    write(root / "sys/fs/cgroup/memory.max", f"{1 * GiB}\n")
+    write(root / "sys/fs/cgroup/memory.current", f"{2 * GiB}\n")
+    assert available_memory(root) == 0
 
 
 def test_cgroup_v2_without_limits(root: Path) -> None:
