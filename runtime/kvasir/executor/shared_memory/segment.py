@@ -1,0 +1,80 @@
+"""Anonymous shared memory, which a child process inherits as a file descriptor.
+
+The memory is a memfd. It has no name, so the kernel frees it with its last descriptor and mapping, however the
+processes end. The size of /dev/shm does not bound it: a memfd counts against the memory of the container only, and
+`create` compares that with the size first. All pages are taken at once, so a later write cannot fail, and the size
+is sealed, so no peer can turn a read into SIGBUS.
+"""
+
+import fcntl
+import mmap
+import os
+from typing import Final
+
+from kvasir.config.machine import available_memory
+
+_MFD_NOEXEC_SEAL: Final = 0x8
+"""Since Linux 6.3, and demanded if sysctl vm.memfd_noexec is 2; the os module of Python 3.11 lacks the name."""
+_SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class SharedMemoryError(Exception):
+    """The memory for a segment cannot be allocated."""
+
+
+def allocate(name: str, size: int) -> int:
+    """Return the descriptor of `size` bytes of new shared memory; `name` appears in /proc/PID/maps only.
+
+    Raises SharedMemoryError.
+    """
+    free = available_memory()
+    if size > free:
+        raise SharedMemoryError(
+            f"{name} needs {_mebibytes(size)} of shared memory, and this container has {_mebibytes(free)} of "
+            "memory left: raise its memory limit"
+        )
+    try:
+        return _create(name, size)
+    except OSError as error:
+        raise SharedMemoryError(f"{name} cannot get {_mebibytes(size)} of shared memory: {error}") from error
+
+
+def map_writable(descriptor: int, offset: int, size: int) -> memoryview:
+    """Return a part of a segment; it stays mapped as long as the view exists. `offset` is a multiple of GRANULE."""
+    return memoryview(mmap.mmap(descriptor, size, offset=offset))
+
+
+def map_read_only(descriptor: int, offset: int, size: int) -> memoryview:
+    """Return a part of a segment like `map_writable`; a write raises TypeError."""
+    return memoryview(mmap.mmap(descriptor, size, offset=offset, access=mmap.ACCESS_READ))
+
+
+GRANULE: Final = mmap.ALLOCATIONGRANULARITY
+"""Bytes; parts that are mapped separately begin at multiples of it."""
+
+
+def round_up(size: int) -> int:
+    return -(-size // GRANULE) * GRANULE
+
+
+def _create(name: str, size: int) -> int:
+    descriptor = _memfd(name)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SIZE_SEALS)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _memfd(name: str) -> int:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
+    except OSError:
+        return os.memfd_create(name, flags)
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
