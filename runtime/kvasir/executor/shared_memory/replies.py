@@ -1,0 +1,102 @@
+"""The replies of all workers: one per worker and frame that the engine has sent.
+
+Each worker has a ring of its own to the engine. A reply is a status byte and a body. Every worker replies to every
+frame, in order, so reply n of a worker belongs to frame n of the engine. A worker that has failed is therefore
+visible at once, even if another worker has the output and still waits in a collective operation for the failed one.
+"""
+
+import select
+import time
+from collections import deque
+from collections.abc import Sequence
+from enum import IntEnum
+
+from kvasir.executor.shared_memory.ring import RingError, RingReader, RingWriter, peer_name
+
+
+class ReplyStatus(IntEnum):
+    """The first byte of a reply."""
+
+    OK = 0
+    FAILED = 1
+    """The body is the reason, as text."""
+
+
+class WorkerFailedError(RingError):
+    """A worker has replied that it failed; the message has its rank and its reason."""
+
+
+class NoReplyError(RingError):
+    """Workers have not replied in time; `ranks` has all of them, `rank` the first."""
+
+    def __init__(self, ranks: Sequence[int], seconds: float) -> None:
+        names = ", ".join(map(peer_name, ranks))
+        super().__init__(f"no reply within {seconds:g} s from {names}", ranks[0])
+        self.ranks = tuple(ranks)
+
+
+class ReplyWriter:
+    """The end of a worker."""
+
+    def __init__(self, ring: RingWriter) -> None:
+        self._ring = ring
+
+    def succeed(self, body: bytes = b"") -> None:
+        """Send the result of a frame; wait while the engine has not read the previous replies."""
+        self._ring.write(bytes((ReplyStatus.OK,)) + body)
+
+    def fail(self, reason: str) -> None:
+        self._ring.write(bytes((ReplyStatus.FAILED,)) + reason.encode(errors="replace"))
+
+    def interrupt(self) -> None:
+        """End a blocked call; from any thread."""
+        self._ring.interrupt()
+
+    def close(self) -> None:
+        self._ring.close()
+
+
+class ReplyReader:
+    """The end of the engine. One thread at a time may call `read`."""
+
+    def __init__(self, rings: Sequence[RingReader]) -> None:
+        """`rings` are those of rank 0, 1, … in this order."""
+        self._rings = rings
+        self._by_descriptor = {ring.fileno(): rank for rank, ring in enumerate(rings)}
+        self._arrived: list[deque[bytes]] = [deque() for _ in rings]
+        """Replies that were received and not returned: a worker may be steps ahead of another one."""
+        self._poll = select.poll()
+        for ring in rings:
+            self._poll.register(ring, select.POLLIN)
+
+    def read(self, timeout_seconds: float | None = None) -> list[bytes]:
+        """Wait for the next reply of every worker and return their bodies by rank. None: no timeout.
+
+        Raises NoReplyError: nothing is lost, `read` may be called again. Raises, at once and whatever the other
+        workers do: WorkerFailedError, PeerLostError, RingInterruptedError.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        while not all(self._arrived):
+            remaining = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+            events = self._poll.poll(remaining)
+            if not events and timeout_seconds is not None:
+                missing = [rank for rank, replies in enumerate(self._arrived) if not replies]
+                raise NoReplyError(missing, timeout_seconds)
+            for descriptor, _ in events:
+                self._receive(self._by_descriptor[descriptor])
+        return [replies.popleft() for replies in self._arrived]
+
+    def interrupt(self) -> None:
+        """End a blocked `read`, and let the workers see the end; from any thread."""
+        for ring in self._rings:
+            ring.interrupt()
+
+    def close(self) -> None:
+        for ring in self._rings:
+            ring.close()
+
+    def _receive(self, rank: int) -> None:
+        reply = self._rings[rank].read()
+        if reply[0] != ReplyStatus.OK:
+            raise WorkerFailedError(f"{peer_name(rank)} has failed: {reply[1:].decode(errors='replace')}", rank)
+        self._arrived[rank].append(reply[1:])
