@@ -1,0 +1,94 @@
+"""The position of a worker within a step, for a watchdog in the engine's process.
+
+A worker writes it at each change of phase, without system calls and without a lock. The engine reads it at any
+time, also of a worker that is frozen or was killed in the middle of a write.
+
+*No torn reads.* A record consists of three words of 8 bytes, each stored by one instruction. Each word carries the
+record's version in its low bits, so a mixture of two records is detected, in whatever order the words become
+visible to another core. There are two records, written in turn: while one is incomplete, the other one is valid.
+"""
+
+import time
+from typing import Final, NamedTuple
+
+PROGRESS_BYTES: Final = 48
+MAX_STEP: Final = 2**48 - 1
+MAX_PHASE: Final = 2**16 - 1
+MAX_PLACE: Final = 2**32 - 1
+_VERSION_BITS: Final = 16
+_VERSION_MASK: Final = 2**_VERSION_BITS - 1
+_WORDS: Final = 3
+_PLACE_BITS: Final = 32
+_NANOSECONDS: Final = 1000  # per unit of the stored time, which fits into 48 bits for 8 years of uptime
+_MAX_READ_NANOSECONDS: Final = 1_000_000
+"""A slower read is repeated: versions repeat after 2**16 writes, which take longer than this."""
+
+
+class Progress(NamedTuple):
+    """The phase that a worker is in."""
+
+    step: int
+    phase: int
+    place: int
+    """A number for the position within the phase: a layer, or a line of code."""
+    since: float
+    """The time at which the phase began, of time.monotonic, which all processes of a machine share."""
+
+
+class ProgressWriter:
+    """The end of a worker; one thread writes."""
+
+    def __init__(self, memory: memoryview) -> None:
+        """`memory` has PROGRESS_BYTES, aligned to 8, which are zero."""
+        self._words = memory.cast("Q")
+        self._version = 0
+
+    def enter(self, step: int, phase: int, place: int = 0) -> None:
+        """Record that a phase begins now. The numbers are from 0 to MAX_STEP, MAX_PHASE and MAX_PLACE."""
+        version = self._version = (self._version + 1) & _VERSION_MASK
+        first = (version & 1) * _WORDS
+        words = self._words
+        words[first] = step << _VERSION_BITS | version
+        words[first + 1] = (phase << _PLACE_BITS | place) << _VERSION_BITS | version
+        words[first + 2] = (time.monotonic_ns() // _NANOSECONDS) << _VERSION_BITS | version
+
+
+class ProgressReader:
+    """The end of the engine; any thread may read."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._words = memory.cast("Q")
+
+    def read(self) -> Progress | None:
+        """Return the phase that the worker is in; None if it has not entered any.
+
+        If the worker was stopped in the middle of a write, this is the phase before.
+        """
+        while True:
+            began = time.monotonic_ns()
+            words = self._words.tolist()
+            if time.monotonic_ns() - began > _MAX_READ_NANOSECONDS:
+                continue
+            valid = [record for record in (0, 1) if _is_complete(words, record)]
+            if valid:
+                return _decoded(words, _newest(words, valid))
+
+
+def _is_complete(words: list[int], record: int) -> bool:
+    versions = {word & _VERSION_MASK for word in words[record * _WORDS : (record + 1) * _WORDS]}
+    return len(versions) == 1 and versions.pop() & 1 == record
+
+
+def _newest(words: list[int], valid: list[int]) -> int:
+    if len(valid) == 1:
+        return valid[0]
+    ahead = (words[_WORDS] - words[0]) & _VERSION_MASK
+    return 1 if ahead == 1 else 0
+
+
+def _decoded(words: list[int], record: int) -> Progress | None:
+    step, position, since = (word >> _VERSION_BITS for word in words[record * _WORDS : (record + 1) * _WORDS])
+    if since == 0:
+        return None
+    phase, place = position >> _PLACE_BITS, position & MAX_PLACE
+    return Progress(step, phase, place, since * _NANOSECONDS / 1e9)
