@@ -1,0 +1,187 @@
+"""Everything that an engine and its worker processes share: frames to all workers, replies, progress.
+
+In the engine:
+
+    channel = EngineChannel(num_workers)
+    for rank in range(num_workers):
+        handle = channel.handle(rank)
+        subprocess.Popen([sys.executable, "-m", …, handle.to_text()], pass_fds=handle.descriptors)
+    channel.close_handles()  # or the death of a worker is not noticed
+    channel.requests.write(frame, timeout_seconds=60)
+    bodies = channel.replies.read(timeout_seconds=60)  # one per worker, by rank
+    progress = channel.progress[rank].read()
+
+In a worker:
+
+    channel = WorkerChannel(WorkerHandle.from_text(sys.argv[1]))
+    while True:
+        frame = channel.requests.read()  # raises PeerLostError if the engine has ended
+        channel.progress.enter(step, phase)
+        channel.replies.succeed(body)  # or fail(reason); exactly one reply per frame
+
+The handles are plain numbers of inherited file descriptors. Start the workers with `subprocess` and `pass_fds`: a
+child that is forked without exec would also inherit the ends of the other workers, and hide their deaths.
+
+A worker maps the frames read-only, and only its own replies and progress for writing. If one thread of the engine
+writes and waits for replies too, at most `REQUEST_BUFFERS` frames may be unanswered.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from kvasir.executor.shared_memory.progress import PROGRESS_BYTES, ProgressReader, ProgressWriter
+from kvasir.executor.shared_memory.replies import ReplyReader, ReplyWriter
+from kvasir.executor.shared_memory.ring import RingReader, RingWriter
+from kvasir.executor.shared_memory.segment import GRANULE, allocate, map_read_only, map_writable, round_up
+
+REQUEST_BUFFERS: Final = 8
+REPLY_BUFFERS: Final = 8
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """The parts of the segment: frames to all workers; then replies and progress of each worker."""
+
+    request_bytes: int = 256 * 1024
+    """A frame of up to this size goes through the ring, a larger one costs a segment of its own."""
+    reply_bytes: int = 64 * 1024
+
+    @property
+    def requests_size(self) -> int:
+        return round_up(REQUEST_BUFFERS * self.request_bytes)
+
+    @property
+    def worker_size(self) -> int:
+        return round_up(REPLY_BUFFERS * self.reply_bytes) + GRANULE
+
+    def size(self, num_workers: int) -> int:
+        return self.requests_size + num_workers * self.worker_size
+
+    def requests(self, segment: memoryview) -> memoryview:
+        return segment[: REQUEST_BUFFERS * self.request_bytes]
+
+    def worker_offset(self, rank: int) -> int:
+        return self.requests_size + rank * self.worker_size
+
+    def replies(self, worker: memoryview) -> memoryview:
+        return worker[: REPLY_BUFFERS * self.reply_bytes]
+
+    def progress(self, worker: memoryview) -> memoryview:
+        start = self.worker_size - GRANULE
+        return worker[start : start + PROGRESS_BYTES]
+
+
+class WorkerHandle(msgspec.Struct, frozen=True):
+    """The descriptors and sizes with which a worker process attaches.
+
+    The process must inherit the descriptors under the same numbers.
+    """
+
+    rank: int
+    segment: int
+    requests: int
+    replies: int
+    layout: Layout
+
+    @property
+    def descriptors(self) -> tuple[int, int, int]:
+        return (self.segment, self.requests, self.replies)
+
+    def to_text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> "WorkerHandle":
+        return msgspec.json.decode(text, type=cls)
+
+
+class EngineChannel:
+    """The engine's end."""
+
+    def __init__(self, num_workers: int, layout: Layout | None = None) -> None:
+        """Allocate the memory. Raises SharedMemoryError if the container has too little."""
+        layout = layout or Layout()
+        self._segment = allocate("kvasir-executor", layout.size(num_workers))
+        memory = map_writable(self._segment, 0, layout.size(num_workers))
+        to_workers = [socket.socketpair() for _ in range(num_workers)]
+        from_workers = [socket.socketpair() for _ in range(num_workers)]
+        areas = [memory[layout.worker_offset(rank) :][: layout.worker_size] for rank in range(num_workers)]
+        self.requests = RingWriter(
+            layout.requests(memory), REQUEST_BUFFERS, [(rank, mine) for rank, (mine, _) in enumerate(to_workers)]
+        )
+        self.replies = ReplyReader(
+            [
+                RingReader(layout.replies(area), REPLY_BUFFERS, rank, mine)
+                for rank, (area, (mine, _)) in enumerate(zip(areas, from_workers, strict=True))
+            ]
+        )
+        self.progress = [ProgressReader(layout.progress(area)) for area in areas]
+        self._workers_ends = [theirs for _, theirs in (*to_workers, *from_workers)]
+        self._handles = [
+            WorkerHandle(rank, self._segment, to_workers[rank][1].fileno(), from_workers[rank][1].fileno(), layout)
+            for rank in range(num_workers)
+        ]
+
+    def handle(self, rank: int) -> WorkerHandle:
+        """Return the handle to start worker `rank` with; its descriptors are open until `close_handles`."""
+        return self._handles[rank]
+
+    def close_handles(self) -> None:
+        """Close the workers' ends in this process. After this, the death of a worker ends a wait for it."""
+        for end in self._workers_ends:
+            end.close()
+        if self._segment >= 0:
+            os.close(self._segment)
+            self._segment = -1
+
+    def interrupt(self) -> None:
+        """End every blocked wait of this process, and let the workers see the end; from any thread."""
+        self.requests.interrupt()
+        self.replies.interrupt()
+
+    def close(self) -> None:
+        """Close all descriptors; no other thread may use the channel. May be called more than once."""
+        self.close_handles()
+        self.requests.close()
+        self.replies.close()
+
+
+class WorkerChannel:
+    """The worker's end."""
+
+    def __init__(self, handle: WorkerHandle) -> None:
+        layout = handle.layout
+        for descriptor in handle.descriptors:
+            os.set_inheritable(descriptor, False)  # a child of this worker must not hide its death
+        with _closing(handle.segment):
+            frames = map_read_only(handle.segment, 0, layout.requests_size)
+            area = map_writable(handle.segment, layout.worker_offset(handle.rank), layout.worker_size)
+        self.rank = handle.rank
+        self.requests = RingReader(
+            layout.requests(frames), REQUEST_BUFFERS, None, socket.socket(fileno=handle.requests)
+        )
+        self.replies = ReplyWriter(
+            RingWriter(layout.replies(area), REPLY_BUFFERS, [(None, socket.socket(fileno=handle.replies))])
+        )
+        self.progress = ProgressWriter(layout.progress(area))
+
+    def interrupt(self) -> None:
+        """End every blocked wait of this process; from any thread."""
+        self.requests.interrupt()
+        self.replies.interrupt()
+
+    def close(self) -> None:
+        self.requests.close()
+        self.replies.close()
+
+
+@contextmanager
+def _closing(descriptor: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        os.close(descriptor)
