@@ -23,7 +23,7 @@ The handles are plain numbers of inherited file descriptors. Start the workers w
 child that is forked without exec would also inherit the ends of the other workers, and hide their deaths.
 
 A worker maps the frames read-only, and only its own replies and progress for writing. If one thread of the engine
-writes and waits for replies too, at most `REQUEST_BUFFERS` frames may be unanswered.
+both writes and reads the replies, at most `MAX_UNANSWERED_FRAMES` may be unanswered: more could block for ever.
 """
 
 import os
@@ -36,19 +36,20 @@ import msgspec
 
 from kvasir.executor.shared_memory.progress import PROGRESS_BYTES, ProgressReader, ProgressWriter
 from kvasir.executor.shared_memory.replies import ReplyReader, ReplyWriter
-from kvasir.executor.shared_memory.ring import RingReader, RingWriter
+from kvasir.executor.shared_memory.ring import RingReader, RingWriter, guaranteed_room
 from kvasir.executor.shared_memory.segment import GRANULE, allocate, map_read_only, map_writable, round_up
 
-REQUEST_BUFFERS: Final = 8
-REPLY_BUFFERS: Final = 8
+REQUEST_BUFFERS: Final = 16
+REPLY_BUFFERS: Final = 16
+MAX_UNANSWERED_FRAMES: Final = min(guaranteed_room(REQUEST_BUFFERS), guaranteed_room(REPLY_BUFFERS))
 
 
 class Layout(msgspec.Struct, frozen=True):
     """The parts of the segment: frames to all workers; then replies and progress of each worker."""
 
-    request_bytes: int = 256 * 1024
+    request_bytes: int = 128 * 1024
     """A frame of up to this size goes through the ring, a larger one costs a segment of its own."""
-    reply_bytes: int = 64 * 1024
+    reply_bytes: int = 32 * 1024
 
     @property
     def requests_size(self) -> int:

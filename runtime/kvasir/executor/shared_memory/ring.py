@@ -80,7 +80,15 @@ def peer_name(rank: int | None) -> str:
 
 def interval_of_acknowledgements(count: int) -> int:
     """Return the number of frames per acknowledgement in a ring of `count` buffers: fewer system calls."""
-    return max(1, count // 2)
+    return max(1, count // 4)
+
+
+def guaranteed_room(count: int) -> int:
+    """Return the number of unread frames for which a ring of `count` buffers always has room.
+
+    There may be room for more, up to `count`: the frames that a reader has read and not acknowledged yet decide.
+    """
+    return count - interval_of_acknowledgements(count) + 1
 
 
 class RingWriter:
@@ -103,7 +111,7 @@ class RingWriter:
         self._interrupted = False
 
     def write(self, frame: bytes, timeout_seconds: float | None = None) -> None:
-        """Send a frame to all readers; wait if a reader is `count` frames behind. None: no timeout.
+        """Send a frame to all readers; wait if a reader has no room (see `guaranteed_room`). None: no timeout.
 
         Raises SlowReaderError: nothing was sent, `write` may be called again. Raises PeerLostError and
         RingInterruptedError: the ring cannot be used any more. Raises FrameTooLargeError and SharedMemoryError.
@@ -165,7 +173,7 @@ class RingWriter:
             events = self._poll.poll(remaining)
             if not events:
                 raise SlowReaderError(
-                    f"{peer_name(slowest.rank)} has not read frame {slowest.frames_read} within "
+                    f"{peer_name(slowest.rank)} has not acknowledged frame {slowest.frames_read} within "
                     f"{timeout_seconds:g} s, so frame {self._next} cannot be written",
                     slowest.rank,
                 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvasir.executor.shared_memory import segment
-from kvasir.executor.shared_memory.channel import REQUEST_BUFFERS, EngineChannel, Layout, WorkerHandle
+from kvasir.executor.shared_memory.channel import MAX_UNANSWERED_FRAMES, EngineChannel, Layout, WorkerHandle
 from kvasir.executor.shared_memory.segment import GRANULE, SharedMemoryError
 from runtime.executor.shared_memory.scripted_worker import WAITING
 from runtime.executor.shared_memory.workers import SMALL, running
@@ -35,7 +35,7 @@ def test_frames_of_all_sizes_with_steps_in_flight(workers: int) -> None:
             frame = rng.randbytes(rng.choice(sizes[:-1] if rng.random() < 0.99 else sizes))
             group.write(frame)
             sent.append(frame)
-            while sent and (len(sent) == REQUEST_BUFFERS or rng.random() < 0.5):
+            while sent and (len(sent) == MAX_UNANSWERED_FRAMES or rng.random() < 0.5):
                 frame = sent.popleft()
                 assert group.read() == [hashlib.sha256(frame).digest(), frame, frame][:workers]
         while sent:

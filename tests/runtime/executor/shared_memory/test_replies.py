@@ -1,4 +1,4 @@
-"""All ends in one process; test_channel_processes.py has them in several."""
+"""All ends in one process; test_channel.py has them in several."""
 
 import socket
 import threading
