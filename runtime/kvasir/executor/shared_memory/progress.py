@@ -22,6 +22,8 @@ _PLACE_BITS: Final = 32
 _NANOSECONDS: Final = 1000  # per unit of the stored time, which fits into 48 bits for 8 years of uptime
 _MAX_READ_NANOSECONDS: Final = 1_000_000
 """A slower read is repeated: versions repeat after 2**16 writes, which take longer than this."""
+_MAX_READS: Final = 1000
+"""Both records are incomplete only while the worker writes both within one read."""
 
 
 class Progress(NamedTuple):
@@ -60,11 +62,11 @@ class ProgressReader:
         self._words = memory.cast("Q")
 
     def read(self) -> Progress | None:
-        """Return the phase that the worker is in; None if it has not entered any.
+        """Return the phase that the worker is in; None if it has not entered any, or has damaged the memory.
 
         If the worker was stopped in the middle of a write, this is the phase before.
         """
-        while True:
+        for _ in range(_MAX_READS):
             began = time.monotonic_ns()
             words = self._words.tolist()
             if time.monotonic_ns() - began > _MAX_READ_NANOSECONDS:
@@ -72,6 +74,7 @@ class ProgressReader:
             valid = [record for record in (0, 1) if _is_complete(words, record)]
             if valid:
                 return _decoded(words, _newest(words, valid))
+        return None
 
 
 def _is_complete(words: list[int], record: int) -> bool:

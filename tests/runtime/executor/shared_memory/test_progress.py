@@ -90,6 +90,13 @@ def test_writer_stopped_in_a_write_leaves_the_phase_before(complete: int, stores
     assert (progress.step, progress.phase) == (complete, 1) if progress is not None else complete == 0
 
 
+def test_damaged_memory_is_not_taken_for_progress() -> None:
+    shared = memory()
+    for index in range(PROGRESS_BYTES):
+        shared[index] = index + 1
+    assert ProgressReader(shared).read() is None
+
+
 def test_no_read_is_torn_while_another_process_writes() -> None:
     """And the process is killed at some point of a write."""
     descriptor = allocate("kvasir-progress", GRANULE)
