@@ -5,20 +5,23 @@
 
 The engine encodes a StepInput and sends it to all workers through shared memory. Each worker decodes it; rank 0
 replies with a StepOutput, the others with their status. The engine waits for all replies and decodes the output.
-With --compute-ms each worker is busy for so long before it replies. That time is subtracted.
+With --compute-ms each worker is busy for so long before it replies. That time is subtracted. With --spin-us a
+worker polls for so long before it sleeps, which the real workers do not do.
 
 Rounds alternate between the numbers of workers. The last lines are the medians over all steps of all rounds.
 """
 
 import argparse
 import os
+import select
 import statistics
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from typing import Final
 
 import msgspec
@@ -52,12 +55,17 @@ def decode_step(rows: int) -> StepInput:
     return StepInput(finished=[], new=[], scheduled=scheduled)
 
 
-def work(text: str, compute_seconds: float) -> None:
+def work(text: str, compute_seconds: float, spin_seconds: float) -> None:
     """Be a worker until the engine ends."""
     channel = WorkerChannel(WorkerHandle.from_text(text))
+    poll = select.poll()
+    poll.register(channel.requests, select.POLLIN)
     step = 0
     try:
         while True:
+            end = time.perf_counter() + spin_seconds
+            while spin_seconds and time.perf_counter() < end and not poll.poll(0):
+                pass
             frame = channel.requests.read()
             step += 1
             channel.progress.enter(step, 1)
@@ -73,13 +81,13 @@ def work(text: str, compute_seconds: float) -> None:
 
 
 @contextmanager
-def started(workers: int, compute_seconds: float) -> Iterator[EngineChannel]:
+def started(workers: int, compute_seconds: float, spin_seconds: float) -> Iterator[EngineChannel]:
     channel = EngineChannel(workers)
     processes = []
     for rank in range(workers):
         handle = channel.handle(rank)
         command = [sys.executable, "-m", "bench.executor_ring", "--work", handle.to_text()]
-        command += ["--compute-ms", str(compute_seconds * 1000)]
+        command += [f"--compute-ms={compute_seconds * 1e3}", f"--spin-us={spin_seconds * 1e6}"]
         processes.append(subprocess.Popen(command, pass_fds=handle.descriptors))
     channel.close_handles()
     try:
@@ -155,33 +163,31 @@ def main() -> None:
     parser.add_argument("--workers", type=numbers, default=[1, 2, 4])
     parser.add_argument("--rows", type=numbers, default=[64])
     parser.add_argument("--compute-ms", default="0", help="comma-separated")
+    parser.add_argument("--spin-us", default="0", help="comma-separated")
     parser.add_argument("--steps", type=int, default=2000, help="in each round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    compute = [float(number) / 1000 for number in arguments.compute_ms.split(",")]
+    compute = [float(number) / 1e3 for number in arguments.compute_ms.split(",")]
+    spin = [float(number) / 1e6 for number in arguments.spin_us.split(",")]
     if arguments.work:
-        work(arguments.work, compute[0])
+        work(arguments.work, compute[0], spin[0])
         return
     print(f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
     for rows in arguments.rows:
         print_codec(rows)
-    measure(arguments.workers, arguments.rows, compute, arguments.steps, arguments.rounds)
+    cells: dict[tuple[int, float, float, int], Times] = defaultdict(Times)
+    for _ in range(arguments.rounds):
+        for way in product(arguments.workers, compute, spin):
+            with started(*way) as channel:
+                for rows in arguments.rows:
+                    cells[*way, rows].run(channel, decode_step(rows), arguments.steps, way[1])
+    print("\n| workers | rows | compute, ms | spin, µs | step, µs | p99, µs | encode | write | wait | decode |")
+    print("|" + "---|" * 10)
+    for (workers, compute_seconds, spin_seconds, rows), times in sorted(cells.items()):
+        row = [workers, rows, f"{compute_seconds * 1e3:g}", f"{spin_seconds * 1e6:g}", *times.row()]
+        print(f"| {' | '.join(map(str, row))} |")
     print(f"load {os.getloadavg()[0]:.1f} at the end")
-
-
-def measure(workers: Sequence[int], rows: Sequence[int], compute: Sequence[float], steps: int, rounds: int) -> None:
-    cells: dict[tuple[int, int, float], Times] = defaultdict(Times)
-    for _ in range(rounds):
-        for number in workers:
-            for seconds in compute:
-                with started(number, seconds) as channel:
-                    for size in rows:
-                        cells[number, size, seconds].run(channel, decode_step(size), steps, seconds)
-    print("\n| workers | rows | compute, ms | step, µs | p99, µs | encode | write | wait | decode |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for (number, size, seconds), times in sorted(cells.items()):
-        print(f"| {number} | {size} | {seconds * 1000:g} | {' | '.join(times.row())} |")
 
 
 if __name__ == "__main__":
