@@ -22,6 +22,9 @@ In a worker:
 The handles are plain numbers of inherited file descriptors. Start the workers with `subprocess` and `pass_fds`: a
 child that is forked without exec would also inherit the ends of the other workers, and hide their deaths.
 
+After an error that names a worker, end all workers. If `requests.write` raises PeerLostError, `replies.read` may
+still return the reason that the worker sent before it ended.
+
 A worker maps the frames read-only, and only its own replies and progress for writing. If one thread of the engine
 both writes and reads the replies, at most `MAX_UNANSWERED_FRAMES` may be unanswered: more could block for ever.
 """

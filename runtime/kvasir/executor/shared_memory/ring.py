@@ -113,8 +113,8 @@ class RingWriter:
     def write(self, frame: bytes, timeout_seconds: float | None = None) -> None:
         """Send a frame to all readers; wait if a reader has no room (see `guaranteed_room`). None: no timeout.
 
-        Raises SlowReaderError: nothing was sent, `write` may be called again. Raises PeerLostError and
-        RingInterruptedError: the ring cannot be used any more. Raises FrameTooLargeError and SharedMemoryError.
+        Raises SlowReaderError, FrameTooLargeError and SharedMemoryError: nothing was sent, `write` may be called
+        again. Raises PeerLostError, RingInterruptedError and other RingErrors: the ring cannot be used any more.
         """
         size = len(frame)
         if size > MAX_FRAME_BYTES:
@@ -159,11 +159,13 @@ class RingWriter:
                     reader.socket.sendmsg(header, descriptors, socket.MSG_DONTWAIT)
                 else:
                     reader.socket.send(header[0], socket.MSG_DONTWAIT)
+            except ConnectionError as error:
+                raise self._lost(reader) from error
             except BlockingIOError as error:
                 message = f"the socket to {peer_name(reader.rank)} is too small: raise sysctl net.core.wmem_default"
                 raise RingError(message, reader.rank) from error
             except OSError as error:
-                raise self._lost(reader) from error
+                raise RingError(f"sending to {peer_name(reader.rank)} failed: {error}", reader.rank) from error
 
     def _wait_for_room(self, timeout_seconds: float | None) -> None:
         needed = self._next - self._count + 1

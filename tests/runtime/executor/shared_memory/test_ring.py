@@ -1,5 +1,6 @@
 """Both ends of a ring in one process; test_channel.py has them in several."""
 
+import errno
 import os
 import socket
 import threading
@@ -211,6 +212,34 @@ def test_headers_of_the_largest_ring_fit_into_a_socket() -> None:
 def test_number_of_buffers_is_bounded(count: int) -> None:
     with pytest.raises(ValueError, match="use 1 to 64"):
         RingWriter(memoryview(bytearray(SIZE)), count, [])
+
+
+class FailingSocket(socket.socket):
+    """Fails to send like the kernel."""
+
+    error = errno.EAGAIN
+
+    def send(self, *_: object) -> int:
+        raise OSError(self.error, os.strerror(self.error))
+
+    sendmsg = send
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (errno.EAGAIN, r"^the socket to worker 5 is too small: raise sysctl net.core.wmem_default$"),
+        (errno.ETOOMANYREFS, r"^sending to worker 5 failed: .* Too many references"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2 * SIZE])
+def test_error_of_a_socket_is_not_taken_for_a_death(error: int, message: str, size: int) -> None:
+    with FailingSocket() as sock:
+        sock.error = error
+        writer = RingWriter(memoryview(bytearray(4 * SIZE)), 4, [(5, sock)])
+        with pytest.raises(RingError, match=message) as raised:
+            writer.write(bytes(size), 0)
+        assert not isinstance(raised.value, PeerLostError)
 
 
 def test_large_frames_leave_no_descriptor_open() -> None:
