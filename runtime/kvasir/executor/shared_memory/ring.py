@@ -159,13 +159,8 @@ class RingWriter:
                     reader.socket.sendmsg(header, descriptors, socket.MSG_DONTWAIT)
                 else:
                     reader.socket.send(header[0], socket.MSG_DONTWAIT)
-            except ConnectionError as error:
-                raise self._lost(reader) from error
-            except BlockingIOError as error:
-                message = f"the socket to {peer_name(reader.rank)} is too small: raise sysctl net.core.wmem_default"
-                raise RingError(message, reader.rank) from error
             except OSError as error:
-                raise RingError(f"sending to {peer_name(reader.rank)} failed: {error}", reader.rank) from error
+                raise self._unsent(reader, error) from error
 
     def _wait_for_room(self, timeout_seconds: float | None) -> None:
         needed = self._next - self._count + 1
@@ -184,6 +179,14 @@ class RingWriter:
                 if not reader.take_acknowledgements():
                     raise self._lost(reader)
         self._limit = slowest.frames_read + self._count
+
+    def _unsent(self, reader: "_ReaderLink", error: OSError) -> RingError:
+        if self._interrupted or isinstance(error, ConnectionError):
+            return self._lost(reader)
+        name = peer_name(reader.rank)
+        if isinstance(error, BlockingIOError):
+            return RingError(f"the socket to {name} is too small: raise sysctl net.core.wmem_default", reader.rank)
+        return RingError(f"sending to {name} failed: {error}", reader.rank)
 
     def _lost(self, reader: "_ReaderLink") -> RingError:
         if self._interrupted:

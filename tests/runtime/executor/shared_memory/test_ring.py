@@ -192,6 +192,20 @@ def test_interrupt_ends_a_blocked_read_and_write() -> None:
             reader.read()
 
 
+@pytest.mark.parametrize("size", [1, 2 * SIZE])
+def test_ring_that_another_thread_closed_is_interrupted(size: int) -> None:
+    """A shutdown may close the ring between two calls."""
+    with ring(count=1) as (writer, [reader]):
+        for end in (writer, reader):
+            end.interrupt()
+            end.close()
+        for _ in range(2):
+            with pytest.raises(RingInterruptedError):
+                writer.write(bytes(size), 0)
+            with pytest.raises(RingInterruptedError):
+                reader.read()
+
+
 def test_frame_above_the_maximum_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring_module, "MAX_FRAME_BYTES", 100)
     with ring() as (writer, [reader]):
