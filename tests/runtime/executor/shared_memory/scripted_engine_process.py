@@ -5,7 +5,7 @@ It starts two workers of this behaviour, prints their process ids, and then does
 - step: sends frames and reads the replies
 - idle: does nothing
 - flood: sends small frames without reading the replies
-- large: sends frames of 64 MiB without reading the replies
+- large: sends frames of 8 MiB without reading the replies
 """
 
 import sys
@@ -28,7 +28,7 @@ def main(behaviour: str, activity: str) -> None:
             case "flood":
                 workers.write(b"100")
             case "large":
-                workers.write(bytes(64 * 2**20))
+                workers.write(bytes(8 * 2**20))
 
 
 if __name__ == "__main__":
