@@ -48,7 +48,7 @@ def decode_step(rows: int) -> StepInput:
             request_id=f"cmpl-{row:032x}-0",
             num_computed_tokens=1000 + row,
             num_new_tokens=1,
-            new_block_ids=[5000 + row] if row % 16 == 0 else [],
+            new_block_ids=[[5000 + row]] if row % 16 == 0 else [],
         )
         for row in range(rows)
     ]

@@ -19,7 +19,6 @@ from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch
-from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
@@ -63,12 +62,10 @@ def generate(
         async_scheduling=max_in_flight > 1,
     )
     executor = InProcessExecutor(settings, info)
-    executor.load(lambda done, total: None)
-    cache = KVManager(
-        KVCacheConfig(executor.kv_groups(), executor.allocate_kv_cache()),
-        prefix_caching=settings.enable_prefix_caching,
-        longest_chunk=budget,
-    )
+    executor.start(lambda done, total: None, failed=lambda error: None)
+    layout = executor.kv_layout()
+    executor.allocate_kv_cache(layout.num_blocks, settings.max_model_len)
+    cache = KVManager(layout, prefix_caching=settings.enable_prefix_caching, longest_chunk=budget)
     max_model_len = min(settings.max_model_len, cache.longest_sequence - 1)
     scheduler = Scheduler(
         cache,

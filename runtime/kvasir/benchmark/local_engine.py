@@ -14,7 +14,6 @@ from kvasir.engine.core import EngineCore
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
-from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import AddRequest
 from kvasir.observability.progress import progress_bar
 
@@ -93,8 +92,9 @@ def start_engine(config: EngineConfig) -> LocalEngine:
     settings = resolve_settings(config, model)
     executor = InProcessExecutor(settings, model)
     with progress_bar("loading weights", in_bytes=True) as progress:
-        executor.load(progress)
-    cache = KVCacheConfig(executor.kv_groups(), executor.allocate_kv_cache())
+        executor.start(progress, failed=lambda error: None)
+    cache = executor.kv_layout()
     settings = fit_context(settings, cache, asked=config.model.max_model_len)
+    executor.allocate_kv_cache(cache.num_blocks, settings.max_model_len)
     executor.warm_up()
     return LocalEngine(build_core(settings, model, cache, executor), model, settings)

@@ -33,7 +33,6 @@ from kvasir.engine.loop import EngineLoop
 from kvasir.executor.executor import Executor
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
-from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, Dead, Goodbye, Progress, Ready
 from kvasir.observability.failures import end, failure_of, log_failure
@@ -137,10 +136,11 @@ class EngineProcess:
             link.start()
             settings = resolve_settings(self._config, model)
         with self._phase(Phase.LOADING):
-            executor = self._executor = self._load(settings, model)
+            executor = self._load(settings, model, inbox)
         with self._phase(Phase.WARMING):
-            cache = KVCacheConfig(executor.kv_groups(), executor.allocate_kv_cache())
+            cache = executor.kv_layout()
             settings = fit_context(settings, cache, asked=self._config.model.max_model_len)
+            executor.allocate_kv_cache(cache.num_blocks, settings.max_model_len)
             executor.warm_up()
             core = self._collector.core = build_core(settings, model, cache, executor)
             core.trace = self._status.trace
@@ -186,7 +186,7 @@ class EngineProcess:
             tokenizer_hash=model.tokenizer_hash,
         )
 
-    def _load(self, settings: ResolvedEngine, model: ModelInfo) -> Executor:
+    def _load(self, settings: ResolvedEngine, model: ModelInfo, inbox: Inbox) -> Executor:
         from kvasir.executor.in_process import InProcessExecutor
 
         source = normalise(self._config.model.source)
@@ -200,8 +200,8 @@ class EngineProcess:
             raise ConfigError(
                 f"{source} changed while the engine started: {path} is not {model.path}; start it again"
             )
-        executor = InProcessExecutor(settings, model)
-        executor.load(self._show_progress)
+        executor = self._executor = InProcessExecutor(settings, model)
+        executor.start(self._show_progress, inbox.fail)
         return executor
 
     def _show_progress(self, done: int, total: int) -> None:

@@ -31,7 +31,14 @@ class Wake:
     request_id: str
 
 
-Event: TypeAlias = Received | FrontendLost | DrainSettled | RefusedRequest | Wake
+@dataclass(frozen=True)
+class ExecutorFailed:
+    """A worker has ended: no further step can be computed."""
+
+    error: Exception
+
+
+Event: TypeAlias = Received | FrontendLost | DrainSettled | RefusedRequest | Wake | ExecutorFailed
 """Everything that the loop handles, except requests."""
 
 
@@ -166,6 +173,12 @@ class Inbox:
         ready."""
         with self._lock:
             self._events.append(Wake(request_id))
+        self.wake()
+
+    def fail(self, error: Exception) -> None:
+        """Put an ExecutorFailed: an idle loop would not notice that a worker has ended. Any thread."""
+        with self._lock:
+            self._events.append(ExecutorFailed(error))
         self.wake()
 
     def wake(self) -> None:

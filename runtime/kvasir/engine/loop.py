@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from kvasir.engine.core import EngineCore
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
-from kvasir.engine.inbox import Event, Inbox, Wake
+from kvasir.engine.inbox import Event, ExecutorFailed, Inbox, Wake
 from kvasir.engine.ingest import RefusedRequest
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
 from kvasir.link.protocol import Abort, Call, EngineStats, Outputs, RequestOutput, Result
@@ -82,7 +82,8 @@ class EngineLoop:
         self._drain_settled = False
 
     def run(self) -> None:
-        """Returns when the engine is drained. Whatever a step raises ends the engine and is raised here."""
+        """Returns when the engine is drained. Whatever a step raises, or a worker's end, ends the engine and is
+        raised here."""
         while True:
             self._take_messages(may_wait=True)
             if self._drained():
@@ -150,6 +151,8 @@ class EngineLoop:
                 self._core.refuse(event)
             case Wake(request_id):
                 self._core.wake(request_id)
+            case ExecutorFailed(error):
+                raise error
 
     def _show_load(self) -> None:
         busy = self._core.has_work

@@ -4,36 +4,47 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Protocol
 
-from kvasir.layers.kv import KVGroup
+from kvasir.layers.kv import KVCacheConfig
 from kvasir.worker.step import StepInput, StepOutput
 
 
 class Executor(Protocol):
-    """Called by the engine in this order: load, kv_groups, allocate_kv_cache, warm_up, execute once per step,
+    """Called by the engine in this order: start, kv_layout, allocate_kv_cache, warm_up, submit once per step,
     shutdown; and work_ahead in between, while there is no step."""
 
-    def load(self, progress: Callable[[int, int], None]) -> None:
-        """Read the weights; `progress` gets the bytes done and in all. Raises ConfigError, ModelLoadError."""
+    max_in_flight: int
+    """The number of steps that may be submitted before the result of the first one is taken."""
+
+    def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
+        """Start the workers and read the weights; `progress` gets the bytes done and in all.
+
+        `failed` is called at most once, from any thread, if a worker ends later on; every other method then raises
+        the same error. Raises ConfigError, ModelLoadError and ProcessFailed.
+        """
         ...
 
-    def kv_groups(self) -> tuple[KVGroup, ...]:
-        """Return the KV groups of the loaded model. The steps carry new blocks for each of them, in this order."""
+    def kv_layout(self) -> KVCacheConfig:
+        """Return the KV groups of the loaded model, and how many blocks every worker has memory for.
+
+        The steps carry new blocks for each group, in this order. Raises ConfigError.
+        """
         ...
 
-    def allocate_kv_cache(self) -> int:
-        """The number of KV blocks for requests; their ids are 1 to n. Raises ConfigError."""
+    def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
+        """Allocate KV blocks for requests; their ids are 1 to num_blocks. Raises ConfigError.
+
+        `max_model_len`: tokens of the longest request that the engine accepts with this cache.
+        """
         ...
 
     def warm_up(self) -> None: ...
 
-    def execute(self, step: StepInput) -> StepOutput:
-        """Run one step and wait for its tokens."""
-        ...
-
     def submit(self, step: StepInput) -> Future[StepOutput]:
-        """Run one step after all that were submitted before; if nothing overlaps it, before this returns.
+        """Run one step after all that were submitted before.
 
-        An engine calls only this; `execute` is for tests and benchmarks."""
+        With one step in flight an executor may compute it before it returns. Take the results in the order of the
+        steps, in the thread that submits them.
+        """
         ...
 
     def work_ahead(self) -> bool:

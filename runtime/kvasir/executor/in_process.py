@@ -1,5 +1,6 @@
 """One worker in the engine's own process: no copies and no waiting between scheduler and model.
 
+Without overlapped steps the engine's thread computes, and a step that was submitted is complete.
 torch releases the GIL while it computes, so the engine's I/O thread runs meanwhile.
 """
 
@@ -15,7 +16,7 @@ from kvasir.config.machine import cpu_use, openmp_variables
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import ModelInfo
-from kvasir.layers.kv import KVGroup
+from kvasir.layers.kv import KVCacheConfig
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker import Worker
 
@@ -26,6 +27,7 @@ class InProcessExecutor:
     """An Executor."""
 
     def __init__(self, settings: ResolvedEngine, model: ModelInfo) -> None:
+        self.max_in_flight = 2 if settings.async_scheduling else 1
         self._worker: Worker | None = Worker(settings, model)
         self._count = (
             ThreadCount(settings.threads, len(os.sched_getaffinity(0)), cpu_use) if settings.yield_threads else None
@@ -43,23 +45,21 @@ class InProcessExecutor:
             1, thread_name_prefix="worker", initializer=partial(torch.set_num_threads, settings.threads)
         )
 
-    def load(self, progress: Callable[[int, int], None]) -> None:
+    def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
+        """`failed` is not called: a worker in this process ends with the process."""
         self._running().load(progress)
 
-    def kv_groups(self) -> tuple[KVGroup, ...]:
-        return self._running().kv_groups()
+    def kv_layout(self) -> KVCacheConfig:
+        return self._running().kv_layout()
 
-    def allocate_kv_cache(self) -> int:
-        return self._running().allocate_kv_cache()
+    def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
+        self._running().allocate_kv_cache(num_blocks, max_model_len)
 
     def warm_up(self) -> None:
         self._running().warm_up()
 
-    def execute(self, step: StepInput) -> StepOutput:
-        return self._execute(self._running(), step)
-
     def submit(self, step: StepInput) -> Future[StepOutput]:
-        if self._overlaps:
+        if self.max_in_flight > 1:
             return self._thread.submit(self._execute, self._running(), step)
         done: Future[StepOutput] = Future()
         done.set_result(self._execute(self._running(), step))

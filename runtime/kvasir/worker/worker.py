@@ -1,6 +1,6 @@
 """The worker: one model on one device, driven by the engine through an executor.
 
-The order of its life: load → kv_groups → allocate_kv_cache → warm_up → execute, once per step.
+The order of its life: load → kv_layout → allocate_kv_cache → warm_up → execute, once per step.
 """
 
 import logging
@@ -58,36 +58,37 @@ class Worker:
         self._model = model
         self._prepare_rows(model)
 
-    def kv_groups(self) -> tuple[KVGroup, ...]:
-        """Return the groups that the layers of the loaded model are split into."""
+    def kv_layout(self) -> KVCacheConfig:
+        """Return the groups of the model's layers, and the number of KV blocks for requests: as many as this worker
+        has memory for, or the set number."""
         assert self._groups, "load comes first"
-        return self._groups
-
-    def allocate_kv_cache(self) -> int:
-        """The number of usable blocks, whose ids are 1 to n; block 0 is the null block and not counted."""
-        assert self._model is not None, "load comes first"
         settings = self._settings
         groups = self._groups
-        on_cpu = self._placement.device.type == "cpu"
         available = settings.kv_cache_memory_bytes
         if available is None and settings.num_blocks is None:
             available = profile_gpu(settings.gpu_memory_utilization, lambda: self._largest_step(groups))
-        blocks = usable_blocks(settings, available or 0, block_bytes(groups))
+        return KVCacheConfig(groups, usable_blocks(settings, available or 0, block_bytes(groups)))
+
+    def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
+        """Allocate blocks with the ids 1 to num_blocks, and block 0, the null block.
+
+        `max_model_len`: tokens of the longest request with this cache.
+        """
+        assert self._model is not None, "load comes first"
+        settings = self._settings
         if isinstance(self._model, FitsContext):
-            # The last token of a request is emitted and needs no KV.
-            self._model.fit_context(min(settings.max_model_len, blocks * settings.block_size + 1))
-        size = (blocks + 1) * block_bytes(groups)
-        if on_cpu:
+            self._model.fit_context(max_model_len)
+        size = (num_blocks + 1) * block_bytes(self._groups)
+        if self._placement.device.type == "cpu":
             check_fits_memory(size, settings.data_parallel_size_local)
-        self._runner = self._build_runner(self._model, KVCacheConfig(groups, blocks))
+        self._runner = self._build_runner(self._model, KVCacheConfig(self._groups, num_blocks))
         log.info(
             "KV cache: %d blocks of %d tokens in %s, %.2f GiB",
-            blocks,
+            num_blocks,
             settings.block_size,
             settings.dtype,
             size / 2**30,
         )
-        return blocks
 
     def warm_up(self) -> None:
         """Run a prefill and a decode, so that the first request does not wait for libraries to set up."""

@@ -1,6 +1,6 @@
 """A script: the engine process as it is, but with the fake executor, so that it starts without torch.
 
-python engine_with_fake_executor.py serve|slow|fail|hang|load|warm  MODEL [option …]
+python engine_with_fake_executor.py serve|slow|fail|idle-fail|hang|load|warm  MODEL [option …]
 """
 
 import sys
@@ -30,8 +30,9 @@ class ProcessExecutor(FakeExecutor):
         )
         self._num_blocks = settings.num_blocks or 256
 
-    def load(self, progress: Callable[[int, int], None]) -> None:
+    def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
         progress(1, 3)
+        self._failed = failed
         while MODE == "load":  # until it is stopped
             time.sleep(0.02)
             progress(2, 3)
@@ -41,8 +42,13 @@ class ProcessExecutor(FakeExecutor):
             time.sleep(0.05)
         super().warm_up()
 
-    def allocate_kv_cache(self) -> int:
+    def kv_blocks(self) -> int:
         return self._num_blocks
+
+    def work_ahead(self) -> bool:
+        if MODE == "idle-fail":  # as a thread does that waits for the worker's end
+            threading.Timer(0.2, self._failed, [RuntimeError("a worker died")]).start()
+        return False
 
     def execute(self, step: StepInput) -> StepOutput:
         if MODE == "fail":

@@ -22,7 +22,7 @@ from kvasir.engine.scheduling.rations import Ration
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.hashing import chain_root, packed_chain
-from kvasir.layers.kv import KVGroup
+from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import AddRequest, EngineStats, FinishReason, Logprobs, Outputs, RefusalKind, Result
 from kvasir.params import SamplingParams
 from kvasir.tokens import from_wire, packed, token_array
@@ -95,6 +95,8 @@ class FakeExecutor:
     token or changes a step after submitting it fails.
     """
 
+    max_in_flight = 1
+
     def __init__(
         self,
         *,
@@ -161,14 +163,14 @@ class FakeExecutor:
         assert not self.rows
         assert not self._submitted
 
-    def load(self, progress: Callable[[int, int], None]) -> None:
+    def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
         progress(1, 1)
 
-    def kv_groups(self) -> tuple[KVGroup, ...]:
-        return kv_groups(self._block_size, self._windows)
+    def kv_layout(self) -> KVCacheConfig:
+        return KVCacheConfig(kv_groups(self._block_size, self._windows), 64)
 
-    def allocate_kv_cache(self) -> int:
-        return 64
+    def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
+        pass
 
     def warm_up(self) -> None:
         pass

@@ -273,6 +273,16 @@ async def test_a_failing_step_is_told_to_the_frontend_and_by_the_exit_code(
         assert "RuntimeError: device lost" in frontend.lost[0]
 
 
+async def test_idle_engine_whose_worker_dies_fails(frontend: Frontend, address: str) -> None:
+    async with run_engine(*FAKE, "idle-fail", "demo://", "--link", address) as process:
+        await frontend.ready()
+        code, log = await ended(process)
+        assert code == ExitCode.FAILED
+        assert find_failure(log.splitlines()[-1]) == Failure(Reason.CRASH_LOOPING, "RuntimeError: a worker died")
+        await frontend.until(lambda: bool(frontend.lost))
+        assert "a worker died" in frontend.lost[0]
+
+
 async def test_a_step_that_hangs_is_told_with_rank_phase_batch_and_place(frontend: Frontend, address: str) -> None:
     command = (*FAKE, "hang", "demo://", "--link", address, "--data-parallel-rank", "2", "--slow-step", "100ms")
     async with run_engine(*command) as process:

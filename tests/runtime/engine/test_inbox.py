@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from kvasir.engine.inbox import Event, Inbox
+from kvasir.engine.inbox import Event, ExecutorFailed, Inbox
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
@@ -186,3 +186,17 @@ def test_the_loop_is_woken_once_for_the_requests_that_arrive_together(box: Box) 
     waiting.join(10)
     assert not waiting.is_alive()
     assert len(box.take()[1]) == 2
+
+
+def test_a_failure_of_the_executor_wakes_a_waiting_loop() -> None:
+    box, error = Box(), RuntimeError("worker 0 has ended")
+    woken = threading.Event()
+
+    def wait() -> None:
+        box.inbox.wait(None)
+        woken.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    box.inbox.fail(error)
+    assert woken.wait(10)
+    assert box.take()[0] == [ExecutorFailed(error)]

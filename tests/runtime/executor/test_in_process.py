@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,15 @@ from kvasir.tokens import packed
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput
 from kvasir.worker.worker import Worker
 from runtime.models.tiny import llama, save
-from runtime.worker.driver import Driver, engine_settings, greedy
+from runtime.worker.driver import Driver, Submits, engine_settings, greedy
+
+
+def started(executor: Executor, progress: Callable[[int, int], None] = lambda done, total: None) -> int:
+    """Start the executor with all the blocks that it has memory for; return their number."""
+    executor.start(progress, failed=lambda error: None)
+    blocks = executor.kv_layout().num_blocks
+    executor.allocate_kv_cache(blocks, max_model_len=512)
+    return blocks
 
 
 def test_it_does_what_its_worker_does(tmp_path: Path) -> None:
@@ -19,15 +28,24 @@ def test_it_does_what_its_worker_does(tmp_path: Path) -> None:
     settings = engine_settings()
     executor: Executor = InProcessExecutor(settings, load_model_info(path))
     seen: list[tuple[int, int]] = []
-    executor.load(lambda done, total: seen.append((done, total)))
-    blocks = executor.allocate_kv_cache()
+    blocks = started(executor, lambda done, total: seen.append((done, total)))
     executor.warm_up()
-    driver = Driver(executor, blocks, settings.block_size)
+    driver = Driver(Submits(executor), blocks, settings.block_size)
     reference = Driver.load(path)
     for run in (driver, reference):
         run.add("r", range(2, 30), greedy(6))
     assert driver.run() == reference.run()
     assert seen[-1][0] == seen[-1][1] > 0
+
+
+def test_without_overlap_a_step_is_computed_when_it_is_submitted(tmp_path: Path) -> None:
+    executor = InProcessExecutor(engine_settings(), load_model_info(save(llama(), tmp_path)))
+    started(executor)
+    assert executor.max_in_flight == 1
+    assert executor.submit(StepInput([], [], [])).done()
+    with pytest.raises(KeyError):
+        executor.submit(StepInput(["nobody"], [], []))
+    executor.shutdown()
 
 
 def test_steps_that_are_submitted_run_in_their_order_and_know_the_tokens_of_the_one_before(tmp_path: Path) -> None:
@@ -37,8 +55,7 @@ def test_steps_that_are_submitted_run_in_their_order_and_know_the_tokens_of_the_
     reference = Driver.load(path)
     reference.add("r", prompt, greedy(3))
     executor = InProcessExecutor(engine_settings(async_scheduling=True), load_model_info(path))
-    executor.load(lambda done, total: None)
-    executor.allocate_kv_cache()
+    started(executor)
     first = StepInput(
         [],
         [NewRow("r", packed(prompt), len(prompt), greedy(3))],
@@ -52,23 +69,21 @@ def test_steps_that_are_submitted_run_in_their_order_and_know_the_tokens_of_the_
     executor.shutdown()
 
 
-@pytest.mark.parametrize("submitted", [False, True])
+@pytest.mark.parametrize("overlapped", [False, True])
 def test_a_step_computes_with_the_count_of_threads(
-    submitted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    overlapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = torch.get_num_threads()
     executor = InProcessExecutor(
-        engine_settings(threads=2, yield_threads=True, async_scheduling=submitted),
+        engine_settings(threads=2, yield_threads=True, async_scheduling=overlapped),
         load_model_info(save(llama(), tmp_path)),
     )
-    executor.load(lambda done, total: None)
-    executor.allocate_kv_cache()
+    started(executor)
     used = []
     monkeypatch.setattr(Worker, "execute", lambda worker, step: used.append(torch.get_num_threads()))
     monkeypatch.setattr(ThreadCount, "end_step", lambda count: setattr(count, "threads", 3 - count.threads))
     for _ in range(3):
-        step = StepInput([], [], [])
-        executor.submit(step).result() if submitted else executor.execute(step)
+        executor.submit(StepInput([], [], [])).result()
     assert used == [2, 1, 2]
     executor.shutdown()
     torch.set_num_threads(before)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvasir.config.resolve import ResolvedEngine
+from kvasir.engine.kv.kv_manager import longest_sequence
+from kvasir.executor.executor import Executor
 from kvasir.hub.model_info import load_model_info
 from kvasir.link.protocol import Logprobs
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
@@ -50,6 +52,22 @@ def engine_settings(**changes: Any) -> ResolvedEngine:
 
 def greedy(max_tokens: int) -> SamplingParams:
     return SamplingParams(max_tokens=max_tokens, seed=0, temperature=0.0)
+
+
+class Submits:
+    """An executor whose steps are awaited one by one."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def execute(self, step: StepInput) -> StepOutput:
+        return self._executor.submit(step).result()
+
+    def work_ahead(self) -> bool:
+        return self._executor.work_ahead()
+
+    def check_idle(self) -> None:
+        self._executor.check_idle()
 
 
 class Runs(Protocol):
@@ -105,9 +123,11 @@ class Driver:
         settings = engine_settings(**changes)
         worker = Worker(settings, load_model_info(path), parallel)
         worker.load(progress)
-        num_blocks = worker.allocate_kv_cache()
+        layout = worker.kv_layout()
+        longest = longest_sequence(layout, settings.max_num_batched_tokens)
+        worker.allocate_kv_cache(layout.num_blocks, min(settings.max_model_len, longest))
         worker.warm_up()
-        return cls(worker, num_blocks, settings.block_size, len(worker.kv_groups()))
+        return cls(worker, layout.num_blocks, settings.block_size, len(layout.groups))
 
     def add(
         self, request_id: str, prompt: Sequence[int], params: SamplingParams, outputs: Sequence[int] = ()

@@ -195,7 +195,7 @@ def test_blocks_fill_the_memory_given_the_null_block_included(path: Path) -> Non
     assert usable_blocks(engine_settings(), 100 * BLOCK_BYTES, BLOCK_BYTES) == 99
     worker = Worker(engine_settings(kv_cache_memory_bytes=10 * 3 * 2 * 8 * 32 * 4), load_model_info(path))
     worker.load(lambda done, total: None)
-    assert worker.allocate_kv_cache() == 9
+    assert worker.kv_layout().num_blocks == 9
 
 
 def test_memory_is_profiled_with_a_chunk_at_the_end_of_the_context(
@@ -220,7 +220,7 @@ def test_memory_is_profiled_with_a_chunk_at_the_end_of_the_context(
     )
     worker = Worker(settings, load_model_info(path))
     worker.load(lambda done, total: None)
-    worker.allocate_kv_cache()
+    worker.kv_layout()
     worker.check_idle()
     parts = [[(row.num_computed_tokens, row.num_new_tokens) for row in rows] for rows in largest if rows]
     assert parts == [[(0, 16)] * 4, [(136, 64)]]
