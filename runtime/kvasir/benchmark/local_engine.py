@@ -11,7 +11,7 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import build_core, fit_context, resolve_settings
 from kvasir.engine.core import EngineCore
-from kvasir.executor.in_process import InProcessExecutor
+from kvasir.executor.choose import executor_for
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.protocol import AddRequest
@@ -90,7 +90,7 @@ def start_engine(config: EngineConfig) -> LocalEngine:
         )
     model = load_model_info(path)
     settings = resolve_settings(config, model)
-    executor = InProcessExecutor(settings, model)
+    executor = executor_for(settings, model)
     with progress_bar("loading weights", in_bytes=True) as progress:
         executor.start(progress, failed=lambda error: None)
     cache = executor.kv_layout()

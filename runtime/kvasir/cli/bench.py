@@ -12,7 +12,14 @@ from kvasir.cli import serve as serve_command
 from kvasir.cli.api_client import URL_HELP, add_api_key, base_url, check_text, default_url
 from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.options import OptionParser, add_options, argument_type, from_args, parse_int
-from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
+from kvasir.config.settings import (
+    CacheConfig,
+    DeviceConfig,
+    EngineConfig,
+    ExecutorConfig,
+    ModelConfig,
+    SchedulerConfig,
+)
 from kvasir.config.variables import unknown_variables
 from kvasir.local.check_model import check_model
 from kvasir.observability.progress import progress_bar
@@ -160,6 +167,7 @@ def _add_engine(parser: OptionParser) -> None:
     add_options(parser, DeviceConfig, "device")
     add_options(parser, CacheConfig, "KV cache")
     add_options(parser, SchedulerConfig, "scheduler")
+    add_options(parser, ExecutorConfig, "workers")
     _add_json(parser)
 
 
@@ -170,6 +178,7 @@ def _engine_of(args: argparse.Namespace) -> EngineConfig:
         device=from_args(DeviceConfig, args),
         cache=from_args(CacheConfig, args),
         scheduler=from_args(SchedulerConfig, args),
+        executor=from_args(ExecutorConfig, args),
     )
 
 

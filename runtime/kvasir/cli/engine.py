@@ -9,6 +9,7 @@ from kvasir.config.settings import (
     CacheConfig,
     DeviceConfig,
     EngineConfig,
+    ExecutorConfig,
     LinkConfig,
     ModelConfig,
     OpsConfig,
@@ -36,6 +37,7 @@ def parser() -> OptionParser:
     add_options(result, CacheConfig, "KV cache")
     add_options(result, SchedulerConfig, "scheduler")
     add_options(result, ParallelConfig, "parallelism")
+    add_options(result, ExecutorConfig, "workers")
     add_options(result, LinkConfig, "link to the frontends")
     add_options(result, OpsConfig, "probes and metrics")
     add_options(result, TraceConfig, "observability")
@@ -50,6 +52,7 @@ def config_of(args: argparse.Namespace) -> EngineConfig:
         cache=from_args(CacheConfig, args),
         scheduler=from_args(SchedulerConfig, args),
         parallel=from_args(ParallelConfig, args),
+        executor=from_args(ExecutorConfig, args),
         link=from_args(LinkConfig, args),
         ops=from_args(OpsConfig, args),
         trace=from_args(TraceConfig, args),

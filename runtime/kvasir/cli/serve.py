@@ -11,6 +11,7 @@ from kvasir.config.options import ConfigError, OptionParser, add_options, from_a
 from kvasir.config.settings import (
     CacheConfig,
     DeviceConfig,
+    ExecutorConfig,
     LinkConfig,
     ModelConfig,
     ProcessConfig,
@@ -49,6 +50,7 @@ class ServeSettings:
     device: DeviceConfig
     cache: CacheConfig
     scheduler: SchedulerConfig
+    executor: ExecutorConfig
     link: LinkConfig
     trace: TraceConfig
     process: ProcessConfig
@@ -76,6 +78,7 @@ def add_serve_options(parser: OptionParser, without: Collection[str] = ()) -> No
     add_options(parser, DeviceConfig, "device")
     add_options(parser, CacheConfig, "KV cache")
     add_options(parser, SchedulerConfig, "scheduler")
+    add_options(parser, ExecutorConfig, "workers")
     add_options(parser, LinkConfig, "link between frontend and engines", without=_LINK_SET_HERE)
     add_options(parser, TraceConfig, "observability")
     add_options(parser, ProcessConfig, "process")
@@ -117,6 +120,7 @@ def settings_of(args: argparse.Namespace) -> ServeSettings:
         device=from_args(DeviceConfig, args),
         cache=from_args(CacheConfig, args),
         scheduler=from_args(SchedulerConfig, args),
+        executor=from_args(ExecutorConfig, args),
         link=from_args(LinkConfig, args, link=(), link_keys=None, service_uid=""),
         trace=from_args(TraceConfig, args),
         process=from_args(ProcessConfig, args),
@@ -128,7 +132,7 @@ def argv_of(settings: ServeSettings) -> list[str]:
     server = replace(settings.server, api_key=())
     configs = (
         *(settings.serve, settings.model, server, settings.device, settings.cache),
-        *(settings.scheduler, settings.link, settings.trace, settings.process),
+        *(settings.scheduler, settings.executor, settings.link, settings.trace, settings.process),
     )
     return ["serve", settings.model.source, *_options(configs)]
 
@@ -142,10 +146,8 @@ def processes_of(settings: ServeSettings, place: Place) -> list[ProcessSpec]:
     shared = [settings.model, settings.link, settings.process]
     server = replace(settings.server, api_key=())
     frontend_args = ["frontend", settings.model.source, *_options([*shared, server])]
-    engine_args = [
-        *("engine", settings.model.source),
-        *_options([*shared, settings.device, settings.cache, settings.scheduler, settings.trace]),
-    ]
+    own = [settings.device, settings.cache, settings.scheduler, settings.executor, settings.trace]
+    engine_args = ["engine", settings.model.source, *_options([*shared, *own])]
     env, grace = inherited_environment(), grace_of(settings.process.drain_timeout)
     keys = _key_environment(settings.server.api_key)
     return [

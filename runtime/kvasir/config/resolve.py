@@ -8,7 +8,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import EngineConfig
+from kvasir.config.settings import EngineConfig, ExecutorConfig
 
 CPU_KV_CACHE_BYTES = 2**30
 ONE_THREAD_WIDTH = 256
@@ -75,6 +75,7 @@ class ResolvedEngine:
     data_parallel_rank: int
     data_parallel_size_local: int
     """Ranks that share this machine's memory."""
+    executor: ExecutorConfig
 
     def __str__(self) -> str:
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in dataclasses.fields(self))
@@ -114,6 +115,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         num_blocks=config.cache.num_gpu_blocks_override,
         data_parallel_rank=config.parallel.data_parallel_rank,
         data_parallel_size_local=config.parallel.data_parallel_size_local,
+        executor=config.executor,
     )
 
 

@@ -128,6 +128,22 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True)
+class ExecutorConfig:
+    """The workers of an engine."""
+
+    worker_cls: str | None = option(
+        None,
+        "entry point of the worker's class, in the group kvasir.workers [default: Kvasir's own]",
+        metavar="NAME",
+    )
+    worker_extension_cls: str | None = option(
+        None,
+        "entry point of a class with further worker calls, in the group kvasir.worker_extensions [default: none]",
+        metavar="NAME",
+    )
+
+
+@dataclass(frozen=True)
 class LinkConfig:
     """The link between frontends and engines."""
 
@@ -321,6 +337,7 @@ class EngineConfig:
     cache: CacheConfig = dataclasses.field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = dataclasses.field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
+    executor: ExecutorConfig = dataclasses.field(default_factory=ExecutorConfig)
     link: LinkConfig = dataclasses.field(default_factory=LinkConfig)
     ops: OpsConfig = dataclasses.field(default_factory=OpsConfig)
     trace: TraceConfig = dataclasses.field(default_factory=TraceConfig)

@@ -30,6 +30,7 @@ from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_watchdog import StepWatchdog
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
+from kvasir.executor.choose import executor_for
 from kvasir.executor.executor import Executor
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
@@ -187,8 +188,6 @@ class EngineProcess:
         )
 
     def _load(self, settings: ResolvedEngine, model: ModelInfo, inbox: Inbox) -> Executor:
-        from kvasir.executor.in_process import InProcessExecutor
-
         source = normalise(self._config.model.source)
         path = fetch(
             source,
@@ -200,7 +199,7 @@ class EngineProcess:
             raise ConfigError(
                 f"{source} changed while the engine started: {path} is not {model.path}; start it again"
             )
-        executor = self._executor = InProcessExecutor(settings, model)
+        executor = self._executor = executor_for(settings, model)
         executor.start(self._show_progress, inbox.fail)
         return executor
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
 
 class Executor(Protocol):
@@ -45,6 +46,10 @@ class Executor(Protocol):
         With one step in flight an executor may compute it before it returns. Take the results in the order of the
         steps, in the thread that submits them.
         """
+        ...
+
+    def call(self, call: WorkerCall) -> list[WorkerResult]:
+        """Run an operation on every worker after the steps that were submitted; return the results by rank."""
         ...
 
     def work_ahead(self) -> bool:

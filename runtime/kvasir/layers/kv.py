@@ -16,15 +16,15 @@ each group, and every block has the same size in bytes, whichever group has it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 ALIKE = 1.25
 """Kinds of layers whose numbers differ by less than this factor have one group each: the padding costs less than
 more groups would."""
 
 
-@dataclass(frozen=True)
-class BlockShape:
+class BlockShape(msgspec.Struct, frozen=True):
     """One block of one layer."""
 
     block_size: int
@@ -41,15 +41,13 @@ class BlockShape:
         return 2 * self.block_size * self.kv_heads * self.head_dim * self.dtype_bytes
 
 
-@dataclass(frozen=True)
-class FullAttention:
+class FullAttention(msgspec.Struct, frozen=True, tag=True):
     """Keeps K and V of every token."""
 
     block: BlockShape
 
 
-@dataclass(frozen=True)
-class SlidingWindow:
+class SlidingWindow(msgspec.Struct, frozen=True, tag=True):
     """Keeps K and V of the last tokens: each token attends to `window` tokens, itself included."""
 
     block: BlockShape
@@ -59,8 +57,7 @@ class SlidingWindow:
 KVSpec = FullAttention | SlidingWindow
 
 
-@dataclass(frozen=True)
-class KVGroup:
+class KVGroup(msgspec.Struct, frozen=True):
     """Layers that keep the same tokens, and share a block table for each request."""
 
     spec: KVSpec
@@ -68,8 +65,7 @@ class KVGroup:
     """In ascending order. The layer at place i uses memory i."""
 
 
-@dataclass(frozen=True)
-class KVCacheConfig:
+class KVCacheConfig(msgspec.Struct, frozen=True):
     """The KV cache of a model: `num_blocks` blocks for requests (and the null block) in each of its memories."""
 
     groups: tuple[KVGroup, ...]

@@ -30,6 +30,7 @@ from kvasir.worker.huge_pages import collapse
 from kvasir.worker.model_runner import ModelRunner
 from kvasir.worker.reference_check import check_against_reference
 from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.worker_calls import worker_call
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class Worker:
         self._model = model
         self._prepare_rows(model)
 
+    @worker_call
     def kv_layout(self) -> KVCacheConfig:
         """Return the groups of the model's layers, and the number of KV blocks for requests: as many as this worker
         has memory for, or the set number."""
@@ -69,6 +71,7 @@ class Worker:
             available = profile_gpu(settings.gpu_memory_utilization, lambda: self._largest_step(groups))
         return KVCacheConfig(groups, usable_blocks(settings, available or 0, block_bytes(groups)))
 
+    @worker_call
     def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
         """Allocate blocks with the ids 1 to num_blocks, and block 0, the null block.
 
@@ -90,6 +93,7 @@ class Worker:
             size / 2**30,
         )
 
+    @worker_call
     def warm_up(self) -> None:
         """Run a prefill and a decode, so that the first request does not wait for libraries to set up."""
         settings = self._settings
@@ -100,6 +104,7 @@ class Worker:
         if self._placement.device.type == "cpu" and self._runner is not None:
             self._ahead = take_ahead(self._runner.caches)
 
+    @worker_call
     def work_ahead(self) -> bool:
         """Do some milliseconds of work that saves time in a later step; return False if nothing is left.
 
@@ -112,6 +117,7 @@ class Worker:
         assert self._runner is not None, "allocate_kv_cache comes first"
         return self._runner.execute(step)
 
+    @worker_call
     def check_idle(self) -> None:
         """Raises AssertionError if a row is taken while the engine has no request."""
         assert self._table is not None, "load comes first"

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from kvasir.cli.engine import config_of, parser
 from kvasir.config.resolve import DeviceFacts, ResolvedEngine
-from kvasir.engine.engine_process import run_engine
+from kvasir.engine import engine_process
 from kvasir.worker.step import StepInput, StepOutput
 from runtime.engine.fakes import FakeExecutor
 
@@ -66,5 +66,5 @@ def stand_in(name: str, **members: object) -> None:
 
 
 stand_in("kvasir.worker.device", device_facts=lambda config: DeviceFacts("cpu", "fake", 2, 2**34, False))
-stand_in("kvasir.executor.in_process", InProcessExecutor=ProcessExecutor)
-sys.exit(run_engine(config_of(parser().parse_args(sys.argv[2:]))))
+vars(engine_process)["executor_for"] = ProcessExecutor
+sys.exit(engine_process.run_engine(config_of(parser().parse_args(sys.argv[2:]))))

@@ -27,6 +27,7 @@ from kvasir.link.protocol import AddRequest, EngineStats, FinishReason, Logprobs
 from kvasir.params import SamplingParams
 from kvasir.tokens import from_wire, packed, token_array
 from kvasir.worker.step import FAILED_TOKEN, NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from runtime.engine.kv_configs import kv_groups, kv_manager
 from runtime.wire import output_of
 
@@ -150,6 +151,9 @@ class FakeExecutor:
         future = _Deferred(self._compute_until)
         self._submitted.append((step, future))
         return future
+
+    def call(self, call: WorkerCall) -> list[WorkerResult]:
+        raise AssertionError("the engine's core makes no calls")
 
     def _compute_until(self, last: _Deferred) -> None:
         while not last.done():

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvasir.config.resolve import ResolvedEngine
+from kvasir.config.settings import ExecutorConfig
 from kvasir.engine.kv.kv_manager import longest_sequence
 from kvasir.executor.executor import Executor
 from kvasir.hub.model_info import load_model_info
@@ -43,6 +44,7 @@ DEFAULTS: dict[str, Any] = {
     "num_blocks": None,
     "data_parallel_rank": 0,
     "data_parallel_size_local": 1,
+    "executor": ExecutorConfig(),
 }
 
 

@@ -1,0 +1,62 @@
+"""Runs one worker: its steps with the right number of threads, and its calls. The same for every executor."""
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from kvasir.config.machine import cpu_use, openmp_variables
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.executor.thread_count import ThreadCount
+from kvasir.hub.model_info import ModelInfo
+from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.worker import Worker
+from kvasir.worker.worker_calls import EXTENSIONS, WORKERS, WorkerCall, WorkerCalls, WorkerResult, plugin
+
+log = logging.getLogger(__name__)
+
+
+class WorkerHost:
+    """One worker, its extension, and the count of threads that compute its steps."""
+
+    def __init__(self, settings: ResolvedEngine, model: ModelInfo) -> None:
+        """Raises ConfigError."""
+        executor = settings.executor
+        make: Callable[[ResolvedEngine, ModelInfo], Worker] = Worker
+        if executor.worker_cls is not None:
+            make = plugin(WORKERS, executor.worker_cls, "worker_cls")
+        self.worker = make(settings, model)
+        extensions = []
+        if executor.worker_extension_cls is not None:
+            extensions = [plugin(EXTENSIONS, executor.worker_extension_cls, "worker_extension_cls")(self.worker)]
+        self._calls = WorkerCalls(self.worker, *extensions)
+        self._count = (
+            ThreadCount(settings.threads, len(os.sched_getaffinity(0)), cpu_use) if settings.yield_threads else None
+        )
+        log.info(
+            "threads: %d, %s%s",
+            settings.threads,
+            "fewer while other processes need the cores" if settings.yield_threads else "fixed",
+            "".join(f", {name}={value}" for name, value in openmp_variables().items()),
+        )
+
+    def execute(self, step: StepInput) -> StepOutput:
+        count = self._count
+        if count is None:
+            return self.worker.execute(step)
+        count.begin_step()
+        if torch.get_num_threads() != count.threads:
+            torch.set_num_threads(count.threads)
+        output = self.worker.execute(step)
+        count.end_step()
+        return output
+
+    def run(self, call: WorkerCall) -> Any:
+        """Run a call that the engine cannot do without. Raises what its method raises."""
+        return self._calls.run(call)
+
+    def answer(self, call: WorkerCall) -> WorkerResult:
+        """Run any other call."""
+        return self._calls.answer(call)

@@ -1,0 +1,124 @@
+"""Operations of a worker that are called by name: its own, and those of an extension.
+
+A method is called from outside only if it has the mark `worker_call`. Its arguments and its result are msgpack, and
+the annotations of its parameters decide which arguments are valid. An extension is an object next to the worker,
+with methods of other names: the worker's class stays as it is.
+"""
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from kvasir.config.options import ConfigError, flag_of
+
+WORKERS: Final = "kvasir.workers"
+EXTENSIONS: Final = "kvasir.worker_extensions"
+"""Groups of entry points: classes with the parameters of Worker, and classes with one parameter, the worker."""
+
+_MARK: Final = "_is_worker_call"
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class WorkerCall(msgspec.Struct, frozen=True):
+    """An operation of the workers that is not a step."""
+
+    method: str
+    arguments: dict[str, msgspec.Raw] = {}
+    """By parameter, in msgpack."""
+
+    @classmethod
+    def of(cls, method: str, **arguments: Any) -> "WorkerCall":
+        return cls(method, {name: msgspec.Raw(msgspec.msgpack.encode(value)) for name, value in arguments.items()})
+
+
+class WorkerResult(msgspec.Struct, frozen=True):
+    """The answer of one worker to a WorkerCall."""
+
+    value: Any = None
+    """Anything that msgpack has a type for."""
+    error: str = ""
+    """Why the operation failed; "" if it did not."""
+
+
+class CallError(ValueError):
+    """A call has an unknown name or invalid arguments."""
+
+
+def worker_call(method: Method) -> Method:
+    """Mark a method that executors may call by its name."""
+    setattr(method, _MARK, True)
+    return method
+
+
+@dataclass(frozen=True)
+class _Operation:
+    method: Callable[..., Any]
+    parameters: dict[str, Any]
+    """Types by name."""
+    required: frozenset[str]
+
+
+class WorkerCalls:
+    """The operations of a worker and of its extension, if it has one."""
+
+    def __init__(self, *owners: object) -> None:
+        """Raises ConfigError if two of them share a name."""
+        self._operations: dict[str, _Operation] = {}
+        for owner in owners:
+            for name, method in inspect.getmembers(owner, callable):
+                if not getattr(method, _MARK, False):
+                    continue
+                if name in self._operations:
+                    raise ConfigError(f"{flag_of('worker_extension_cls')}: the worker has a call {name!r} already")
+                self._operations[name] = _operation(method)
+
+    def run(self, call: WorkerCall) -> Any:
+        """Return what the method returns. Raises CallError, and whatever the method raises."""
+        operation = self._operations.get(call.method)
+        if operation is None:
+            raise CallError(f"no call {call.method!r}: there are {', '.join(sorted(self._operations))}")
+        given = call.arguments.keys()
+        if wrong := (given - operation.parameters.keys()) | (operation.required - given):
+            raise CallError(f"{call.method}: the parameters {', '.join(sorted(wrong))} are unknown or missing")
+        return operation.method(
+            **{name: _decoded(call.method, name, raw, operation) for name, raw in call.arguments.items()}
+        )
+
+    def answer(self, call: WorkerCall) -> WorkerResult:
+        """Return the result, or the error as text: a call that fails does not end the worker."""
+        try:
+            return WorkerResult(self.run(call))
+        except Exception as error:
+            return WorkerResult(error=f"{type(error).__name__}: {error}")
+
+
+def plugin(group: str, name: str, option_name: str) -> Any:
+    """Return the object that the entry point refers to. Raises ConfigError if no package has one of this name."""
+    found = entry_points(group=group)
+    for entry in found:
+        if entry.name == name:
+            return entry.load()
+    known = ", ".join(sorted(entry.name for entry in found)) or "none"
+    raise ConfigError(
+        f"{flag_of(option_name)} {name}: no installed package has this entry point in the group {group} "
+        f"(installed: {known})"
+    )
+
+
+def _operation(method: Callable[..., Any]) -> _Operation:
+    hints = typing.get_type_hints(method)
+    parameters = inspect.signature(method).parameters
+    required = frozenset(name for name, each in parameters.items() if each.default is each.empty)
+    return _Operation(method, {name: hints.get(name, Any) for name in parameters}, required)
+
+
+def _decoded(method: str, name: str, raw: msgspec.Raw, operation: _Operation) -> Any:
+    try:
+        return msgspec.msgpack.decode(raw, type=operation.parameters[name])
+    except msgspec.MsgspecError as error:
+        raise CallError(f"{method}: parameter {name}: {error}") from error
