@@ -65,3 +65,9 @@ def setup_logging(process: str, level: str = "info", format: str = "text") -> No
     root.setLevel(level.upper())
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+def current_format() -> str:
+    """Return the format of this process's log lines, for a child that is to log the same way."""
+    formatters = [handler.formatter for handler in logging.getLogger().handlers]
+    return "json" if any(isinstance(each, JsonFormatter) for each in formatters) else "text"

@@ -19,7 +19,7 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(
             (
                 *("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--enable-expert-parallel"),
-                *("--decode-context-parallel-size", "--distributed-executor-backend", "--cpu-offload-gb"),
+                *("--decode-context-parallel-size", "--cpu-offload-gb"),
                 *("--quantization", "--kv-cache-dtype", "--calculate-kv-scales", "--swap-space"),
                 *("--enable-lora", "--lora-modules", "--max-lora-rank", "--max-loras", "--speculative-config"),
                 *("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser", "--response-role"),

@@ -129,8 +129,19 @@ class ParallelConfig:
 
 @dataclass(frozen=True)
 class ExecutorConfig:
-    """The workers of an engine."""
+    """The workers of an engine and their processes."""
 
+    distributed_executor_backend: str | None = option(
+        None,
+        "process of the workers: the engine's own (uni), or one for each worker (mp) [default: uni]",
+        choices=("uni", "mp"),
+    )
+    worker_timeout: float = option(
+        120.0,
+        "end the engine if a worker process is stopped, or has not finished a step, for this long",
+        parse=parse_duration,
+        metavar="TIME",
+    )
     worker_cls: str | None = option(
         None,
         "entry point of the worker's class, in the group kvasir.workers [default: Kvasir's own]",
@@ -141,6 +152,10 @@ class ExecutorConfig:
         "entry point of a class with further worker calls, in the group kvasir.worker_extensions [default: none]",
         metavar="NAME",
     )
+
+    def __post_init__(self) -> None:
+        if self.worker_timeout <= 0:
+            raise ConfigError("--worker-timeout 0: every step would end the engine; give 10s or more")
 
 
 @dataclass(frozen=True)

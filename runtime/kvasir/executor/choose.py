@@ -6,7 +6,14 @@ from kvasir.hub.model_info import ModelInfo
 
 
 def executor_for(settings: ResolvedEngine, model: ModelInfo) -> Executor:
-    """Return an executor whose workers have not been started. Raises ConfigError."""
+    """Return an executor whose workers have not been started. Raises ConfigError.
+
+    Only an executor in this process imports torch.
+    """
+    if settings.executor.distributed_executor_backend == "mp":
+        from kvasir.executor.multiprocess import MultiprocessExecutor
+
+        return MultiprocessExecutor(settings, model)
     from kvasir.executor.in_process import InProcessExecutor
 
     return InProcessExecutor(settings, model)

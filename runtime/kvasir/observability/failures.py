@@ -17,8 +17,18 @@ _LESS_MEMORY: Final = (
 )
 
 
+class ProcessFailed(Exception):
+    """Another process of this one failed or died. Its log has the details, and its failure is this one's too."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
 def failure_of(error: BaseException) -> Failure:
     """Return reason and message for programs."""
+    if isinstance(error, ProcessFailed):
+        return error.failure
     if isinstance(error, ConfigError):
         return Failure(error.reason, str(error))
     if _is_out_of_memory(error):
@@ -28,8 +38,8 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def log_failure(log: logging.Logger, error: BaseException, where: str) -> None:
-    """Write one line for a mistake of the user, and a traceback for every other error."""
-    if isinstance(error, ConfigError):
+    """Write one line for a mistake of the user or another process's failure; for every other error a traceback."""
+    if isinstance(error, ConfigError | ProcessFailed):
         log.error("%s", error, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
     else:
         log.error("%s", where, exc_info=error)

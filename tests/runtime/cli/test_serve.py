@@ -63,6 +63,8 @@ def test_every_option_reaches_the_process_it_is_for(place: Place, monkeypatch: p
         "--log-level": "debug",
         "--log-format": "json",
         "--slow-step": "5s",
+        "--distributed-executor-backend": "mp",
+        "--worker-timeout": "40s",
     }
     frontend_spec, engine_spec = specs_of(place, "demo://", *(word for pair in options.items() for word in pair))
     for spec in (frontend_spec, engine_spec):
@@ -85,6 +87,7 @@ def test_every_option_reaches_the_process_it_is_for(place: Place, monkeypatch: p
     assert frontend.link.link == engine.link.link == place.links
     assert (frontend.process.log_format, engine.process.log_format) == ("json", "json")
     assert engine.trace.slow_step == 5
+    assert (engine.executor.distributed_executor_backend, engine.executor.worker_timeout) == ("mp", 40)
     assert engine.scheduler.max_queued_tokens == 1000
     assert engine.ops.ops_port == place.engine_ops_ports[0]
 

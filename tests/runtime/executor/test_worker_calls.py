@@ -24,11 +24,14 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelInfo:
     return load_model_info(save(llama(), tmp_path))
 
 
-@pytest.fixture(params=[False, True])
+@pytest.fixture(params=[("uni", False), ("uni", True), ("mp", False)])
 def executor(model: ModelInfo, request: pytest.FixtureRequest) -> Iterator[Executor]:
-    """With and without overlapped steps."""
-    config = ExecutorConfig(worker_cls="counting", worker_extension_cls="extension")
-    executor = executor_for(engine_settings(executor=config, async_scheduling=request.param), model)
+    """In this process with and without overlapped steps, and in a process of its own."""
+    backend, overlap = request.param
+    config = ExecutorConfig(
+        distributed_executor_backend=backend, worker_cls="counting", worker_extension_cls="extension"
+    )
+    executor = executor_for(engine_settings(executor=config, async_scheduling=overlap), model)
     executor.start(lambda done, total: None, failed=lambda error: None)
     executor.allocate_kv_cache(executor.kv_layout().num_blocks, max_model_len=512)
     yield executor
@@ -67,7 +70,10 @@ def test_a_call_that_fails_is_answered_with_its_error(executor: Executor, call: 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (ExecutorConfig(worker_cls="absent"), r"--worker-cls absent: .* kvasir.workers \(installed: counting\)"),
+        (
+            ExecutorConfig(worker_cls="absent"),
+            r"--worker-cls absent: .* kvasir.workers \(installed: counting, held\)",
+        ),
         (ExecutorConfig(worker_extension_cls="clash"), "--worker-extension-cls: the worker has a call 'warm_up'"),
     ],
 )

@@ -138,6 +138,11 @@ class Driver:
         self._requests[request_id] = Request(request_id, list(prompt), params, list(outputs))
         self._new.append(request_id)
 
+    @property
+    def waiting(self) -> list[str]:
+        """Requests that take a row in the next step."""
+        return self._new
+
     def preempt(self, request_id: str) -> None:
         """Free its row and blocks; it is added again, with its outputs, in the next step."""
         request = self._requests[request_id]

@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-_CODE = """
+_CODE = '''
+import os
+import time
+from pathlib import Path
+
+from kvasir.config.options import ConfigError
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import worker_call
 
@@ -21,6 +26,37 @@ class CountingWorker(Worker):
     @worker_call
     def steps_so_far(self) -> int:
         return self.steps
+
+
+class HeldWorker(Worker):
+    """Waits in the phase that the environment names, or raises there, and leaves a file when it is there."""
+
+    def load(self, progress):
+        self.reach("load")
+        super().load(progress)
+
+    @worker_call
+    def warm_up(self) -> None:
+        self.reach("warm-up")
+        super().warm_up()
+
+    def execute(self, step):
+        real = [row for row in step.scheduled if not row.request_id.startswith("dummy-")]
+        if real:
+            self.reach("prefill" if any(row.num_new_tokens > 1 for row in real) else "decode")
+        return super().execute(step)
+
+    def reach(self, phase):
+        action, _, wanted = os.environ["TEST_ACTION"].partition(" ")
+        if phase != wanted:
+            return
+        if action == "raise":
+            raise RuntimeError("as asked")
+        if action == "reject":
+            raise ConfigError("--threads 7 does not fit")
+        Path(os.environ["TEST_FOLDER"], str(os.getpid())).touch()
+        while True:
+            time.sleep(0.05)
 
 
 class Extension:
@@ -50,10 +86,11 @@ class Clash:
     @worker_call
     def warm_up(self) -> None:
         pass
-"""
+'''
 _ENTRY_POINTS = """
 [kvasir.workers]
 counting = kvasir_test_plugin:CountingWorker
+held = kvasir_test_plugin:HeldWorker
 [kvasir.worker_extensions]
 extension = kvasir_test_plugin:Extension
 clash = kvasir_test_plugin:Clash

@@ -1,0 +1,303 @@
+"""Every worker in a process of its own, connected by shared memory.
+
+All workers get the same frames and reply to each. They live and die together: if one ends, raises or hangs, the
+others are killed at once, because they may wait for it in a collective operation. The engine then reports the first
+failure with rank and phase. There is no recovery of a part of the workers: the engine ends and is started again.
+"""
+
+import dataclasses
+import logging
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+import msgspec
+
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.executor.shared_memory.channel import EngineChannel
+from kvasir.executor.shared_memory.replies import NoReplyError
+from kvasir.executor.shared_memory.ring import RingError, SlowReaderError
+from kvasir.executor.shared_memory.segment import SharedMemoryError
+from kvasir.executor.started_worker import StartedWorker, wait_for_end
+from kvasir.executor.worker_messages import (
+    FrameKind,
+    FromWorker,
+    Loading,
+    WorkerError,
+    WorkerPhase,
+    WorkerSetup,
+    current_log_level,
+)
+from kvasir.executor.worker_process import REPORTING_RANK
+from kvasir.hub.model_info import ModelInfo
+from kvasir.layers.kv import KVCacheConfig
+from kvasir.observability.failures import ProcessFailed
+from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.worker_calls import WorkerCall, WorkerResult
+from kvasir_contract.failure import Failure
+from kvasir_contract.logs import current_format
+from kvasir_contract.reasons import Reason
+
+log = logging.getLogger(__name__)
+
+_END_SECONDS: Final = 1.0
+"""How long workers may take to end by themselves, and how long the report of an end may take."""
+_STEP, _COMMAND, _CALL = (bytes((kind,)) for kind in FrameKind)
+
+
+class MultiprocessExecutor:
+    """An Executor. One thread uses it, the one that created it; `shutdown` and `where` may come from others."""
+
+    def __init__(self, settings: ResolvedEngine, model: ModelInfo, num_workers: int = 1) -> None:
+        self.max_in_flight = 2 if settings.async_scheduling else 1
+        self._settings = _of_one_worker(settings, num_workers)
+        self._model = model
+        self._num_workers = num_workers
+        self._timeout = settings.executor.worker_timeout
+        self._workers: list[StartedWorker] = []
+        self._channel: EngineChannel | None = None
+        self._pending: deque[_Reply] = deque()
+        self._news: queue.SimpleQueue[tuple[int, FromWorker] | None] = queue.SimpleQueue()
+        """Of the start-up; None: a worker has ended."""
+        self._lock = threading.Lock()
+        self._error: ProcessFailed | None = None
+        self._has_failed = threading.Event()
+        self._failed: Callable[[Exception], None] | None = None
+        """Set when `start` is over; before, `start` itself raises the error."""
+        self._closed = False
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._outputs = msgspec.msgpack.Decoder(StepOutput)
+
+    def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
+        try:
+            channel = self._channel = EngineChannel(self._num_workers)
+        except SharedMemoryError as error:
+            raise ProcessFailed(Failure(Reason.OUT_OF_MEMORY, str(error))) from error
+        for rank in range(self._num_workers):
+            worker = StartedWorker(self._setup(rank, channel), self._settings.threads)
+            self._workers.append(worker)
+        channel.close_handles()
+        for worker in self._workers:
+            worker.watch(self._on_message, self._on_end, self._on_stop, self._timeout)
+        self._wait_until_loaded(progress)
+        with self._lock:
+            self._failed = failed
+        self._check()
+
+    def kv_layout(self) -> KVCacheConfig:
+        layouts = [
+            msgspec.convert(layout, KVCacheConfig) for layout in self._command(WorkerCall("kv_layout"), None)
+        ]
+        return min(layouts, key=lambda layout: layout.num_blocks)
+
+    def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
+        arguments = {"num_blocks": num_blocks, "max_model_len": max_model_len}
+        self._command(WorkerCall.of("allocate_kv_cache", **arguments), None)
+
+    def warm_up(self) -> None:
+        self._command(WorkerCall("warm_up"), None)
+
+    def submit(self, step: StepInput) -> Future[StepOutput]:
+        self._write(_STEP + self._encode(step))
+        reply = _Reply(self._take_oldest)
+        self._pending.append(reply)
+        return reply
+
+    def call(self, call: WorkerCall) -> list[WorkerResult]:
+        replies = self._exchange(_CALL + self._encode(call), None)
+        return [msgspec.msgpack.decode(reply, type=WorkerResult) for reply in replies]
+
+    def work_ahead(self) -> bool:
+        return any(self._command(WorkerCall("work_ahead"), self._timeout))
+
+    def check_idle(self) -> None:
+        self._command(WorkerCall("check_idle"), self._timeout)
+
+    def where(self) -> str:
+        """Return the phase of each worker, for the watchdog. Any thread."""
+        return "; ".join(f"worker {worker.rank} is in {self._phase_of(worker.rank)}" for worker in self._workers)
+
+    @property
+    def pids(self) -> list[int]:
+        """The worker processes by rank."""
+        return [worker.pid for worker in self._workers]
+
+    def shutdown(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        for worker in self._workers:
+            worker.dismiss()
+        if self._channel is not None:
+            self._channel.interrupt()
+        if not wait_for_end(self._workers, _END_SECONDS):
+            for worker in self._workers:
+                worker.kill()
+        if wait_for_end(self._workers, _END_SECONDS):
+            for worker in self._workers:
+                worker.close()
+        if self._channel is not None:
+            self._channel.close()
+
+    # ---------------------------------------------------------------------------------------------- the start-up
+
+    def _setup(self, rank: int, channel: EngineChannel) -> WorkerSetup:
+        return WorkerSetup(
+            rank=rank,
+            handle=channel.handle(rank),
+            settings=self._settings,
+            model=self._model,
+            engine_pid=os.getpid(),
+            log_name=f"engine-{self._settings.data_parallel_rank}-worker-{rank}",
+            log_level=current_log_level(),
+            log_format=current_format(),
+        )
+
+    def _wait_until_loaded(self, progress: Callable[[int, int], None]) -> None:
+        """Pass on the sums of what the workers have loaded until all are done."""
+        loading: dict[int, Loading] = {}
+        missing = set(range(self._num_workers))
+        while missing:
+            news = self._news.get()
+            self._check()
+            if news is None:
+                continue
+            rank, message = news
+            if isinstance(message, Loading):
+                loading[rank] = message
+                progress(sum(each.done for each in loading.values()), sum(each.total for each in loading.values()))
+            else:
+                missing.discard(rank)
+
+    # -------------------------------------------------------------------------------- frames and their replies
+
+    def _command(self, call: WorkerCall, seconds: float | None) -> list[Any]:
+        """Run a call that must succeed on every worker. None: no timeout (memory may be large, kernels compile)."""
+        return [msgspec.msgpack.decode(reply) for reply in self._exchange(_COMMAND + self._encode(call), seconds)]
+
+    def _exchange(self, frame: bytes, seconds: float | None) -> list[bytes]:
+        while self._pending:
+            self._take_oldest()
+        self._write(frame)
+        return self._read(seconds)
+
+    def _take_oldest(self) -> None:
+        """Receive the replies to the oldest step."""
+        replies = self._read(self._timeout)
+        self._pending.popleft().set_result(self._outputs.decode(replies[REPORTING_RANK]))
+
+    def _write(self, frame: bytes) -> None:
+        channel = self._running()
+        try:
+            channel.requests.write(frame, self._timeout)
+        except SlowReaderError as error:
+            self._hung([error.rank or 0])
+            raise self._failure() from error
+        except RingError as error:
+            raise self._failure() from error
+
+    def _read(self, seconds: float | None) -> list[bytes]:
+        channel = self._running()
+        try:
+            return channel.replies.read(seconds)
+        except NoReplyError as error:
+            self._hung(error.ranks)
+            raise self._failure() from error
+        except RingError as error:
+            raise self._failure() from error
+
+    def _running(self) -> EngineChannel:
+        self._check()
+        assert self._channel is not None, "the executor was not started"
+        assert not self._closed, "the executor was shut down"
+        return self._channel
+
+    # ------------------------------------------------------------------------------------------------- failures
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _failure(self) -> Exception:
+        """Return the failure that has interrupted the ring: its report may take a moment longer."""
+        self._has_failed.wait(_END_SECONDS)
+        return self._error or ProcessFailed(Failure(Reason.CRASH_LOOPING, "a worker closed its connection"))
+
+    def _on_message(self, rank: int, message: FromWorker) -> None:
+        self._news.put((rank, message))
+
+    def _on_end(self, rank: int, how: str, error: WorkerError | None) -> None:
+        if error is not None:
+            self._fail(Failure(error.reason, error.message), f"worker {rank} failed in phase {error.phase}")
+            return
+        text = f"worker {rank} {how} in {self._phase_of(rank)}"
+        self._fail(Failure(Reason.CRASH_LOOPING, text), text)
+
+    def _on_stop(self, rank: int) -> None:
+        text = f"worker {rank} has been stopped for {self._timeout:g} s in {self._phase_of(rank)}"
+        self._fail(Failure(Reason.CRASH_LOOPING, text), text)
+
+    def _hung(self, ranks: tuple[int, ...] | list[int]) -> None:
+        names = "; ".join(f"worker {rank} is in {self._phase_of(rank)}" for rank in ranks)
+        text = f"no reply to a step within {self._timeout:g} s: {names}"
+        self._fail(Failure(Reason.CRASH_LOOPING, text), text)
+
+    def _fail(self, failure: Failure, text: str) -> None:
+        """Kill all workers and report the failure, if it is the first one. Any thread."""
+        with self._lock:
+            if self._closed or self._error is not None:
+                return
+            error = self._error = ProcessFailed(failure)
+            failed = self._failed
+        self._has_failed.set()
+        for worker in self._workers:
+            worker.kill()
+        log.error("%s; all workers are killed", text)
+        if self._channel is not None:
+            self._channel.interrupt()
+        self._news.put(None)
+        if failed is not None:
+            failed(error)
+
+    def _phase_of(self, rank: int) -> str:
+        """Return the phase of a worker, its step and its duration, as text."""
+        progress = None if self._channel is None else self._channel.progress[rank].read()
+        if progress is None:
+            return f"phase {WorkerPhase.START.label}"
+        seconds = time.monotonic() - progress.since
+        step = f" of step {progress.step}" if progress.phase in (WorkerPhase.PREFILL, WorkerPhase.DECODE) else ""
+        return f"phase {WorkerPhase(progress.phase).label}{step} for {seconds:.1f} s"
+
+
+class _Reply(Future[StepOutput]):
+    """A step's output, which the thread that waits for it receives: another thread would cost a switch per step."""
+
+    def __init__(self, receive: Callable[[], None]) -> None:
+        super().__init__()
+        self._receive = receive
+
+    def result(self, timeout: float | None = None) -> StepOutput:
+        """Wait for this step and those before it. The executor's own timeout counts."""
+        while not self.done():
+            self._receive()
+        return super().result()
+
+
+def _of_one_worker(settings: ResolvedEngine, num_workers: int) -> ResolvedEngine:
+    """Divide threads and memory among the workers.
+
+    The count of threads is fixed if there are several workers: each would take its siblings for other processes.
+    """
+    threads = max(1, settings.threads // num_workers)
+    return dataclasses.replace(
+        settings,
+        threads=threads,
+        yield_threads=settings.yield_threads and num_workers == 1,
+        data_parallel_size_local=settings.data_parallel_size_local * num_workers,
+    )

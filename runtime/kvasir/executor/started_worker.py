@@ -1,0 +1,133 @@
+"""A worker process as the engine sees it: started, watched by two threads, killed.
+
+One thread reads the control socket. The other waits in the kernel for the process to end or to be stopped, so a
+death is noticed at once and an idle engine uses no CPU.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kvasir.executor.worker_messages import (
+    MAX_PACKET_BYTES,
+    FromWorker,
+    WorkerError,
+    WorkerSetup,
+    decode_from_worker,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+_STOPPED: Final = (os.CLD_STOPPED, os.CLD_TRAPPED)
+
+
+class StartedWorker:
+    """One worker process. Create it in the main thread: the kernel kills it when the thread that did ends."""
+
+    def __init__(self, setup: WorkerSetup, threads: int) -> None:
+        self.rank = setup.rank
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
+        self._stop_timer: threading.Timer | None = None
+        self.ended = threading.Event()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "kvasir.executor.worker_process", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(), *setup.handle.descriptors),
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            )
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_PACKET_BYTES)
+        with contextlib.suppress(OSError):  # it has ended already: `watch` reports that
+            self._control.send(encode(setup))
+
+    def watch(
+        self,
+        received: Callable[[int, FromWorker], None],
+        ended: Callable[[int, str, WorkerError | None], None],
+        stopped: Callable[[int], None],
+        patience: float,
+    ) -> None:
+        """Start the threads. They call with the rank: `received` for each message, `ended` at the end with how it
+        ended and its error if it sent one, `stopped` if the process is stopped (SIGSTOP) for `patience` seconds."""
+        errors: list[WorkerError] = []
+
+        def read() -> None:
+            with contextlib.suppress(OSError):
+                while packet := self._control.recv(MAX_PACKET_BYTES):
+                    message = decode_from_worker(packet)
+                    if isinstance(message, WorkerError):
+                        errors.append(message)
+                    else:
+                        received(self.rank, message)
+
+        def wait() -> None:
+            how = self._wait(stopped, patience)
+            reader.join()
+            self.ended.set()
+            ended(self.rank, how, errors[0] if errors else None)
+
+        reader = threading.Thread(target=read, name=f"control of worker {self.rank}", daemon=True)
+        reader.start()
+        threading.Thread(target=wait, name=f"monitor of worker {self.rank}", daemon=True).start()
+
+    def dismiss(self) -> None:
+        """Let the worker end by itself: it sees the end of its control socket."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+
+    def kill(self) -> None:
+        """Kill the process, whatever it waits for."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close the descriptors of a worker that has ended."""
+        self._control.close()
+        os.close(self._pidfd)
+
+    def _wait(self, stopped: Callable[[int], None], patience: float) -> str:
+        """Return how the process ended."""
+        while True:
+            result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WCONTINUED)
+            if result is None:
+                continue
+            if self._stop_timer is not None:
+                self._stop_timer.cancel()
+                self._stop_timer = None
+            if result.si_code in _STOPPED:
+                log.warning("worker %d was stopped by signal %d", self.rank, result.si_status)
+                self._stop_timer = threading.Timer(patience, stopped, [self.rank])
+                self._stop_timer.daemon = True
+                self._stop_timer.start()
+            elif result.si_code != os.CLD_CONTINUED:
+                break
+        if result.si_code == os.CLD_EXITED:
+            self._process.returncode = result.si_status
+            return f"ended with exit code {result.si_status}"
+        self._process.returncode = -result.si_status
+        return f"was killed by {_name(result.si_status)}"
+
+
+def wait_for_end(workers: Sequence[StartedWorker], seconds: float) -> bool:
+    """Return whether all have ended within this time."""
+    deadline = time.monotonic() + seconds
+    return all(worker.ended.wait(max(0.0, deadline - time.monotonic())) for worker in workers)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,135 @@
+"""What the engine and a worker process send each other besides steps: settings, progress, failures; and the phases.
+
+Each worker has a control socket of packets in msgpack. The engine sends a WorkerSetup and nothing else. The worker
+sends Loading until Loaded, and a WorkerError before it ends because of one. Frames of the ring begin with a
+FrameKind.
+"""
+
+import logging
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.executor.shared_memory.channel import WorkerHandle
+from kvasir.hub.model_info import ModelInfo
+from kvasir.worker.step import StepInput
+from kvasir_contract.reasons import Reason
+
+MAX_PACKET_BYTES: Final = 2**20
+
+
+class FrameKind(IntEnum):
+    """The first byte of a frame; the rest is msgpack."""
+
+    STEP = 0
+    """A StepInput. The worker that reports replies with a StepOutput, the others with an empty body."""
+    COMMAND = 1
+    """A WorkerCall that must succeed: an error ends the worker. The reply is its value."""
+    CALL = 2
+    """Any other WorkerCall. The reply is a WorkerResult."""
+
+
+class WorkerPhase(IntEnum):
+    """What a worker does, in shared memory and in log lines."""
+
+    START = 1
+    LOAD = 2
+    IDLE = 3
+    PREFILL = 4
+    DECODE = 5
+    MEASURE_MEMORY = 6
+    ALLOCATE_MEMORY = 7
+    WARM_UP = 8
+    CALL = 9
+
+    @property
+    def label(self) -> str:
+        return self.name.lower().replace("_", "-")
+
+
+_OF_COMMANDS: Final = {
+    "kv_layout": WorkerPhase.MEASURE_MEMORY,
+    "allocate_kv_cache": WorkerPhase.ALLOCATE_MEMORY,
+    "warm_up": WorkerPhase.WARM_UP,
+    "work_ahead": WorkerPhase.IDLE,
+    "check_idle": WorkerPhase.IDLE,
+}
+
+
+def phase_of_call(method: str) -> WorkerPhase:
+    return _OF_COMMANDS.get(method, WorkerPhase.CALL)
+
+
+def phase_of_step(step: StepInput) -> WorkerPhase:
+    """Return PREFILL if a request computes several tokens."""
+    for row in step.scheduled:
+        if row.num_new_tokens > 1:
+            return WorkerPhase.PREFILL
+    return WorkerPhase.DECODE
+
+
+class WorkerSetup(msgspec.Struct, frozen=True):
+    """Everything that a worker process needs to start."""
+
+    rank: int
+    handle: WorkerHandle
+    settings: ResolvedEngine
+    model: ModelInfo
+    engine_pid: int
+    log_name: str
+    log_level: str
+    log_format: str
+
+
+class Loading(msgspec.Struct, frozen=True, tag=True):
+    """Bytes of the weights that are loaded."""
+
+    done: int
+    total: int
+
+
+class Loaded(msgspec.Struct, frozen=True, tag=True):
+    """The worker is ready to read frames."""
+
+
+class WorkerError(msgspec.Struct, frozen=True, tag=True):
+    """The worker ends because of this; its log has the traceback."""
+
+    reason: Reason
+    message: str
+    phase: str
+
+
+FromWorker = Loading | Loaded | WorkerError
+
+
+def encode(message: WorkerSetup | FromWorker) -> bytes:
+    return msgspec.msgpack.encode(message, enc_hook=_to_text)
+
+
+def decode_setup(packet: bytes) -> WorkerSetup:
+    return msgspec.msgpack.decode(packet, type=WorkerSetup, dec_hook=_from_text)
+
+
+def decode_from_worker(packet: bytes) -> FromWorker:
+    message: FromWorker = msgspec.msgpack.decode(packet, type=FromWorker)
+    return message
+
+
+def current_log_level() -> str:
+    return logging.getLevelName(logging.getLogger().level).lower()
+
+
+def _to_text(value: Any) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no form in msgpack")
+
+
+def _from_text(kind: type, value: Any) -> Any:
+    if issubclass(kind, Path):
+        return Path(value)
+    raise TypeError(f"{kind.__name__} has no form in msgpack")

@@ -1,0 +1,165 @@
+"""The process of one worker: `python -m kvasir.executor.worker_process FD`, started by the engine.
+
+It loads the weights, then computes the frames of the ring until the engine ends. Two independent mechanisms end it
+with the engine, however the engine dies: the kernel sends it SIGKILL, and a thread waits for the end of the control
+socket. An exception goes to the log and to the engine, and ends the process. The engine then kills the other
+workers, which may wait for this one in a collective operation.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from kvasir.config.options import ConfigError
+from kvasir.executor.shared_memory.channel import WorkerChannel
+from kvasir.executor.shared_memory.ring import RingError
+from kvasir.executor.worker_messages import (
+    MAX_PACKET_BYTES,
+    FrameKind,
+    FromWorker,
+    Loaded,
+    Loading,
+    WorkerError,
+    WorkerPhase,
+    WorkerSetup,
+    decode_setup,
+    encode,
+    phase_of_call,
+    phase_of_step,
+)
+from kvasir.observability.failures import failure_of, log_failure
+from kvasir.worker.step import StepInput
+from kvasir.worker.worker_calls import WorkerCall
+from kvasir_contract.exits import ExitCode
+from kvasir_contract.logs import setup_logging
+
+log = logging.getLogger(__name__)
+
+_PR_SET_PDEATHSIG: Final = 1
+REPORTING_RANK: Final = 0
+"""The worker whose outputs reach the engine; all compute the same."""
+
+
+class WorkerProcess:
+    """Owns the worker of this process; one per process."""
+
+    def __init__(self, setup: WorkerSetup, control: socket.socket) -> None:
+        self._setup = setup
+        self._control = control
+        self._channel = WorkerChannel(setup.handle)
+        self._phase = WorkerPhase.START
+        self._steps = 0
+        self._steps_decoder = msgspec.msgpack.Decoder(StepInput)
+        self._calls_decoder = msgspec.msgpack.Decoder(WorkerCall)
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def run(self) -> ExitCode:
+        """Work until the engine ends or something fails. Return the exit code."""
+        try:
+            self._enter(WorkerPhase.START)
+            from kvasir.executor.worker_host import WorkerHost  # imports torch: now failures can be reported
+
+            self._host = WorkerHost(self._setup.settings, self._setup.model)
+            self._enter(WorkerPhase.LOAD)
+            self._host.worker.load(lambda done, total: self._send(Loading(done, total)))
+            self._enter(WorkerPhase.IDLE)
+            self._send(Loaded())
+            self._serve()
+        except (RingError, BrokenPipeError, ConnectionResetError) as error:
+            log.info("%s: this worker ends", error)
+            return ExitCode.OK
+        except Exception as error:
+            self._report(error)
+            return ExitCode.FAILED
+
+    def _serve(self) -> NoReturn:
+        channel = self._channel
+        handlers: dict[int, Callable[[memoryview], bytes]] = {
+            FrameKind.STEP: self._step,
+            FrameKind.COMMAND: self._command,
+            FrameKind.CALL: self._call,
+        }
+        while True:
+            frame = channel.requests.read()
+            body = handlers[frame[0]](memoryview(frame)[1:])
+            self._enter(WorkerPhase.IDLE)
+            channel.replies.succeed(body)
+
+    def _step(self, frame: memoryview) -> bytes:
+        step = self._steps_decoder.decode(frame)
+        self._steps += 1
+        self._enter(phase_of_step(step))
+        output = self._host.execute(step)
+        return self._encode(output) if self._setup.rank == REPORTING_RANK else b""
+
+    def _command(self, frame: memoryview) -> bytes:
+        call = self._calls_decoder.decode(frame)
+        self._enter(phase_of_call(call.method))
+        value: Any = self._host.run(call)
+        return self._encode(value)
+
+    def _call(self, frame: memoryview) -> bytes:
+        call = self._calls_decoder.decode(frame)
+        self._enter(phase_of_call(call.method))
+        return self._encode(self._host.answer(call))
+
+    def _enter(self, phase: WorkerPhase) -> None:
+        self._phase = phase
+        self._channel.progress.enter(self._steps, phase)
+
+    def _send(self, message: FromWorker) -> None:
+        self._control.send(encode(message))
+
+    def _report(self, error: Exception) -> None:
+        rank, phase = self._setup.rank, self._phase.label
+        log_failure(log, error, f"worker {rank} failed in phase {phase}")
+        failure = failure_of(error)
+        named = isinstance(error, ConfigError)  # else the message does not name what to change
+        message = failure.message if named else f"worker {rank} failed in phase {phase}: {failure.message}"
+        try:
+            self._send(WorkerError(failure.reason, message, phase))
+        except OSError:
+            log.info("the engine has ended meanwhile")
+
+
+def main() -> NoReturn:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the engine handles them, and ends its workers
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    packet = control.recv(MAX_PACKET_BYTES)
+    if not packet:
+        os._exit(ExitCode.OK)
+    setup = decode_setup(packet)
+    _die_with(setup.engine_pid)
+    setup_logging(setup.log_name, setup.log_level, setup.log_format)
+    threading.Thread(target=_end_with_engine, args=[control], name="engine watch", daemon=True).start()
+    code = WorkerProcess(setup, control).run()
+    logging.shutdown()
+    os._exit(code)  # threads of libraries would hold up the end
+
+
+def _die_with(engine_pid: int) -> None:
+    """Have the kernel kill this process when the engine's main thread, which started it, ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != engine_pid:  # the engine has ended already
+        os._exit(ExitCode.OK)
+
+
+def _end_with_engine(control: socket.socket) -> NoReturn:
+    try:
+        control.recv(1)  # the engine sends nothing more: this returns when it ends
+    finally:
+        os._exit(ExitCode.OK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Worker processes: their outputs are those of one worker in this process, and their failures reach the engine."""
+
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from kvasir.config.options import ConfigError
+from kvasir.config.settings import ExecutorConfig
+from kvasir.executor.executor import Executor
+from kvasir.executor.in_process import InProcessExecutor
+from kvasir.executor.multiprocess import MultiprocessExecutor
+from kvasir.hub.model_info import load_model_info
+from kvasir.observability.failures import ProcessFailed, failure_of
+from kvasir.params import SamplingParams
+from kvasir.tokens import packed
+from kvasir.worker.step import NewRow, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.worker_calls import WorkerCall
+from kvasir_contract.failure import Failure
+from kvasir_contract.reasons import Reason
+from runtime.executor.processes import is_alive
+from runtime.models.tiny import llama, save
+from runtime.worker.driver import Driver, Submits, engine_settings, greedy
+from runtime.worker.plugins import install_plugins
+
+BLOCKS = 200
+WAIT = 60.0
+
+
+def started(executor: Executor) -> Executor:
+    executor.start(lambda done, total: None, failed=lambda error: None)
+    executor.allocate_kv_cache(BLOCKS, max_model_len=512)
+    executor.warm_up()
+    return executor
+
+
+class Recorded(Submits):
+    """Keeps the outputs of all steps."""
+
+    def __init__(self, executor: Executor) -> None:
+        super().__init__(executor)
+        self.outputs: list[StepOutput] = []
+
+    def execute(self, step: StepInput) -> StepOutput:
+        self.outputs.append(super().execute(step))
+        return self.outputs[-1]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(llama(), tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def both(path: Path) -> Iterator[tuple[Executor, Executor]]:
+    """One worker in this process, and two worker processes."""
+    model = load_model_info(path)
+    here = started(InProcessExecutor(engine_settings(), model))
+    there = started(MultiprocessExecutor(engine_settings(), model, num_workers=2))
+    yield here, there
+    here.shutdown()
+    there.shutdown()
+
+
+PARAMS = st.builds(
+    SamplingParams,
+    max_tokens=st.integers(1, 8),
+    seed=st.integers(0, 2**64 - 1),
+    temperature=st.sampled_from([0.0, 1.0]),
+    top_k=st.sampled_from([0, 5]),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+    logprobs=st.sampled_from([None, 0, 3]),
+    prompt_logprobs=st.sampled_from([None, 2]),
+    logit_bias=st.sampled_from([(), ((7, 2.5),)]),
+)
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.lists(st.integers(2, 250), min_size=1, max_size=60), PARAMS),
+        st.tuples(st.just("step"), st.integers(8, 40), st.none()),
+        st.tuples(st.just("preempt"), st.integers(0, 3), st.none()),
+    ),
+    max_size=20,
+)
+
+
+def drive(driver: Driver, actions: list[tuple[str, Any, Any]]) -> dict[str, list[int]]:
+    """Run the actions, then everything that is left; return the tokens of each request."""
+    live: list[str] = []
+    done: dict[str, list[int]] = {}
+    for number, (action, value, params) in enumerate(actions):
+        if action == "add":
+            live.append(f"r{number}")
+            driver.add(live[-1], value, params)
+        elif action == "step":
+            driver.step(value)
+            finished = driver.finish()
+            done |= finished
+            live = [name for name in live if name not in finished]
+        elif live and live[value % len(live)] not in driver.waiting:
+            driver.preempt(live[value % len(live)])
+    return done | driver.run(64)
+
+
+@hypothesis_settings(max_examples=30, deadline=None)
+@given(actions=ACTIONS)
+def test_random_steps_give_the_outputs_of_one_process(
+    both: tuple[Executor, Executor], actions: list[tuple[str, Any, Any]]
+) -> None:
+    here, there = (Recorded(executor) for executor in both)
+    tokens = [drive(Driver(each, BLOCKS, 8), actions) for each in (here, there)]
+    assert tokens[0] == tokens[1]
+    assert here.outputs == there.outputs
+
+
+def test_steps_in_flight_are_answered_in_their_order(path: Path) -> None:
+    executor = started(MultiprocessExecutor(engine_settings(async_scheduling=True), load_model_info(path)))
+    assert executor.max_in_flight == 2
+    driver = Driver.load(path)
+    driver.add("r", range(2, 30), greedy(3))
+    expected = driver.run()["r"]
+    first = StepInput(
+        [],
+        [NewRow("r", packed(range(2, 30)), 28, greedy(3))],
+        [ScheduledRow("r", 0, 28, [[1, 2, 3, 4]])],
+    )
+    others = [StepInput([], [], [ScheduledRow("r", 28 + place, 1, [])]) for place in range(2)]
+    pending = [executor.submit(step) for step in (first, *others)]
+    assert [result.error for result in executor.call(WorkerCall("check_idle"))] == [
+        "AssertionError: 1 rows are taken and the engine has no request"
+    ]
+    assert [each.result().token_ids[0] for each in pending] == expected
+    executor.shutdown()
+
+
+def test_progress_is_the_sum_over_all_workers(path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    executor = MultiprocessExecutor(engine_settings(), load_model_info(path), num_workers=2)
+    executor.start(lambda done, total: seen.append((done, total)), failed=lambda error: None)
+    executor.shutdown()
+    done, total = seen[-1]
+    assert done == total
+    assert total == 2 * seen[0][1]
+
+
+@pytest.mark.parametrize("submitted", [False, True])
+def test_a_step_that_raises_ends_all_workers(path: Path, submitted: bool) -> None:
+    failures: queue.SimpleQueue[Exception] = queue.SimpleQueue()
+    executor = MultiprocessExecutor(engine_settings(), load_model_info(path), num_workers=2)
+    executor.start(lambda done, total: None, failed=failures.put)
+    executor.allocate_kv_cache(BLOCKS, max_model_len=512)
+    workers = executor.pids
+    message = "worker [01] failed in phase decode: KeyError: 'absent'"
+    pending = executor.submit(StepInput(["absent"], [], []))
+    if submitted:
+        with pytest.raises(ProcessFailed, match=message):
+            pending.result()
+    error = failures.get(timeout=WAIT)
+    assert failure_of(error).reason is Reason.CRASH_LOOPING
+    for use in (executor.check_idle, executor.kv_layout, lambda: executor.submit(StepInput([], [], []))):
+        with pytest.raises(ProcessFailed, match=message):
+            use()
+    executor.shutdown()
+    executor.shutdown()
+    assert not any(map(is_alive, workers))
+
+
+@pytest.mark.parametrize(
+    ("action", "failure"),
+    [
+        ("reject load", Failure(Reason.INVALID_SPEC, "--threads 7 does not fit")),
+        ("raise load", Failure(Reason.CRASH_LOOPING, "worker 0 failed in phase load: RuntimeError: as asked")),
+        (
+            "raise warm-up",
+            Failure(Reason.CRASH_LOOPING, "worker 0 failed in phase warm-up: RuntimeError: as asked"),
+        ),
+    ],
+)
+def test_an_error_during_the_start_is_the_engines_own(
+    path: Path, action: str, failure: Failure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_plugins(tmp_path, monkeypatch)
+    monkeypatch.setenv("TEST_ACTION", action)
+    settings = engine_settings(executor=ExecutorConfig(worker_cls="held"))
+    executor = MultiprocessExecutor(settings, load_model_info(path))
+    with pytest.raises(ProcessFailed) as raised:
+        started(executor)
+    assert failure_of(raised.value) == failure
+    executor.shutdown()
+
+
+def test_too_little_memory_in_a_worker_names_the_option(path: Path) -> None:
+    executor = MultiprocessExecutor(engine_settings(kv_cache_memory_bytes=1000), load_model_info(path))
+    executor.start(lambda done, total: None, failed=lambda error: None)
+    with pytest.raises(ProcessFailed, match="--kv-cache-memory-bytes") as raised:
+        executor.kv_layout()
+    assert failure_of(raised.value).reason is ConfigError.reason
+    executor.shutdown()
+
+
+def test_shutdown_may_come_before_the_start(path: Path) -> None:
+    executor = MultiprocessExecutor(engine_settings(), load_model_info(path))
+    executor.shutdown()
+    with pytest.raises(AssertionError, match="not started"):
+        executor.check_idle()
