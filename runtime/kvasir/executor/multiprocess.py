@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -120,7 +120,7 @@ class MultiprocessExecutor:
 
     def where(self) -> str:
         """Return the phase of each worker, for the watchdog. Any thread."""
-        return "; ".join(f"worker {worker.rank} is in {self._phase_of(worker.rank)}" for worker in self._workers)
+        return self._describe(range(len(self._workers)))
 
     @property
     def pids(self) -> list[int]:
@@ -243,9 +243,8 @@ class MultiprocessExecutor:
         text = f"worker {rank} has been stopped for {self._timeout:g} s in {self._phase_of(rank)}"
         self._fail(Failure(Reason.CRASH_LOOPING, text), text)
 
-    def _hung(self, ranks: tuple[int, ...] | list[int]) -> None:
-        names = "; ".join(f"worker {rank} is in {self._phase_of(rank)}" for rank in ranks)
-        text = f"no reply to a step within {self._timeout:g} s: {names}"
+    def _hung(self, ranks: Sequence[int]) -> None:
+        text = f"no reply to a step within {self._timeout:g} s: {self._describe(ranks)}"
         self._fail(Failure(Reason.CRASH_LOOPING, text), text)
 
     def _fail(self, failure: Failure, text: str) -> None:
@@ -264,6 +263,11 @@ class MultiprocessExecutor:
         self._news.put(None)
         if failed is not None:
             failed(error)
+
+    def _describe(self, ranks: Iterable[int]) -> str:
+        """Return the state and the phase of these workers, as text."""
+        states = ["is stopped" if worker.is_stopped else "is" for worker in self._workers]
+        return "; ".join(f"worker {rank} {states[rank]} in {self._phase_of(rank)}" for rank in ranks)
 
     def _phase_of(self, rank: int) -> str:
         """Return the phase of a worker, its step and its duration, as text."""

@@ -36,7 +36,6 @@ class StartedWorker:
     def __init__(self, setup: WorkerSetup, threads: int) -> None:
         self.rank = setup.rank
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._lock = threading.Lock()
         self._stop_timer: threading.Timer | None = None
         self.ended = threading.Event()
         with theirs:
@@ -81,6 +80,11 @@ class StartedWorker:
         reader = threading.Thread(target=read, name=f"control of worker {self.rank}", daemon=True)
         reader.start()
         threading.Thread(target=wait, name=f"monitor of worker {self.rank}", daemon=True).start()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped the process. Any thread."""
+        return self._stop_timer is not None
 
     def dismiss(self) -> None:
         """Let the worker end by itself: it sees the end of its control socket."""

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from runtime.engine.engine_under_test import address, frontend  # noqa: F401
 from runtime.engine.looped_engine import WAIT, Engine
 from runtime.fake_clock import FakeClock
 

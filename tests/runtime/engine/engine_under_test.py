@@ -1,0 +1,125 @@
+"""An engine process under test: a frontend's end of its link, and its start and end."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvasir.config.settings import LinkConfig
+from kvasir.hub.model_info import load_model_info
+from kvasir.hub.source import fetch
+from kvasir.link.frontend_end.frontend_link import FrontendLink
+from kvasir.link.frontend_end.link_events import (
+    CallAnswered,
+    EngineChanged,
+    EngineJoined,
+    EngineLost,
+    OutputsReceived,
+)
+from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
+from kvasir.link.protocol import AddRequest, RequestOutput, Result
+from kvasir.params import SamplingParams
+from kvasir.tokens import packed
+
+WAIT = 60.0
+PROMPT = [5, 6, 7, 8]
+
+
+class Frontend:
+    """A frontend's end of the link, and the events that came from it."""
+
+    def __init__(self, address: str) -> None:
+        model = load_model_info(fetch("demo://", weights=False))
+        self.states: list[EngineState] = []
+        self.outputs: list[RequestOutput] = []
+        self.results: list[Result] = []
+        self.lost: list[str] = []
+        self._news = asyncio.Event()
+        self.link = FrontendLink(
+            LinkConfig(link=(address,)),
+            service="",
+            fingerprint=model.fingerprint,
+            tokenizer_hash=model.tokenizer_hash,
+            wake=self.take,
+        )
+
+    def take(self) -> None:
+        while self.link.events:
+            match self.link.events.popleft():
+                case EngineJoined(engine) | EngineChanged(engine):
+                    self.states.append(engine.state)
+                case OutputsReceived(_, message):
+                    self.outputs += message.outputs
+                case CallAnswered(_, result):
+                    self.results.append(result)
+                case EngineLost(_, reason):
+                    self.lost.append(reason)
+        self._news.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(WAIT):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+    async def ready(self) -> RemoteEngine:
+        await self.until(lambda: any(engine.usable for engine in self.link.engines.values()))
+        [engine] = self.link.engines.values()
+        return engine
+
+    def ask(self, engine: RemoteEngine, request_id: str, max_tokens: int, prompt: list[int] = PROMPT) -> None:
+        params = SamplingParams(max_tokens=max_tokens, seed=0, temperature=0, ignore_eos=True)
+        assert self.link.send(engine.incarnation, AddRequest(request_id, 0, packed(prompt), b"", params))
+
+    def received(self, request_id: str) -> list[RequestOutput]:
+        return [output for output in self.outputs if output.request_id == request_id]
+
+    async def answer(self, request_id: str) -> RequestOutput:
+        """The last output of this request."""
+        await self.until(lambda: any(output.finish_reason for output in self.received(request_id)))
+        return self.received(request_id)[-1]
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    directory = Path(tempfile.mkdtemp(prefix="kv"))  # short: a socket's path has 107 characters at most
+    yield f"ipc://{directory}/link"
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+async def frontend(address: str) -> AsyncIterator[Frontend]:
+    frontend = Frontend(address)
+    await frontend.link.start()
+    yield frontend
+    await frontend.link.close()
+
+
+@contextlib.asynccontextmanager
+async def run_engine(*command: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        "--ops-port",
+        "0",
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
+    """Exit code and log of a process that ends by itself."""
+    async with asyncio.timeout(WAIT):
+        _, log = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, log.decode()

@@ -1,0 +1,183 @@
+"""A real engine whose worker processes are killed or frozen, or which is killed itself; and one that is idle."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from kvasir.link.frontend_end.remote_engine import EngineState
+from kvasir_contract.exits import ExitCode
+from kvasir_contract.failure import find_failure
+from kvasir_contract.reasons import Reason
+from runtime.engine.engine_under_test import WAIT, Frontend, ended
+from runtime.executor.processes import children_of, cpu_seconds, seconds_until_gone
+from runtime.worker.plugins import install_plugins
+
+SCRIPT = Path(__file__).with_name("engine_with_workers.py")
+MAX_SECONDS = 4.0
+"""Of an end after a death. A machine without other load takes well under one second."""
+PATIENCE = 1.5
+PHASES = ("load", "warm-up", "prefill", "decode", "idle")
+
+
+@contextlib.asynccontextmanager
+async def engine_of(workers: int, address: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(SCRIPT), str(workers), "demo://", "--link", address, "--ops-port", "0"),
+        *("--kv-cache-memory-bytes", "16Mi", "--worker-timeout", f"{PATIENCE}s", *options),
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def reach(phase: str, frontend: Frontend, folder: Path, workers: int) -> None:
+    """Wait until all workers are in this phase."""
+    if phase in ("prefill", "decode", "idle"):
+        engine = await frontend.ready()
+        if phase != "idle":
+            frontend.ask(engine, "a", 8)
+    if phase != "idle":
+        await asyncio.to_thread(wait_for_files, folder, workers)
+
+
+def wait_for_files(folder: Path, number: int) -> None:
+    deadline = time.monotonic() + WAIT
+    while len(list(folder.iterdir())) < number:
+        assert time.monotonic() < deadline, "no worker reached the phase"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder in which each worker that waits leaves a file."""
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "held").mkdir()
+    install_plugins(tmp_path / "plugins", monkeypatch)
+    monkeypatch.setenv("TEST_FOLDER", str(tmp_path / "held"))
+    return tmp_path / "held"
+
+
+@pytest.mark.parametrize(
+    ("phase", "victim"), [("load", 1), ("warm-up", 0), ("prefill", 1), ("decode", 0), ("decode", 1), ("idle", 0)]
+)
+async def test_killed_worker_ends_the_engine_at_once(
+    frontend: Frontend, address: str, held: Path, monkeypatch: pytest.MonkeyPatch, phase: str, victim: int
+) -> None:
+    monkeypatch.setenv("TEST_ACTION", f"hold {phase}")
+    segments = set(os.listdir("/dev/shm"))
+    async with engine_of(2, address, "--worker-cls", "held", "--worker-timeout", "60s") as engine:
+        await reach(phase, frontend, held, 2)
+        workers = children_of(engine.pid)
+        assert len(workers) == 2
+        os.kill(workers[victim], signal.SIGKILL)
+        killed = time.monotonic()
+        code, log = await ended(engine)
+        assert time.monotonic() - killed < MAX_SECONDS
+        assert seconds_until_gone(workers, MAX_SECONDS) < MAX_SECONDS
+    text = f"worker {victim} was killed by SIGKILL in phase {phase}"
+    assert code == ExitCode.FAILED
+    failure = find_failure(log)
+    assert failure is not None
+    assert failure.reason is Reason.CRASH_LOOPING
+    assert failure.message.startswith(text)
+    assert any("ERROR" in line and text in line for line in log.splitlines()), log
+    assert "Traceback" not in log
+    if phase != "load":  # a frontend that has accepted the engine
+        await frontend.until(lambda: bool(frontend.lost))
+        assert text in frontend.lost[0]
+    assert set(os.listdir("/dev/shm")) <= segments
+
+
+@pytest.mark.parametrize("phase", PHASES)
+async def test_frozen_worker_ends_the_engine_after_the_timeout(
+    frontend: Frontend, address: str, held: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    monkeypatch.setenv("TEST_ACTION", f"hold {phase}")
+    async with engine_of(2, address, "--worker-cls", "held") as engine:
+        await reach(phase, frontend, held, 2)
+        workers = children_of(engine.pid)
+        os.kill(workers[1], signal.SIGSTOP)
+        frozen = time.monotonic()
+        code, log = await ended(engine)
+        assert PATIENCE * 0.5 < time.monotonic() - frozen < PATIENCE + MAX_SECONDS
+        seconds_until_gone(workers, MAX_SECONDS)
+    assert code == ExitCode.FAILED
+    failure = find_failure(log)
+    assert failure is not None
+    # In a step, the timeout of the step may end first.
+    assert re.search(
+        rf"worker 1 (has been stopped for {PATIENCE:g} s|is stopped) in phase {phase}", failure.message
+    )
+
+
+async def test_worker_that_goes_on_in_time_ends_nothing(frontend: Frontend, address: str) -> None:
+    async with engine_of(2, address) as process:
+        engine = await frontend.ready()
+        for worker in children_of(process.pid):
+            os.kill(worker, signal.SIGSTOP)
+            os.kill(worker, signal.SIGCONT)
+        await asyncio.sleep(PATIENCE + 0.5)
+        frontend.ask(engine, "a", 8)
+        assert (await frontend.answer("a")).finish_reason is not None
+
+
+async def test_step_that_hangs_ends_the_engine_after_the_timeout(
+    frontend: Frontend, address: str, held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_ACTION", "hold decode")
+    async with engine_of(2, address, "--worker-cls", "held") as engine:
+        await reach("decode", frontend, held, 2)
+        code, log = await ended(engine)
+    assert code == ExitCode.FAILED
+    failure = find_failure(log)
+    assert failure is not None
+    assert failure.message.startswith(f"no reply to a step within {PATIENCE:g} s: worker 0 is in phase decode")
+    assert "; worker 1 is in phase decode of step" in failure.message
+
+
+@pytest.mark.parametrize("phase", ["load", "decode", "idle"])
+async def test_workers_end_with_a_killed_engine(
+    frontend: Frontend, address: str, held: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    monkeypatch.setenv("TEST_ACTION", f"hold {phase}")
+    async with engine_of(2, address, "--worker-cls", "held") as engine:
+        await reach(phase, frontend, held, 2)
+        workers = children_of(engine.pid)
+        os.kill(workers[0], signal.SIGSTOP)  # only the kernel can end this one
+        engine.kill()
+        assert seconds_until_gone(workers, MAX_SECONDS) < MAX_SECONDS
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+async def test_idle_workers_use_no_cpu_and_leave_on_sigterm(frontend: Frontend, address: str, workers: int) -> None:
+    async with engine_of(workers, address) as process:
+        engine = await frontend.ready()
+        frontend.ask(engine, "a", 8)
+        await frontend.answer("a")
+        pids = [process.pid, *children_of(process.pid)]
+        assert len(pids) == 1 + workers
+        await asyncio.sleep(0.5)  # the caches' memory is still being taken
+        before = [cpu_seconds(pid) for pid in pids]
+        await asyncio.sleep(1)
+        used = [cpu_seconds(pid) - earlier for pid, earlier in zip(pids, before, strict=True)]
+        assert used[1:] == [0.0] * workers
+        assert used[0] <= 0.05
+        for pid in pids:  # as a terminal does for Ctrl-C
+            os.kill(pid, signal.SIGINT)
+        await frontend.until(lambda: engine.state is EngineState.DRAINING or bool(frontend.lost))
+        code, log = await ended(process)
+        assert (code, find_failure(log)) == (ExitCode.OK, None)
+        seconds_until_gone(pids[1:], MAX_SECONDS)
