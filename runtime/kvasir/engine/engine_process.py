@@ -153,7 +153,7 @@ class EngineProcess:
             gc.freeze()  # what lives now lives for ever: no later collection has to walk it
         self._check_shutdown()
         if self._config.trace.slow_step:
-            self._watchdog = StepWatchdog(self._status.trace, self._status.rank)
+            self._watchdog = StepWatchdog(self._status.trace, self._status.rank, executor.where)
         self._announce(link, settings, cache.num_blocks)
         self._loop.run()
 

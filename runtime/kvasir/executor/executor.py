@@ -60,6 +60,10 @@ class Executor(Protocol):
         """Raises AssertionError if a worker still holds a request while the engine has none."""
         ...
 
+    def where(self) -> str:
+        """Return what each worker process is doing, for the watchdog; "" if there are none. Any thread."""
+        ...
+
     def shutdown(self) -> None:
         """Free the workers; may be called at any time and more than once."""
         ...

@@ -63,6 +63,9 @@ class InProcessExecutor:
     def check_idle(self) -> None:
         self._worker.check_idle()
 
+    def where(self) -> str:
+        return ""
+
     def shutdown(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._host = None

@@ -119,7 +119,7 @@ class MultiprocessExecutor:
         self._command(WorkerCall("check_idle"), self._timeout)
 
     def where(self) -> str:
-        """Return the phase of each worker, for the watchdog. Any thread."""
+        """Return phase and place of each worker."""
         return self._describe(range(len(self._workers)))
 
     @property
@@ -154,6 +154,7 @@ class MultiprocessExecutor:
             settings=self._settings,
             model=self._model,
             engine_pid=os.getpid(),
+            stack_descriptor=-1,
             log_name=f"engine-{self._settings.data_parallel_rank}-worker-{rank}",
             log_level=current_log_level(),
             log_format=current_format(),
@@ -265,9 +266,15 @@ class MultiprocessExecutor:
             failed(error)
 
     def _describe(self, ranks: Iterable[int]) -> str:
-        """Return the state and the phase of these workers, as text."""
-        states = ["is stopped" if worker.is_stopped else "is" for worker in self._workers]
-        return "; ".join(f"worker {rank} {states[rank]} in {self._phase_of(rank)}" for rank in ranks)
+        """Return state, phase and place in the code of these workers, as text."""
+        return "; ".join(map(self._describe_one, ranks))
+
+    def _describe_one(self, rank: int) -> str:
+        worker = self._workers[rank]
+        if worker.is_stopped:
+            return f"worker {rank} is stopped in {self._phase_of(rank)}"
+        place = worker.place() or "an unknown place"
+        return f"worker {rank} is in {self._phase_of(rank)}, at {place}"
 
     def _phase_of(self, rank: int) -> str:
         """Return the phase of a worker, its step and its duration, as text."""

@@ -7,6 +7,8 @@ death is noticed at once and an idle engine uses no CPU.
 import contextlib
 import logging
 import os
+import re
+import select
 import signal
 import socket
 import subprocess
@@ -14,8 +16,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
+import msgspec
+
+import kvasir
 from kvasir.executor.worker_messages import (
     MAX_PACKET_BYTES,
     FromWorker,
@@ -27,6 +33,13 @@ from kvasir.executor.worker_messages import (
 
 log = logging.getLogger(__name__)
 
+_STACK_SECONDS: Final = 0.5
+"""How long a worker has to write its stack; the signal's handler in C does so even while torch computes."""
+_STACK_PAUSE_SECONDS: Final = 0.02
+"""Without a write for this long, the stack is complete."""
+_SHOWN_FRAMES: Final = 3
+_PACKAGE: Final = str(Path(kvasir.__file__).parent) + "/"
+_FRAME: Final = re.compile(r'File "(.*)", line (\d+) in (\S+)')
 _STOPPED: Final = (os.CLD_STOPPED, os.CLD_TRAPPED)
 
 
@@ -38,13 +51,17 @@ class StartedWorker:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._stop_timer: threading.Timer | None = None
         self.ended = threading.Event()
+        self._asking = threading.Lock()
+        self._stacks, stacks_end = os.pipe()
+        setup = msgspec.structs.replace(setup, stack_descriptor=stacks_end)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kvasir.executor.worker_process", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(), *setup.handle.descriptors),
+                pass_fds=(theirs.fileno(), stacks_end, *setup.handle.descriptors),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "OMP_NUM_THREADS": str(threads)},
             )
+        os.close(stacks_end)
         self.pid = self._process.pid
         self._pidfd = os.pidfd_open(self.pid)
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_PACKET_BYTES)
@@ -86,6 +103,25 @@ class StartedWorker:
         """Whether a signal has stopped the process. Any thread."""
         return self._stop_timer is not None
 
+    def place(self) -> str:
+        """Return the innermost lines of this package that the worker's main thread is at; "" without an answer.
+
+        Call it only when the worker has entered a phase: an earlier signal would end it.
+        """
+        with self._asking:
+            return places_of(self._stack().decode(errors="replace"))
+
+    def _stack(self) -> bytes:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGUSR1)
+        dump = b""
+        while select.select([self._stacks], [], [], _STACK_SECONDS if not dump else _STACK_PAUSE_SECONDS)[0]:
+            part = os.read(self._stacks, 65536)
+            if not part:
+                break
+            dump += part
+        return dump
+
     def dismiss(self) -> None:
         """Let the worker end by itself: it sees the end of its control socket."""
         with contextlib.suppress(OSError):
@@ -100,6 +136,7 @@ class StartedWorker:
         """Close the descriptors of a worker that has ended."""
         self._control.close()
         os.close(self._pidfd)
+        os.close(self._stacks)
 
     def _wait(self, stopped: Callable[[int], None], patience: float) -> str:
         """Return how the process ended."""
@@ -128,6 +165,17 @@ def wait_for_end(workers: Sequence[StartedWorker], seconds: float) -> bool:
     """Return whether all have ended within this time."""
     deadline = time.monotonic() + seconds
     return all(worker.ended.wait(max(0.0, deadline - time.monotonic())) for worker in workers)
+
+
+def places_of(dump: str) -> str:
+    """Return the innermost lines of this package in a stack that faulthandler has written."""
+    frames = [match.groups() for match in _FRAME.finditer(dump)]
+    own = [
+        f"{file.removeprefix(_PACKAGE)}:{line} ({function})"
+        for file, line, function in frames
+        if file.startswith(_PACKAGE)
+    ]
+    return " ← ".join(own[:_SHOWN_FRAMES])
 
 
 def _name(number: int) -> str:

@@ -79,6 +79,8 @@ class WorkerSetup(msgspec.Struct, frozen=True):
     settings: ResolvedEngine
     model: ModelInfo
     engine_pid: int
+    stack_descriptor: int
+    """SIGUSR1 makes the worker write the stack of its main thread to this pipe."""
     log_name: str
     log_level: str
     log_format: str

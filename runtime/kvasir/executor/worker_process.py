@@ -7,6 +7,7 @@ workers, which may wait for this one in a collective operation.
 """
 
 import ctypes
+import faulthandler
 import logging
 import os
 import signal
@@ -140,6 +141,8 @@ def main() -> NoReturn:
         os._exit(ExitCode.OK)
     setup = decode_setup(packet)
     _die_with(setup.engine_pid)
+    faulthandler.register(signal.SIGUSR1, file=setup.stack_descriptor, all_threads=False)
+    os.set_inheritable(setup.stack_descriptor, False)
     setup_logging(setup.log_name, setup.log_level, setup.log_format)
     threading.Thread(target=_end_with_engine, args=[control], name="engine watch", daemon=True).start()
     code = WorkerProcess(setup, control).run()

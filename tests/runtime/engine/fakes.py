@@ -167,6 +167,9 @@ class FakeExecutor:
         assert not self.rows
         assert not self._submitted
 
+    def where(self) -> str:
+        return ""
+
     def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
         progress(1, 1)
 

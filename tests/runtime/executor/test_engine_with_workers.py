@@ -138,14 +138,17 @@ async def test_step_that_hangs_ends_the_engine_after_the_timeout(
     frontend: Frontend, address: str, held: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_ACTION", "hold decode")
-    async with engine_of(2, address, "--worker-cls", "held") as engine:
+    async with engine_of(2, address, "--worker-cls", "held", "--slow-step", "200ms") as engine:
         await reach("decode", frontend, held, 2)
         code, log = await ended(engine)
     assert code == ExitCode.FAILED
     failure = find_failure(log)
     assert failure is not None
-    assert failure.message.startswith(f"no reply to a step within {PATIENCE:g} s: worker 0 is in phase decode")
-    assert "; worker 1 is in phase decode of step" in failure.message
+    place = r"at executor/worker_host.py:\d+ \(execute\) ← executor/worker_process.py:\d+ \(_step\)"
+    workers = [rf"worker {rank} is in phase decode of step \d+ for [\d.]+ s, {place}.*" for rank in (0, 1)]
+    assert re.match(rf"no reply to a step within {PATIENCE:g} s: {'; '.join(workers)}", failure.message)
+    slow = [line for line in log.splitlines() if "takes" in line]
+    assert re.search(rf"rank 0: step \d+ takes .* in phase execute.*; {'; '.join(workers)}", slow[0])
 
 
 @pytest.mark.parametrize("phase", ["load", "decode", "idle"])

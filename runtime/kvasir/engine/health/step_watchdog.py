@@ -9,6 +9,7 @@ import heapq
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -29,8 +30,12 @@ _WORKER: Final = "worker"
 class StepWatchdog:
     """Watches the steps of the thread that created it, and of the worker's thread if any, until `close`."""
 
-    def __init__(self, trace: StepTrace, rank: int) -> None:
-        """Log a step after the trace's limit, and again each time its duration has doubled."""
+    def __init__(self, trace: StepTrace, rank: int, where: Callable[[], str] = lambda: "") -> None:
+        """Log a step after the trace's limit, and again each time its duration has doubled.
+
+        `where` returns what worker processes are doing; "" if there are none.
+        """
+        self._where = where
         self._trace = trace
         self._rank = rank
         self._limit = trace.limit
@@ -77,14 +82,14 @@ class StepWatchdog:
         in_phase = self._trace.clock() - moment.phase_began
         batch = f"; {describe_batch(moment.batch)}" if moment.batch is not None else ""
         log.warning(
-            "rank %d: step %d takes %.1f s so far, the last %.1f of them in phase %s%s; it is at %s",
+            "rank %d: step %d takes %.1f s so far, the last %.1f of them in phase %s%s; %s",
             self._rank,
             moment.step,
             seconds,
             in_phase,
             moment.phase,
             batch,
-            self._place(moment.phase),
+            (moment.phase is StepPhase.EXECUTE and self._where()) or f"it is at {self._place(moment.phase)}",
             extra={"fields": {"rank": self._rank, "step": moment.step, "phase": moment.phase, "seconds": seconds}},
         )
 
