@@ -38,11 +38,19 @@ def fit_context(settings: ResolvedEngine, cache: KVCacheConfig, asked: int | Non
     fitting = longest_sequence(cache, settings.max_num_batched_tokens)
     if settings.max_model_len <= fitting:
         return settings
+    blocks = f"{cache.num_blocks} blocks of {settings.block_size} tokens"
+    if len(cache.groups) > 1:
+        blocks += f", shared by {len(cache.groups)} groups of layers,"
+    more = f"give the cache more ({flag_of('kv_cache_memory_bytes')}, {flag_of('num_gpu_blocks_override')})"
+    if cache.num_blocks < len(cache.groups):
+        raise ConfigError(
+            f"the KV cache has fewer blocks ({cache.num_blocks}) than the model has groups of layers "
+            f"({len(cache.groups)}), and each request needs one for each: {more}"
+        )
     if asked is not None:
         raise ConfigError(
-            f"{flag_of('max_model_len')} {asked} does not fit into the KV cache: its {cache.num_blocks} blocks of "
-            f"{settings.block_size} tokens hold {fitting} tokens; lower it or give the cache more "
-            f"({flag_of('kv_cache_memory_bytes')}, {flag_of('num_gpu_blocks_override')})"
+            f"{flag_of('max_model_len')} {asked} does not fit into the KV cache: its {blocks} hold {fitting} "
+            f"tokens; lower it or {more}"
         )
     log.warning(
         "the model could take %d tokens, the KV cache holds %d: the context is limited to that",

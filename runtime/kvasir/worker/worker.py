@@ -86,9 +86,10 @@ class Worker:
             check_fits_memory(size, settings.data_parallel_size_local)
         self._runner = self._build_runner(self._model, KVCacheConfig(self._groups, num_blocks))
         log.info(
-            "KV cache: %d blocks of %d tokens in %s, %.2f GiB",
+            "KV cache: %d blocks of %d tokens for %d groups of layers in %s, %.2f GiB",
             num_blocks,
             settings.block_size,
+            len(self._groups),
             settings.dtype,
             size / 2**30,
         )
