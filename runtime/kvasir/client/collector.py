@@ -76,6 +76,17 @@ class Collector:
                 await self._waiter
             finally:
                 self._waiter = None
+        return self._pop()
+
+    def take_now(self) -> Delta | None:
+        """Return the new output, or None if there is none. Raises the exception given to `fail`."""
+        if self._readable:
+            return self._pop()
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def _pop(self) -> Delta:
         delta = Delta(
             "".join(self._texts),
             self._token_ids,

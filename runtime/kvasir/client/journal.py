@@ -178,6 +178,10 @@ class Journal:
         """Return the requests that this engine works on."""
         return list(self._by_engine.get(engine, {}).values())
 
+    def live(self) -> list[LiveRequest]:
+        """Return all requests."""
+        return list(self._requests.values())
+
     def in_flight(self, engine: str) -> int:
         return len(self._by_engine.get(engine, ()))
 

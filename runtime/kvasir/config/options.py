@@ -167,6 +167,36 @@ def from_args(
     return config(**values)
 
 
+def from_values(config: type[Config], values: Mapping[str, object], **fixed: Any) -> Config:
+    """Build the config object from Python values by the names of its options; None is the default.
+
+    `fixed` sets fields that are not options. Raises ConfigError for a bad value or a contradiction.
+    """
+    checked: dict[str, Any] = dict(fixed)
+    for field in _options(config):
+        if (value := values.get(field.name)) is not None:
+            checked[field.name] = _checked(field, value)
+    return config(**checked)
+
+
+def _checked(field: dataclasses.Field[Any], value: object) -> Any:
+    """Return the value as its parser gives it, which reads numbers as text too."""
+    meta = field.metadata
+    if isinstance(field.default, bool):
+        if not isinstance(value, bool):
+            raise ConfigError(f"{field.name}: {value!r} is not a boolean: give True or False")
+        return value
+    if isinstance(value, bool):
+        raise ConfigError(f"{field.name} takes a value, and got {value}")
+    try:
+        parsed = meta["parse"](str(value))
+    except ValueError as error:
+        raise ConfigError(f"{field.name}: {error}") from error
+    if meta["choices"] and parsed not in meta["choices"]:
+        raise ConfigError(f"{field.name}: {parsed!r} is not one of {', '.join(meta['choices'])}")
+    return parsed
+
+
 def to_args(config: Any) -> list[str]:
     """Return the arguments that build this config object, without those that equal the defaults."""
     args: list[str] = []

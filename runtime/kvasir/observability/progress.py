@@ -12,12 +12,13 @@ Show = Callable[[int, int], None]
 
 
 @contextmanager
-def progress_bar(what: str, *, in_bytes: bool = False) -> Iterator[Show]:
+def progress_bar(what: str, *, in_bytes: bool = False, shown: bool = True) -> Iterator[Show]:
     """A bar for as long as the block lasts; afterwards nothing of it is left on the screen."""
     amount = DownloadColumn() if in_bytes else MofNCompleteColumn()
     columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeElapsedColumn())
     console = Console(stderr=True)
-    bar = Progress(*columns, console=console, transient=True, refresh_per_second=4, disable=not sys.stderr.isatty())
+    shown = shown and sys.stderr.isatty()
+    bar = Progress(*columns, console=console, transient=True, refresh_per_second=4, disable=not shown)
     with bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

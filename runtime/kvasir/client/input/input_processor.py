@@ -87,7 +87,7 @@ class InputProcessor:
         """The tokens of a text, the last ones where there are more than `keep`, still between its special tokens.
         Raises InvalidRequest if the text is not Unicode, TooManyRequests."""
         return await self._run(
-            lambda: self._encode(text, add_special_tokens, "prompt", keep), inline=len(text) <= INLINE_CHARACTERS
+            lambda: self.encode(text, add_special_tokens, "prompt", keep), inline=len(text) <= INLINE_CHARACTERS
         )
 
     async def detokenize(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -115,25 +115,35 @@ class InputProcessor:
 
         Raises InvalidRequest when the model has none or its template refuses the messages, TooManyRequests.
         """
-        template = self._chat_template
-        if template is None:
+        text = await self._run(lambda: self.chat_text(messages, **kwargs), inline=len(messages) <= INLINE_MESSAGES)
+        # The template wrote the special tokens itself.
+        return await self._run(
+            lambda: self.encode(text, False, "messages", keep), inline=len(text) <= INLINE_CHARACTERS
+        )
+
+    def encode(
+        self, text: str, add_special_tokens: bool = True, param: str = "prompt", keep: int | None = None
+    ) -> list[int]:
+        """`tokenize` in this thread: for callers without an event loop. `param` is the field with the text."""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                "the text holds half of a surrogate pair (\\ud800 to \\udfff): send complete characters", param
+            ) from None
+        self._check_length(text, param)
+        return self._tokenizer.encode(text, add_special_tokens, keep)
+
+    def chat_text(self, messages: list[dict[str, Any]], /, **kwargs: Any) -> str:
+        """The text of a conversation in the model's chat template, with special tokens. Raises InvalidRequest."""
+        if self._chat_template is None:
             raise InvalidRequest(
                 "this model has no chat template: send its prompt as text to /v1/completions", "messages"
             )
-
-        def render() -> str:
-            try:
-                return template.render(messages, **kwargs)
-            except ChatTemplateError as error:
-                raise InvalidRequest(
-                    f"the model's chat template refuses the messages: {error}", "messages"
-                ) from None
-
-        text = await self._run(render, inline=len(messages) <= INLINE_MESSAGES)
-        # The template wrote the special tokens itself.
-        return await self._run(
-            lambda: self._encode(text, False, "messages", keep), inline=len(text) <= INLINE_CHARACTERS
-        )
+        try:
+            return self._chat_template.render(messages, **kwargs)
+        except ChatTemplateError as error:
+            raise InvalidRequest(f"the model's chat template refuses the messages: {error}", "messages") from None
 
     def prepare(
         self,
@@ -193,16 +203,6 @@ class InputProcessor:
             yield
         finally:
             self._queued -= 1
-
-    def _encode(self, text: str, add_special_tokens: bool, param: str, keep: int | None) -> list[int]:
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InvalidRequest(
-                "the text holds half of a surrogate pair (\\ud800 to \\udfff): send complete characters", param
-            ) from None
-        self._check_length(text, param)
-        return self._tokenizer.encode(text, add_special_tokens, keep)
 
     # ------------------------------------------------------------------------------------------ limits
 

@@ -1,0 +1,147 @@
+"""An engine in this process, and the part of the client that turns its outputs into text."""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Final
+
+from kvasir.client.collector import Delta
+from kvasir.client.journal import Journal, LiveRequest, RequestState
+from kvasir.client.output_processor import AbortRequests, OutputProcessor, TryNextEngine
+from kvasir.client.request_observer import Trace
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.config.settings import EngineConfig
+from kvasir.engine.build import build_core, fit_context, resolve_settings
+from kvasir.engine.core import EngineCore
+from kvasir.executor.executor import Executor
+from kvasir.hub.model_info import ModelInfo
+from kvasir.link.protocol import RequestOutput
+from kvasir.observability.progress import Show, progress_bar
+
+_HERE: Final = "offline"
+"""Stands for the names of the frontend and of the engine."""
+
+
+class OfflineEngine:
+    """Made by `start_engine`. Not for several threads at once."""
+
+    def __init__(
+        self, core: EngineCore, executor: Executor, settings: ResolvedEngine, eos_token_ids: tuple[int, ...]
+    ) -> None:
+        self.settings = settings
+        self._core = core
+        self._executor = executor
+        self._journal = Journal(sys.maxsize)
+        self._outputs = OutputProcessor(self._journal, _Unobserved(), eos_token_ids)
+
+    def close(self) -> None:
+        self._executor.shutdown()
+
+    def run(self, requests: Sequence[LiveRequest], progress: Show) -> list[Delta]:
+        """Return the whole output of each request. Raises the error of the first one that fails; none of them runs
+        on then."""
+        waiting, finished = deque(requests), dict[str, Delta]()
+        try:
+            with _interrupts() as interrupted:
+                while waiting or self._core.has_work:
+                    self._feed(waiting)
+                    for message in self._core.step().values():
+                        self._take(message.outputs, finished)
+                    progress(len(finished), len(requests))
+                    if interrupted.is_set():
+                        raise KeyboardInterrupt
+        except BaseException:
+            self._abandon()
+            raise
+        self._core.check_idle()
+        return [finished[request.request_id] for request in requests]
+
+    def _feed(self, waiting: deque[LiveRequest]) -> None:
+        """Queue as many requests as the next step can take: the others need no memory in the engine yet."""
+        while waiting and self._core.num_waiting < self.settings.max_num_seqs:
+            request = waiting.popleft()
+            self._journal.add(request)
+            self._core.add(_HERE, request.message())
+            self._journal.assign(request, _HERE)
+
+    def _take(self, outputs: list[RequestOutput], finished: dict[str, Delta]) -> None:
+        self._outputs.receive(_HERE, outputs)
+        while self._outputs.has_backlog:
+            self._outputs.work()
+        while self._outputs.actions:
+            match self._outputs.actions.popleft():
+                case AbortRequests(_, request_ids):
+                    self._core.abort(_HERE, request_ids)
+                case TryNextEngine(_, request, error, refusal):  # there is no other engine
+                    self._outputs.fail(request, error, refusal)
+                case action:
+                    raise RuntimeError(f"the engine's outputs do not fit its requests: {action.reason}")
+        for output in outputs:
+            ended = self._journal.get(output.request_id)
+            if ended is not None and ended.state is RequestState.FINISHED:
+                delta = ended.collector.take_now()
+                assert delta is not None, output.request_id
+                finished[ended.request_id] = delta
+                self._journal.remove(ended)
+
+    def _abandon(self) -> None:
+        """Forget all requests, so that the next call begins with an idle engine."""
+        live = self._journal.live()
+        self._core.abort(_HERE, [request.request_id for request in live])
+        for request in live:
+            self._journal.remove(request)
+        with contextlib.suppress(Exception):  # if steps fail, the first failure is raised
+            while self._core.has_work:
+                self._core.step()
+
+
+class _Unobserved:
+    """Implements RequestObserver."""
+
+    def request_started(self, trace: Trace) -> None:
+        pass
+
+    def tokens_received(self, trace: Trace, count: int, seconds: float | None) -> None:
+        pass
+
+    def request_finished(self, trace: Trace) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Set the event on Ctrl-C: between two steps the engine can be left, in the middle of one it cannot."""
+    event = threading.Event()
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield event
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        event.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a second one does not wait
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield event
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def start_engine(config: EngineConfig, model: ModelInfo) -> OfflineEngine:
+    """Load the model. Raises ConfigError and ModelLoadError as an engine's process would."""
+    settings = resolve_settings(config, model)
+    from kvasir.executor.in_process import InProcessExecutor  # imports torch
+
+    executor = InProcessExecutor(settings, model)
+    with progress_bar("loading weights", in_bytes=True) as progress:
+        executor.start(progress, failed=lambda error: None)  # a step after that raises the error
+    cache = executor.kv_layout()
+    settings = fit_context(settings, cache, asked=config.model.max_model_len)
+    executor.allocate_kv_cache(cache.num_blocks, settings.max_model_len)
+    executor.warm_up()
+    return OfflineEngine(build_core(settings, model, cache, executor), executor, settings, model.eos_token_ids)

@@ -1,0 +1,105 @@
+"""What `LLM.generate` and `LLM.chat` return, by the names of vLLM."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvasir.client.collector import Delta
+from kvasir.client.journal import LiveRequest
+from kvasir.client.text.detokenizer import Detokenizer
+from kvasir.link.protocol import Logprobs
+
+
+@dataclass(frozen=True)
+class Logprob:
+    """The log probability of one token at one place."""
+
+    logprob: float
+    rank: int
+    """How many tokens are at least as likely; 1 is the most likely."""
+    decoded_token: str
+    """Its text; bytes that are not a whole character appear as \\xNN."""
+
+
+LogprobsByToken = dict[int, Logprob]
+
+
+@dataclass(frozen=True)
+class CompletionOutput:
+    """One of the outputs for a prompt."""
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None
+    """The sum over the tokens; None without `logprobs`."""
+    logprobs: list[LogprobsByToken] | None
+    """By place: the token's own, then those of the most likely tokens, by token id."""
+    finish_reason: str | None
+    """stop or length."""
+    stop_reason: int | str | None
+    """The stop string, or the token of `stop_token_ids`; None for an end-of-sequence token."""
+
+
+@dataclass(frozen=True)
+class RequestOutput:
+    """The outputs for one prompt; `kvasir.link.protocol.RequestOutput` is another class."""
+
+    request_id: str
+    prompt: str | None
+    """The text, of a chat the rendered one; None for a prompt of token ids."""
+    prompt_token_ids: list[int]
+    prompt_logprobs: list[LogprobsByToken | None] | None
+    """None for the first token."""
+    outputs: list[CompletionOutput]
+    finished: bool
+    """Always True."""
+    num_cached_tokens: int
+    """Prompt tokens that were found in the prefix cache."""
+
+
+def request_output(
+    request_id: str,
+    prompt: str | None,
+    finished: Sequence[tuple[LiveRequest, Delta]],
+    detokenizer: Detokenizer,
+) -> RequestOutput:
+    """Return the output for a prompt with these choices."""
+    request, first = finished[0]
+    prompt_token_ids = request.prompt_token_ids.tolist()
+    scores = first.prompt_logprobs
+    return RequestOutput(
+        request_id=request_id,
+        prompt=prompt,
+        prompt_token_ids=prompt_token_ids,
+        prompt_logprobs=None if scores is None else [None, *_named(prompt_token_ids[1:], scores, detokenizer)],
+        outputs=[_completion(index, delta, detokenizer) for index, (_, delta) in enumerate(finished)],
+        finished=True,
+        num_cached_tokens=request.trace.cached_tokens or 0,
+    )
+
+
+def _completion(index: int, delta: Delta, detokenizer: Detokenizer) -> CompletionOutput:
+    logprobs = delta.logprobs
+    return CompletionOutput(
+        index=index,
+        text=delta.text,
+        token_ids=delta.token_ids,
+        cumulative_logprob=None if logprobs is None else sum(logprobs.token),
+        logprobs=None if logprobs is None else _named(delta.token_ids, logprobs, detokenizer),
+        finish_reason=None if delta.finish_reason is None else str(delta.finish_reason),
+        stop_reason=delta.stop_reason,
+    )
+
+
+def _named(token_ids: Sequence[int], logprobs: Logprobs, detokenizer: Detokenizer) -> list[LogprobsByToken]:
+    def entry(token_id: int, logprob: float, rank: int) -> Logprob:
+        return Logprob(logprob, rank, detokenizer.token_bytes[token_id].decode(errors="backslashreplace"))
+
+    places = []
+    for place, token_id in enumerate(token_ids):
+        entries = {token_id: entry(token_id, logprobs.token[place], logprobs.rank[place])}
+        likely = zip(logprobs.top_ids[place], logprobs.top[place], strict=True)
+        for rank, (likely_id, logprob) in enumerate(likely, 1):
+            entries.setdefault(likely_id, entry(likely_id, logprob, rank))
+        places.append(entries)
+    return places
