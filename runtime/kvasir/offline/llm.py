@@ -129,6 +129,8 @@ class LLM:
             "continue_final_message": continue_final_message,
             "chat_template_kwargs": dict(chat_template_kwargs or {}),
         }
+        if not self._input.has_chat_template:
+            raise ValueError("this model has no chat template: write the prompt yourself and call generate")
         asked = _for_each(sampling_params, len(several))
         requests = [
             _at(index, partial(self._chat, {"messages": [*chat], **options}, params))

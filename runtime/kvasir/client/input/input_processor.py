@@ -134,6 +134,10 @@ class InputProcessor:
         self._check_length(text, param)
         return self._tokenizer.encode(text, add_special_tokens, keep)
 
+    @property
+    def has_chat_template(self) -> bool:
+        return self._chat_template is not None
+
     def chat_text(self, messages: list[dict[str, Any]], /, **kwargs: Any) -> str:
         """The text of a conversation in the model's chat template, with special tokens. Raises InvalidRequest."""
         if self._chat_template is None:
