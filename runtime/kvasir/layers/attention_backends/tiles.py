@@ -90,10 +90,19 @@ class TilePlanner:
 
     def _tiles(self, rows: Ints, computed: Ints, new: Ints) -> npt.NDArray[np.int32]:
         """[N, 4] row of the block table, first token in the step, tokens, position of the first"""
+        if new[-1] == 1:  # rows with one new token stand first: all have one, and a tile each
+            return _stack(rows, np.arange(len(rows)), new, computed)
         starts = np.cumsum(new) - new
         counts = -(-new // self._tokens_per_tile)
         request = np.repeat(np.arange(len(rows)), counts)
         before = (np.arange(len(request)) - np.repeat(np.cumsum(counts) - counts, counts)) * self._tokens_per_tile
         tokens = np.minimum(new[request] - before, self._tokens_per_tile)
-        columns = (rows[request], starts[request] + before, tokens, computed[request] + before)
-        return np.stack(columns, axis=1).astype(np.int32)
+        return _stack(rows[request], starts[request] + before, tokens, computed[request] + before)
+
+
+def _stack(*columns: Ints) -> npt.NDArray[np.int32]:
+    """[N, columns]"""
+    tiles = np.empty((len(columns[0]), len(columns)), np.int32)
+    for index, column in enumerate(columns):
+        tiles[:, index] = column
+    return tiles
