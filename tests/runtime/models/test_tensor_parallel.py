@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 from transformers import Olmo2Config, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 
+from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import load_model_info
+from kvasir.hub.source import fetch
+from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.layers.linear import Linear, StackedLinear
 from kvasir.layers.parameter import Placement
 from kvasir.link.protocol import Logprobs
@@ -21,7 +24,7 @@ from kvasir.params import SamplingParams
 from runtime.models.tiny import MODELS, MOE, decoder, gpt2, llama, save
 from runtime.parallel.processes import run_processes
 from runtime.parallel.thread_group import Meeting, ThreadGroup, run_ranks
-from runtime.worker.driver import Driver
+from runtime.worker.driver import Driver, greedy
 
 PROMPTS = {"a": list(range(2, 40)), "b": list(range(50, 57)), "c": [9, 8, 7]}
 TOKENS = 6
@@ -182,3 +185,22 @@ def test_code_of_transformers_is_not_split(tmp_path: Path) -> None:
     path = save(decoder(Olmo2Config), tmp_path)
     with pytest.raises(ModelLoadError, match=r"Olmo2ForCausalLM .*--tensor-parallel-size 1"):
         load(path, ParallelState(ThreadGroup(0, Meeting(2))))
+
+
+def demo_tokens(prompts: list[list[int]], parallel: ParallelState) -> dict[str, list[int]]:
+    driver = Driver.load(fetch("demo://", weights=True), parallel=parallel, dtype="bfloat16")
+    for index, prompt in enumerate(prompts):
+        driver.add(str(index), prompt, greedy(24))
+    return driver.run()
+
+
+def test_the_demo_model_in_bfloat16_answers_alike_on_two_ranks() -> None:
+    path = fetch("demo://", weights=True)
+    questions = ["How do I install Kvasir?", "How do I start Kvasir?", "What is an engine?"]
+    tokenizer, template = load_tokenizer(path), ChatTemplate.load(path)
+    assert template is not None
+    texts = [template.render([{"role": "user", "content": question}]) for question in questions]
+    prompts = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+    expected = demo_tokens(prompts, SINGLE)
+    for found in run_ranks(2, lambda group: demo_tokens(prompts, ParallelState(group))):
+        assert found == expected
