@@ -164,6 +164,14 @@ async def test_workers_end_with_a_killed_engine(
         assert seconds_until_gone(workers, MAX_SECONDS) < MAX_SECONDS
 
 
+async def quiet_second(pids: list[int]) -> bool:
+    """Return whether the engine and its workers slept for a second."""
+    before = [cpu_seconds(pid) for pid in pids]
+    await asyncio.sleep(1)
+    engine, *workers = [cpu_seconds(pid) - earlier for pid, earlier in zip(pids, before, strict=True)]
+    return engine <= 0.02 and max(workers) <= 0.0
+
+
 @pytest.mark.parametrize("workers", [2, 4])
 async def test_idle_workers_use_no_cpu_and_leave_on_sigterm(frontend: Frontend, address: str, workers: int) -> None:
     async with engine_of(workers, address) as process:
@@ -172,12 +180,11 @@ async def test_idle_workers_use_no_cpu_and_leave_on_sigterm(frontend: Frontend, 
         await frontend.answer("a")
         pids = [process.pid, *children_of(process.pid)]
         assert len(pids) == 1 + workers
-        await asyncio.sleep(0.5)  # the caches' memory is still being taken
-        before = [cpu_seconds(pid) for pid in pids]
-        await asyncio.sleep(1)
-        used = [cpu_seconds(pid) - earlier for pid, earlier in zip(pids, before, strict=True)]
-        assert used[1:] == [0.0] * workers
-        assert used[0] <= 0.05
+        for _ in range(20):  # the memory of the caches is taken at first
+            if await quiet_second(pids):
+                break
+        else:
+            raise AssertionError("the engine and its workers use CPU time while they are idle")
         for pid in pids:  # as a terminal does for Ctrl-C
             os.kill(pid, signal.SIGINT)
         await frontend.until(lambda: engine.state is EngineState.DRAINING or bool(frontend.lost))
