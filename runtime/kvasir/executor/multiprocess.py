@@ -5,7 +5,6 @@ others are killed at once, because they may wait for it in a collective operatio
 failure with rank and phase. There is no recovery of a part of the workers: the engine ends and is started again.
 """
 
-import dataclasses
 import logging
 import os
 import queue
@@ -32,6 +31,7 @@ from kvasir.executor.worker_messages import (
     WorkerPhase,
     WorkerSetup,
     current_log_level,
+    settings_of_worker,
 )
 from kvasir.executor.worker_process import REPORTING_RANK
 from kvasir.hub.model_info import ModelInfo
@@ -55,7 +55,7 @@ class MultiprocessExecutor:
 
     def __init__(self, settings: ResolvedEngine, model: ModelInfo, num_workers: int = 1) -> None:
         self.max_in_flight = 2 if settings.async_scheduling else 1
-        self._settings = _of_one_worker(settings, num_workers)
+        self._settings = settings_of_worker(settings, num_workers)
         self._model = model
         self._num_workers = num_workers
         self._timeout = settings.executor.worker_timeout
@@ -298,17 +298,3 @@ class _Reply(Future[StepOutput]):
         while not self.done():
             self._receive()
         return super().result()
-
-
-def _of_one_worker(settings: ResolvedEngine, num_workers: int) -> ResolvedEngine:
-    """Divide threads and memory among the workers.
-
-    The count of threads is fixed if there are several workers: each would take its siblings for other processes.
-    """
-    threads = max(1, settings.threads // num_workers)
-    return dataclasses.replace(
-        settings,
-        threads=threads,
-        yield_threads=settings.yield_threads and num_workers == 1,
-        data_parallel_size_local=settings.data_parallel_size_local * num_workers,
-    )

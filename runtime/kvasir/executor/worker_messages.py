@@ -5,6 +5,7 @@ sends Loading until Loaded, and a WorkerError before it ends because of one. Fra
 FrameKind.
 """
 
+import dataclasses
 import logging
 from enum import IntEnum
 from pathlib import Path
@@ -119,6 +120,20 @@ def decode_setup(packet: bytes) -> WorkerSetup:
 def decode_from_worker(packet: bytes) -> FromWorker:
     message: FromWorker = msgspec.msgpack.decode(packet, type=FromWorker)
     return message
+
+
+def settings_of_worker(settings: ResolvedEngine, num_workers: int) -> ResolvedEngine:
+    """Divide threads and memory among the workers.
+
+    The count of threads is fixed if there are several workers: each would take its siblings for other processes.
+    """
+    threads = max(1, settings.threads // num_workers)
+    return dataclasses.replace(
+        settings,
+        threads=threads,
+        yield_threads=settings.yield_threads and num_workers == 1,
+        data_parallel_size_local=settings.data_parallel_size_local * num_workers,
+    )
 
 
 def current_log_level() -> str:
