@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from kvasir.cli.engine import config_of, parser
 from kvasir.config.resolve import DeviceFacts, ResolvedEngine
 from kvasir.engine import engine_process
+from kvasir.layers.kv import KVCacheConfig
 from kvasir.worker.step import StepInput, StepOutput
 from runtime.engine.fakes import FakeExecutor
 
@@ -42,8 +43,8 @@ class ProcessExecutor(FakeExecutor):
             time.sleep(0.05)
         super().warm_up()
 
-    def kv_blocks(self) -> int:
-        return self._num_blocks
+    def kv_layout(self) -> KVCacheConfig:
+        return KVCacheConfig(super().kv_layout().groups, self._num_blocks)
 
     def work_ahead(self) -> bool:
         if MODE == "idle-fail":  # as a thread does that waits for the worker's end
