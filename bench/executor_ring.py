@@ -73,7 +73,7 @@ def work(text: str, compute_seconds: float, spin_seconds: float) -> None:
             end = time.perf_counter() + compute_seconds
             while compute_seconds and time.perf_counter() < end:
                 pass
-            tokens = [30_000] * len(batch.scheduled)
+            tokens = [[30_000]] * len(batch.scheduled)
             channel.replies.succeed(b"" if channel.rank else ENCODER.encode(StepOutput(tokens)))
             channel.progress.enter(step, 0)
     except PeerLostError:
@@ -144,7 +144,7 @@ def alone(call: Callable[[], object], count: int = 2000) -> float:
 
 def print_codec(rows: int) -> None:
     batch = decode_step(rows)
-    output = StepOutput([30_000] * rows)
+    output = StepOutput([[30_000]] * rows)
     batch_frame, output_frame = ENCODER.encode(batch), ENCODER.encode(output)
     print(
         f"{rows} rows: StepInput {len(batch_frame)} bytes, encode {alone(lambda: ENCODER.encode(batch)):.1f} µs, "

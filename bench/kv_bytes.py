@@ -16,7 +16,7 @@ from kvasir.layers.kv import BlockShape, KVCacheConfig, block_bytes, layer_specs
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
-from kvasir.worker.step import NO_TOKEN, StepOutput
+from kvasir.worker.step import StepOutput
 
 OUTPUT = 64
 MANY_BLOCKS = 2**20
@@ -50,7 +50,7 @@ def bytes_held(
         most = max(most, last)
         known = {name: request.num_tokens for name, request in scheduler.requests.items()}
         ends = [(row.request_id, row.num_computed_tokens + row.num_new_tokens) for row in step.scheduled]
-        scheduler.update(StepOutput([1 if known[name] == end else NO_TOKEN for name, end in ends]))
+        scheduler.update(StepOutput([[1] if known[name] == end else [] for name, end in ends]))
     return most * block_bytes(groups), last * block_bytes(groups)
 
 

@@ -1,6 +1,7 @@
 """Runs one step: rows in and out of the table, the forward pass, sampling. Owned by the worker."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import torch
@@ -15,7 +16,10 @@ from kvasir.sampling.token_logprobs import score
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.prompt_logprobs import score_prompts
 from kvasir.worker.batch.request_table import RequestTable
-from kvasir.worker.step import FAILED_TOKEN, NAN_TOKEN, NO_TOKEN, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.step import NAN_COMPUTED, ScheduledRow, StepInput, StepOutput
+
+_NAN_TOKEN: Final = -1
+"""Marks rows with NaN until their tokens are on the host, so that the device is waited for only once."""
 
 
 class ModelRunner:
@@ -44,19 +48,19 @@ class ModelRunner:
     def _compute(self, step: StepInput) -> StepOutput:
         batch = self._build(step.scheduled)
         hidden = self._forward(batch)
-        token_ids = [NO_TOKEN] * len(step.scheduled)
+        token_ids: list[list[int]] = [[]] * len(step.scheduled)  # entries are replaced and not changed
+        failed = self._failed(step.scheduled) if self._table.failures else {}
         logprobs: dict[int, Logprobs] = {}
         prompt_logprobs: dict[int, Logprobs] = {}
         if len(batch.rows):
             chosen, logprobs = self._sample(batch, hidden)
             for place, token in zip(batch.outputs.tolist(), chosen, strict=True):
-                token_ids[place] = token
+                if token == _NAN_TOKEN:
+                    failed[place] = NAN_COMPUTED  # before other causes: the scheduler must distrust the blocks
+                elif place not in failed:
+                    token_ids[place] = [token]
         if batch.prompt_spans:
             prompt_logprobs = score_prompts(batch.prompt_spans, hidden, self._model.logits, self._table)
-        failed = self._failed(step.scheduled) if self._table.failures else {}
-        for place in failed:
-            if token_ids[place] != NAN_TOKEN:  # NaN comes first: the scheduler must distrust the blocks
-                token_ids[place] = FAILED_TOKEN
         return StepOutput(token_ids, logprobs, prompt_logprobs, failed)
 
     def _build(self, scheduled: Sequence[ScheduledRow]) -> StepBatch:
@@ -100,7 +104,7 @@ class ModelRunner:
         if plan.changes is not None:
             plan.changes.apply_(logits)
         tokens = sample(logits, plan.random_rows)  # [R]
-        marked = tokens.masked_fill(holds_nan(logits, tokens), NAN_TOKEN)
+        marked = tokens.masked_fill(holds_nan(logits, tokens), _NAN_TOKEN)
         chosen: list[int] = marked.tolist()  # the only wait for the device, unless log probabilities are reported
         # A row whose logits hold NaN may be part of the next step already: it goes on with some token.
         self._table.append_tokens(batch.rows, np.maximum(np.array(chosen, np.int64), 0))

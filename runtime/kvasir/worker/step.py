@@ -13,12 +13,8 @@ from kvasir.params import SamplingParams
 
 NO_NEW_BLOCKS: Final[list[list[int]]] = []
 """Shared by all rows without new blocks, which are most of them. It must not be changed."""
-NO_TOKEN = -1
-"""In place of a token: nothing was sampled, because the chunk did not reach the request's last token."""
-NAN_TOKEN = -2
-"""In place of a token: the logits to sample from held NaN."""
-FAILED_TOKEN = -3
-"""The worker could not prepare the request's sampling; used whether or not a token was due."""
+NAN_COMPUTED: Final = "NaN"
+"""In `StepOutput.failed`: the logits to sample from held NaN. The KV of the request may hold NaN too."""
 
 
 class NewRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -38,10 +34,14 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     num_computed_tokens: int
     """Tokens whose KV is in the cache: the first of this step stands at this position."""
     num_new_tokens: int
-    """Tokens to compute now; where they reach the last known token, one is sampled."""
+    """Tokens to compute now, with the drafts; if they reach the last known token, one is sampled."""
     new_block_ids: list[list[int]]
     """KV blocks to append to the row's block tables before the step: a list for each KV group. NO_NEW_BLOCKS if no
     group has any."""
+    draft_token_ids: tuple[int, ...] = ()
+    """Guesses of the worker (`StepOutput.drafts`) for the tokens after the last known one, computed along with it.
+    The worker samples a token after each of these places, and accepts drafts up to the first that differs from the
+    token sampled for its place. Its row keeps the accepted ones and the token after them."""
 
 
 class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -53,14 +53,22 @@ class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     new: list[NewRow]
     scheduled: list[ScheduledRow]
     """May be empty: the step then only frees rows."""
+    number: int = 0
+    """Counts the steps of an engine from 1; 0 before it serves (dummy steps)."""
 
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    token_ids: list[int]
-    """One per scheduled row, in the same order; or NO_TOKEN, NAN_TOKEN or FAILED_TOKEN."""
+    """Dictionaries have entries by place in `token_ids`."""
+
+    token_ids: list[list[int]]
+    """For each scheduled row, in the same order: none, if the chunk did not reach the last known token or the row
+    has failed; one token; or the accepted drafts and one token."""
     logprobs: dict[int, Logprobs] = {}
-    """By place in `token_ids`: of the token that was sampled, where its request asks for it."""
+    """Of `token_ids`, if the request asks for it."""
     prompt_logprobs: dict[int, Logprobs] = {}
-    """By place: of the whole prompt from its second token on, in the step that computes the last of it."""
+    """Of the whole prompt from its second token on, in the step that computes the last of it."""
     failed: dict[int, str] = {}
-    """By place: why the row has failed. Its KV is computed all the same, because other requests may share it."""
+    """Why the row has no next token: NAN_COMPUTED, or the error of preparing its sampling, which is reported even
+    if no token was due. The KV of such a row is computed all the same, because other requests may share it."""
+    drafts: dict[int, list[int]] = {}
+    """Guesses for the tokens after `token_ids`. The scheduler may use any first part of them, or none."""

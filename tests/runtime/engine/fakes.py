@@ -26,13 +26,15 @@ from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import AddRequest, EngineStats, FinishReason, Logprobs, Outputs, RefusalKind, Result
 from kvasir.params import SamplingParams
 from kvasir.tokens import from_wire, packed, token_array
-from kvasir.worker.step import FAILED_TOKEN, NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.step import NAN_COMPUTED, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from runtime.engine.kv_configs import kv_groups, kv_manager
 from runtime.wire import output_of
 
 VOCAB_SIZE = 1000
 EOS = 0
+NAN = -1
+"""A model returns it in place of a token: its logits hold NaN."""
 
 
 def next_token(token_ids: Sequence[int]) -> int:
@@ -69,8 +71,13 @@ class _Row:
     prefixes: list[int] = field(default_factory=list)
     """By position, a checksum of the tokens up to it: K and V depend on all of them."""
 
-    def content(self, position: int) -> tuple[int, int]:
+    def content(self, position: int, drafts: Sequence[int] = ()) -> tuple[int, int]:
         """Return what K and V of this position hold: the token, and the prefix that they were computed from."""
+        if position >= len(self.token_ids):
+            token_id, prefix = self.content(len(self.token_ids) - 1)
+            for token_id in drafts[: position - len(self.token_ids) + 1]:
+                prefix = zlib.crc32(token_id.to_bytes(4, "little", signed=True), prefix)
+            return token_id, prefix
         for token_id in self.token_ids[len(self.prefixes) : position + 1]:
             before = self.prefixes[-1] if self.prefixes else 0
             self.prefixes.append(zlib.crc32(token_id.to_bytes(4, "little", signed=True), before))
@@ -114,6 +121,8 @@ class FakeExecutor:
         self.rows: dict[str, _Row] = {}
         self.failing: dict[str, int] = {}
         """Ids of requests whose sampling cannot be prepared once they have this many tokens."""
+        self.drafter: Callable[[Sequence[int]], list[int]] = lambda token_ids: []
+        """Guesses the tokens after these."""
         self._block_size = block_size
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
@@ -142,12 +151,24 @@ class FakeExecutor:
             if len(self.rows[scheduled.request_id].token_ids) >= self.failing.get(scheduled.request_id, 2**40)
         }
         token_ids = [self._sample(scheduled) for scheduled in step.scheduled]
-        marked = [FAILED_TOKEN if place in failed else token_id for place, token_id in enumerate(token_ids)]
-        logprobs = self._logprobs(step.scheduled, token_ids)
-        return StepOutput(marked, logprobs, self._prompt_logprobs(step.scheduled), failed=failed)
+        failed |= {place: NAN_COMPUTED for place, sampled in enumerate(token_ids) if NAN in sampled}
+        token_ids = [[] if place in failed else sampled for place, sampled in enumerate(token_ids)]
+        drafts = {
+            place: self.drafter(self.rows[scheduled.request_id].token_ids)
+            for place, scheduled in enumerate(step.scheduled)
+            if token_ids[place]
+        }
+        return StepOutput(
+            token_ids,
+            self._logprobs(step.scheduled, token_ids),
+            self._prompt_logprobs(step.scheduled),
+            failed,
+            {place: draft for place, draft in drafts.items() if draft},
+        )
 
     def submit(self, step: StepInput) -> "Future[StepOutput]":
         self.steps.append(step)
+        assert step.number == len(self.steps)
         future = _Deferred(self._compute_until)
         self._submitted.append((step, future))
         return future
@@ -202,11 +223,12 @@ class FakeExecutor:
             for table, new_block_ids in zip(row.tables, scheduled.new_block_ids, strict=True):
                 table += new_block_ids
         end = row.num_computed + scheduled.num_new_tokens
-        assert end <= len(row.token_ids)
+        known = len(row.token_ids) + len(scheduled.draft_token_ids)
+        assert end == known if scheduled.draft_token_ids else end <= known
         for table in row.tables:
             assert end <= len(table) * self._block_size
             for position in range(row.num_computed, end):
-                self._slots[self._slot(table, position)] = row.content(position)
+                self._slots[self._slot(table, position)] = row.content(position, scheduled.draft_token_ids)
         row.num_computed = end
 
     def _check_reads(self, scheduled: ScheduledRow) -> None:
@@ -215,25 +237,32 @@ class FakeExecutor:
         end = scheduled.num_computed_tokens + scheduled.num_new_tokens
         for window, table in zip(self._windows, row.tables, strict=True):
             for position in range(_first_read(window, scheduled.num_computed_tokens), end):
-                assert self._slots[self._slot(table, position)] == row.content(position)
+                content = row.content(position, scheduled.draft_token_ids)
+                assert self._slots[self._slot(table, position)] == content
 
-    def _sample(self, scheduled: ScheduledRow) -> int:
+    def _sample(self, scheduled: ScheduledRow) -> list[int]:
+        """Return the accepted drafts and one token, or nothing after a chunk that is not the last one."""
         row = self.rows[scheduled.request_id]
         end = scheduled.num_computed_tokens + scheduled.num_new_tokens
         if end < len(row.token_ids):
-            return NO_TOKEN
-        token_ids = row.token_ids[:end]
+            return []
+        context = [*row.token_ids, *scheduled.draft_token_ids]
         if self._windows[0] is None:
-            token_ids = [self._slots[self._slot(row.tables[0], position)][0] for position in range(end)]
-        token_id = self._model(token_ids)
-        row.token_ids.append(token_id)
-        return token_id
+            context = [self._slots[self._slot(row.tables[0], position)][0] for position in range(end)]
+        sampled = []
+        for draft in (*scheduled.draft_token_ids, None):
+            sampled.append(self._model(context[: len(row.token_ids)]))
+            row.token_ids.append(sampled[-1])
+            if sampled[-1] != draft:
+                break
+        row.num_computed = len(row.token_ids) - 1
+        return sampled
 
-    def _logprobs(self, scheduled: Sequence[ScheduledRow], token_ids: Sequence[int]) -> dict[int, Logprobs]:
+    def _logprobs(self, scheduled: Sequence[ScheduledRow], token_ids: Sequence[list[int]]) -> dict[int, Logprobs]:
         return {
-            place: fake_logprobs([token_id])
-            for place, (each, token_id) in enumerate(zip(scheduled, token_ids, strict=True))
-            if token_id >= 0 and self.rows[each.request_id].params.logprobs is not None
+            place: fake_logprobs(sampled)
+            for place, (each, sampled) in enumerate(zip(scheduled, token_ids, strict=True))
+            if sampled and self.rows[each.request_id].params.logprobs is not None
         }
 
     def _prompt_logprobs(self, scheduled: Sequence[ScheduledRow]) -> dict[int, Logprobs]:

@@ -5,8 +5,7 @@ import pytest
 
 from kvasir.engine.scheduling.engine_request import RequestStatus
 from kvasir.link.protocol import Call, FinishReason, RefusalKind, Result
-from kvasir.worker.step import NAN_TOKEN
-from runtime.engine.fakes import FRONTEND, CoreHarness, add_request, expected_output, next_token
+from runtime.engine.fakes import FRONTEND, NAN, CoreHarness, add_request, expected_output, next_token
 
 OTHER = "frontend-b"
 PROMPT = [5, 6, 7, 8, 9]
@@ -229,7 +228,7 @@ def test_nan_ends_its_request_with_an_error_that_names_it_and_no_other(
     max_in_flight: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     def model(tokens: Sequence[int]) -> int:
-        return NAN_TOKEN if tokens[0] == 900 and len(tokens) > 9 else next_token(tokens)
+        return NAN if tokens[0] == 900 and len(tokens) > 9 else next_token(tokens)
 
     engine = CoreHarness(model=model, max_in_flight=max_in_flight)
     broken = [engine.add(add_request(name, [900, place], 20)) for place, name in enumerate("ab")]
@@ -286,11 +285,14 @@ def test_a_request_that_cannot_be_queued_ends_alone(
     assert sound.token_ids == expected_output(PROMPT, 4)
 
 
-def test_a_worker_that_breaks_its_contract_is_found_at_once() -> None:
+@pytest.mark.parametrize("token_ids", [[], [7, 8]])
+def test_a_worker_that_breaks_its_contract_is_found_at_once(token_ids: list[int]) -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT))
     output = engine.core.execute()
     assert output is not None
-    output.token_ids[0] = -1
-    with pytest.raises(RuntimeError, match="returned token -1 for a request with 5 of 5 tokens computed"):
+    output.token_ids[0] = token_ids
+    with pytest.raises(
+        RuntimeError, match=rf"returned {len(token_ids)} tokens, .* for a request with 5 of 5 tokens computed"
+    ):
         engine.core.update(output)

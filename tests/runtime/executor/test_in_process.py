@@ -63,7 +63,7 @@ def test_steps_that_are_submitted_run_in_their_order_and_know_the_tokens_of_the_
     )
     others = [StepInput([], [], [ScheduledRow("r", len(prompt) + place, 1, [])]) for place in range(2)]
     futures = [executor.submit(step) for step in (first, *others)]
-    assert [future.result().token_ids[0] for future in futures] == reference.run()["r"]
+    assert [future.result().token_ids[0][0] for future in futures] == reference.run()["r"]
     with pytest.raises(KeyError):
         executor.submit(StepInput(["nobody"], [], [])).result()
     executor.shutdown()

@@ -133,7 +133,7 @@ def test_steps_in_flight_are_answered_in_their_order(path: Path) -> None:
     assert [result.error for result in executor.call(WorkerCall("check_idle"))] == [
         "AssertionError: 1 rows are taken and the engine has no request"
     ]
-    assert [each.result().token_ids[0] for each in pending] == expected
+    assert [each.result().token_ids[0][0] for each in pending] == expected
     executor.shutdown()
 
 

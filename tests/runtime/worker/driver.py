@@ -20,8 +20,13 @@ from kvasir.link.protocol import Logprobs
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
-from kvasir.worker.step import NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.step import NAN_COMPUTED, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker import Worker
+
+NAN = -1
+"""In the outputs of a request, in place of a token: its logits held NaN."""
+FAILED = 0
+"""In place of a token: the sampling of the request could not be prepared."""
 
 DEFAULTS: dict[str, Any] = {
     "device": "cpu",
@@ -169,15 +174,18 @@ class Driver:
         output = self.worker.execute(step)
         self.steps += 1
         assert len(output.token_ids) == len(scheduled)
-        for place, ((request, count, _), token) in enumerate(zip(scheduled, output.token_ids, strict=True)):
+        for place, ((request, count, _), sampled) in enumerate(zip(scheduled, output.token_ids, strict=True)):
             request.computed += count
             if place in output.logprobs:
                 request.logprobs.append(output.logprobs[place])
             if place in output.prompt_logprobs:
                 request.prompt_logprobs.append(output.prompt_logprobs[place])
-            assert (token == NO_TOKEN) == (request.computed < len(request.tokens))
-            if token != NO_TOKEN:
-                request.outputs.append(token)
+            due = request.computed == len(request.tokens)
+            if due and place in output.failed:  # it goes on, as a row does until the scheduler frees it
+                request.outputs.append(NAN if output.failed[place] == NAN_COMPUTED else FAILED)
+                continue
+            assert len(sampled) == due
+            request.outputs += sampled
 
     def finish(self) -> dict[str, list[int]]:
         """Take the requests that are done out; their outputs by id."""

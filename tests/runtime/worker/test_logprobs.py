@@ -11,7 +11,7 @@ from kvasir.link.protocol import Logprobs
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir.worker.batch import prompt_logprobs
-from kvasir.worker.step import FAILED_TOKEN, NewRow, ScheduledRow, StepInput
+from kvasir.worker.step import NewRow, ScheduledRow, StepInput
 from runtime.models.tiny import MODELS, VOCAB, llama, reference_logits, save
 from runtime.worker.driver import Driver, Request
 
@@ -187,7 +187,7 @@ def test_a_prompt_that_is_not_computed_from_its_start_fails(tmp_path: Path) -> N
     params = SamplingParams(max_tokens=1, seed=0, prompt_logprobs=0)
     step = StepInput([], [NewRow("r", packed(prompt_of(20)), 20, params)], [ScheduledRow("r", 8, 12, [[1, 2, 3]])])
     output = worker.execute(step)
-    assert output.token_ids == [FAILED_TOKEN]
+    assert output.token_ids == [[]]
     assert output.failed[0].startswith("AssertionError: ")
     assert "tokens not computed" in output.failed[0]
     assert output.prompt_logprobs == {}

@@ -3,5 +3,5 @@
 Reading order: engine_request.py (the state of a request), scheduler.py (the plan of a step), request_queues.py
 (waiting, blocked or running), entrance_check.py (requests that can never run), admission_gates.py (whether the next
 one may start), rations.py (what a step may hold), service_order.py (the order), token_budget.py (how many may
-wait), endings.py (why a request ends).
+wait), step_results.py (the tokens of a step), endings.py (why a request ends).
 """

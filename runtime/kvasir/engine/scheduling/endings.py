@@ -7,10 +7,11 @@ from typing import Final
 from kvasir.engine.scheduling.engine_request import FINISH_REASONS, EngineRequest, RequestStatus
 from kvasir.link.protocol import AddRequest, FinishReason, Logprobs, RefusalKind, RequestOutput
 from kvasir.observability.seldom_log import SeldomLog
+from kvasir.worker.step import NAN_COMPUTED
 
 log = logging.getLogger(__name__)
 
-NAN_COMPUTED: Final = "the model computed NaN: its weights or its precision are broken"
+BROKEN_MODEL: Final = "the model computed NaN: its weights or its precision are broken"
 
 NOT_PREPARED: Final = (
     "the engine could not prepare the sampling of this request ({failure}): its log has the details; send the "
@@ -52,6 +53,10 @@ class Endings:
         """Return whether the pending token of the request is its last one."""
         return request.num_pending > 0 and self._is_full(request, request.num_pending)
 
+    def num_left(self, request: EngineRequest) -> int:
+        """Return how many more tokens the request can get."""
+        return min(request.params.max_tokens - request.num_output_tokens, self._max_model_len - request.num_tokens)
+
     def _is_full(self, request: EngineRequest, pending: int) -> bool:
         return (
             request.num_output_tokens + pending >= request.params.max_tokens
@@ -82,20 +87,21 @@ class Endings:
             queue_seconds=None if num_cached_tokens is None else request.queue_seconds,
         )
 
-    def broken_off(self, request: EngineRequest, failure: str | None) -> RequestOutput:
+    def broken_off(self, request: EngineRequest, failure: str) -> RequestOutput:
         """Return the last output of a request that has no next token.
 
-        `failure`: why the worker could not prepare its sampling (the worker has logged it); None: the model
-        computed NaN.
+        `failure`: NAN_COMPUTED, or why the worker could not prepare its sampling (the worker has logged it).
         """
-        if failure is None:
+        if failure == NAN_COMPUTED:
             self._seldom.warning(
-                f"request {request.request_id} ends with an error: {NAN_COMPUTED}: check the checkpoint, or try "
+                f"request {request.request_id} ends with an error: {BROKEN_MODEL}: check the checkpoint, or try "
                 "another --dtype (float16 ends at 65,504, bfloat16 and float32 do not)",
                 about="NaN",
             )
         return error_output(
-            request, NAN_COMPUTED if failure is None else NOT_PREPARED.format(failure=failure), refusal=None
+            request,
+            BROKEN_MODEL if failure == NAN_COMPUTED else NOT_PREPARED.format(failure=failure),
+            refusal=None,
         )
 
     def _stop_token(self, request: EngineRequest) -> int | None:

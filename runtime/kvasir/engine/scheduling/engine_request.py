@@ -59,6 +59,7 @@ class EngineRequest:
         "lookup",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_drafts",
         "num_known_blocks",
         "num_pending",
         "num_prompt_tokens",
@@ -90,9 +91,12 @@ class EngineRequest:
         scheduler numbers them again in the order in which it gets the requests."""
         self.status = RequestStatus.WAITING
         self.num_computed_tokens = 0
-        """Tokens whose KV is in the cache after the scheduled steps."""
+        """Tokens whose KV is in the cache after the scheduled steps, if all drafts in flight are accepted."""
         self.num_pending = 0
-        """Tokens that scheduled steps sample and that are not in `token_ids` yet."""
+        """Tokens that scheduled steps sample and that are not in `token_ids` yet; with drafts in flight, the most
+        that there may be."""
+        self.num_drafts = 0
+        """Drafts in flight. Until their update it is not known how many tokens the request has."""
         self.block_tables: list[BlockTable] = []
         """One for each KV group; none without a row."""
         self.num_slots = 0

@@ -21,8 +21,10 @@ lookahead is 0: a request with a pending token is not scheduled again before its
 """
 
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.admission_gates import AdmissionGate
@@ -31,9 +33,10 @@ from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
 from kvasir.engine.scheduling.entrance_check import EntranceCheck, RequestRefused
 from kvasir.engine.scheduling.rations import Ration
 from kvasir.engine.scheduling.request_queues import RequestQueues
+from kvasir.engine.scheduling.step_results import StepResults, StepRows
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.link.protocol import RequestOutput
-from kvasir.worker.step import NAN_TOKEN, NO_NEW_BLOCKS, NO_TOKEN, NewRow, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.step import NO_NEW_BLOCKS, NewRow, ScheduledRow, StepInput, StepOutput
 
 
 @dataclass(slots=True)
@@ -41,10 +44,12 @@ class _Step:
     """A step that is being scheduled."""
 
     budget: int
+    drafts: Mapping[EngineRequest, list[int]]
+    """Guesses for the tokens after the last known ones."""
     new: list[NewRow] = field(default_factory=list)
     scheduled: list[ScheduledRow] = field(default_factory=list)
-    parts: list[tuple[EngineRequest, bool]] = field(default_factory=list)
-    """The request of each entry of `scheduled`, and whether the step samples a token for it."""
+    rows: StepRows = field(default_factory=list)
+    """One for each entry of `scheduled`."""
 
 
 class Scheduler:
@@ -81,19 +86,18 @@ class Scheduler:
         )
         self.blocks = blocks
         self.num_preemptions = 0
-        self.num_prompt_tokens = 0
-        """Prompt tokens of the requests that have begun to generate. Each request counts once."""
-        self.num_generated_tokens = 0
         self._max_num_batched_tokens = max_num_batched_tokens
         self._long_prefill_token_threshold = long_prefill_token_threshold or max_num_batched_tokens
         self._lookahead = lookahead
         self._endings = Endings(eos_token_ids, max_model_len)
         self._entrance = EntranceCheck(self._endings, by_priority)
+        self._results = StepResults(self._endings, queues, blocks)
         self._rations = tuple(rations)
+        self._num_scheduled = 0
         self._num_arrivals = 0
         self._stalled = False
         """Nothing could be scheduled, and no step is in flight that could change that: only an event can."""
-        self._in_flight: deque[list[tuple[EngineRequest, bool]]] = deque()  # scheduled steps without their update
+        self._in_flight: deque[StepRows] = deque()  # scheduled steps without their update
 
     # ------------------------------------------------------------------------------------------ add and abort
 
@@ -138,6 +142,15 @@ class Scheduler:
         runnable = not self._stalled and (self.running or self.waiting)
         return bool(runnable or self._queues.freed_rows or self._in_flight)
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens of the requests that have begun to generate. Each request counts once."""
+        return self._results.num_prompt_tokens
+
+    @property
+    def num_generated_tokens(self) -> int:
+        return self._results.num_generated_tokens
+
     # ------------------------------------------------------------------------------------------ before the step
 
     def schedule(self) -> StepInput | None:
@@ -145,7 +158,7 @@ class Scheduler:
 
         Its tokens count as computed from here on. `update` adds the sampled tokens.
         """
-        step = _Step(self._max_num_batched_tokens)
+        step = _Step(self._max_num_batched_tokens, self._results.take_drafts())
         preemptions = self.num_preemptions
         for ration in self._rations:
             ration.step_begins(len(self.running), len(self.waiting))
@@ -156,17 +169,19 @@ class Scheduler:
         if not (step.scheduled or finished):
             self._stalled = not self._in_flight
             return None
-        self._in_flight.append(step.parts)
-        return StepInput(finished=finished, new=step.new, scheduled=step.scheduled)
+        self._in_flight.append(step.rows)
+        self._num_scheduled += 1
+        return StepInput(finished, step.new, step.scheduled, self._num_scheduled)
 
     def _schedule_running(self, step: _Step) -> None:
         """Schedule tokens of every running request. A long chunk leaves one token for each later request."""
-        next_tokens = self._rationed_tokens if self._rations else self._next_tokens
+        is_plain = not (self._rations or step.drafts)
         place = 0
         while place < len(self.running):  # preemption removes requests from the end
             request = self.running[place]
             place += 1
-            count = next_tokens(request, step.budget - (len(self.running) - place))
+            budget = step.budget - (len(self.running) - place)
+            count = self._next_tokens(request, budget) if is_plain else self._limited(step, request, budget)
             if count == 0:
                 continue
             new_block_ids = NO_NEW_BLOCKS
@@ -176,7 +191,10 @@ class Scheduler:
                 if not self._make_room(sum(missing), request):
                     return  # it was the last one and was preempted itself
                 new_block_ids = self.blocks.grow(request, missing)
-            self._take(step, request, count, new_block_ids)
+            if is_plain:
+                self._take(step, request, count, new_block_ids)
+            else:
+                self._take_limited(step, request, count, new_block_ids)
 
     def _admit_waiting(self, step: _Step) -> None:
         """Move requests from the head of the queue into rows while the budget, every gate and every ration allow
@@ -185,18 +203,20 @@ class Scheduler:
             most = step.budget
             if self._rations:
                 request.num_computed_tokens = self.blocks.num_cached_tokens(request)  # as after its admission
-                most = self._rationed_tokens(request, step.budget)
+                most = self._limited(step, request, step.budget)
                 if most == 0:
                     request.num_computed_tokens = 0
                     break
             self._queues.take_row(request)
             tables = self.blocks.admit(request)
             step.new.append(request.new_row())
-            self._take(step, request, self._next_tokens(request, most), tables)
+            self._take_limited(step, request, self._next_tokens(request, most), tables)
 
     def _next_tokens(self, request: EngineRequest, budget: int) -> int:
         """Return how many tokens the request computes now; 0 only if it waits for a pending token."""
-        if request.num_pending and (request.num_pending > self._lookahead or self._endings.awaits_last(request)):
+        if request.num_pending and (
+            request.num_drafts or request.num_pending > self._lookahead or self._endings.awaits_last(request)
+        ):
             return 0
         left = len(request.token_ids) + request.num_pending - request.num_computed_tokens
         if left == 1:
@@ -205,25 +225,46 @@ class Scheduler:
             left = min(left, self._long_prefill_token_threshold)
         return min(left, budget)
 
-    def _rationed_tokens(self, request: EngineRequest, budget: int) -> int:
+    def _limited(self, step: _Step, request: EngineRequest, budget: int) -> int:
+        """Return how many tokens the request computes now, with its drafts and within the rations."""
         count = self._next_tokens(request, budget)
+        if request in step.drafts:
+            count += self._num_usable(len(step.drafts[request]), request, budget)
         for ration in self._rations:
             if count:
                 count = ration.most(request, count)
         return count
 
+    def _num_usable(self, drafts: int, request: EngineRequest, budget: int) -> int:
+        """Return how many drafts to compute: not beyond the end of the request, and only if that preempts none."""
+        drafts = min(drafts, budget - 1, self._endings.num_left(request) - 1)
+        missing = sum(self.blocks.missing(request, request.num_tokens + drafts))
+        return drafts if drafts > 0 and self.blocks.pool.can_allocate(missing) else 0
+
     def _take(self, step: _Step, request: EngineRequest, count: int, new_block_ids: list[list[int]]) -> None:
         step.scheduled.append(ScheduledRow(request.request_id, request.num_computed_tokens, count, new_block_ids))
         step.budget -= count
-        if self._rations:
-            for ration in self._rations:
-                ration.joined(request, count)
         request.num_computed_tokens += count
         samples = request.num_computed_tokens == len(request.token_ids) + request.num_pending
         request.num_pending += samples
-        step.parts.append((request, samples))
+        step.rows.append((request, samples))
         if request.num_computed_tokens >= (request.num_known_blocks + 1) * self.blocks.block_size:
             self.blocks.remember(request)
+
+    def _take_limited(
+        self, step: _Step, request: EngineRequest, count: int, new_block_ids: list[list[int]]
+    ) -> None:
+        """Take a row of a step with rations or drafts."""
+        for ration in self._rations:
+            ration.joined(request, count)
+        self._take(step, request, count, new_block_ids)
+        drafts = tuple(step.drafts[request][: count - 1]) if request in step.drafts else ()
+        if drafts:
+            plain = step.scheduled[-1]
+            step.scheduled[-1] = msgspec.structs.replace(plain, draft_token_ids=drafts)
+            step.rows[-1] = (request, 1 + len(drafts))
+            request.num_drafts = len(drafts)
+            request.num_pending = 1 + len(drafts)
 
     def _make_room(self, blocks: int, request: EngineRequest) -> bool:
         """Preempt requests from the end until so many blocks are free. False if that preempted `request` itself."""
@@ -249,55 +290,7 @@ class Scheduler:
         Requests that ended since `schedule` are skipped: an aborted request has no output, and a token that was
         scheduled before the end was known is dropped.
         """
-        outputs: dict[str, list[RequestOutput]] = {}
-        parts = self._in_flight.popleft()
-        for place, ((request, samples), token_id) in enumerate(zip(parts, output.token_ids, strict=True)):
-            request.num_pending -= samples
-            if request.status.finished:
-                continue
-            if token_id < NO_TOKEN:
-                answer = self._break_off(request, None if token_id == NAN_TOKEN else output.failed[place])
-            elif samples != (token_id != NO_TOKEN):
-                raise RuntimeError(
-                    f"the worker returned token {token_id} for a request with {request.num_computed_tokens} of "
-                    f"{request.num_tokens} tokens computed"
-                )
-            elif samples:
-                answer = self._append(request, token_id, output, place)
-            else:
-                continue
-            outputs.setdefault(request.frontend, []).append(answer)
-        return outputs
-
-    def _append(self, request: EngineRequest, token_id: int, output: StepOutput, place: int) -> RequestOutput:
-        position = request.num_output_tokens
-        request.token_ids.append(token_id)
-        self.num_generated_tokens += 1
-        is_first = not request.prompt_counted
-        if is_first:
-            request.prompt_counted = True
-            self.num_prompt_tokens += request.num_prompt_tokens
-        status = self._endings.status_of(request)
-        if status.finished:
-            self._queues.finish(request, status)
-        elif not (is_first or output.logprobs):
-            return RequestOutput(request.request_id, request.attempt, position, [token_id])
-        return self._endings.output(
-            request,
-            position,
-            [token_id],
-            logprobs=output.logprobs.get(place),
-            prompt_logprobs=output.prompt_logprobs.get(place) if position == 0 else None,
-            num_cached_tokens=request.num_cached_tokens if is_first else None,
-        )
-
-    def _break_off(self, request: EngineRequest, failure: str | None) -> RequestOutput:
-        """End a request that has no next token: the worker could not prepare its sampling (`failure`), or the model
-        computed NaN (None), as it would for every later token."""
-        if failure is None:
-            self.blocks.distrust(request)
-        self._queues.finish(request, RequestStatus.ABORTED)
-        return self._endings.broken_off(request, failure)
+        return self._results.update(self._in_flight.popleft(), output)
 
     def check_idle(self) -> None:
         """Raise AssertionError if anything is left although there is no work."""

@@ -9,8 +9,8 @@ import pytest
 from kvasir.engine.kv.prefix_cache import PrefixCache
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.link.protocol import FinishReason
-from kvasir.worker.step import NAN_TOKEN, StepOutput
-from runtime.engine.fakes import EOS, FRONTEND, Answer, CoreHarness, add_request, expected_output, next_token
+from kvasir.worker.step import NAN_COMPUTED, StepOutput
+from runtime.engine.fakes import EOS, FRONTEND, NAN, Answer, CoreHarness, add_request, expected_output, next_token
 from runtime.wire import hashes_of
 
 SYSTEM = list(range(100, 124))
@@ -122,7 +122,7 @@ def test_log_probabilities_of_the_prompt_are_not_read_from_the_cache() -> None:
 
 
 def test_what_a_request_computed_that_ended_with_nan_is_found_by_nobody() -> None:
-    engine = CoreHarness(model=lambda tokens: NAN_TOKEN if 999 in tokens else next_token(tokens))
+    engine = CoreHarness(model=lambda tokens: NAN if 999 in tokens else next_token(tokens))
     run(engine, "before", SYSTEM)
     answer = engine.add(add_request("broken", [*SYSTEM, 999, *SYSTEM]))
     engine.run()
@@ -139,7 +139,7 @@ def test_what_a_request_computed_that_ended_with_nan_after_its_preemption_is_fou
     engine.scheduler.schedule()
     engine.scheduler._preempt(engine.scheduler.requests["broken"])
     assert len(cache_of(engine)) == 6
-    engine.scheduler.update(StepOutput([NAN_TOKEN]))
+    engine.scheduler.update(StepOutput([[]], failed={0: NAN_COMPUTED}))
     assert len(cache_of(engine)) == 0
     assert engine.scheduler.requests == {}
     engine.blocks.check_idle()

@@ -6,6 +6,7 @@ equals the one without cache and neighbours therefore shows that every block had
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from runtime.engine.gates import ReadyGate
 from runtime.wire import prompt_of
 
 LONGEST_PREFIX = 40
-Machine = dict[str, Any]  # the arguments of a CoreHarness; and `stages` of a StageRation
+Machine = dict[str, Any]  # the arguments of a CoreHarness; `stages` of a StageRation, most `drafts`
 Range = tuple[int, int]
 
 
@@ -27,6 +28,15 @@ def ends_at_times(token_ids: Sequence[int]) -> int:
     """A model that returns EOS after some contexts, so that requests end unexpectedly."""
     token_id = next_token(token_ids)
     return EOS if token_id % 16 == 0 else token_id
+
+
+def guesses(most: int, model: Callable[[Sequence[int]], int], token_ids: Sequence[int]) -> list[int]:
+    """Return up to `most` next tokens; from a place on, which changes all the time, they are wrong."""
+    tokens = list(token_ids)
+    number = next_token(tokens)
+    for place in range(number % (most + 1)):
+        tokens.append(model(tokens) if place < number // 7 % (most + 2) else 999)
+    return tokens[len(token_ids) :]
 
 
 def machines(
@@ -50,6 +60,7 @@ def machines(
             "max_in_flight": st.integers(1, 4),
             "lookahead": st.sampled_from([None, None, 0, 1]),
             "stages": st.sampled_from([1, 1, 2, 3]),
+            "drafts": st.sampled_from([0, 0, 1, 4]),
             "model": st.sampled_from(models),
             "windows": st.just((None,)) | several_groups,
         }
@@ -145,9 +156,11 @@ class Run:
 
     def __post_init__(self) -> None:
         options = dict(self.machine)
-        stages = options.pop("stages")
+        stages, drafts = options.pop("stages"), options.pop("drafts")
         rations = [StageRation(stages, options["max_num_seqs"])] if stages > 1 else []
         self.engine = CoreHarness(gates=[self.gate], rations=rations, **options)
+        if drafts:
+            self.engine.executor.drafter = partial(guesses, drafts, self.machine["model"])
         self.longest = self.engine.max_model_len
         steps, lookahead = self.machine["max_in_flight"], self.machine["lookahead"]
         self.most_pending = steps - 1 if lookahead is None else min(steps - 1, lookahead + 1)
@@ -254,8 +267,9 @@ class Run:
 
     def check_request(self, request: EngineRequest) -> None:
         block_size = self.machine["block_size"]
-        assert 0 <= request.num_pending <= self.most_pending
-        assert request.num_computed_tokens <= request.num_tokens + request.num_pending
+        assert 0 <= request.num_pending <= (request.num_drafts + 1 if request.num_drafts else self.most_pending)
+        assert request.num_drafts <= self.machine["drafts"]
+        assert 0 <= request.num_computed_tokens <= request.num_tokens + request.num_pending
         assert all(len(table.ids) * block_size >= request.num_slots for table in request.block_tables)
         assert request.num_slots >= request.num_computed_tokens
         for window, table in zip(self.machine["windows"], request.block_tables, strict=False):  # waiting: none

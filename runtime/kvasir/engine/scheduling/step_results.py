@@ -1,0 +1,123 @@
+"""StepResults: appends the tokens that a step returned to its requests, and makes the outputs for frontends."""
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from kvasir.engine.kv.kv_manager import KVManager
+from kvasir.engine.scheduling.endings import Endings
+from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
+from kvasir.engine.scheduling.request_queues import RequestQueues
+from kvasir.link.protocol import Logprobs, RequestOutput
+from kvasir.worker.step import NAN_COMPUTED, StepOutput
+
+StepRows: TypeAlias = list[tuple[EngineRequest, int]]
+"""The request of each scheduled row, and how many tokens it gets at most: 0, 1, or 1 more than its drafts."""
+
+
+class StepResults:
+    """Ends the requests that a token completes or that have failed."""
+
+    def __init__(self, endings: Endings, queues: RequestQueues, blocks: KVManager) -> None:
+        self.num_prompt_tokens = 0
+        """Prompt tokens of the requests that have begun to generate. Each request counts once."""
+        self.num_generated_tokens = 0
+        self._drafts: dict[EngineRequest, list[int]] = {}
+        self._endings = endings
+        self._queues = queues
+        self._blocks = blocks
+
+    def update(self, rows: StepRows, output: StepOutput) -> dict[str, list[RequestOutput]]:
+        """Return the outputs by frontend. Requests that have ended meanwhile have none."""
+        outputs: dict[str, list[RequestOutput]] = {}
+        failed = output.failed
+        for place, ((request, most), token_ids) in enumerate(zip(rows, output.token_ids, strict=True)):
+            request.num_pending -= most
+            if request.status.finished:
+                continue
+            if failed and place in failed:
+                answer = self._fail(request, failed[place])
+            else:
+                if not len(token_ids) == most <= 1:
+                    self._settle_drafts(request, most, len(token_ids))
+                if not most:
+                    continue
+                answer = self._append(request, token_ids, output, place)
+            outputs.setdefault(request.frontend, []).append(answer)
+        if output.drafts:
+            self._keep_drafts(rows, output.drafts)
+        return outputs
+
+    def take_drafts(self) -> Mapping[EngineRequest, list[int]]:
+        """Return the drafts that came with the last update. They are for the next step only."""
+        drafts, self._drafts = self._drafts, {}
+        return drafts
+
+    def _append(
+        self, request: EngineRequest, token_ids: list[int], output: StepOutput, place: int
+    ) -> RequestOutput:
+        """Append one token or more. Tokens after the one that ends the request are dropped."""
+        position = request.num_output_tokens
+        request.token_ids.append(token_ids[0])
+        status = self._endings.status_of(request)
+        if len(token_ids) > 1:
+            token_ids, status = self._append_rest(request, token_ids, status)
+        self.num_generated_tokens += len(token_ids)
+        is_first = not request.prompt_counted
+        if is_first:
+            request.prompt_counted = True
+            self.num_prompt_tokens += request.num_prompt_tokens
+        if status.finished:
+            self._queues.finish(request, status)
+        elif not (is_first or output.logprobs):
+            return RequestOutput(request.request_id, request.attempt, position, token_ids)
+        return self._endings.output(
+            request,
+            position,
+            token_ids,
+            logprobs=_first(output.logprobs.get(place), len(token_ids)),
+            prompt_logprobs=output.prompt_logprobs.get(place) if position == 0 else None,
+            num_cached_tokens=request.num_cached_tokens if is_first else None,
+        )
+
+    def _fail(self, request: EngineRequest, failure: str) -> RequestOutput:
+        """End a request that has no next token. After NaN none of its KV is used again."""
+        if failure == NAN_COMPUTED:
+            self._blocks.distrust(request)
+        self._queues.finish(request, RequestStatus.ABORTED)
+        return self._endings.broken_off(request, failure)
+
+    def _settle_drafts(self, request: EngineRequest, most: int, sampled: int) -> None:
+        """Take back the count of drafts that the worker rejected: their KV is overwritten later."""
+        if not 0 < sampled <= most:
+            raise RuntimeError(
+                f"the worker returned {sampled} tokens, and at most {most} were due, for a request with "
+                f"{request.num_computed_tokens} of {request.num_tokens} tokens computed"
+            )
+        request.num_drafts = 0
+        if request.status is RequestStatus.RUNNING:  # a preempted one starts from 0
+            request.num_computed_tokens -= most - sampled
+
+    def _keep_drafts(self, rows: StepRows, drafts: Mapping[int, list[int]]) -> None:
+        """Keep the drafts of requests whose tokens are all known."""
+        for place, token_ids in drafts.items():
+            request = rows[place][0]
+            if request.status is RequestStatus.RUNNING and not request.num_pending:
+                self._drafts[request] = token_ids
+
+    def _append_rest(
+        self, request: EngineRequest, token_ids: list[int], status: RequestStatus
+    ) -> tuple[list[int], RequestStatus]:
+        """Append the tokens after the first one, up to the end of the request; return all that it got."""
+        count = 1
+        while count < len(token_ids) and not status.finished:
+            request.token_ids.append(token_ids[count])
+            count += 1
+            status = self._endings.status_of(request)
+        return token_ids[:count], status
+
+
+def _first(logprobs: Logprobs | None, count: int) -> Logprobs | None:
+    """Return the log probabilities of the first `count` tokens."""
+    if logprobs is None or len(logprobs.token) == count:
+        return logprobs
+    return Logprobs(logprobs.token[:count], logprobs.rank[:count], logprobs.top_ids[:count], logprobs.top[:count])

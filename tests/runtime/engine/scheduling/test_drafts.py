@@ -1,0 +1,188 @@
+"""Several tokens per row and step: drafts that the worker proposes, and accepts or rejects."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from kvasir.link.protocol import FinishReason
+from runtime.engine.fakes import EOS, FRONTEND, CoreHarness, add_request, expected_output, next_token
+from runtime.engine.gates import TokenRation
+
+PROMPT = [5, 6, 7, 8, 9, 10]
+
+
+def right(token_ids: Sequence[int], count: int = 3) -> list[int]:
+    return expected_output(token_ids, count)
+
+
+def right_and_wrong(token_ids: Sequence[int]) -> list[int]:
+    """One right guess and two wrong ones."""
+    return [*right(token_ids, 1), 999, 999]
+
+
+def drafts_of(engine: CoreHarness) -> list[int]:
+    """The number of drafts of the only row in each step."""
+    return [len(step.scheduled[0].draft_token_ids) for step in engine.executor.steps if step.scheduled]
+
+
+def engine_with(drafter: str, **options: int) -> CoreHarness:
+    engine = CoreHarness(**options)  # type: ignore[arg-type]
+    engine.executor.drafter = {"right": right, "right_and_wrong": right_and_wrong}[drafter]
+    return engine
+
+
+def test_accepted_drafts_save_steps() -> None:
+    engine = engine_with("right")
+    answer = engine.add(add_request("a", PROMPT, 9))
+    engine.run()
+    assert answer.token_ids == expected_output(PROMPT, 9)
+    assert drafts_of(engine) == [0, 3, 3]
+    assert engine.scheduler.num_generated_tokens == 9
+
+
+def test_rejected_drafts_are_computed_again() -> None:
+    engine = engine_with("right_and_wrong")
+    answer = engine.add(add_request("a", PROMPT, 9))
+    engine.run()
+    assert answer.token_ids == expected_output(PROMPT, 9)
+    rows = [step.scheduled[0] for step in engine.executor.steps if step.scheduled]
+    assert [(row.num_computed_tokens, row.num_new_tokens) for row in rows] == [
+        (0, 6),
+        (6, 4),
+        (8, 4),
+        (10, 4),
+        (12, 2),  # two tokens are left
+    ]
+
+
+def test_only_accepted_tokens_are_put_into_the_prefix_cache() -> None:
+    engine = engine_with("right_and_wrong")
+    engine.add(add_request("a", PROMPT, 9))
+    engine.run()
+    engine.executor.drafter = lambda token_ids: []
+    whole = [*PROMPT, *expected_output(PROMPT, 9)]
+    again = engine.add(add_request("b", whole, 2))
+    engine.run()
+    assert again.num_cached_tokens[0] == 12
+    assert again.token_ids == expected_output(whole, 2)
+
+
+def test_tokens_after_an_end_are_dropped() -> None:
+    engine = engine_with("right")
+    stop = expected_output(PROMPT, 3)[2]
+    answer = engine.add(add_request("a", PROMPT, 9, stop_token_ids=(stop,), logprobs=0))
+    engine.run()
+    assert answer.token_ids == expected_output(PROMPT, 3)
+    assert (answer.finish_reason, answer.stop_token_id) == (FinishReason.STOP, stop)
+    assert answer.logprobs == [-float(token_id) for token_id in answer.token_ids]
+
+
+def test_a_draft_may_be_the_end_of_the_sequence() -> None:
+    def model(token_ids: Sequence[int]) -> int:
+        return EOS if len(token_ids) == len(PROMPT) + 2 else next_token(token_ids)
+
+    engine = CoreHarness(model=model)
+    engine.executor.drafter = lambda token_ids: expected_output(token_ids, 3, model)
+    answer = engine.add(add_request("a", PROMPT, 9))
+    engine.run()
+    assert answer.token_ids == [*expected_output(PROMPT, 2), EOS]
+    assert answer.finish_reason is FinishReason.STOP
+
+
+@pytest.mark.parametrize(("max_tokens", "drafts"), [(2, [0, 0]), (3, [0, 1]), (5, [0, 3]), (6, [0, 3, 0])])
+def test_no_draft_goes_beyond_max_tokens(max_tokens: int, drafts: list[int]) -> None:
+    engine = engine_with("right")
+    answer = engine.add(add_request("a", PROMPT, max_tokens))
+    engine.run()
+    assert drafts_of(engine) == drafts
+    assert len(answer.token_ids) == max_tokens
+
+
+def test_no_draft_goes_beyond_the_context() -> None:
+    engine = engine_with("right", max_model_len=9)
+    answer = engine.add(add_request("a", PROMPT, 20))
+    engine.run()
+    assert drafts_of(engine) == [0, 1]
+    assert (len(answer.token_ids), answer.finish_reason) == (3, FinishReason.LENGTH)
+
+
+def test_drafts_leave_budget_for_every_later_request() -> None:
+    engine = engine_with("right", budget=7, max_num_seqs=4)
+    for name in "abcd":
+        engine.add(add_request(name, PROMPT[:1], 12))
+    engine.step()
+    engine.step()
+    drafts = [len(row.draft_token_ids) for row in engine.executor.steps[-1].scheduled]
+    assert drafts == [3, 0, 0, 0]
+    engine.run()
+
+
+def test_drafts_preempt_no_request() -> None:
+    """The next token of each request fits into its two blocks; drafts would need a third one."""
+    engine = engine_with("right")
+    for name in "ab":
+        engine.add(add_request(name, PROMPT, 9))
+    engine.step()
+    pool = engine.blocks.pool
+    rest = pool.allocate(pool.num_free)
+    engine.step()
+    assert [row.draft_token_ids for row in engine.executor.steps[-1].scheduled] == [(), ()]
+    assert engine.scheduler.num_preemptions == 0
+    pool.free(rest)
+    engine.run()
+
+
+def test_a_ration_may_shorten_drafts() -> None:
+    ration = TokenRation()
+    engine = CoreHarness(rations=[ration])
+    engine.executor.drafter = right
+    ration.limits = {"a": 2}
+    answer = engine.add(add_request("a", PROMPT[:2], 6))
+    engine.run()
+    assert drafts_of(engine) == [0, 1, 1, 0]
+    assert answer.token_ids == expected_output(PROMPT[:2], 6)
+
+
+def test_a_request_with_drafts_in_flight_waits_for_their_update() -> None:
+    engine = CoreHarness(max_in_flight=3, lookahead=0)
+    engine.executor.drafter = right_and_wrong
+    answer = engine.add(add_request("a", PROMPT, 9))
+    engine.run()
+    assert answer.token_ids == expected_output(PROMPT, 9)
+    assert drafts_of(engine) == [0, 3, 3, 3, 1]
+
+
+def test_drafts_in_flight_end_the_lookahead() -> None:
+    """The place of the next token is not known."""
+    ration = TokenRation()
+    engine = CoreHarness(max_in_flight=4, rations=[ration])
+    engine.executor.drafter = lambda token_ids: [999]
+    answer = engine.add(add_request("a", PROMPT, 9))
+    engine.step()
+    ration.limits = {"a": 0}  # until its token is known and the worker has guessed the next one
+    engine.step()
+    ration.limits = {}
+    engine.step()
+    assert drafts_of(engine) == [0, 1]
+    engine.run()
+    assert answer.token_ids == expected_output(PROMPT, 9)
+
+
+def test_an_abort_with_drafts_in_flight_leaves_nothing() -> None:
+    engine = CoreHarness(max_in_flight=2, lookahead=0)
+    engine.executor.drafter = right
+    engine.add(add_request("a", PROMPT, 9))
+    engine.add(add_request("b", PROMPT[::-1], 9))
+    while not any(row.draft_token_ids for step in engine.executor.steps for row in step.scheduled):
+        engine.step()
+    engine.core.abort(FRONTEND, ["a"])
+    engine.run()
+    assert engine.answers["b"].token_ids == expected_output(PROMPT[::-1], 9)
+
+
+def test_steps_are_numbered_from_one() -> None:
+    engine = CoreHarness(max_in_flight=2)
+    engine.add(add_request("a", PROMPT, 3))
+    engine.run()
+    numbers = [step.number for step in engine.executor.steps]
+    assert numbers == list(range(1, len(numbers) + 1))
