@@ -61,7 +61,6 @@ def fit_context(settings: ResolvedEngine, cache: KVCacheConfig, asked: int | Non
 
 
 def build_core(settings: ResolvedEngine, model: ModelInfo, cache: KVCacheConfig, executor: Executor) -> EngineCore:
-    steps = 2 if settings.async_scheduling else 1
     budget = TokenBudget(settings.max_queued_tokens)
     blocks = KVManager(
         cache, prefix_caching=settings.enable_prefix_caching, longest_chunk=settings.max_num_batched_tokens
@@ -75,7 +74,7 @@ def build_core(settings: ResolvedEngine, model: ModelInfo, cache: KVCacheConfig,
         by_priority=settings.scheduling_policy == "priority",
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         budget=budget,
-        lookahead=steps - 1,
+        lookahead=executor.max_in_flight - 1,
     )
     ingest = Ingest(
         model.vocab_size,
@@ -84,4 +83,4 @@ def build_core(settings: ResolvedEngine, model: ModelInfo, cache: KVCacheConfig,
         budget,
         settings.prefix_caching_hash_algo,
     )
-    return EngineCore(scheduler, executor, ingest, max_in_flight=steps)
+    return EngineCore(scheduler, executor, ingest, max_in_flight=executor.max_in_flight)
