@@ -56,6 +56,7 @@ def _ready_pod(name: str, workload: Object, revision: str, owner: Object) -> Obj
         "spec": {"nodeName": "node-1", "containers": [{"name": component, "image": "image:1"}]},
         "status": {
             "phase": "Running",
+            "podIP": "10.0.0.1",
             "conditions": _READY,
             "containerStatuses": [{"name": component, "state": {"running": {}}, "restartCount": 0}],
         },

@@ -20,7 +20,8 @@ class MockReports(StatusReports):
     """Every ready pod responds, and all frontends have accepted every engine."""
 
     async def of(self, pods: Sequence[Pod]) -> Mapping[str, StatusReport]:
-        return {pod.uid: StatusReport(Phase.READY, links=100) for pod in pods if pod.ready}
+        frontends = tuple(address for pod in pods if pod.component == "frontend" for address in pod.addresses)
+        return {pod.uid: StatusReport(Phase.READY, links=frontends) for pod in pods if pod.ready}
 
 
 @dataclass

@@ -59,6 +59,7 @@ def pod(name: str, component: str = "engine", **facts: Any) -> Pod:
         "component": component,
         "node": "node-1",
         "ip": "10.0.0.1",
+        "addresses": frozenset({"10.0.0.1"}),
         "revision": "new",
         "terminating": False,
         "ready": True,

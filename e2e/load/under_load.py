@@ -63,7 +63,7 @@ def load(namespace: Namespace, service: str, at_least: int = 20, node: str | Non
     run.sent, run.during, run.failed = found["sent"], found["during"], found["failed"]
     run.failures = found["failures"]
     print(run)
-    assert run.failed == 0, f"{run}\n{namespace.picture()}"
+    assert run.failed == 0, f"{run}\n{namespace.picture()}\n{run}"  # twice: long messages are cut at either end
     assert run.during >= at_least, f"only {run.during} requests were sent during the change"
 
 

@@ -13,10 +13,11 @@ from kvasir_contract.failure import cut
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 
-MAX_REPORT_BYTES: Final = 16 * 1024
+MAX_REPORT_BYTES: Final = 64 * 1024
 """Longer bodies are rejected before they are parsed."""
 MAX_MESSAGE_BYTES: Final = 1024
 MAX_COUNT: Final = 2**63 - 1
+MAX_LINKS: Final = 1024
 
 
 class ReportError(ValueError):
@@ -56,8 +57,9 @@ class StatusReport:
     """For engines, the rank and a fresh id."""
     rank: int | None = None
     """For engines, the data-parallel rank."""
-    links: int | None = None
-    """For engines, the number of frontends that have accepted this engine and send it requests."""
+    links: tuple[str, ...] | None = None
+    """For engines, the addresses of the frontends that have accepted this engine and send it requests. They are IP
+    addresses or paths of Unix sockets, at most MAX_LINKS."""
     startup_seconds: Mapping[str, float] = field(default_factory=dict)
     """Duration of each finished start-up phase, by phase."""
     step: RunningStep | None = None
@@ -71,7 +73,7 @@ class StatusReport:
             "live_requests": self.live_requests,
             "incarnation": self.incarnation,
             "rank": self.rank,
-            "links": self.links,
+            "links": None if self.links is None else self.links[:MAX_LINKS],
             "startup_seconds": {phase: round(seconds, 3) for phase, seconds in self.startup_seconds.items()},
             "step": None if self.step is None else vars(self.step),
         }
@@ -96,7 +98,7 @@ class StatusReport:
                 live_requests=_count(fields.get("live_requests", 0)),
                 incarnation=cut(str(fields.get("incarnation", "")), 128),
                 rank=None if rank is None else _count(rank),
-                links=None if links is None else _count(links),
+                links=None if links is None else _addresses(links),
                 startup_seconds={
                     cut(str(k), 32): _seconds(v) for k, v in fields.get("startup_seconds", {}).items()
                 },
@@ -109,6 +111,12 @@ class StatusReport:
 def _step(fields: Mapping[str, Any]) -> RunningStep:
     batch = cut(str(fields["batch"]), MAX_MESSAGE_BYTES)
     return RunningStep(_count(fields["number"]), cut(str(fields["phase"]), 32), _seconds(fields["seconds"]), batch)
+
+
+def _addresses(values: object) -> tuple[str, ...]:
+    if not isinstance(values, list) or len(values) > MAX_LINKS:
+        raise ValueError(f"links must be a list of at most {MAX_LINKS} addresses")
+    return tuple(cut(str(value), 128) for value in values)
 
 
 def _count(value: object) -> int:

@@ -7,6 +7,7 @@ from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import (
     MAX_COUNT,
+    MAX_LINKS,
     MAX_MESSAGE_BYTES,
     MAX_REPORT_BYTES,
     ReportedProgress,
@@ -23,7 +24,7 @@ FULL = StatusReport(
     live_requests=2,
     incarnation="engine-3-abc",
     rank=3,
-    links=2,
+    links=("10.0.0.1", "fd00::1"),
     startup_seconds={"Starting": 1.5},
     step=RunningStep(7, "execute", 2.5, "1 row"),
 )
@@ -36,6 +37,19 @@ def body(**fields: Any) -> bytes:
 @pytest.mark.parametrize("report", [FULL, StatusReport(Phase.READY), StatusReport(Phase.FAILED, "it broke")])
 def test_report_is_read_as_it_was_written(report: StatusReport) -> None:
     assert StatusReport.from_json(report.to_json()) == report
+
+
+def test_report_has_room_for_the_most_links() -> None:
+    links = tuple(f"fd00:{number:04x}:1111:2222:3333:4444:5555:6666" for number in range(MAX_LINKS))
+    written = StatusReport(Phase.READY, links=(*links, "::1")).to_json()
+    assert len(written) <= MAX_REPORT_BYTES
+    assert StatusReport.from_json(written).links == links
+
+
+@pytest.mark.parametrize("links", [4, "10.0.0.1", ["::1"] * (MAX_LINKS + 1)])
+def test_report_with_wrong_links_is_rejected(links: object) -> None:
+    with pytest.raises(ReportError):
+        StatusReport.from_json(body(links=links))
 
 
 def test_report_needs_phase_and_message_only() -> None:

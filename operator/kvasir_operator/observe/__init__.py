@@ -6,6 +6,7 @@ Reading order:
     pod_state         phase and reason of a pod
     status_reports    GET /status of the pods
     cordons           nodes that are being drained
+    frontend_links    whether an engine is linked to all frontends
     service_memory    state kept between reconciles
     pod_events        why pods are missing or cannot start
     service_observer  the reads themselves

@@ -1,6 +1,7 @@
 """Converts the API server's dictionaries to the typed facts of `observed`."""
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Any, Final
 
 from kvasir_contract.api import COMPONENT_LABEL, INSTANCE_LABEL, MANAGED_BY_LABEL, MANAGER
@@ -58,6 +59,7 @@ def pod_of(resource: Object) -> Pod:
         component=component,
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
+        addresses=_addresses(status),
         revision=labels.get(REVISION_LABEL, ""),
         terminating=terminating,
         ready=_condition(status, "Ready").get("status") == "True" and not terminating,
@@ -67,6 +69,11 @@ def pod_of(resource: Object) -> Pod:
         schedule_message=scheduled.get("message", ""),
         container=_container(component, spec, status),
     )
+
+
+def _addresses(status: Object) -> frozenset[str]:
+    found = [status.get("podIP", ""), *(entry.get("ip", "") for entry in status.get("podIPs") or ())]
+    return frozenset(str(ip_address(address)) for address in found if address)
 
 
 _SCHEDULED: Final = {"True": True, "False": False}

@@ -89,6 +89,8 @@ class Pod:
     node: str
     """"" until the pod is scheduled."""
     ip: str
+    addresses: frozenset[str]
+    """All of its IP addresses, the first one included."""
     revision: str
     """For engines, the revision of the StatefulSet's template."""
     terminating: bool
@@ -140,7 +142,8 @@ class Member:
     waited: float
     """Seconds for which this operator has observed the state. Never compared with another machine's clock."""
     linked: bool | None = None
-    """For engines, whether every ready frontend has accepted it; None if it does not report that."""
+    """For engines, whether every frontend that gets requests, or soon will, has accepted it; None if that is not
+    known."""
 
     @property
     def serves(self) -> bool:

@@ -27,6 +27,7 @@ from kvasir_operator.cluster.kinds import (
 )
 from kvasir_operator.observe import objects
 from kvasir_operator.observe.cordons import Cordons
+from kvasir_operator.observe.frontend_links import awaited_frontends, is_linked
 from kvasir_operator.observe.observed import (
     ChildKey,
     ChildObject,
@@ -35,6 +36,7 @@ from kvasir_operator.observe.observed import (
     Observed,
     Ownership,
     Pod,
+    PodState,
     WorkloadState,
 )
 from kvasir_operator.observe.pod_events import PodEvents, missing_ranks
@@ -139,13 +141,13 @@ class ServiceObserver:
         memory: ServiceMemory,
     ) -> list[Member]:
         reports = memory.reports
-        ready_frontends = sum(pod.ready for pod in pods if pod.component == "frontend")
         lost = await self._lost_nodes([pod for pod in pods if not pod.ready and pod.uid not in reports])
         failures = await self._events.mount_failures(pods, memory, self._monotonic())
         marks: set[Mark] = set()
-        members = []
+        states: dict[str, PodState] = {}
+        waited: dict[str, float] = {}
         for pod in pods:
-            state = pod_state(
+            state = states[pod.uid] = pod_state(
                 pod,
                 resource_name=service.engine.resource_name if pod.component == "engine" else "",
                 report=reports.get(pod.uid),
@@ -154,11 +156,13 @@ class ServiceObserver:
             )
             mark: Mark = (pod.uid, state.phase, "leaving" if pod.terminating else "")
             marks.add(mark)
-            links = reports[pod.uid].links if pod.uid in reports else None
-            linked = None if links is None else links >= max(1, ready_frontends)
-            members.append(Member(pod, state, memory.since(mark, self._monotonic()), linked))
+            waited[pod.uid] = memory.since(mark, self._monotonic())
         memory.forget_but(marks, of_missing=False)
-        return members
+        frontends = awaited_frontends(pods, waited)
+        return [
+            Member(pod, states[pod.uid], waited[pod.uid], is_linked(reports.get(pod.uid), frontends))
+            for pod in pods
+        ]
 
     def _remember_reports(
         self, memory: ServiceMemory, reports: Mapping[str, StatusReport], pods: Sequence[Pod]

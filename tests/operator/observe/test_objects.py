@@ -134,6 +134,13 @@ def test_pod_of_a_new_pod() -> None:
     assert found.reference == {"metadata": {"name": "demo-engine-12", "namespace": "default", "uid": "uid-3"}}
 
 
+def test_pod_of_reads_the_addresses_of_both_families() -> None:
+    resource = pod()
+    resource["status"] = {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "FD00:0::1"}]}
+    assert pod_of(resource).addresses == {"10.0.0.1", "fd00::1"}
+    assert pod_of(pod()).addresses == frozenset()
+
+
 @pytest.mark.parametrize(
     ("condition", "node", "scheduled"),
     [("True", "n1", True), ("False", "", False), ("Unknown", "", None), (None, "n1", True), (None, "", None)],

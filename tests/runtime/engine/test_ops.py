@@ -120,12 +120,12 @@ def test_the_status_tells_phase_and_progress(ops: OpsServer, status: EngineStatu
     status.enter(Phase.LOADING)
     status.advance(Progress(3, 10))
     status.live_requests = 2
-    status.links = lambda: 4
+    status.links = lambda: ("10.0.0.1",)
     assert report(ops) == StatusReport(
         phase=Phase.LOADING,
         progress=contract.ReportedProgress(3, 10),
         live_requests=2,
-        links=4,
+        links=("10.0.0.1",),
         incarnation="engine-3-abc",
         rank=3,
     )

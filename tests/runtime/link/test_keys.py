@@ -106,7 +106,7 @@ async def test_an_engine_with_a_foreign_key_is_refused_and_both_sides_say_why(
         assert stranger.problem is not None
         assert stranger.problem.refused
         assert e.problem is None
-        assert (stranger.accepted, e.accepted) == (0, 1)
+        assert (stranger.accepted, e.accepted) == ((), ("127.0.0.1",))
         assert list(f.link.engines) == [e.incarnation]
         await asyncio.gather(f.ask(e.incarnation), serve_one(e))
 

@@ -45,7 +45,7 @@ class EngineStatus:
         """Running and waiting requests after the last step."""
         self.link_problem: Callable[[], LinkProblem | None] = lambda: None
         """Returns why no frontend has accepted this engine; None if one has."""
-        self.links: Callable[[], int] = lambda: 0
+        self.links: Callable[[], tuple[str, ...]] = tuple
         """Returns how many frontends have accepted this engine."""
         self.unknown_messages: Callable[[], int] = lambda: 0
         """Returns how many messages of later versions the engine has skipped."""

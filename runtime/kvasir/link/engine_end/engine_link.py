@@ -81,8 +81,8 @@ class EngineLink:
         return self._frontends.problem
 
     @property
-    def accepted(self) -> int:
-        """How many frontends have accepted this engine."""
+    def accepted(self) -> tuple[str, ...]:
+        """The addresses of the frontends that have accepted this engine: IP addresses, or paths of Unix sockets."""
         return self._frontends.accepted
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kvasir.link.address import LinkAddress
+from kvasir.link.address import LinkAddress, parse_address
 from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
 from kvasir.link.engine_end.frontend_connection import FrontendConnection, LinkProblem, State
@@ -129,10 +129,11 @@ class Frontends:
     # --------------------------------------------------------------------------------------- from other threads
 
     @property
-    def accepted(self) -> int:
-        """How many frontends that are still looked up have accepted this engine."""
+    def accepted(self) -> tuple[str, ...]:
+        """The addresses of the frontends that have accepted this engine: IP addresses, or paths of Unix sockets."""
         connections = list(self._connections.values())
-        return sum(connection.wanted and connection.state is State.WELCOMED for connection in connections)
+        welcomed = [c.endpoint for c in connections if c.state is State.WELCOMED]
+        return tuple(address.ip or address.path or address.host for address in map(parse_address, welcomed))
 
     @property
     def unknown_messages(self) -> int:
