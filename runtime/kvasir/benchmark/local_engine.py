@@ -11,7 +11,7 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import build_core, fit_context, resolve_settings
 from kvasir.engine.core import EngineCore
-from kvasir.executor.choose import executor_for
+from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.protocol import AddRequest

@@ -30,8 +30,8 @@ from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_watchdog import StepWatchdog
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
-from kvasir.executor.choose import executor_for
 from kvasir.executor.executor import Executor
+from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation

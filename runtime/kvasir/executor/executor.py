@@ -20,7 +20,7 @@ class Executor(Protocol):
         """Start the workers and read the weights; `progress` gets the bytes done and in all.
 
         `failed` is called at most once, from any thread, if a worker ends later on; every other method then raises
-        the same error. Raises ConfigError, ModelLoadError and ProcessFailed.
+        the same error. Raises ConfigError, ModelLoadError and FailureError.
         """
         ...
 

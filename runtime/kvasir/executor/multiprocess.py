@@ -36,7 +36,7 @@ from kvasir.executor.worker_messages import (
 from kvasir.executor.worker_process import REPORTING_RANK
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
-from kvasir.observability.failures import ProcessFailed
+from kvasir.observability.failures import FailureError
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from kvasir_contract.failure import Failure
@@ -65,7 +65,7 @@ class MultiprocessExecutor:
         self._news: queue.SimpleQueue[tuple[int, FromWorker] | None] = queue.SimpleQueue()
         """Of the start-up; None: a worker has ended."""
         self._lock = threading.Lock()
-        self._error: ProcessFailed | None = None
+        self._error: FailureError | None = None
         self._has_failed = threading.Event()
         self._failed: Callable[[Exception], None] | None = None
         """Set when `start` is over; before, `start` itself raises the error."""
@@ -77,7 +77,7 @@ class MultiprocessExecutor:
         try:
             channel = self._channel = EngineChannel(self._num_workers)
         except SharedMemoryError as error:
-            raise ProcessFailed(Failure(Reason.OUT_OF_MEMORY, str(error))) from error
+            raise FailureError(Failure(Reason.OUT_OF_MEMORY, str(error))) from error
         for rank in range(self._num_workers):
             worker = StartedWorker(self._setup(rank, channel), self._settings.threads)
             self._workers.append(worker)
@@ -228,7 +228,7 @@ class MultiprocessExecutor:
     def _failure(self) -> Exception:
         """Return the failure that has interrupted the ring: its report may take a moment longer."""
         self._has_failed.wait(_END_SECONDS)
-        return self._error or ProcessFailed(Failure(Reason.CRASH_LOOPING, "a worker closed its connection"))
+        return self._error or FailureError(Failure(Reason.CRASH_LOOPING, "a worker closed its connection"))
 
     def _on_message(self, rank: int, message: FromWorker) -> None:
         self._news.put((rank, message))
@@ -253,7 +253,7 @@ class MultiprocessExecutor:
         with self._lock:
             if self._closed or self._error is not None:
                 return
-            error = self._error = ProcessFailed(failure)
+            error = self._error = FailureError(failure)
             failed = self._failed
         self._has_failed.set()
         for worker in self._workers:

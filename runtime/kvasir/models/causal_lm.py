@@ -24,7 +24,7 @@ class Target:
     """Which of the layers that the parameter stacks; None: it holds one."""
 
 
-class Model(Protocol):
+class TransformerModel(Protocol):
     """A stack of layers over the paged KV cache."""
 
     heads: HeadShape
@@ -41,7 +41,7 @@ class Model(Protocol):
 
 
 @runtime_checkable
-class Generates(Model, Protocol):
+class Generates(TransformerModel, Protocol):
     """A model that predicts the next token."""
 
     vocab_size: int

@@ -17,7 +17,7 @@ _LESS_MEMORY: Final = (
 )
 
 
-class ProcessFailed(Exception):
+class FailureError(Exception):
     """Another process of this one failed or died. Its log has the details, and its failure is this one's too."""
 
     def __init__(self, failure: Failure) -> None:
@@ -27,7 +27,7 @@ class ProcessFailed(Exception):
 
 def failure_of(error: BaseException) -> Failure:
     """Return reason and message for programs."""
-    if isinstance(error, ProcessFailed):
+    if isinstance(error, FailureError):
         return error.failure
     if isinstance(error, ConfigError):
         return Failure(error.reason, str(error))
@@ -39,7 +39,7 @@ def failure_of(error: BaseException) -> Failure:
 
 def log_failure(log: logging.Logger, error: BaseException, where: str) -> None:
     """Write one line for a mistake of the user or another process's failure; for every other error a traceback."""
-    if isinstance(error, ConfigError | ProcessFailed):
+    if isinstance(error, ConfigError | FailureError):
         log.error("%s", error, exc_info=error if log.isEnabledFor(logging.DEBUG) else None)
     else:
         log.error("%s", where, exc_info=error)

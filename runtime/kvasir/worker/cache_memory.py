@@ -9,10 +9,10 @@ from kvasir.config.machine import memory_limit, resident_memory
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.layers.attention import HeadShape, KVCache
-from kvasir.layers.attention_backends.choose import choose_backend
+from kvasir.layers.attention_backends.choose_backend import choose_backend
 from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup, num_memories
 from kvasir.layers.parameter import Placement
-from kvasir.models.causal_lm import Model
+from kvasir.models.causal_lm import TransformerModel
 from kvasir.worker.huge_pages import take, zeroed_memory
 
 _TAKEN_AHEAD = 512 * 2**20
@@ -27,7 +27,7 @@ def block_shape(heads: HeadShape, block_size: int, dtype: torch.dtype) -> BlockS
     return BlockShape(block_size, heads.kv_heads, heads.head_dim, name, dtype.itemsize)
 
 
-def single_group(model: Model, block_size: int, dtype: torch.dtype) -> tuple[KVGroup, ...]:
+def single_group(model: TransformerModel, block_size: int, dtype: torch.dtype) -> tuple[KVGroup, ...]:
     """Return one group of all layers, which keeps every token."""
     block = block_shape(model.heads, block_size, dtype)
     return (KVGroup(FullAttention(block), tuple(range(len(model.windows)))),)

@@ -16,7 +16,7 @@ from kvasir.executor.executor import Executor
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.executor.multiprocess import MultiprocessExecutor
 from kvasir.hub.model_info import load_model_info
-from kvasir.observability.failures import ProcessFailed, failure_of
+from kvasir.observability.failures import FailureError, failure_of
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput, StepOutput
@@ -157,12 +157,12 @@ def test_a_step_that_raises_ends_all_workers(path: Path, submitted: bool) -> Non
     message = "worker [01] failed in phase decode: KeyError: 'absent'"
     pending = executor.submit(StepInput(["absent"], [], []))
     if submitted:
-        with pytest.raises(ProcessFailed, match=message):
+        with pytest.raises(FailureError, match=message):
             pending.result()
     error = failures.get(timeout=WAIT)
     assert failure_of(error).reason is Reason.CRASH_LOOPING
     for use in (executor.check_idle, executor.kv_layout, lambda: executor.submit(StepInput([], [], []))):
-        with pytest.raises(ProcessFailed, match=message):
+        with pytest.raises(FailureError, match=message):
             use()
     executor.shutdown()
     executor.shutdown()
@@ -187,7 +187,7 @@ def test_an_error_during_the_start_is_the_engines_own(
     monkeypatch.setenv("TEST_ACTION", action)
     settings = engine_settings(executor=ExecutorConfig(worker_cls="held"))
     executor = MultiprocessExecutor(settings, load_model_info(path))
-    with pytest.raises(ProcessFailed) as raised:
+    with pytest.raises(FailureError) as raised:
         started(executor)
     assert failure_of(raised.value) == failure
     executor.shutdown()
@@ -196,7 +196,7 @@ def test_an_error_during_the_start_is_the_engines_own(
 def test_too_little_memory_in_a_worker_names_the_option(path: Path) -> None:
     executor = MultiprocessExecutor(engine_settings(kv_cache_memory_bytes=1000), load_model_info(path))
     executor.start(lambda done, total: None, failed=lambda error: None)
-    with pytest.raises(ProcessFailed, match="--kv-cache-memory-bytes") as raised:
+    with pytest.raises(FailureError, match="--kv-cache-memory-bytes") as raised:
         executor.kv_layout()
     assert failure_of(raised.value).reason is ConfigError.reason
     executor.shutdown()

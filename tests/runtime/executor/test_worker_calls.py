@@ -7,8 +7,8 @@ import pytest
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import ExecutorConfig
-from kvasir.executor.choose import executor_for
 from kvasir.executor.executor import Executor
+from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.worker.step import StepInput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult

@@ -10,7 +10,7 @@ from torch import Tensor
 from kvasir.kernels.cpu import kernels_for
 from kvasir.layers.attention import AttentionBackend, HeadShape
 from kvasir.layers.attention_backends import gather_planner
-from kvasir.layers.attention_backends.choose import BACKENDS, choose_backend
+from kvasir.layers.attention_backends.choose_backend import BACKENDS, choose_backend
 from kvasir.layers.attention_backends.gather import GatherPlan
 from kvasir.layers.attention_backends.gather_planner import GatherBackend
 from kvasir.layers.attention_backends.tiles import TileBackend

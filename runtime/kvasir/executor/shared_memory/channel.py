@@ -37,17 +37,17 @@ from typing import Final
 
 import msgspec
 
-from kvasir.executor.shared_memory.progress import PROGRESS_BYTES, ProgressReader, ProgressWriter
 from kvasir.executor.shared_memory.replies import ReplyReader, ReplyWriter
 from kvasir.executor.shared_memory.ring import RingReader, RingWriter, guaranteed_room
 from kvasir.executor.shared_memory.segment import GRANULE, allocate, map_read_only, map_writable, round_up
+from kvasir.executor.shared_memory.worker_progress import PROGRESS_BYTES, ProgressReader, ProgressWriter
 
 REQUEST_BUFFERS: Final = 16
 REPLY_BUFFERS: Final = 16
 MAX_UNANSWERED_FRAMES: Final = min(guaranteed_room(REQUEST_BUFFERS), guaranteed_room(REPLY_BUFFERS))
 
 
-class Layout(msgspec.Struct, frozen=True):
+class ChannelLayout(msgspec.Struct, frozen=True):
     """The parts of the segment: frames to all workers; then replies and progress of each worker."""
 
     request_bytes: int = 128 * 1024
@@ -89,7 +89,7 @@ class WorkerHandle(msgspec.Struct, frozen=True):
     segment: int
     requests: int
     replies: int
-    layout: Layout
+    layout: ChannelLayout
 
     @property
     def descriptors(self) -> tuple[int, int, int]:
@@ -106,9 +106,9 @@ class WorkerHandle(msgspec.Struct, frozen=True):
 class EngineChannel:
     """The engine's end."""
 
-    def __init__(self, num_workers: int, layout: Layout | None = None) -> None:
+    def __init__(self, num_workers: int, layout: ChannelLayout | None = None) -> None:
         """Allocate the memory. Raises SharedMemoryError if the container has too little."""
-        layout = layout or Layout()
+        layout = layout or ChannelLayout()
         self._segment = allocate("kvasir-executor", layout.size(num_workers))
         memory = map_writable(self._segment, 0, layout.size(num_workers))
         to_workers = [socket.socketpair() for _ in range(num_workers)]

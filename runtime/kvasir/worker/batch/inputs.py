@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kvasir.layers.attention import AttentionPlan, AttentionPlanner, HeadShape, StepRows
-from kvasir.layers.attention_backends.choose import choose_backend
+from kvasir.layers.attention_backends.choose_backend import choose_backend
 from kvasir.layers.kv import KVGroup
 from kvasir.layers.parameter import Placement
 from kvasir.worker.batch.prompt_logprobs import PromptSpan, prompt_spans

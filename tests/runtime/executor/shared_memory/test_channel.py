@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvasir.executor.shared_memory import segment
-from kvasir.executor.shared_memory.channel import MAX_UNANSWERED_FRAMES, EngineChannel, Layout, WorkerHandle
+from kvasir.executor.shared_memory.channel import MAX_UNANSWERED_FRAMES, ChannelLayout, EngineChannel, WorkerHandle
 from kvasir.executor.shared_memory.segment import GRANULE, SharedMemoryError
 from runtime.executor.shared_memory.scripted_worker import WAITING
 from runtime.executor.shared_memory.workers import SMALL, running
@@ -65,7 +65,7 @@ def test_handle_survives_as_text() -> None:
 
 
 def test_parts_of_the_segment_do_not_overlap() -> None:
-    layout = Layout(request_bytes=1000, reply_bytes=3000)
+    layout = ChannelLayout(request_bytes=1000, reply_bytes=3000)
     memory = memoryview(bytearray(layout.size(2)))
     layout.requests(memory)[:] = b"q" * len(layout.requests(memory))
     for rank in range(2):

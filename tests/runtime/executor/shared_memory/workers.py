@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from kvasir.executor.shared_memory.channel import EngineChannel, Layout
-from kvasir.executor.shared_memory.progress import Progress
+from kvasir.executor.shared_memory.channel import ChannelLayout, EngineChannel
+from kvasir.executor.shared_memory.worker_progress import WorkerProgress
 
 T = TypeVar("T")
 SCRIPT = Path(__file__).with_name("scripted_worker.py")
-SMALL = Layout(request_bytes=4096, reply_bytes=1024)
+SMALL = ChannelLayout(request_bytes=4096, reply_bytes=1024)
 TIMEOUT_SECONDS = 60.0
 """For everything that happens in the end."""
 
@@ -21,7 +21,7 @@ TIMEOUT_SECONDS = 60.0
 class Workers:
     """The engine's end, and the processes by rank."""
 
-    def __init__(self, behaviours: Sequence[str], layout: Layout = SMALL) -> None:
+    def __init__(self, behaviours: Sequence[str], layout: ChannelLayout = SMALL) -> None:
         self.channel = EngineChannel(len(behaviours), layout)
         self.processes = [self._start(rank, behaviour) for rank, behaviour in enumerate(behaviours)]
         self.channel.close_handles()
@@ -41,10 +41,10 @@ class Workers:
         self.write(frame)
         return self.read()
 
-    def await_phase(self, rank: int, phase: int, step: int = 0) -> Progress:
+    def await_phase(self, rank: int, phase: int, step: int = 0) -> WorkerProgress:
         """Wait until the worker is in this phase of this step or of a later one."""
 
-        def reached() -> Progress | None:
+        def reached() -> WorkerProgress | None:
             progress = self.channel.progress[rank].read()
             return progress if progress is not None and progress.step >= step and progress.phase == phase else None
 
@@ -61,7 +61,7 @@ class Workers:
 
 
 @contextmanager
-def running(*behaviours: str, layout: Layout = SMALL) -> Iterator[Workers]:
+def running(*behaviours: str, layout: ChannelLayout = SMALL) -> Iterator[Workers]:
     """Start one worker per behaviour, rank 0 first."""
     workers = Workers(behaviours, layout)
     try:

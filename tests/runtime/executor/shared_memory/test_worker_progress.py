@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvasir.executor.shared_memory.progress import (
+from kvasir.executor.shared_memory.segment import GRANULE, allocate, map_writable
+from kvasir.executor.shared_memory.worker_progress import (
     MAX_PHASE,
     MAX_PLACE,
     MAX_STEP,
@@ -15,11 +16,10 @@ from kvasir.executor.shared_memory.progress import (
     ProgressReader,
     ProgressWriter,
 )
-from kvasir.executor.shared_memory.segment import GRANULE, allocate, map_writable
 
 WRITER = """
 import sys
-from kvasir.executor.shared_memory.progress import ProgressWriter
+from kvasir.executor.shared_memory.worker_progress import ProgressWriter
 from kvasir.executor.shared_memory.segment import GRANULE, map_writable
 progress = ProgressWriter(map_writable(int(sys.argv[1]), 0, GRANULE)[:48])
 step = 0

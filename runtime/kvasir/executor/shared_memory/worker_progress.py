@@ -26,7 +26,7 @@ _MAX_READS: Final = 1000
 """Both records are incomplete only while the worker writes both within one read."""
 
 
-class Progress(NamedTuple):
+class WorkerProgress(NamedTuple):
     """The phase that a worker is in."""
 
     step: int
@@ -61,7 +61,7 @@ class ProgressReader:
     def __init__(self, memory: memoryview) -> None:
         self._words = memory.cast("Q")
 
-    def read(self) -> Progress | None:
+    def read(self) -> WorkerProgress | None:
         """Return the phase that the worker is in; None if it has not entered any, or has damaged the memory.
 
         If the worker was stopped in the middle of a write, this is the phase before.
@@ -89,9 +89,9 @@ def _newest(words: list[int], valid: list[int]) -> int:
     return 1 if ahead == 1 else 0
 
 
-def _decoded(words: list[int], record: int) -> Progress | None:
+def _decoded(words: list[int], record: int) -> WorkerProgress | None:
     step, position, since = (word >> _VERSION_BITS for word in words[record * _WORDS : (record + 1) * _WORDS])
     if since == 0:
         return None
     phase, place = position >> _PLACE_BITS, position & MAX_PLACE
-    return Progress(step, phase, place, since * _NANOSECONDS / 1e9)
+    return WorkerProgress(step, phase, place, since * _NANOSECONDS / 1e9)
