@@ -3,7 +3,6 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 
 from kvasir.engine.health.step_trace import StepPhase, StepTrace
 from kvasir.engine.ingest import Ingest, RefusedRequest
@@ -12,7 +11,7 @@ from kvasir.engine.scheduling.endings import error_output
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.scheduler import Scheduler
-from kvasir.executor.executor import Executor
+from kvasir.executor.executor import Executor, SubmittedStep
 from kvasir.link.protocol import (
     AddRequest,
     Call,
@@ -43,7 +42,7 @@ class EngineCore:
         self.num_in_inbox: Callable[[], int] = lambda: 0
         """Returns how many requests wait in front of `queue`. The loop sets it."""
         self._max_in_flight = max_in_flight
-        self._in_flight: deque[tuple[StepInput, Future[StepOutput]]] = deque()
+        self._in_flight: deque[tuple[StepInput, SubmittedStep]] = deque()
         self._executor = executor
         self._answers: dict[str, list[RequestOutput]] = {}  # by frontend: outputs that need no step
 

@@ -1,12 +1,23 @@
 """The interface through which the engine runs its workers: in one process, in several, or on several machines."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Protocol
 
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
+
+
+class SubmittedStep(Protocol):
+    """A step that was submitted: a Future, or less where nothing has to wait for it."""
+
+    def done(self) -> bool:
+        """Return whether `result` need not wait."""
+        ...
+
+    def result(self) -> StepOutput:
+        """Wait for the step and return its output, or raise its error."""
+        ...
 
 
 class Executor(Protocol):
@@ -40,7 +51,7 @@ class Executor(Protocol):
 
     def warm_up(self) -> None: ...
 
-    def submit(self, step: StepInput) -> Future[StepOutput]:
+    def submit(self, step: StepInput) -> SubmittedStep:
         """Run one step after all that were submitted before.
 
         With one step in flight an executor may compute it before it returns. Take the results in the order of the

@@ -5,18 +5,33 @@ GIL while it computes, so the engine's I/O thread runs meanwhile.
 """
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from kvasir.config.resolve import ResolvedEngine
+from kvasir.executor.executor import SubmittedStep
 from kvasir.executor.worker_host import WorkerHost
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
+
+
+@dataclass(slots=True)
+class _ComputedStep:
+    """A step that was computed while it was submitted. A Future would cost every step its locks."""
+
+    output: StepOutput
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> StepOutput:
+        return self.output
 
 
 class InProcessExecutor:
@@ -43,13 +58,11 @@ class InProcessExecutor:
     def warm_up(self) -> None:
         self._worker.warm_up()
 
-    def submit(self, step: StepInput) -> Future[StepOutput]:
+    def submit(self, step: StepInput) -> SubmittedStep:
         host = self._running()
         if self.max_in_flight > 1:
             return self._thread.submit(host.execute, step)
-        done: Future[StepOutput] = Future()
-        done.set_result(host.execute(step))
-        return done
+        return _ComputedStep(host.execute(step))
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
         host = self._running()
