@@ -118,6 +118,7 @@ class Reconciler:
         if plan.upgrade_available and self._upgrades.take(key, previous):
             observed = observed.with_changes(may_upgrade=True)
             plan = planned()
+        await self._keep_refused_surge(resource, plan)
         outcome = await self._actor.execute(resource, service, plan)
         self._remember(memory, observed, plan, outcome, refusals)
         observed = outcome.onto(observed).with_changes(refusals=memory.refusals)
@@ -126,6 +127,17 @@ class Reconciler:
         plan = planned()
         self._upgrades.settle(key, plan.status)
         return plan
+
+    async def _keep_refused_surge(self, resource: Object, plan: Plan) -> None:
+        """Write that there is no room for a surge rank, before a rank is deleted because of this.
+
+        The next operator would otherwise start a surge rank in the place of the deleted one, which then has none.
+        """
+        stored: Status = resource.get("status") or {}
+        rollout = plan.status.get("rollout", {})
+        refused = rollout.get("surgeRefused")
+        if stored and refused and refused != stored.get("rollout", {}).get("surgeRefused"):
+            await self._actor.write_status(resource, {**stored, "rollout": rollout})
 
     def _remember(
         self,

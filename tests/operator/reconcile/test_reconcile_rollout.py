@@ -1,6 +1,10 @@
 """Roll-outs and upgrades over several reconciles: decisions that must survive the pass that makes them."""
 
-from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, STATEFUL_SET
+from typing import Any
+
+import pytest
+
+from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, POD, STATEFUL_SET, Kind
 from kvasir_operator.reconciler import STATUS_INTERVAL_SECONDS
 from mock_cluster import MockCluster
 from mock_operator import Operator
@@ -77,6 +81,30 @@ async def test_a_rollout_with_room_has_one_more_rank_meanwhile(settled: Operator
     assert max(replicas) == 2
     assert replicas[-1] == 1
     await settled.settle()
+
+
+async def test_an_operator_that_is_killed_after_a_deletion_has_kept_the_refused_surge(
+    settled: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next operator starts a surge rank in the place of the deleted rank."""
+    settled.cluster.forbidden.add("demo-engine-2")
+    settled.cluster.change_service(engine={"dataParallelSize": 2})
+    await settled.settle()
+    kept: list[str] = []
+    delete = settled.cluster.delete
+
+    async def recorded(kind: Kind, *arguments: Any, **options: Any) -> None:
+        if kind == POD:
+            status = settled.cluster.of(INFERENCE_SERVICE, "demo")["status"]
+            kept.append(status.get("rollout", {}).get("surgeRefused", ""))
+        await delete(kind, *arguments, **options)
+
+    monkeypatch.setattr(settled.cluster, "delete", recorded)
+    settled.cluster.change_service(engine={"dataParallelSize": 2, "maxNumSeqs": 8})
+    await settled.later()
+    await roll_out(settled, 40)
+    assert len(kept) == 2
+    assert all(kept)
 
 
 async def test_a_rollout_without_room_gives_up_its_surge_once(settled: Operator) -> None:
