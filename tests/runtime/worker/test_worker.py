@@ -92,6 +92,20 @@ def test_the_nan_of_one_request_is_told_and_reaches_no_other(head_dim: int, tmp_
     assert driver.run() == dict.fromkeys("abcd", expected)
 
 
+def test_nan_of_the_dummy_token_does_not_stop_the_start(tmp_path: Path) -> None:
+    model = llama()
+    prompt = range(5, 10)
+    sound = Driver.load(save(model, tmp_path / "sound"))
+    sound.add("r", prompt, greedy(4))
+    with torch.no_grad():
+        weight = model.get_input_embeddings().weight
+        assert isinstance(weight, torch.Tensor)
+        weight[0] = torch.nan
+    driver = Driver.load(save(model, tmp_path / "nan"))
+    driver.add("r", prompt, greedy(4))
+    assert driver.run() == sound.run()
+
+
 PROMPT = list(range(5, 21))
 WIDE_SEED = SamplingParams(max_tokens=4, seed=2**64)
 """Fails in the request table."""
