@@ -236,10 +236,14 @@ class Scheduler:
         return count
 
     def _num_usable(self, drafts: int, request: EngineRequest, budget: int) -> int:
-        """Return how many drafts to compute: not beyond the end of the request, and only if that preempts none."""
+        """Return how many drafts to compute: not beyond the end of the request, and only if they need no block that
+        the next token of another running request may need."""
         drafts = min(drafts, budget - 1, self._endings.num_left(request) - 1)
-        missing = sum(self.blocks.missing(request, request.num_tokens + drafts))
-        return drafts if drafts > 0 and self.blocks.pool.can_allocate(missing) else 0
+        end = request.num_tokens + drafts
+        if drafts <= 0 or end <= request.num_slots:
+            return max(0, drafts)
+        reserve = len(request.block_tables) * (len(self.running) - 1)
+        return drafts if self.blocks.pool.can_allocate(sum(self.blocks.missing(request, end)) + reserve) else 0
 
     def _take(self, step: _Step, request: EngineRequest, count: int, new_block_ids: list[list[int]]) -> None:
         step.scheduled.append(ScheduledRow(request.request_id, request.num_computed_tokens, count, new_block_ids))

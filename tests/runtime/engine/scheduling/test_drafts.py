@@ -132,6 +132,38 @@ def test_drafts_preempt_no_request() -> None:
     engine.run()
 
 
+def test_drafts_take_no_block_that_a_later_request_needs() -> None:
+    """The last request fills its blocks and needs the only free one for its next token."""
+    engine = engine_with("right")
+    engine.add(add_request("a", PROMPT, 9))
+    engine.add(add_request("b", [*PROMPT, 11, 12], 9))
+    engine.step()
+    pool = engine.blocks.pool
+    rest = pool.allocate(pool.num_free - 1)
+    engine.step()
+    assert engine.scheduler.num_preemptions == 0
+    assert [row.request_id for row in engine.executor.steps[-1].scheduled] == ["a", "b"]
+    pool.free(rest)
+    engine.run()
+
+
+@pytest.mark.parametrize("windows", [(3,), (None, 5), (None, 1, 9)])
+@pytest.mark.parametrize("drafter", ["right", "right_and_wrong"])
+def test_windows_keep_the_blocks_that_are_read_after_rejected_drafts(
+    windows: tuple[int | None, ...], drafter: str
+) -> None:
+    engine = CoreHarness(windows=windows, block_size=2, num_blocks=80)
+    engine.executor.drafter = {"right": right, "right_and_wrong": right_and_wrong}[drafter]
+    first = engine.add(add_request("a", PROMPT, 30))
+    engine.run()
+    whole = [*PROMPT, *expected_output(PROMPT, 30)]
+    assert first.token_ids == whole[len(PROMPT) :]
+    again = engine.add(add_request("b", whole, 9))
+    engine.run()
+    assert again.num_cached_tokens[0]
+    assert again.token_ids == expected_output(whole, 9)
+
+
 def test_a_ration_may_shorten_drafts() -> None:
     ration = TokenRation()
     engine = CoreHarness(rations=[ration])

@@ -273,7 +273,8 @@ class Run:
         assert all(len(table.ids) * block_size >= request.num_slots for table in request.block_tables)
         assert request.num_slots >= request.num_computed_tokens
         for window, table in zip(self.machine["windows"], request.block_tables, strict=False):  # waiting: none
-            needed = 0 if window is None else max(0, request.num_computed_tokens - window + 1) // block_size
+            first = request.num_computed_tokens - request.num_drafts  # all drafts may be rejected
+            needed = 0 if window is None else max(0, first - window + 1) // block_size
             assert table.first <= needed
             assert all(table.ids[needed:])
             chunk = self.machine["budget"]
