@@ -98,10 +98,10 @@ class StepResults:
             request.num_computed_tokens -= most - sampled
 
     def _keep_drafts(self, rows: StepRows, drafts: Mapping[int, list[int]]) -> None:
-        """Keep the drafts of requests whose tokens are all known."""
+        """Keep the drafts of requests that have one token to compute: the last one, which is known."""
         for place, token_ids in drafts.items():
             request = rows[place][0]
-            if request.status is RequestStatus.RUNNING and not request.num_pending:
+            if request.status is RequestStatus.RUNNING and request.num_computed_tokens == request.num_tokens - 1:
                 self._drafts[request] = token_ids
 
     def _append_rest(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from kvasir.link.protocol import FinishReason
@@ -162,6 +163,17 @@ def test_windows_keep_the_blocks_that_are_read_after_rejected_drafts(
     engine.run()
     assert again.num_cached_tokens[0]
     assert again.token_ids == expected_output(whole, 9)
+
+
+def test_drafts_of_a_row_that_is_not_at_its_last_token_are_ignored() -> None:
+    engine = CoreHarness(budget=8)
+    answer = engine.add(add_request("a", [*PROMPT, *PROMPT], 3))
+    output = engine.core.execute()
+    assert output is not None
+    engine.take(engine.core.update(msgspec.structs.replace(output, drafts={0: [999]})))
+    engine.run()
+    assert drafts_of(engine) == [0, 0, 0, 0]
+    assert answer.token_ids == expected_output([*PROMPT, *PROMPT], 3)
 
 
 def test_a_ration_may_shorten_drafts() -> None:
