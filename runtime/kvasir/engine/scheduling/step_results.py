@@ -27,12 +27,15 @@ class StepResults:
         self._blocks = blocks
 
     def update(self, rows: StepRows, output: StepOutput) -> dict[str, list[RequestOutput]]:
-        """Return the outputs by frontend. Requests that have ended meanwhile have none."""
+        """Return the outputs by frontend. Requests that have ended meanwhile have none, but their NaN counts: the
+        blocks are in the prefix cache."""
         outputs: dict[str, list[RequestOutput]] = {}
         failed = output.failed
         for place, ((request, most), token_ids) in enumerate(zip(rows, output.token_ids, strict=True)):
             request.num_pending -= most
             if request.status.finished:
+                if failed and failed.get(place) == NAN_COMPUTED:
+                    self._blocks.distrust(request)
                 continue
             if failed and place in failed:
                 answer = self._fail(request, failed[place])

@@ -145,6 +145,17 @@ def test_what_a_request_computed_that_ended_with_nan_after_its_preemption_is_fou
     engine.blocks.check_idle()
 
 
+def test_what_a_request_computed_that_was_aborted_before_its_nan_came_is_found_by_nobody() -> None:
+    engine = CoreHarness(model=lambda tokens: NAN)
+    engine.add(add_request("broken", SYSTEM))
+    output = engine.core.execute()
+    engine.core.abort(FRONTEND, ["broken"])
+    assert len(cache_of(engine)) == 6
+    engine.take(engine.core.update(output))
+    assert len(cache_of(engine)) == 0
+    engine.run()
+
+
 def test_without_a_prefix_cache_everything_is_computed() -> None:
     engine = CoreHarness(prefix_caching=False)
     run(engine, "first", SYSTEM, hashed_for=4)
