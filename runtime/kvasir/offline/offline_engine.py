@@ -19,7 +19,7 @@ from kvasir.engine.build import build_core, fit_context, resolve_settings
 from kvasir.engine.core import EngineCore
 from kvasir.executor.executor import Executor
 from kvasir.hub.model_info import ModelInfo
-from kvasir.link.protocol import RequestOutput
+from kvasir.link.protocol import Outputs, RequestOutput
 from kvasir.observability.progress import Show, progress_bar
 
 _HERE: Final = "offline"
@@ -37,6 +37,8 @@ class OfflineEngine:
         self._executor = executor
         self._journal = Journal(sys.maxsize)
         self._outputs = OutputProcessor(self._journal, _Unobserved(), eos_token_ids)
+        self._is_broken = False
+        """A step was left by an error: the prefix cache names blocks that it may not have written."""
 
     def close(self) -> None:
         self._executor.shutdown()
@@ -44,12 +46,14 @@ class OfflineEngine:
     def run(self, requests: Sequence[LiveRequest], progress: Show) -> list[Delta]:
         """Return the whole output of each request. Raises the error of the first one that fails; none of them runs
         on then."""
+        if self._is_broken:
+            raise RuntimeError("a step of this LLM has failed: create a new one")
         waiting, finished = deque(requests), dict[str, Delta]()
         try:
             with _interrupts() as interrupted:
                 while waiting or self._core.has_work:
                     self._feed(waiting)
-                    for message in self._core.step().values():
+                    for message in self._step().values():
                         self._take(message.outputs, finished)
                     progress(len(finished), len(requests))
                     if interrupted.is_set():
@@ -67,6 +71,12 @@ class OfflineEngine:
             self._journal.add(request)
             self._core.add(_HERE, request.message())
             self._journal.assign(request, _HERE)
+
+    def _step(self) -> dict[str, Outputs]:
+        self._is_broken = True
+        outputs = self._core.step()
+        self._is_broken = False
+        return outputs
 
     def _take(self, outputs: list[RequestOutput], finished: dict[str, Delta]) -> None:
         self._outputs.receive(_HERE, outputs)
@@ -89,14 +99,14 @@ class OfflineEngine:
                 self._journal.remove(ended)
 
     def _abandon(self) -> None:
-        """Forget all requests, so that the next call begins with an idle engine."""
+        """Forget all requests, so that the next call begins with an idle engine, unless a step has failed."""
         live = self._journal.live()
         self._core.abort(_HERE, [request.request_id for request in live])
         for request in live:
             self._journal.remove(request)
-        with contextlib.suppress(Exception):  # if steps fail, the first failure is raised
-            while self._core.has_work:
-                self._core.step()
+        with contextlib.suppress(Exception):  # the first failure is raised
+            while self._core.has_work and not self._is_broken:
+                self._step()
 
 
 class _Unobserved:

@@ -12,6 +12,7 @@ import pytest
 import kvasir
 from kvasir import LLM, RequestOutput, SamplingParams
 from kvasir.config.options import ConfigError
+from kvasir.worker.step import StepInput, StepOutput
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 OPTIONS: dict[str, Any] = {"kv_cache_memory_bytes": "32Mi", "threads": 1}
@@ -219,6 +220,24 @@ def test_a_request_that_fails_in_the_engine_ends_the_call(llm: LLM, monkeypatch:
     with pytest.raises(ValueError, match="this engine holds 4"):
         llm.generate(["Kvasir is", "Kvasir is a serving system for large"], GREEDY)
     llm._engine._core.check_idle()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()])
+def test_an_engine_whose_step_failed_computes_no_other(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The blocks of the step are in the prefix cache already, and it may have written none of them."""
+    with LLM("demo://", max_num_seqs=4, max_model_len=512, **OPTIONS) as llm:
+
+        def fail(step: StepInput) -> StepOutput:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(llm._engine._core._executor, "submit", fail)
+            with pytest.raises(type(error)):
+                llm.generate("Kvasir is", GREEDY)
+        with pytest.raises(RuntimeError, match="a step of this LLM has failed: create a new one"):
+            llm.generate("Kvasir is", GREEDY)
 
 
 def test_two_threads_do_not_share_an_engine(llm: LLM) -> None:
