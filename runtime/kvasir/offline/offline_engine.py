@@ -66,7 +66,10 @@ class OfflineEngine:
 
     def _feed(self, waiting: deque[LiveRequest]) -> None:
         """Queue as many requests as the next step can take: the others need no memory in the engine yet."""
+        budget = self._core.ingest.budget
         while waiting and self._core.num_waiting < self.settings.max_num_seqs:
+            if not budget.has_room(len(waiting[0].prompt_token_ids)):
+                return
             request = waiting.popleft()
             self._journal.add(request)
             self._core.add(_HERE, request.message())

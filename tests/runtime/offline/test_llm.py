@@ -38,6 +38,13 @@ def test_a_batch_larger_than_a_step_keeps_its_order(llm: LLM) -> None:
     assert all(output.finished and len(output.outputs[0].token_ids) <= 8 for output in outputs)
 
 
+def test_prompts_wait_until_the_engine_has_room_for_them(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = ["Kvasir is " * count for count in range(20, 30)]
+    expected = texts(llm.generate(prompts, GREEDY))
+    monkeypatch.setattr(llm._engine._core.ingest.budget, "limit", 1200)
+    assert texts(llm.generate(prompts, GREEDY)) == expected
+
+
 def test_a_prompt_is_a_text_or_tokens(llm: LLM) -> None:
     [text] = llm.generate("Kvasir is", GREEDY)
     tokens = text.prompt_token_ids

@@ -22,16 +22,19 @@ class TokenBudget:
     def held(self) -> int:
         return self._held
 
+    def has_room(self, tokens: int) -> bool:
+        """Return whether `reserve` would succeed now."""
+        return not self._held or self._held + tokens + REQUEST_TOKENS <= self.limit
+
     def reserve(self, tokens: int) -> bool:
         """Reserve room for a request of so many tokens. Return False if there is no room.
 
         A request above the limit gets room if nothing else is reserved; otherwise it would never get any.
         """
-        cost = tokens + REQUEST_TOKENS
         with self._lock:
-            if self._held and self._held + cost > self.limit:
+            if not self.has_room(tokens):
                 return False
-            self._held += cost
+            self._held += tokens + REQUEST_TOKENS
             return True
 
     def release(self, tokens: int) -> None:
