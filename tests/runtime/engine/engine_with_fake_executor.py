@@ -17,7 +17,7 @@ from kvasir.config.resolve import DeviceFacts, ResolvedEngine
 from kvasir.engine import engine_process
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.worker.step import StepInput, StepOutput
-from runtime.engine.fakes import FakeExecutor
+from runtime.engine.fake_executor import FakeExecutor
 
 MODE = sys.argv[1]
 

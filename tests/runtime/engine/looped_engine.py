@@ -10,7 +10,8 @@ from kvasir.engine.loop import EngineLoop
 from kvasir.link.engine_end.engine_link import Received
 from kvasir.link.protocol import Abort, AddRequest, Call, Outputs, RequestOutput
 from kvasir_contract.phases import Phase
-from runtime.engine.fakes import FRONTEND, CoreHarness, FakeLink
+from runtime.engine.core_harness import FRONTEND, CoreHarness
+from runtime.engine.fake_link import FakeLink
 
 PROMPT = [5, 6, 7]
 WAIT = 10.0

@@ -5,7 +5,8 @@ import pytest
 
 from kvasir.engine.scheduling.engine_request import RequestStatus
 from kvasir.link.protocol import Call, FinishReason, RefusalKind, Result
-from runtime.engine.fakes import FRONTEND, NAN, CoreHarness, add_request, expected_output, next_token
+from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
+from runtime.engine.fake_executor import NAN, expected_output, next_token
 
 OTHER = "frontend-b"
 PROMPT = [5, 6, 7, 8, 9]

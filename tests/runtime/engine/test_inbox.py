@@ -9,7 +9,8 @@ from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
 from kvasir.link.protocol import Abort, AddRequest, Call
-from runtime.engine.fakes import FRONTEND, VOCAB_SIZE, add_request
+from runtime.engine.core_harness import FRONTEND, add_request
+from runtime.engine.fake_executor import VOCAB_SIZE
 
 PROMPT = [5, 6, 7]
 COST = len(PROMPT) + REQUEST_TOKENS

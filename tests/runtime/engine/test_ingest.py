@@ -12,7 +12,8 @@ from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.hashing import SHA256, ChainRoot, chain_root, packed_chain
 from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind
 from kvasir.tokens import token_array
-from runtime.engine.fakes import FRONTEND, VOCAB_SIZE, CoreHarness, add_request
+from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
+from runtime.engine.fake_executor import VOCAB_SIZE
 
 PROMPT = list(range(100, 130))
 MAX_MODEL_LEN = 100

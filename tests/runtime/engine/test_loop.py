@@ -20,7 +20,8 @@ from kvasir.link.protocol import (
     Result,
 )
 from kvasir_contract.phases import Phase
-from runtime.engine.fakes import FRONTEND, add_request, expected_output
+from runtime.engine.core_harness import FRONTEND, add_request
+from runtime.engine.fake_executor import expected_output
 from runtime.engine.gates import ReadyGate
 from runtime.engine.looped_engine import PROMPT, WAIT, Engine, held_step
 

@@ -25,7 +25,7 @@ from kvasir_contract import status_report as contract
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import StatusReport
-from runtime.engine.fakes import CoreHarness, add_request
+from runtime.engine.core_harness import CoreHarness, add_request
 from runtime.fake_clock import FakeClock
 
 HEARTBEAT_TIMEOUT = 25.0

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from kvasir.engine.kv.kv_manager import UNLIMITED, KVManager, longest_sequence
 from kvasir.engine.scheduling.engine_request import EngineRequest
-from runtime.engine.fakes import CoreHarness, add_request, expected_output
+from runtime.engine.core_harness import CoreHarness, add_request
+from runtime.engine.fake_executor import expected_output
 from runtime.engine.kv_configs import kv_config, kv_manager
 
 Windows = tuple[int | None, ...]

@@ -10,7 +10,8 @@ from kvasir.engine.kv.prefix_cache import PrefixCache
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.link.protocol import FinishReason
 from kvasir.worker.step import NAN_COMPUTED, StepOutput
-from runtime.engine.fakes import EOS, FRONTEND, NAN, Answer, CoreHarness, add_request, expected_output, next_token
+from runtime.engine.core_harness import FRONTEND, Answer, CoreHarness, add_request
+from runtime.engine.fake_executor import EOS, NAN, expected_output, next_token
 from runtime.wire import hashes_of
 
 SYSTEM = list(range(100, 124))

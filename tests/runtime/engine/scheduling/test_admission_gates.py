@@ -6,7 +6,8 @@ import pytest
 
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.link.protocol import FinishReason, RefusalKind
-from runtime.engine.fakes import FRONTEND, CoreHarness, add_request, expected_output
+from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
+from runtime.engine.fake_executor import expected_output
 from runtime.engine.gates import ReadyGate, SlotGate, WaitGate
 
 PROMPT = [5, 6, 7, 8, 9]

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from kvasir.link.protocol import FinishReason
-from runtime.engine.fakes import EOS, FRONTEND, CoreHarness, add_request, expected_output, next_token
+from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
+from runtime.engine.fake_executor import EOS, expected_output, next_token
 from runtime.engine.gates import TokenRation
 
 PROMPT = [5, 6, 7, 8, 9, 10]

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from kvasir.link.protocol import AddRequest, FinishReason
-from runtime.engine.fakes import EOS, CoreHarness, add_request
+from runtime.engine.core_harness import CoreHarness, add_request
+from runtime.engine.fake_executor import EOS
 
 STOP = 77
 PROMPT = [1, 2, 3, 4]

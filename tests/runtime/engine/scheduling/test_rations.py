@@ -3,7 +3,8 @@
 import pytest
 
 from kvasir.engine.scheduling.rations import StageRation
-from runtime.engine.fakes import CoreHarness, add_request, expected_output
+from runtime.engine.core_harness import CoreHarness, add_request
+from runtime.engine.fake_executor import expected_output
 from runtime.engine.gates import TokenRation
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.link.protocol import FinishReason
-from runtime.engine.fakes import EOS, CoreHarness, add_request, expected_output
+from runtime.engine.core_harness import CoreHarness, add_request
+from runtime.engine.fake_executor import EOS, expected_output
 from runtime.engine.kv_configs import kv_manager
 from runtime.wire import prompt_of
 

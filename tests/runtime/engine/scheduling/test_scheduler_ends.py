@@ -8,7 +8,8 @@ import pytest
 
 from kvasir.engine.kv.kv_manager import longest_sequence
 from kvasir.link.protocol import FinishReason, RefusalKind
-from runtime.engine.fakes import EOS, CoreHarness, add_request, expected_output, next_token
+from runtime.engine.core_harness import CoreHarness, add_request
+from runtime.engine.fake_executor import EOS, expected_output, next_token
 from runtime.engine.kv_configs import kv_config
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.rations import StageRation
 from kvasir.link.protocol import AddRequest, FinishReason
-from runtime.engine.fakes import EOS, FRONTEND, CoreHarness, add_request, expected_output, next_token
+from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
+from runtime.engine.fake_executor import EOS, expected_output, next_token
 from runtime.engine.gates import ReadyGate
 from runtime.wire import prompt_of
 

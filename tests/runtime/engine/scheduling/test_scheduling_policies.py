@@ -6,7 +6,8 @@ from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.link.protocol import FinishReason
-from runtime.engine.fakes import EOS, CoreHarness, add_request, expected_output, next_token
+from runtime.engine.core_harness import CoreHarness, add_request
+from runtime.engine.fake_executor import EOS, expected_output, next_token
 from runtime.engine.kv_configs import kv_manager
 
 

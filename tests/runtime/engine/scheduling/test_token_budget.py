@@ -5,7 +5,8 @@ import pytest
 from kvasir.config.settings import SchedulerConfig
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS, TokenBudget
 from kvasir.link.protocol import FinishReason, RefusalKind
-from runtime.engine.fakes import CoreHarness, add_request, expected_output
+from runtime.engine.core_harness import CoreHarness, add_request
+from runtime.engine.fake_executor import expected_output
 
 LIMIT = SchedulerConfig().max_queued_tokens
 PROMPT = [5, 6, 7]

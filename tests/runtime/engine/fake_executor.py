@@ -1,35 +1,25 @@
-"""Stand-ins for what surrounds the engine's core: a fake executor that checks the worker's contract, a fake link.
+"""A fake executor that checks the worker's contract, and the fake model that it samples from.
 
-The fake executor computes nothing but keeps a fake KV cache: it writes each token into its slot, all of a step
+It computes nothing but keeps a fake KV cache: it writes each token into its slot, all of a step
 before it reads any, and samples from the tokens that it reads back through the block table. A block that two rows
 share and that is not the same full block of both, a wrong position or a row that was not computed from the end of
 its cached prefix therefore changes the output or trips an assertion. In a group with a sliding window, it reads the
 last tokens only.
 """
 
-import queue
-import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from kvasir.engine.core import EngineCore
-from kvasir.engine.ingest import Ingest
-from kvasir.engine.scheduling.admission_gates import AdmissionGate
-from kvasir.engine.scheduling.rations import Ration
-from kvasir.engine.scheduling.scheduler import Scheduler
-from kvasir.engine.scheduling.token_budget import TokenBudget
-from kvasir.hashing import chain_root, packed_chain
 from kvasir.layers.kv import KVCacheConfig
-from kvasir.link.protocol import AddRequest, EngineStats, FinishReason, Logprobs, Outputs, RefusalKind, Result
+from kvasir.link.protocol import Logprobs
 from kvasir.params import SamplingParams
-from kvasir.tokens import from_wire, packed, token_array
+from kvasir.tokens import from_wire
 from kvasir.worker.step import NAN_COMPUTED, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
-from runtime.engine.kv_configs import kv_groups, kv_manager
-from runtime.wire import output_of
+from runtime.engine.kv_configs import kv_groups
 
 VOCAB_SIZE = 1000
 EOS = 0
@@ -297,176 +287,3 @@ class FakeExecutor:
 def _first_read(window: int | None, position: int) -> int:
     """Return the first position that a token at this position attends to."""
     return 0 if window is None else max(0, position - window + 1)
-
-
-def add_request(
-    request_id: str,
-    prompt: Sequence[int],
-    max_tokens: int = 4,
-    *,
-    output: Sequence[int] = (),
-    attempt: int = 0,
-    stop_token_ids: tuple[int, ...] = (),
-    ignore_eos: bool = False,
-    logprobs: int | None = None,
-    prompt_logprobs: int | None = None,
-    priority: int = 0,
-    cache_salt: str = "",
-    hashed_for: int | None = None,
-) -> AddRequest:
-    """`hashed_for`: the block size that the frontend hashed the prompt for; None: it did not."""
-    hashes = b""
-    if hashed_for is not None:
-        hashes = packed_chain(chain_root(cache_salt), token_array(prompt), hashed_for)
-    return AddRequest(
-        request_id=request_id,
-        attempt=attempt,
-        prompt_tokens=packed(prompt),
-        output_tokens=packed(output),
-        params=SamplingParams(
-            max_tokens=max_tokens,
-            seed=0,
-            temperature=0,
-            stop_token_ids=stop_token_ids,
-            ignore_eos=ignore_eos,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-        ),
-        block_hashes=hashes,
-        priority=priority,
-        cache_salt=cache_salt,
-    )
-
-
-FRONTEND = "frontend-a"
-
-
-@dataclass
-class Answer:
-    """What a frontend has received for one request."""
-
-    token_ids: list[int] = field(default_factory=list)
-    attempt: int = 0
-    finish_reason: FinishReason | None = None
-    stop_token_id: int | None = None
-    error: str = ""
-    refusal: RefusalKind | None = None
-    num_cached_tokens: list[int | None] = field(default_factory=list)
-    """One per output."""
-    queue_seconds: list[float | None] = field(default_factory=list)
-    """As in each of its outputs."""
-    logprobs: list[float] = field(default_factory=list)
-    prompt_logprobs: list[list[float]] = field(default_factory=list)
-    """One list per output that had any."""
-
-
-class CoreHarness:
-    """A core over the fake executor, with the answers that frontends would hold; checks positions as they come."""
-
-    def __init__(
-        self,
-        *,
-        num_blocks: int = 64,
-        block_size: int = 4,
-        max_num_seqs: int = 8,
-        budget: int = 64,
-        max_model_len: int | None = None,
-        model: Callable[[Sequence[int]], int] = next_token,
-        prefix_caching: bool = True,
-        by_priority: bool = False,
-        long_prefill_token_threshold: int | None = None,
-        max_in_flight: int = 1,
-        lookahead: int | None = None,
-        gates: Sequence[AdmissionGate] = (),
-        rations: Sequence[Ration] = (),
-        max_queued_tokens: int = 2**26,
-        windows: Sequence[int | None] = (None,),
-    ) -> None:
-        """`windows`: of each KV group; None: full attention."""
-        self.executor = FakeExecutor(
-            block_size=block_size,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=budget,
-            model=model,
-            windows=windows,
-        )
-        self.budget = TokenBudget(max_queued_tokens)
-        blocks = kv_manager(num_blocks, block_size, windows, prefix_caching=prefix_caching, longest_chunk=budget)
-        max_model_len = max_model_len or min(blocks.longest_sequence, max(1000, num_blocks * block_size + 1))
-        self.scheduler = Scheduler(
-            blocks,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=budget,
-            max_model_len=max_model_len,
-            eos_token_ids=[EOS],
-            by_priority=by_priority,
-            long_prefill_token_threshold=long_prefill_token_threshold,
-            budget=self.budget,
-            lookahead=max_in_flight - 1 if lookahead is None else lookahead,
-            gates=gates,
-            rations=rations,
-        )
-        self.blocks = blocks
-        self.max_model_len = max_model_len
-        ingest = Ingest(VOCAB_SIZE, max_model_len, self.blocks.cache_block_size, self.budget)
-        self.core = EngineCore(self.scheduler, self.executor, ingest, max_in_flight=max_in_flight)
-        self.answers: dict[str, Answer] = {}
-
-    def add(self, message: AddRequest, frontend: str = FRONTEND) -> Answer:
-        self.core.add(frontend, message)
-        answer = self.answers[message.request_id] = Answer(output_of(message), message.attempt)
-        return answer
-
-    def step(self) -> None:
-        self.take(self.core.step())
-
-    def take(self, outputs: dict[str, Outputs]) -> None:
-        for message in outputs.values():
-            for output in message.outputs:
-                answer = self.answers[output.request_id]
-                assert answer.finish_reason is None, f"{output.request_id} got an output after its end"
-                assert output.attempt == answer.attempt
-                assert output.position == len(answer.token_ids)
-                answer.token_ids += output.token_ids
-                answer.finish_reason = output.finish_reason
-                answer.stop_token_id = output.stop_token_id
-                answer.error = output.error
-                answer.refusal = output.refusal
-                answer.num_cached_tokens.append(output.num_cached_tokens)
-                answer.queue_seconds.append(output.queue_seconds)
-                answer.logprobs += output.logprobs.token if output.logprobs else []
-                answer.prompt_logprobs += [output.prompt_logprobs.token] if output.prompt_logprobs else []
-
-    def run(self, limit: int = 2000) -> None:
-        """Step until there is nothing to do, then check that nothing is left."""
-        for _ in range(limit):
-            if not self.core.has_work:
-                self.core.check_idle()
-                assert not self.scheduler.requests
-                assert self.budget.held == 0
-                return
-            self.step()
-        raise AssertionError(f"still busy after {limit} steps")
-
-
-class FakeLink:
-    """Records the messages sent through the link."""
-
-    def __init__(self) -> None:
-        self.sent: queue.SimpleQueue[tuple[str, Outputs | Result]] = queue.SimpleQueue()
-        self.loads: list[tuple[EngineStats, bool]] = []
-        self.draining = threading.Event()
-        self.idle = threading.Event()
-
-    def send(self, frontend: str, message: Outputs | Result) -> None:
-        self.sent.put((frontend, message))
-
-    def set_load(self, stats: EngineStats, busy: bool) -> None:
-        self.loads.append((stats, busy))
-        if busy:
-            self.idle.clear()
-        else:
-            self.idle.set()
-
-    def drain(self) -> None:
-        self.draining.set()

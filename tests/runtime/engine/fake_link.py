@@ -1,0 +1,29 @@
+"""A fake link for the engine's loop: an inbox, and the messages sent."""
+
+import queue
+import threading
+
+from kvasir.link.protocol import EngineStats, Outputs, Result
+
+
+class FakeLink:
+    """Records the messages sent through the link."""
+
+    def __init__(self) -> None:
+        self.sent: queue.SimpleQueue[tuple[str, Outputs | Result]] = queue.SimpleQueue()
+        self.loads: list[tuple[EngineStats, bool]] = []
+        self.draining = threading.Event()
+        self.idle = threading.Event()
+
+    def send(self, frontend: str, message: Outputs | Result) -> None:
+        self.sent.put((frontend, message))
+
+    def set_load(self, stats: EngineStats, busy: bool) -> None:
+        self.loads.append((stats, busy))
+        if busy:
+            self.idle.clear()
+        else:
+            self.idle.set()
+
+    def drain(self) -> None:
+        self.draining.set()
