@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
-from kvasir.engine.build import build_core, fit_context, resolve_settings
+from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.engine.core import EngineCore
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo, load_model_info
@@ -93,8 +93,5 @@ def start_engine(config: EngineConfig) -> LocalEngine:
     executor = executor_for(settings, model)
     with progress_bar("loading weights", in_bytes=True) as progress:
         executor.start(progress, failed=lambda error: None)
-    cache = executor.kv_layout()
-    settings = fit_context(settings, cache, asked=config.model.max_model_len)
-    executor.allocate_kv_cache(cache.num_blocks, settings.max_model_len)
-    executor.warm_up()
+    settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
     return LocalEngine(build_core(settings, model, cache, executor), model, settings)

@@ -60,6 +60,21 @@ def fit_context(settings: ResolvedEngine, cache: KVCacheConfig, asked: int | Non
     return dataclasses.replace(settings, max_model_len=fitting)
 
 
+def prepare_workers(
+    executor: Executor, settings: ResolvedEngine, asked: int | None
+) -> tuple[ResolvedEngine, KVCacheConfig]:
+    """Allocate the KV cache of workers that have loaded the model, and warm them up.
+
+    `asked` is the context that the user asked for. Returns the settings with the context that fits, and the cache.
+    Raises ConfigError.
+    """
+    cache = executor.kv_layout()
+    settings = fit_context(settings, cache, asked)
+    executor.allocate_kv_cache(cache.num_blocks, settings.max_model_len)
+    executor.warm_up()
+    return settings, cache
+
+
 def build_core(settings: ResolvedEngine, model: ModelInfo, cache: KVCacheConfig, executor: Executor) -> EngineCore:
     budget = TokenBudget(settings.max_queued_tokens)
     blocks = KVManager(

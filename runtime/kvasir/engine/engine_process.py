@@ -24,7 +24,7 @@ from kvasir.config.machine import process_age
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
-from kvasir.engine.build import build_core, fit_context, resolve_settings
+from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.engine.health.engine_collector import EngineCollector
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_watchdog import StepWatchdog
@@ -139,10 +139,7 @@ class EngineProcess:
         with self._phase(Phase.LOADING):
             executor = self._load(settings, model, inbox)
         with self._phase(Phase.WARMING):
-            cache = executor.kv_layout()
-            settings = fit_context(settings, cache, asked=self._config.model.max_model_len)
-            executor.allocate_kv_cache(cache.num_blocks, settings.max_model_len)
-            executor.warm_up()
+            settings, cache = prepare_workers(executor, settings, asked=self._config.model.max_model_len)
             core = self._collector.core = build_core(settings, model, cache, executor)
             core.trace = self._status.trace
             if not settings.async_scheduling:

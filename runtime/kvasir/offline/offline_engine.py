@@ -15,7 +15,7 @@ from kvasir.client.output_processor import AbortRequests, OutputProcessor, TryNe
 from kvasir.client.request_observer import Trace
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
-from kvasir.engine.build import build_core, fit_context, resolve_settings
+from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.engine.core import EngineCore
 from kvasir.executor.executor import Executor
 from kvasir.hub.model_info import ModelInfo
@@ -153,8 +153,5 @@ def start_engine(config: EngineConfig, model: ModelInfo) -> OfflineEngine:
     executor = InProcessExecutor(settings, model)
     with progress_bar("loading weights", in_bytes=True) as progress:
         executor.start(progress, failed=lambda error: None)  # a step after that raises the error
-    cache = executor.kv_layout()
-    settings = fit_context(settings, cache, asked=config.model.max_model_len)
-    executor.allocate_kv_cache(cache.num_blocks, settings.max_model_len)
-    executor.warm_up()
+    settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
     return OfflineEngine(build_core(settings, model, cache, executor), executor, settings, model.eos_token_ids)

@@ -78,12 +78,8 @@ class Scheduler:
         if max_model_len > blocks.longest_sequence:
             raise ValueError("the pool must hold one request of the longest kind")
         self._queues = queues = RequestQueues(blocks, max_num_seqs, gates, budget)
-        self.requests, self.waiting, self.blocked, self.running = (
-            queues.requests,
-            queues.waiting,
-            queues.blocked,
-            queues.running,
-        )
+        self.requests, self.blocked = queues.requests, queues.blocked
+        self.waiting, self.running = queues.waiting, queues.running
         self.blocks = blocks
         self.num_preemptions = 0
         self._max_num_batched_tokens = max_num_batched_tokens
