@@ -90,12 +90,13 @@ def option(
     metavar: str | None = None,
     many: bool = False,
     never_blank: bool = False,
+    short: str | None = None,
 ) -> Any:
     """A dataclass field that is also a command-line option.
 
     `many` takes one or more values (comma-separated in the environment) into a tuple. A field whose default is a
     bool becomes a pair of flags, --x and --no-x. With `never_blank` an environment variable that is set and empty
-    is rejected; otherwise it counts as unset.
+    is rejected; otherwise it counts as unset. `short` is a second, shorter flag.
     """
     return dataclasses.field(
         default=default,
@@ -106,6 +107,7 @@ def option(
             "metavar": metavar,
             "many": many,
             "never_blank": never_blank,
+            "short": short,
         },
     )
 
@@ -138,6 +140,7 @@ def add_options(
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
             continue
         group.add_argument(
+            *([meta["short"]] if meta["short"] else []),
             flag,
             default=None,
             type=argument_type(meta["parse"]),

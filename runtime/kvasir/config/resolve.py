@@ -85,6 +85,11 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
     """Raises ConfigError where settings contradict each other, the model or the machine."""
     on_cpu = device.kind == "cpu"
     check_context(config.model.max_model_len, model.max_model_len)
+    if config.executor.tensor_parallel_size > 1 and not on_cpu:
+        raise ConfigError(
+            f"--tensor-parallel-size {config.executor.tensor_parallel_size} is supported on CPUs only: give "
+            "--device cpu too, or leave it out"
+        )
     max_model_len = config.model.max_model_len or model.max_model_len
     asked_threads = config.device.threads or device.openmp_threads
     threads = asked_threads or _threads(config, model, device)
@@ -148,9 +153,11 @@ def _kv_cache_memory(config: EngineConfig, device: DeviceFacts) -> int | None:
     if config.cache.num_gpu_blocks_override:
         return given
     size = given or CPU_KV_CACHE_BYTES
-    if size >= device.memory_limit:
+    workers = config.executor.tensor_parallel_size
+    if size * workers >= device.memory_limit:
+        cache = "the KV cache needs" if workers == 1 else f"the KV caches of {workers} workers need"
         raise ConfigError(
-            f"the KV cache needs {size / 2**30:.2f} GiB and this container may use "
+            f"{cache} {size * workers / 2**30:.2f} GiB and this container may use "
             f"{device.memory_limit / 2**30:.2f} GiB in all: raise its memory limit or lower --kv-cache-memory-bytes"
         )
     return size

@@ -64,7 +64,7 @@ class CacheConfig:
     block_size: int = option(16, "tokens per KV block", parse=parse_int(1, 1024))
     kv_cache_memory_bytes: int | None = option(
         None,
-        "memory of the KV cache, for example 2Gi [default: 1Gi on CPU; on a GPU the free memory]",
+        "memory of the KV cache of each worker, for example 2Gi [default: 1Gi on CPU; on a GPU the free memory]",
         parse=parse_bytes,
         metavar="SIZE",
     )
@@ -131,9 +131,18 @@ class ParallelConfig:
 class ExecutorConfig:
     """The workers of an engine and their processes."""
 
+    tensor_parallel_size: int = option(
+        1,
+        "worker processes of an engine, its ranks, that each hold a part of every layer",
+        parse=parse_int(1, 1024),
+        short="-tp",
+    )
+    enable_expert_parallel: bool = option(
+        False, "with several ranks, each holds whole experts of a mixture instead of a part of every expert"
+    )
     distributed_executor_backend: str | None = option(
         None,
-        "process of the workers: the engine's own (uni), or one for each worker (mp) [default: uni]",
+        "process of the workers: the engine's own (uni), or one for each worker (mp) [default: uni for one worker]",
         choices=("uni", "mp"),
     )
     worker_timeout: float = option(
@@ -156,6 +165,15 @@ class ExecutorConfig:
     def __post_init__(self) -> None:
         if self.worker_timeout <= 0:
             raise ConfigError("--worker-timeout 0: every step would end the engine; give 10s or more")
+        if self.tensor_parallel_size > 1 and self.distributed_executor_backend == "uni":
+            raise ConfigError(
+                f"--distributed-executor-backend uni has one worker, and --tensor-parallel-size "
+                f"{self.tensor_parallel_size} needs {self.tensor_parallel_size}: choose mp, or leave it out"
+            )
+        if self.enable_expert_parallel and self.tensor_parallel_size == 1:
+            raise ConfigError(
+                "--enable-expert-parallel has no effect with one rank: give --tensor-parallel-size 2 or more"
+            )
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,13 @@ def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
     facts = ModelFacts(dtype=model.dtype, max_model_len=model.max_model_len, width=model.width)
     settings = resolve_engine(config, facts, device)
     log.info("settings: %s", settings)
+    executor = settings.executor
+    if executor.tensor_parallel_size > 1:
+        from kvasir.models.check_ranks import check_ranks  # imports torch
+
+        ranks = executor.tensor_parallel_size
+        check_ranks(model, settings.max_model_len, ranks, executor.enable_expert_parallel)
+        log.info("the model is split over %d ranks, one process each", ranks)
     return settings
 
 

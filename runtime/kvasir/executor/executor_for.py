@@ -10,7 +10,8 @@ def executor_for(settings: ResolvedEngine, model: ModelInfo) -> Executor:
 
     Only an executor in this process imports torch.
     """
-    if settings.executor.distributed_executor_backend == "mp":
+    executor = settings.executor
+    if executor.distributed_executor_backend == "mp" or executor.tensor_parallel_size > 1:
         from kvasir.executor.multiprocess import MultiprocessExecutor
 
         return MultiprocessExecutor(settings, model)

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from kvasir.config.resolve import ResolvedEngine
+from kvasir.executor.rendezvous import rendezvous_of
 from kvasir.executor.shared_memory.channel import EngineChannel
 from kvasir.executor.shared_memory.replies import NoReplyError
 from kvasir.executor.shared_memory.ring import RingError, SlowReaderError
@@ -53,7 +54,9 @@ _STEP, _COMMAND, _CALL = (bytes((kind,)) for kind in FrameKind)
 class MultiprocessExecutor:
     """An Executor. One thread uses it, the one that created it; `shutdown` and `where` may come from others."""
 
-    def __init__(self, settings: ResolvedEngine, model: ModelInfo, num_workers: int = 1) -> None:
+    def __init__(self, settings: ResolvedEngine, model: ModelInfo, num_workers: int | None = None) -> None:
+        """By default each worker is a rank of a split model. With `num_workers`, all compute the whole model."""
+        num_workers = num_workers or settings.executor.tensor_parallel_size
         self.max_in_flight = 2 if settings.async_scheduling else 1
         self._settings = settings_of_worker(settings, num_workers)
         self._model = model
@@ -78,9 +81,10 @@ class MultiprocessExecutor:
             channel = self._channel = EngineChannel(self._num_workers)
         except SharedMemoryError as error:
             raise FailureError(Failure(Reason.OUT_OF_MEMORY, str(error))) from error
-        for rank in range(self._num_workers):
-            worker = StartedWorker(self._setup(rank, channel), self._settings.threads)
-            self._workers.append(worker)
+        with rendezvous_of(self._settings.executor.tensor_parallel_size) as rendezvous:
+            for rank in range(self._num_workers):
+                setup = self._setup(rank, channel, rendezvous)
+                self._workers.append(StartedWorker(setup, self._settings.threads))
         channel.close_handles()
         for worker in self._workers:
             worker.watch(self._on_message, self._on_end, self._on_stop, self._timeout)
@@ -147,7 +151,7 @@ class MultiprocessExecutor:
 
     # ---------------------------------------------------------------------------------------------- the start-up
 
-    def _setup(self, rank: int, channel: EngineChannel) -> WorkerSetup:
+    def _setup(self, rank: int, channel: EngineChannel, rendezvous: int | None) -> WorkerSetup:
         return WorkerSetup(
             rank=rank,
             handle=channel.handle(rank),
@@ -155,6 +159,7 @@ class MultiprocessExecutor:
             model=self._model,
             engine_pid=os.getpid(),
             stack_descriptor=-1,
+            rendezvous=rendezvous,
             log_name=f"engine-{self._settings.data_parallel_rank}-worker-{rank}",
             log_level=current_log_level(),
             log_format=current_format(),

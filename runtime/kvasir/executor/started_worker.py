@@ -54,10 +54,13 @@ class StartedWorker:
         self._asking = threading.Lock()
         self._stacks, stacks_end = os.pipe()
         setup = msgspec.structs.replace(setup, stack_descriptor=stacks_end)
+        inherited = [theirs.fileno(), stacks_end, *setup.handle.descriptors]
+        if setup.rendezvous is not None:
+            inherited.append(setup.rendezvous)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kvasir.executor.worker_process", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(), stacks_end, *setup.handle.descriptors),
+                pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "OMP_NUM_THREADS": str(threads)},
             )

@@ -11,6 +11,7 @@ from kvasir.config.machine import cpu_use, openmp_variables
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import ModelInfo
+from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import EXTENSIONS, WORKERS, WorkerCall, WorkerCalls, WorkerResult, plugin
@@ -21,13 +22,13 @@ log = logging.getLogger(__name__)
 class WorkerHost:
     """One worker, its extension, and the count of threads that compute its steps."""
 
-    def __init__(self, settings: ResolvedEngine, model: ModelInfo) -> None:
+    def __init__(self, settings: ResolvedEngine, model: ModelInfo, parallel: ParallelState = SINGLE) -> None:
         """Raises ConfigError."""
         executor = settings.executor
-        make: Callable[[ResolvedEngine, ModelInfo], Worker] = Worker
+        make: Callable[[ResolvedEngine, ModelInfo, ParallelState], Worker] = Worker
         if executor.worker_cls is not None:
             make = plugin(WORKERS, executor.worker_cls, "worker_cls")
-        self.worker = make(settings, model)
+        self.worker = make(settings, model, parallel)
         extensions = []
         if executor.worker_extension_cls is not None:
             extensions = [plugin(EXTENSIONS, executor.worker_extension_cls, "worker_extension_cls")(self.worker)]

@@ -45,6 +45,7 @@ class WorkerPhase(IntEnum):
     ALLOCATE_MEMORY = 7
     WARM_UP = 8
     CALL = 9
+    JOIN = 10
 
     @property
     def label(self) -> str:
@@ -82,6 +83,8 @@ class WorkerSetup(msgspec.Struct, frozen=True):
     engine_pid: int
     stack_descriptor: int
     """SIGUSR1 makes the worker write the stack of its main thread to this pipe."""
+    rendezvous: int | None
+    """The descriptor of a file through which the ranks of a split model find each other."""
     log_name: str
     log_level: str
     log_format: str

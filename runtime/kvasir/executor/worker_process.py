@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from kvasir.config.options import ConfigError
+from kvasir.executor.rendezvous import join
 from kvasir.executor.shared_memory.channel import WorkerChannel
 from kvasir.executor.shared_memory.ring import RingError
 from kvasir.executor.worker_messages import (
@@ -68,7 +69,10 @@ class WorkerProcess:
             self._enter(WorkerPhase.START)
             from kvasir.executor.worker_host import WorkerHost  # imports torch: now failures can be reported
 
-            self._host = WorkerHost(self._setup.settings, self._setup.model)
+            setup = self._setup
+            self._enter(WorkerPhase.JOIN)
+            parallel = join(setup.rank, setup.rendezvous, setup.settings.executor)
+            self._host = WorkerHost(setup.settings, setup.model, parallel)
             self._enter(WorkerPhase.LOAD)
             self._host.worker.load(lambda done, total: self._send(Loading(done, total)))
             self._enter(WorkerPhase.IDLE)

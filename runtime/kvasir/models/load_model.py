@@ -29,10 +29,7 @@ def load_model(
     build = ARCHITECTURES.get(info.architecture)
     if build is None:
         if placement.parallel.tensor.size > 1:
-            raise ModelLoadError(
-                f"{info.architecture} is computed by transformers' code, which is not split over ranks: use "
-                "--tensor-parallel-size 1"
-            )
+            raise not_split(info.architecture)
         if load_format == "dummy":
             raise ModelLoadError(
                 f"--load-format dummy: {info.architecture} is computed by transformers' code, which is checked "
@@ -46,6 +43,13 @@ def load_model(
         load_weights(model, weight_files(info.path), progress)
     finish_layers(model.modules())
     return model
+
+
+def not_split(architecture: str) -> ModelLoadError:
+    return ModelLoadError(
+        f"{architecture} is computed by transformers' code, which is not split over ranks: use "
+        "--tensor-parallel-size 1"
+    )
 
 
 def _with_transformers(info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]) -> Generates:

@@ -115,7 +115,12 @@ def test_a_key_with_a_comma_is_refused(place: Place) -> None:
     ("argv", "message"),
     [
         (["demo://", "--max-num-seq", "3"], "unrecognized arguments: --max-num-seq 3"),
-        (["demo://", "--tensor-parallel-size", "2"], "--tensor-parallel-size is not supported yet"),
+        (["demo://", "--pipeline-parallel-size", "2"], "--pipeline-parallel-size is not supported yet"),
+        (
+            ["demo://", "-tp", "2", "--distributed-executor-backend", "uni"],
+            "--distributed-executor-backend uni has one worker, and --tensor-parallel-size 2 needs 2",
+        ),
+        (["demo://", "--enable-expert-parallel"], "has no effect with one rank: give --tensor-parallel-size 2"),
         (["--api-key", "k", "demo://"], "--api-key takes several values and took demo:// too"),
         (["demo://", "--api-key", ""], "--api-key: a key is empty; check the variable that it comes from"),
         (

@@ -10,6 +10,7 @@ from kvasir.config.settings import (
     CacheConfig,
     DeviceConfig,
     EngineConfig,
+    ExecutorConfig,
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
@@ -105,6 +106,18 @@ def test_a_context_longer_than_the_models_is_refused() -> None:
 def test_a_cache_larger_than_the_containers_memory_is_refused() -> None:
     with pytest.raises(ConfigError, match="raise its memory limit or lower --kv-cache-memory-bytes"):
         resolve(cache=CacheConfig(kv_cache_memory_bytes=9 * 2**30))
+
+
+def test_the_caches_of_all_workers_must_fit() -> None:
+    two = ExecutorConfig(tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match=r"the KV caches of 2 workers need 10\.00 GiB"):
+        resolve(cache=CacheConfig(kv_cache_memory_bytes=5 * 2**30), executor=two)
+    assert resolve(cache=CacheConfig(kv_cache_memory_bytes=3 * 2**30), executor=two)
+
+
+def test_a_split_over_gpus_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--tensor-parallel-size 2 is supported on CPUs only: give --device cpu"):
+        resolve(GPU, executor=ExecutorConfig(tensor_parallel_size=2))
 
 
 def test_float16_on_cpu_is_refused() -> None:

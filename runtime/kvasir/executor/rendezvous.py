@@ -1,0 +1,59 @@
+"""How the ranks of a split model find each other: through a file without a name, which the engine hands to them.
+
+The kernel frees the file when the last process has closed it, whichever way the processes end. Nothing is left on a
+disk, and no other user can open it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kvasir.config.settings import ExecutorConfig
+
+if TYPE_CHECKING:  # torch is imported when failures can be reported
+    from kvasir.parallel.parallel_state import ParallelState
+
+_MORE_SECONDS: Final = 60.0
+
+
+@contextmanager
+def rendezvous_of(ranks: int) -> Iterator[int | None]:
+    """Yield the file's descriptor for child processes to inherit; None for one rank."""
+    if ranks == 1:
+        yield None
+        return
+    descriptor = os.memfd_create("kvasir-rendezvous")
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def join(rank: int, descriptor: int | None, config: ExecutorConfig) -> "ParallelState":
+    """Wait for all ranks, and close the descriptor. Return the groups of this rank.
+
+    Raises RuntimeError if a rank does not arrive.
+    """
+    import torch
+
+    from kvasir.parallel.parallel_state import SINGLE
+    from kvasir.parallel.start import init
+
+    if descriptor is None:
+        return SINGLE
+    # Longer than the engine's own timeout, which names the worker that hangs.
+    timeout = 2 * config.worker_timeout + _MORE_SECONDS
+    try:
+        return init(
+            rank,
+            config.tensor_parallel_size,
+            Path(f"/proc/self/fd/{descriptor}"),
+            timeout,
+            torch.device("cpu"),
+            tensor_parallel_size=config.tensor_parallel_size,
+            expert_parallel=config.enable_expert_parallel,
+        )
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,73 @@
+"""An engine without frontends, whose model is computed by one process or split over several.
+
+engine = SplitEngine(model, engine_settings(executor=ExecutorConfig(tensor_parallel_size=2)))
+engine.add("a", [5, 6, 7], params)
+engine.run()
+assert engine.answers["a"] == expected
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.engine.build import build_core, fit_context
+from kvasir.executor.executor_for import executor_for
+from kvasir.hub.model_info import ModelInfo
+from kvasir.link.protocol import AddRequest
+from kvasir.params import SamplingParams
+from kvasir.tokens import packed
+
+
+@dataclass
+class Answer:
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    error: str = ""
+
+
+class SplitEngine:
+    """Scheduler, executor and workers as an engine's process has them."""
+
+    def __init__(self, model: ModelInfo, settings: ResolvedEngine) -> None:
+        self.executor = executor_for(settings, model)
+        self.executor.start(lambda done, total: None, failed=lambda error: None)
+        self.layout = self.executor.kv_layout()
+        settings = fit_context(settings, self.layout, asked=None)
+        self.executor.allocate_kv_cache(self.layout.num_blocks, settings.max_model_len)
+        self.executor.warm_up()
+        self.core = build_core(settings, model, self.layout, self.executor)
+        self.answers: dict[str, Answer] = {}
+
+    def add(
+        self, request_id: str, prompt: Sequence[int], params: SamplingParams, outputs: Sequence[int] = ()
+    ) -> None:
+        """`outputs`: already emitted, by an earlier attempt."""
+        self.answers[request_id] = Answer()
+        self.core.add("frontend", AddRequest(request_id, 1, packed(prompt), packed(outputs), params))
+
+    def abort(self, request_id: str) -> None:
+        self.core.abort("frontend", [request_id])
+
+    def step(self) -> None:
+        for message in self.core.step().values():
+            for output in message.outputs:
+                answer = self.answers[output.request_id]
+                answer.tokens += output.token_ids
+                answer.error = output.error or answer.error
+                if output.finish_reason is not None:
+                    answer.finish_reason = str(output.finish_reason)
+
+    def run(self) -> None:
+        """Step until every request has ended."""
+        while self.core.has_work:
+            self.step()
+        self.core.check_idle()
+
+    @property
+    def num_preemptions(self) -> int:
+        return self.core.scheduler.num_preemptions
+
+    @property
+    def num_hit_tokens(self) -> int:
+        """Tokens of prompts that were found in the prefix cache."""
+        return self.core.scheduler.blocks.num_hit_tokens

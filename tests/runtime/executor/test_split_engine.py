@@ -1,0 +1,208 @@
+"""An engine whose model is split over two processes gives the answers of one process, and ends with its workers."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from transformers import PreTrainedModel, Qwen3Config
+
+from kvasir.config.settings import ExecutorConfig
+from kvasir.executor.multiprocess import MultiprocessExecutor
+from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.model_info import load_model_info
+from kvasir.hub.source import fetch
+from kvasir.hub.tokenizer import load_tokenizer
+from kvasir.observability.failures import FailureError, failure_of
+from kvasir.params import SamplingParams
+from kvasir_contract.reasons import Reason
+from runtime.executor.processes import is_alive, seconds_until_gone
+from runtime.executor.split_engine import SplitEngine
+from runtime.models.tiny import MODELS, decoder, llama, save
+from runtime.worker.driver import engine_settings, greedy
+
+TWO = ExecutorConfig(tensor_parallel_size=2, worker_timeout=60.0)
+WHOLE_EXPERTS = ExecutorConfig(tensor_parallel_size=2, enable_expert_parallel=True)
+TEXT = [(7 * place) % 240 + 5 for place in range(90)]
+"""Prompts begin with a part of it, so that they share blocks."""
+MAX_SECONDS = 4.0
+"""Of an end after a death. A machine without other load takes well under one second."""
+
+CASES: dict[str, tuple[Callable[[], PreTrainedModel], ExecutorConfig, int]] = {
+    "llama": (llama, TWO, 14),
+    "qwen3-one-kv-head": (lambda: decoder(Qwen3Config, head_dim=32, num_key_value_heads=1), TWO, 14),
+    "gpt2": (MODELS["gpt2"], TWO, 14),
+    "qwen3-moe": (MODELS["qwen3-moe"], TWO, 14),
+    "qwen3-moe-whole-experts": (MODELS["qwen3-moe"], WHOLE_EXPERTS, 14),
+    "gemma3": (MODELS["gemma3"], TWO, 40),
+}
+"""By name: a model, how it is split, and KV blocks: so few that requests are preempted."""
+
+Engines = tuple[SplitEngine, SplitEngine]
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    """One process, and two that split the model."""
+    build, executor, blocks = CASES[request.param]
+    model = load_model_info(save(build(), tmp_path_factory.mktemp(request.param)))
+    limits = {"num_blocks": blocks, "max_num_batched_tokens": 24, "max_num_seqs": 8}
+    whole = SplitEngine(model, engine_settings(**limits))
+    split = SplitEngine(model, engine_settings(**limits, executor=executor))
+    assert isinstance(split.executor, MultiprocessExecutor)
+    yield whole, split
+    whole.executor.shutdown()
+    split.executor.shutdown()
+
+
+PARAMS = st.builds(
+    SamplingParams,
+    max_tokens=st.integers(1, 30),
+    seed=st.integers(0, 2**64 - 1),
+    temperature=st.sampled_from([0.0, 1.0]),
+    top_k=st.sampled_from([0, 5]),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+    logprobs=st.sampled_from([None, 3]),
+    prompt_logprobs=st.sampled_from([None, 2]),
+    ignore_eos=st.just(True),
+)
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("add"),
+            st.builds(
+                lambda shared, own: TEXT[:shared] + own,
+                st.integers(0, 60),
+                st.lists(st.integers(2, 250), min_size=1, max_size=12),
+            ),
+            st.lists(st.integers(2, 250), max_size=9),
+            PARAMS,
+        ),
+        st.tuples(st.just("step"), st.integers(1, 6)),
+        st.tuples(st.just("abort"), st.integers(0, 5)),
+    ),
+    max_size=25,
+)
+
+
+def play(engine: SplitEngine, actions: list[tuple[Any, ...]]) -> None:
+    """Run the actions, then everything that is left. A request may have outputs of an earlier attempt."""
+    engine.answers = {}
+    for number, action in enumerate(actions):
+        match action:
+            case ("add", prompt, outputs, params):
+                engine.add(f"r{number}", prompt, params, outputs[: params.max_tokens - 1])
+            case ("step", count):
+                for _ in range(count):
+                    engine.step()
+            case ("abort", place):
+                live = [name for name, answer in engine.answers.items() if answer.finish_reason is None]
+                if live:
+                    engine.abort(live[place % len(live)])
+    engine.run()
+
+
+@hypothesis_settings(max_examples=25, deadline=None, derandomize=True)
+@given(actions=ACTIONS)
+def test_random_requests_are_answered_as_by_one_process(engines: Engines, actions: list[tuple[Any, ...]]) -> None:
+    whole, split = engines
+    play(whole, actions)
+    play(split, actions)
+    assert split.answers == whole.answers
+
+
+def test_long_requests_that_share_a_prompt_are_answered_as_by_one_process(engines: Engines) -> None:
+    """They are computed in chunks, share blocks, preempt each other and continue earlier outputs."""
+    before = [(engine.num_preemptions, engine.num_hit_tokens) for engine in engines]
+    for engine in engines:
+        engine.answers = {}
+        engine.add("first", TEXT[:50], greedy(6))
+        engine.run()
+        for index in range(5):
+            params = SamplingParams(max_tokens=60, seed=index, temperature=index % 2, ignore_eos=True)
+            engine.add(str(index), TEXT[: 25 + index], params, [index, 9, 8][:index])
+        for _ in range(12):
+            engine.step()
+        engine.abort("2")
+        engine.run()
+    whole, split = engines
+    assert split.answers == whole.answers
+    assert [len(whole.answers[name].tokens) for name in ("0", "1", "3", "4")] == [60, 59, 57, 57]
+    for engine, (preemptions, hits) in zip(engines, before, strict=True):
+        assert engine.num_preemptions > preemptions
+        assert engine.num_hit_tokens >= hits + 24
+
+
+# ----------------------------------------------------------------------------------------------- memory and threads
+
+
+@pytest.mark.parametrize(("kv_heads", "factor"), [(2, 2), (1, 1)])
+def test_a_rank_keeps_its_own_kv_heads_only(kv_heads: int, factor: int, tmp_path: Path) -> None:
+    """Each worker has the whole size, so blocks of half the heads are twice as many."""
+    model = load_model_info(save(llama(num_key_value_heads=kv_heads), tmp_path))
+    found = []
+    for executor in (ExecutorConfig(), TWO):
+        engine = SplitEngine(model, engine_settings(executor=executor))
+        found.append(engine.layout)
+        engine.executor.shutdown()
+    whole, split = found
+    assert split.groups[0].spec.block.num_bytes * factor == whole.groups[0].spec.block.num_bytes
+    assert split.num_blocks // whole.num_blocks == factor
+
+
+def test_the_demo_model_in_bfloat16_answers_as_by_one_process() -> None:
+    path = fetch("demo://", weights=True)
+    tokenizer, template = load_tokenizer(path), ChatTemplate.load(path)
+    assert template is not None
+    questions = ["How do I install Kvasir?", "How do I start Kvasir?", "What is an engine?"]
+    texts = [template.render([{"role": "user", "content": question}]) for question in questions]
+    found = []
+    for executor in (ExecutorConfig(), TWO):
+        engine = SplitEngine(load_model_info(path), engine_settings(dtype="bfloat16", executor=executor))
+        for text in texts:
+            engine.add(text, tokenizer.encode(text, add_special_tokens=False), greedy(24))
+        engine.run()
+        engine.executor.shutdown()
+        found.append(engine.answers)
+    assert found[0] == found[1]
+
+
+# --------------------------------------------------------------------------------------------------------- failures
+
+
+def compute_for_ever(engine: SplitEngine) -> None:
+    while True:
+        engine.add("again", TEXT[:5], greedy(200))
+        engine.run()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_worker_killed_while_the_ranks_compute_ends_all_at_once(victim: int, tmp_path: Path) -> None:
+    engine = SplitEngine(load_model_info(save(llama(), tmp_path)), engine_settings(executor=TWO))
+    assert isinstance(engine.executor, MultiprocessExecutor)
+    workers = engine.executor.pids
+    threading.Timer(0.05, os.kill, [workers[victim], signal.SIGKILL]).start()
+    with pytest.raises(
+        FailureError, match=rf"worker {victim} was killed by SIGKILL in phase (prefill|decode|idle)"
+    ):
+        compute_for_ever(engine)
+    assert seconds_until_gone(workers, MAX_SECONDS) < MAX_SECONDS
+    engine.executor.shutdown()
+
+
+def test_a_split_that_the_workers_refuse_names_the_number(tmp_path: Path) -> None:
+    """The engine checks before; this is a worker's own check."""
+    model = load_model_info(save(llama(), tmp_path))
+    executor = MultiprocessExecutor(engine_settings(executor=ExecutorConfig(tensor_parallel_size=3)), model)
+    reason = r"3 does not divide num_attention_heads = 4 .* choose 1 or 2 or 4"
+    with pytest.raises(FailureError, match=reason) as raised:
+        executor.start(lambda done, total: None, failed=lambda error: None)
+    assert failure_of(raised.value).reason is Reason.INVALID_SPEC
+    executor.shutdown()
+    assert not any(map(is_alive, executor.pids))

@@ -1,0 +1,51 @@
+"""A model that cannot be split is refused from its config.json alone, without weights."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import Olmo2Config, PreTrainedModel
+
+from kvasir.config.options import ConfigError
+from kvasir.config.settings import DeviceConfig, EngineConfig, ExecutorConfig, ModelConfig
+from kvasir.engine.build import resolve_settings
+from kvasir.hub.model_info import load_model_info
+from kvasir.models.check_ranks import check_ranks
+from runtime.models.tiny import MODELS, decoder, gpt2, llama, save
+
+CONTEXT = 64
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_models_of_four_heads_are_accepted(name: str, tmp_path: Path) -> None:
+    info = load_model_info(save(MODELS[name](), tmp_path))
+    for weights in tmp_path.glob("*.safetensors"):
+        weights.unlink()
+    check_ranks(info, CONTEXT, 2, expert_parallel="moe" in name)
+
+
+@pytest.mark.parametrize(
+    ("build", "ranks", "experts", "reason"),
+    [
+        (llama, 3, False, r"3 does not divide num_attention_heads = 4 of config.json: choose 1 or 2 or 4$"),
+        (gpt2, 8, False, r"8 does not divide n_head = 4 of config.json: choose 1 or 2 or 4$"),
+        (MODELS["qwen3-moe"], 5, True, r"5 does not divide num_attention_heads = 4"),
+        (llama, 2, True, r"--enable-expert-parallel: LlamaForCausalLM has no experts here: leave it out"),
+        (lambda: decoder(Olmo2Config), 2, False, r"Olmo2ForCausalLM .* use --tensor-parallel-size 1"),
+    ],
+)
+def test_a_split_is_refused_with_the_number_and_a_choice(
+    build: Callable[[], PreTrainedModel], ranks: int, experts: bool, reason: str, tmp_path: Path
+) -> None:
+    info = load_model_info(save(build(), tmp_path))
+    with pytest.raises(ConfigError, match=reason):
+        check_ranks(info, CONTEXT, ranks, experts)
+
+
+def test_an_engine_refuses_a_split_when_it_resolves_its_settings(tmp_path: Path) -> None:
+    path = save(llama(), tmp_path)
+    config = EngineConfig(
+        ModelConfig(str(path)), device=DeviceConfig("cpu"), executor=ExecutorConfig(tensor_parallel_size=3)
+    )
+    with pytest.raises(ConfigError, match="does not divide num_attention_heads"):
+        resolve_settings(config, load_model_info(path))
