@@ -26,9 +26,9 @@ def init(
 ) -> ParallelState:
     """Wait for all ranks of the engine and return this rank's groups. Call it once per process.
 
-    The ranks find each other by a file that does not exist before, in a private directory: no port can be taken by
-    another process. Their connections use the loopback interface only. `timeout` in seconds bounds the wait here
-    and every later operation. `tensor_parallel_size` None: all ranks form one tensor group.
+    The ranks find each other by a file that is empty or does not exist before, and that no other user can write: no
+    port can be taken by another process. Their connections use the loopback interface only. `timeout` in seconds
+    bounds the wait here and every later operation. `tensor_parallel_size` None: all ranks form one tensor group.
 
     Raises RuntimeError if a rank does not arrive in time.
     """
