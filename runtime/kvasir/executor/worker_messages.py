@@ -140,7 +140,9 @@ def settings_of_worker(settings: ResolvedEngine, num_workers: int) -> ResolvedEn
 
 
 def current_log_level() -> str:
-    return logging.getLevelName(logging.getLogger().level).lower()
+    """Return the standard level at or above the one of this process's log."""
+    level = logging.getLogger().level
+    return next((name for name in ("debug", "info", "warning") if level <= getattr(logging, name.upper())), "error")
 
 
 def _to_text(value: Any) -> str:

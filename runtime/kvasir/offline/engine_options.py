@@ -5,9 +5,16 @@ from typing import Any, Final
 
 from kvasir.config.advice import VLLM_OPTIONS, for_option
 from kvasir.config.options import ConfigError, flag_of, from_values, names_of
-from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
+from kvasir.config.settings import (
+    CacheConfig,
+    DeviceConfig,
+    EngineConfig,
+    ExecutorConfig,
+    ModelConfig,
+    SchedulerConfig,
+)
 
-_SECTIONS: Final = (DeviceConfig, CacheConfig, SchedulerConfig)
+_SECTIONS: Final = (DeviceConfig, CacheConfig, SchedulerConfig, ExecutorConfig)
 _OF_MODEL: Final = ("max_model_len", "download_dir")
 _NAMES: Final = (*_OF_MODEL, *(name for section in _SECTIONS for name in names_of(section)))
 
@@ -24,4 +31,5 @@ def engine_config(model: str, options: Mapping[str, Any]) -> EngineConfig:
         device=from_values(DeviceConfig, options),
         cache=from_values(CacheConfig, options),
         scheduler=from_values(SchedulerConfig, options),
+        executor=from_values(ExecutorConfig, options),
     )

@@ -57,14 +57,16 @@ class _Request:
 class LLM:
     """One model, with its engine in this process. Use it in one thread at a time, and `close` it or use `with`.
 
-    Answers are those of a service with the same options. Ctrl-C ends a call after the current step.
+    Answers are those of a service with the same options. Ctrl-C ends a call after the current step. If there are
+    worker processes (`tensor_parallel_size=2`), they end with the thread that created the LLM.
     """
 
     def __init__(self, model: str, **engine_options: Any) -> None:
         """`model`: hf://org/name[@revision], a directory, or demo://. `engine_options`: those of `kvasir engine`
-        for device, KV cache and scheduler, with underscores, for example `max_model_len=4096`.
+        for device, KV cache, scheduler and workers, with underscores, for example `max_model_len=4096`.
 
-        Raises ConfigError (a ValueError) for options and models that cannot be used, ModelLoadError.
+        Raises ConfigError (a ValueError) for options and models that cannot be used, ModelLoadError, and
+        FailureError if a worker process fails.
         """
         config = engine_config(model, engine_options)
         with progress_bar(f"fetching {model}", in_bytes=True) as progress:

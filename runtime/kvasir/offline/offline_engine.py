@@ -18,6 +18,7 @@ from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.engine.core import EngineCore
 from kvasir.executor.executor import Executor
+from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.protocol import Outputs, RequestOutput
 from kvasir.observability.progress import Show, progress_bar
@@ -146,12 +147,15 @@ def _interrupts() -> Iterator[threading.Event]:
 
 
 def start_engine(config: EngineConfig, model: ModelInfo) -> OfflineEngine:
-    """Load the model. Raises ConfigError and ModelLoadError as an engine's process would."""
+    """Load the model. Raises ConfigError, ModelLoadError and FailureError as an engine's process would."""
     settings = resolve_settings(config, model)
-    from kvasir.executor.in_process import InProcessExecutor  # imports torch
-
-    executor = InProcessExecutor(settings, model)
-    with progress_bar("loading weights", in_bytes=True) as progress:
-        executor.start(progress, failed=lambda error: None)  # a step after that raises the error
-    settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
-    return OfflineEngine(build_core(settings, model, cache, executor), executor, settings, model.eos_token_ids)
+    executor = executor_for(settings, model)
+    try:
+        with progress_bar("loading weights", in_bytes=True) as progress:
+            executor.start(progress, failed=lambda error: None)  # a step after that raises the error
+        settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
+        core = build_core(settings, model, cache, executor)
+    except BaseException:
+        executor.shutdown()
+        raise
+    return OfflineEngine(core, executor, settings, model.eos_token_ids)

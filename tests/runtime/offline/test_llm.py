@@ -1,10 +1,12 @@
 """The offline API with the demo model: outputs in order, bad input by name, nothing left behind."""
 
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 import kvasir
 from kvasir import LLM, RequestOutput, SamplingParams
 from kvasir.config.options import ConfigError
+from kvasir.observability.failures import FailureError
 from kvasir.worker.step import StepInput, StepOutput
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -168,7 +171,9 @@ def test_empty_lists_may_be_none_as_in_vllm() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"tensor_parallel_size": 2}, r"LLM has no option tensor_parallel_size"),
+        ({"pipeline_parallel_size": 2}, r"LLM has no option pipeline_parallel_size"),
+        ({"tensor_parallel_size": 3}, r"--tensor-parallel-size 3 does not divide num_attention_heads = \d"),
+        ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "choose mp, or leave it out"),
         ({"max_model_length": 5}, r"LLM has no option max_model_length \(did you mean --max-model-len\?\)"),
         ({"block_size": 0}, "block_size: 0 is out of range"),
         ({"block_size": True}, "block_size takes a value"),
@@ -199,6 +204,38 @@ def test_a_model_without_a_chat_template_does_not_chat(llm: LLM, monkeypatch: py
 
 
 # ------------------------------------------------------------------------------------------------ life and end
+
+
+@pytest.fixture
+def split() -> Iterator[LLM]:
+    with LLM("demo://", max_model_len=512, tensor_parallel_size=2, **OPTIONS) as llm:
+        yield llm
+
+
+def test_two_processes_answer_as_one(llm: LLM, split: LLM) -> None:
+    assert len(workers()) == 2
+    prompts = [f"Kvasir {number} is" for number in range(10)]
+    for params in (GREEDY, SamplingParams(seed=3, temperature=1.0, max_tokens=8, n=2)):
+        assert texts(split.generate(prompts, params)) == texts(llm.generate(prompts, params))
+    split.close()
+    assert workers() == []
+
+
+def test_a_killed_worker_ends_the_call(split: LLM) -> None:
+    victim, _ = workers()
+    timer = threading.Timer(0.2, os.kill, [victim, signal.SIGKILL])
+    timer.start()
+    endless = SamplingParams(max_tokens=400, ignore_eos=True)
+    with pytest.raises(FailureError, match="worker 0 was killed by SIGKILL"):
+        split.generate(["Kvasir is"] * 1000, endless)
+    split.close()
+    assert workers() == []
+
+
+def workers() -> list[int]:
+    """Return the worker processes of this process."""
+    children = (int(pid) for pid in Path("/proc/thread-self/children").read_text().split())
+    return [pid for pid in children if b"worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_a_call_that_is_interrupted_leaves_an_idle_engine(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
