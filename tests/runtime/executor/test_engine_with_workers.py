@@ -24,6 +24,7 @@ SCRIPT = Path(__file__).with_name("engine_with_workers.py")
 MAX_SECONDS = 4.0
 """Of an end after a death. A machine without other load takes well under one second."""
 PATIENCE = 1.5
+SPLIT = ["--tensor-parallel-size", "2"]
 PHASES = ("load", "warm-up", "prefill", "decode", "idle")
 
 
@@ -101,6 +102,44 @@ async def test_killed_worker_ends_the_engine_at_once(
     assert set(os.listdir("/dev/shm")) <= segments
 
 
+@pytest.mark.parametrize("phase", ["load", "warm-up", "prefill", "decode"])
+@pytest.mark.parametrize("victim", [0, 1])
+async def test_killed_rank_ends_the_engine_while_another_waits_for_it(
+    frontend: Frontend, address: str, held: Path, monkeypatch: pytest.MonkeyPatch, phase: str, victim: int
+) -> None:
+    """Rank 1 does not begin; rank 0 waits in an exchange, except in the phase load."""
+    monkeypatch.setenv("TEST_ACTION", f"hold {phase}")
+    monkeypatch.setenv("TEST_RANK", "1")
+    async with engine_of(2, address, *SPLIT, "--worker-cls", "held", "--worker-timeout", "60s") as engine:
+        await reach(phase, frontend, held, 1)
+        workers = children_of(engine.pid)
+        os.kill(workers[victim], signal.SIGKILL)
+        killed = time.monotonic()
+        code, log = await ended(engine)
+        assert time.monotonic() - killed < MAX_SECONDS
+        seconds_until_gone(workers, MAX_SECONDS)
+    failure = find_failure(log)
+    assert (code, failure and failure.reason) == (ExitCode.FAILED, Reason.CRASH_LOOPING)
+    assert f"worker {victim} was killed by SIGKILL in phase" in log
+    assert "Traceback" not in log
+
+
+async def test_hung_rank_is_named_by_the_engine_before_its_peers_give_up(
+    frontend: Frontend, address: str, held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_ACTION", "hold decode")
+    monkeypatch.setenv("TEST_RANK", "1")
+    async with engine_of(2, address, *SPLIT, "--worker-cls", "held") as engine:
+        await reach("decode", frontend, held, 1)
+        code, log = await ended(engine)
+    failure = find_failure(log)
+    assert failure is not None
+    assert code == ExitCode.FAILED
+    waits = r"worker 0 is in phase decode of step \d+ for [\d.]+ s, at parallel/torch_group.py:\d+ \(all_reduce\) ←"
+    hangs = r"worker 1 is in phase decode of step \d+ for [\d.]+ s, at executor/worker_host.py:\d+ \(execute\) ←"
+    assert re.match(rf"no reply to a step within {PATIENCE:g} s: {waits}.*; {hangs}", failure.message)
+
+
 @pytest.mark.parametrize("phase", PHASES)
 async def test_frozen_worker_ends_the_engine_after_the_timeout(
     frontend: Frontend, address: str, held: Path, monkeypatch: pytest.MonkeyPatch, phase: str
@@ -172,9 +211,11 @@ async def quiet_second(pids: list[int]) -> bool:
     return engine <= 0.02 and max(workers) <= 0.0
 
 
-@pytest.mark.parametrize("workers", [2, 4])
-async def test_idle_workers_use_no_cpu_and_leave_on_sigterm(frontend: Frontend, address: str, workers: int) -> None:
-    async with engine_of(workers, address) as process:
+@pytest.mark.parametrize(("workers", "options"), [(2, []), (4, []), (2, SPLIT)])
+async def test_idle_workers_use_no_cpu_and_leave_on_sigterm(
+    frontend: Frontend, address: str, workers: int, options: list[str]
+) -> None:
+    async with engine_of(workers, address, *options) as process:
         engine = await frontend.ready()
         frontend.ask(engine, "a", 8)
         await frontend.answer("a")

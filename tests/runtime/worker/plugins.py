@@ -29,7 +29,10 @@ class CountingWorker(Worker):
 
 
 class HeldWorker(Worker):
-    """Waits in the phase that the environment names, or raises there, and leaves a file when it is there."""
+    """Waits in the phase that the environment names, or raises there, and leaves a file when it is there.
+
+    With TEST_RANK only this rank of a split model does so.
+    """
 
     def load(self, progress):
         self.reach("load")
@@ -48,7 +51,8 @@ class HeldWorker(Worker):
 
     def reach(self, phase):
         action, _, wanted = os.environ["TEST_ACTION"].partition(" ")
-        if phase != wanted:
+        rank = str(self._placement.parallel.tensor.rank)
+        if phase != wanted or os.environ.get("TEST_RANK", rank) != rank:
             return
         if action == "raise":
             raise RuntimeError("as asked")
