@@ -133,12 +133,12 @@ class ExecutorConfig:
 
     tensor_parallel_size: int = option(
         1,
-        "worker processes of an engine, its ranks, that each hold a part of every layer",
+        "worker processes of an engine that each hold a part of every layer of the model (on CPUs only)",
         parse=parse_int(1, 1024),
         short="-tp",
     )
     enable_expert_parallel: bool = option(
-        False, "with several ranks, each holds whole experts of a mixture instead of a part of every expert"
+        False, "each of several workers holds whole experts of a mixture instead of a part of every expert"
     )
     distributed_executor_backend: str | None = option(
         None,
@@ -172,7 +172,7 @@ class ExecutorConfig:
             )
         if self.enable_expert_parallel and self.tensor_parallel_size == 1:
             raise ConfigError(
-                "--enable-expert-parallel has no effect with one rank: give --tensor-parallel-size 2 or more"
+                "--enable-expert-parallel has no effect with one worker: give --tensor-parallel-size 2 or more"
             )
 
 

@@ -36,7 +36,7 @@ def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
 
         ranks = executor.tensor_parallel_size
         check_ranks(model, settings.max_model_len, ranks, executor.enable_expert_parallel)
-        log.info("the model is split over %d ranks, one process each", ranks)
+        log.info("the model is split over %d worker processes", ranks)
     return settings
 
 

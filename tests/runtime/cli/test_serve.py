@@ -106,6 +106,14 @@ def test_keys_are_not_seen_in_the_processes_arguments(place: Place) -> None:
     assert "KVASIR_API_KEY" not in engine.env
 
 
+@pytest.mark.parametrize("flag", ["--tensor-parallel-size", "-tp"])
+def test_engines_get_the_size_of_a_split(place: Place, flag: str) -> None:
+    frontend, engine = specs_of(place, "demo://", flag, "2", "--enable-expert-parallel")
+    assert engine.argv[engine.argv.index("--tensor-parallel-size") + 1] == "2"
+    assert "--enable-expert-parallel" in engine.argv
+    assert "--tensor-parallel-size" not in frontend.argv
+
+
 def test_a_key_with_a_comma_is_refused(place: Place) -> None:
     with pytest.raises(ConfigError, match="must not contain a comma"):
         specs_of(place, "demo://", "--api-key", "a,b")
@@ -120,7 +128,7 @@ def test_a_key_with_a_comma_is_refused(place: Place) -> None:
             ["demo://", "-tp", "2", "--distributed-executor-backend", "uni"],
             "--distributed-executor-backend uni has one worker, and --tensor-parallel-size 2 needs 2",
         ),
-        (["demo://", "--enable-expert-parallel"], "has no effect with one rank: give --tensor-parallel-size 2"),
+        (["demo://", "--enable-expert-parallel"], "has no effect with one worker: give --tensor-parallel-size 2"),
         (["--api-key", "k", "demo://"], "--api-key takes several values and took demo:// too"),
         (["demo://", "--api-key", ""], "--api-key: a key is empty; check the variable that it comes from"),
         (

@@ -1,5 +1,6 @@
 """An engine whose model is split over two processes gives the answers of one process, and ends with its workers."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -154,6 +155,38 @@ def test_a_rank_keeps_its_own_kv_heads_only(kv_heads: int, factor: int, tmp_path
     whole, split = found
     assert split.groups[0].spec.block.num_bytes * factor == whole.groups[0].spec.block.num_bytes
     assert split.num_blocks // whole.num_blocks == factor
+
+
+def test_no_process_keeps_the_file_of_the_rendezvous(engines: Engines) -> None:
+    executor = engines[1].executor
+    assert isinstance(executor, MultiprocessExecutor)
+    for pid in (os.getpid(), *executor.pids):
+        assert not [name for name in open_files(pid) if "rendezvous" in name]
+
+
+def open_files(pid: int) -> list[str]:
+    found = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # of this listing
+            found.append(os.readlink(descriptor))
+    assert len(found) > 3
+    return found
+
+
+def test_overlapped_steps_are_answered_as_by_one_process(tmp_path: Path) -> None:
+    model = load_model_info(save(llama(), tmp_path))
+    found = []
+    for executor in (ExecutorConfig(), TWO):
+        engine = SplitEngine(model, engine_settings(num_blocks=14, async_scheduling=True, executor=executor))
+        assert engine.executor.max_in_flight == 2
+        for index in range(5):
+            params = SamplingParams(max_tokens=60, seed=index, temperature=index % 2, ignore_eos=True)
+            engine.add(str(index), TEXT[: 25 + index], params)
+        engine.run()
+        assert engine.num_preemptions > 0
+        engine.executor.shutdown()
+        found.append(engine.answers)
+    assert found[0] == found[1]
 
 
 def test_the_demo_model_in_bfloat16_answers_as_by_one_process() -> None:
