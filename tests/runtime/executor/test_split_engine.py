@@ -101,7 +101,7 @@ def play(engine: SplitEngine, actions: list[tuple[Any, ...]]) -> None:
     engine.run()
 
 
-@hypothesis_settings(max_examples=15, deadline=None, derandomize=True)
+@hypothesis_settings(max_examples=8, deadline=None, derandomize=True)
 @given(actions=ACTIONS)
 def test_random_requests_are_answered_as_by_one_process(engines: Engines, actions: list[tuple[Any, ...]]) -> None:
     whole, split = engines

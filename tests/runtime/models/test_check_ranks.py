@@ -1,16 +1,20 @@
 """A model that cannot be split is refused from its config.json alone, without weights."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import Olmo2Config, PreTrainedModel
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig, EngineConfig, ExecutorConfig, ModelConfig
 from kvasir.engine.build import resolve_settings
-from kvasir.hub.model_info import load_model_info
+from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.models.check_ranks import check_ranks
+from kvasir.models.model_load_error import ModelLoadError
 from runtime.models.tiny import MODELS, decoder, gpt2, llama, save
 
 CONTEXT = 64
@@ -49,3 +53,34 @@ def test_an_engine_refuses_a_split_when_it_resolves_its_settings(tmp_path: Path)
     )
     with pytest.raises(ConfigError, match="does not divide num_attention_heads"):
         resolve_settings(config, load_model_info(path))
+
+
+@pytest.fixture(scope="module")
+def any_llama(tmp_path_factory: pytest.TempPathFactory) -> ModelInfo:
+    return load_model_info(save(llama(), tmp_path_factory.mktemp("llama")))
+
+
+@given(
+    kv_heads=st.integers(1, 6),
+    group=st.integers(1, 6),
+    intermediate=st.integers(1, 48),
+    ranks=st.integers(2, 12),
+)
+def test_a_refused_split_offers_all_sizes_that_are_accepted(
+    any_llama: ModelInfo, kv_heads: int, group: int, intermediate: int, ranks: int
+) -> None:
+    heads = kv_heads * group
+    shape = {"num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": 4}
+    info = replace(any_llama, config=any_llama.config | shape | {"intermediate_size": intermediate})
+
+    def allowed(size: int) -> bool:
+        whole = heads % size == 0 and intermediate % size == 0
+        return whole and (kv_heads % size == 0 or size % kv_heads == 0)
+
+    if allowed(ranks):
+        check_ranks(info, CONTEXT, ranks, expert_parallel=False)
+        return
+    with pytest.raises(ModelLoadError) as raised:
+        check_ranks(info, CONTEXT, ranks, expert_parallel=False)
+    offered = [int(size) for size in str(raised.value).rpartition("choose ")[2].split(" or ")]
+    assert offered == [size for size in range(1, 49) if allowed(size)]
