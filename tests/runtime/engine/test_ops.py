@@ -15,7 +15,7 @@ from kvasir.config.settings import OpsConfig
 from kvasir.engine.health.engine_collector import EngineCollector
 from kvasir.engine.health.engine_status import LINK_PATIENCE, STARTUP_LIMIT, EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
-from kvasir.link.engine_end.frontend_connection import LinkProblem
+from kvasir.link.engine_end.conversation import LinkProblem
 from kvasir.link.protocol import Progress
 from kvasir.link.sockets import step_age_limit
 from kvasir.observability import ops_server

@@ -10,6 +10,7 @@ import zmq
 
 from kvasir.config.settings import LinkConfig
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
+from kvasir.link.engine_end.conversation import LinkProblem
 from kvasir.link.engine_end.engine_link import (
     DrainSettled,
     EngineLink,
@@ -17,7 +18,6 @@ from kvasir.link.engine_end.engine_link import (
     Received,
     new_incarnation,
 )
-from kvasir.link.engine_end.frontend_connection import LinkProblem
 from kvasir.link.protocol import (
     PROTOCOL_VERSION,
     Abort,

@@ -11,7 +11,7 @@ from typing import Final
 from kvasir.engine.health.step_limit import StepLimit
 from kvasir.engine.health.step_trace import StepTrace
 from kvasir.engine.health.step_watchdog import describe_batch
-from kvasir.link.engine_end.frontend_connection import LinkProblem
+from kvasir.link.engine_end.conversation import LinkProblem
 from kvasir.link.protocol import Progress
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason

@@ -18,7 +18,7 @@ from kvasir.config.settings import LinkConfig
 from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
 from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine, EngineIdentity
-from kvasir.link.engine_end.frontend_connection import LinkProblem
+from kvasir.link.engine_end.conversation import LinkProblem
 from kvasir.link.engine_end.frontends import DrainSettled, FrontendLost, Frontends, Received
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.engine_end.resolver import LOOKUP_INTERVAL, Resolver, lookup

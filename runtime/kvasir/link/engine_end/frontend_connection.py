@@ -1,4 +1,4 @@
-"""One connection of an engine to one frontend: a DEALER socket and the state of its conversation.
+"""One connection of an engine to one frontend: a DEALER socket and the messages over it.
 
 EngineLink creates, drives and closes it in the link's thread. A socket serves exactly one connection. When that
 breaks, or the frontend counts as lost, the socket is closed, its queue is dropped, and a new socket sends Hello. So
@@ -8,14 +8,13 @@ no earlier output can reach the frontend after the new Hello, and no message is 
 import itertools
 import logging
 import time
-from dataclasses import dataclass
-from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 import zmq
 
 from kvasir.link.codec import Agreement, Codec, UnknownMessage, encode
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
+from kvasir.link.engine_end.conversation import Conversation, LinkProblem, State
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.keys import LinkKeys
 from kvasir.link.protocol import (
@@ -50,48 +49,6 @@ BATCH_SECONDS: Final = 0.02
 
 log = logging.getLogger(__name__)
 _names = itertools.count()
-
-
-@dataclass(frozen=True)
-class LinkProblem:
-    """Why an engine is not on a frontend's link."""
-
-    message: str
-    refused: bool = False
-    """The frontend answered and rejected the engine, or one side rejected the keys of the other."""
-
-
-class State(Enum):
-    CLOSED = "there is no socket; another attempt follows"
-    PROBING = "the frontend at this endpoint is not known yet; it may be on the link by another endpoint"
-    GREETING = "the frontend has not answered the Hello yet"
-    WELCOMED = "on the link"
-    REFUSED = "the frontend rejects this engine"
-
-
-class Conversation(Protocol):
-    """The calls of a connection to the link, in the link's thread."""
-
-    @property
-    def must_probe(self) -> bool:
-        """A new endpoint may lead to a frontend that is on the link."""
-
-    def probed(self, connection: "FrontendConnection", frontend: str) -> bool:
-        """Return whether the connection may send Hello to this frontend; "": a frontend without a name."""
-
-    def failed(self, connection: "FrontendConnection") -> None:
-        """No frontend can be reached by this connection."""
-
-    def welcomed(self, connection: "FrontendConnection", frontend: str) -> None: ...
-
-    def lost(self, connection: "FrontendConnection", frontend: str) -> None: ...
-
-    def received(
-        self, connection: "FrontendConnection", frontend: str, message: AddRequest | Abort | Call
-    ) -> None: ...
-
-    def saw_draining(self, frontend: str) -> None:
-        """The frontend sends no more requests."""
 
 
 class FrontendConnection:

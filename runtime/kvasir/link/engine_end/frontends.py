@@ -14,7 +14,8 @@ from typing import Final
 from kvasir.link.address import LinkAddress, parse_address
 from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
-from kvasir.link.engine_end.frontend_connection import FrontendConnection, LinkProblem, State
+from kvasir.link.engine_end.conversation import LinkProblem, State
+from kvasir.link.engine_end.frontend_connection import FrontendConnection
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.keys import LinkKeys
 from kvasir.link.protocol import (

@@ -1,0 +1,52 @@
+"""The conversation of an engine with one frontend: its states, why there is none, and the events that it causes."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from kvasir.link.protocol import Abort, AddRequest, Call
+
+if TYPE_CHECKING:  # a connection calls the methods below with itself
+    from kvasir.link.engine_end.frontend_connection import FrontendConnection
+
+
+@dataclass(frozen=True)
+class LinkProblem:
+    """Why an engine is not on a frontend's link."""
+
+    message: str
+    refused: bool = False
+    """The frontend answered and rejected the engine, or one side rejected the keys of the other."""
+
+
+class State(Enum):
+    CLOSED = "there is no socket; another attempt follows"
+    PROBING = "the frontend at this endpoint is not known yet; it may be on the link by another endpoint"
+    GREETING = "the frontend has not answered the Hello yet"
+    WELCOMED = "on the link"
+    REFUSED = "the frontend rejects this engine"
+
+
+class Conversation(Protocol):
+    """The calls of a connection to the owner of all connections, in the link's thread."""
+
+    @property
+    def must_probe(self) -> bool:
+        """A new endpoint may lead to a frontend that is on the link."""
+
+    def probed(self, connection: "FrontendConnection", frontend: str) -> bool:
+        """Return whether the connection may send Hello to this frontend; "": a frontend without a name."""
+
+    def failed(self, connection: "FrontendConnection") -> None:
+        """No frontend can be reached by this connection."""
+
+    def welcomed(self, connection: "FrontendConnection", frontend: str) -> None: ...
+
+    def lost(self, connection: "FrontendConnection", frontend: str) -> None: ...
+
+    def received(
+        self, connection: "FrontendConnection", frontend: str, message: AddRequest | Abort | Call
+    ) -> None: ...
+
+    def saw_draining(self, frontend: str) -> None:
+        """The frontend sends no more requests."""
