@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from kvasir.config.options import ConfigError, option, parse_int, parse_number
+from kvasir.config.options import ConfigError, option
+from kvasir.config.parsers import parse_int, parse_number
 from kvasir_contract.units import parse_duration
 
 COMPLETIONS: Final = "completions"

@@ -15,14 +15,8 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
-from kvasir.config.options import (
-    CommandFailed,
-    ConfigError,
-    OptionParser,
-    argument_type,
-    parse_int,
-    parse_number,
-)
+from kvasir.config.options import CommandFailed, ConfigError, OptionParser
+from kvasir.config.parsers import argument_type, parse_int, parse_number
 from kvasir_contract.endpoints import HTTP_PORT
 
 DEFAULT_URL: Final = f"http://127.0.0.1:{HTTP_PORT}"

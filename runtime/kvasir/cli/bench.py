@@ -11,7 +11,8 @@ from kvasir.benchmark.workload import OfflineWorkload, Pace, Workload
 from kvasir.cli import serve as serve_command
 from kvasir.cli.api_client import URL_HELP, add_api_key, base_url, check_text, default_url
 from kvasir.config.advice import VLLM_OPTIONS
-from kvasir.config.options import OptionParser, add_options, argument_type, from_args, parse_int
+from kvasir.config.options import OptionParser, add_options, from_args
+from kvasir.config.parsers import argument_type, parse_int
 from kvasir.config.settings import (
     CacheConfig,
     DeviceConfig,

@@ -18,7 +18,8 @@ from kvasir.cli.api_client import (
     read_input,
     request_fields,
 )
-from kvasir.config.options import ConfigError, OptionParser, argument_type, parse_int
+from kvasir.config.options import ConfigError, OptionParser
+from kvasir.config.parsers import argument_type, parse_int
 
 
 def parser() -> OptionParser:

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from kvasir.config.advice import VLLM_OPTIONS
-from kvasir.config.options import ConfigError, OptionParser, add_options, from_args, option, parse_int, to_args
+from kvasir.config.options import ConfigError, OptionParser, add_options, from_args, option, to_args
+from kvasir.config.parsers import parse_int
 from kvasir.config.settings import (
     CacheConfig,
     DeviceConfig,

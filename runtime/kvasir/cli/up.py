@@ -4,7 +4,8 @@ import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
-from kvasir.config.options import OptionParser, argument_type, parse_int
+from kvasir.config.options import OptionParser
+from kvasir.config.parsers import argument_type, parse_int
 from kvasir.local.manifests.manifest import read_manifest
 from kvasir.local.prepare import LAST_PORT, prepare_services
 from kvasir.local.run import run_services

@@ -1,1 +1,1 @@
-"""Settings (settings.py), how they are read (options.py) and how `auto` becomes a value (resolve.py)."""
+"""Settings (settings.py), how they are read (options.py, parsers.py), how `auto` becomes a value (resolve.py)."""

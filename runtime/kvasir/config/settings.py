@@ -7,12 +7,8 @@ import dataclasses
 import re
 from dataclasses import dataclass
 
-from kvasir.config.options import (
-    ConfigError,
-    option,
-    parse_fraction,
-    parse_int,
-)
+from kvasir.config.options import ConfigError, option
+from kvasir.config.parsers import parse_fraction, parse_int
 from kvasir.hashing import BLAKE2B, HASH_ALGORITHMS
 from kvasir_contract.endpoints import ANY_HOST, HTTP_PORT, OPS_PORT
 from kvasir_contract.units import parse_bytes, parse_duration

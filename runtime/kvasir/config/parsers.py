@@ -1,0 +1,79 @@
+"""Parsers of option values: numbers within bounds and booleans. A value that does not fit raises ValueError."""
+
+import argparse
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class parse_int:  # lower case: used like the functions below
+    """A parser of integers within bounds, both included."""
+
+    minimum: int
+    maximum: int | None = None
+
+    def __call__(self, text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a whole number") from None
+        if value < self.minimum or (self.maximum is not None and value > self.maximum):
+            bounds = f"at least {self.minimum}"
+            if self.maximum is not None:
+                bounds = f"between {self.minimum} and {self.maximum}"
+            raise ValueError(f"{value} is out of range: give {bounds}")
+        return value
+
+
+@dataclass(frozen=True)
+class parse_number:
+    """A parser of finite numbers within bounds, both included."""
+
+    minimum: float
+    maximum: float = math.inf
+
+    def __call__(self, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a number") from None
+        if not math.isfinite(value) or not self.minimum <= value <= self.maximum:
+            bounds = f"at least {self.minimum:g}"
+            if self.maximum < math.inf:
+                bounds = f"between {self.minimum:g} and {self.maximum:g}"
+            raise ValueError(f"{text} is out of range: give {bounds}")
+        return value
+
+
+def parse_fraction(text: str) -> float:
+    """A number above 0 and at most 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number") from None
+    if not 0 < value <= 1:
+        raise ValueError(f"{text} is out of range: give a number above 0 and at most 1")
+    return value
+
+
+def parse_bool(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{text!r} is not a boolean: give true or false")
+
+
+def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return a parser that raises ArgumentTypeError: argparse hides the message of a ValueError."""
+
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
