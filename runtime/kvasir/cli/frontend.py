@@ -4,8 +4,9 @@ import argparse
 import logging
 
 from kvasir.config.advice import VLLM_OPTIONS
+from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
-from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, OpsConfig, ProcessConfig, ServerConfig
+from kvasir.config.settings import LinkConfig, ModelConfig, OpsConfig, ProcessConfig
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
 from kvasir_contract.endpoints import LINK_PORT
 from kvasir_contract.logs import setup_logging

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from kvasir.config.advice import VLLM_OPTIONS
+from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args, option, to_args
 from kvasir.config.parsers import parse_int
 from kvasir.config.settings import (
@@ -17,7 +18,6 @@ from kvasir.config.settings import (
     ModelConfig,
     ProcessConfig,
     SchedulerConfig,
-    ServerConfig,
     TraceConfig,
 )
 from kvasir.config.variables import unknown_variables

@@ -19,7 +19,7 @@ from kvasir.client.router import Router
 from kvasir.client.service_limits import ServiceLimits
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.stop_strings import StopSearch
-from kvasir.config.settings import FrontendConfig
+from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.hashing import BlockHashing
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import ModelInfo

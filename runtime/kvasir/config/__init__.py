@@ -1,1 +1,5 @@
-"""Settings (settings.py), how they are read (options.py, parsers.py), how `auto` becomes a value (resolve.py)."""
+"""Settings of processes.
+
+Reading order: settings.py and frontend_settings.py (the settings), options.py and parsers.py (how they are read),
+resolve.py (how `auto` becomes a value).
+"""

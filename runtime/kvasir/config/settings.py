@@ -1,16 +1,15 @@
-"""All settings of frontends and engines, one frozen dataclass per concern; options.py reads them.
+"""Settings of engines, and those that frontends have too, one frozen dataclass per concern; options.py reads them.
 
 None stands for `auto` and is resolved later. Names are those of `vllm serve` if the meaning is the same.
 """
 
 import dataclasses
-import re
 from dataclasses import dataclass
 
 from kvasir.config.options import ConfigError, option
 from kvasir.config.parsers import parse_fraction, parse_int
 from kvasir.hashing import BLAKE2B, HASH_ALGORITHMS
-from kvasir_contract.endpoints import ANY_HOST, HTTP_PORT, OPS_PORT
+from kvasir_contract.endpoints import ANY_HOST, OPS_PORT
 from kvasir_contract.units import parse_bytes, parse_duration
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -228,125 +227,6 @@ class TraceConfig:
 
 
 @dataclass(frozen=True)
-class ServerConfig:
-    """A frontend's HTTP server."""
-
-    host: str = option(
-        "127.0.0.1", f"address to listen on; {ANY_HOST} for all addresses, IPv4 and IPv6", metavar="HOST"
-    )
-    port: int = option(HTTP_PORT, "port to listen on; 0 chooses a free one", parse=parse_int(0, 65535))
-    fd: int | None = option(
-        None, "file descriptor of an inherited, bound socket to use instead of host and port", parse=parse_int(0)
-    )
-    api_key: tuple[str, ...] = option(
-        (),
-        "API keys; clients must send one as bearer token [default: no key required]",
-        many=True,
-        metavar="KEY",
-        never_blank=True,
-    )
-    api_key_dir: str | None = option(
-        None, "directory (a mounted Secret) with one API key per file", metavar="DIR", never_blank=True
-    )
-    max_request_bytes: int = option(
-        32 * 2**20, "maximum size of a request body [default: 32Mi]", parse=parse_bytes, metavar="SIZE"
-    )
-    max_upload_bytes: int | None = option(
-        None,
-        "maximum size of all incomplete request bodies together, else status 429 [default: 16 × max-request-bytes]",
-        parse=parse_bytes,
-        metavar="SIZE",
-    )
-    max_live_requests: int = option(
-        4096, "maximum requests in flight; further ones get status 429", parse=parse_int(1)
-    )
-    max_live_tokens: int = option(
-        2**26,
-        "maximum tokens of the requests in flight, prompts and outputs so far; further requests get status 429",
-        parse=parse_int(1),
-    )
-    upload_timeout: float = option(
-        60.0,
-        "time limit for receiving the headers of a request, and for its body",
-        parse=parse_duration,
-        metavar="TIME",
-    )
-    stalled_reader_timeout: float = option(
-        60.0,
-        "disconnect a client that reads nothing of its answer for this long",
-        parse=parse_duration,
-        metavar="TIME",
-    )
-    allowed_origins: tuple[str, ...] = option(
-        (),
-        "origins whose web pages may call the API (CORS), * for all [default: none]",
-        many=True,
-        metavar="ORIGIN",
-    )
-    allowed_methods: tuple[str, ...] = option(
-        ("GET", "HEAD", "POST"),
-        "methods that these pages may use [default: GET HEAD POST]",
-        many=True,
-        metavar="METHOD",
-    )
-    allowed_headers: tuple[str, ...] = option(
-        ("*",), "request headers that these pages may send [default: all]", many=True, metavar="HEADER"
-    )
-    allow_credentials: bool = option(False, "let these pages send cookies and HTTP authentication")
-    log_requests: bool = option(True, "log a line at the end of each request, except probes")
-    shutdown_delay: float = option(
-        0.0,
-        "on SIGTERM, accept requests for this time, until load balancers have removed this server",
-        parse=parse_duration,
-        metavar="TIME",
-    )
-
-    @property
-    def upload_bytes(self) -> int:
-        """Return `max_upload_bytes`, or its default."""
-        return 16 * self.max_request_bytes if self.max_upload_bytes is None else self.max_upload_bytes
-
-    def __post_init__(self) -> None:
-        if self.max_request_bytes < 1:
-            raise ConfigError(
-                f"--max-request-bytes {self.max_request_bytes}: no request could be accepted; give 1Mi or more"
-            )
-        if self.upload_bytes < self.max_request_bytes:
-            raise ConfigError(
-                f"--max-upload-bytes {self.upload_bytes} is below --max-request-bytes {self.max_request_bytes}: "
-                "the largest body could never be received; give a multiple of --max-request-bytes"
-            )
-        for name in ("upload_timeout", "stalled_reader_timeout"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(
-                    f"--{name.replace('_', '-')} 0: every client would be disconnected; give 10s or more"
-                )
-        self._check_origins()
-        self._check_keys()
-
-    def _check_keys(self) -> None:
-        """Reject empty keys: an unset shell variable must not disable authentication."""
-        if not all(key.strip() for key in self.api_key):
-            raise ConfigError("--api-key: a key is empty; check the variable that it comes from")
-        if self.api_key_dir is not None and not self.api_key_dir.strip():
-            raise ConfigError("--api-key-dir: the directory's name is empty; check the variable that it comes from")
-
-    def _check_origins(self) -> None:
-        for origin in self.allowed_origins:
-            if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
-                raise ConfigError(
-                    f"--allowed-origins {origin}: an origin is a scheme, a host and an optional port, for example "
-                    "https://chat.example.org:8443, without a path or a slash at the end; * allows all"
-                )
-        if self.allow_credentials and "*" in self.allowed_origins:
-            raise ConfigError(
-                "--allow-credentials with --allowed-origins *: any web page could act as its visitor; name origins"
-            )
-        if self.allow_credentials and not self.allowed_origins:
-            raise ConfigError("--allow-credentials has no effect without --allowed-origins: name the origins")
-
-
-@dataclass(frozen=True)
 class ProcessConfig:
     """Settings that every process has."""
 
@@ -370,15 +250,4 @@ class EngineConfig:
     link: LinkConfig = dataclasses.field(default_factory=LinkConfig)
     ops: OpsConfig = dataclasses.field(default_factory=OpsConfig)
     trace: TraceConfig = dataclasses.field(default_factory=TraceConfig)
-    process: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)
-
-
-@dataclass(frozen=True)
-class FrontendConfig:
-    """All settings of `kvasir frontend`."""
-
-    model: ModelConfig
-    server: ServerConfig = dataclasses.field(default_factory=ServerConfig)
-    link: LinkConfig = dataclasses.field(default_factory=LinkConfig)
-    ops: OpsConfig = dataclasses.field(default_factory=OpsConfig)
     process: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)

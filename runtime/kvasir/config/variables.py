@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Final, get_type_hints
 
 from kvasir.config.advice import closest
+from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.config.options import ConfigError, names_of, variable_of
-from kvasir.config.settings import EngineConfig, FrontendConfig
+from kvasir.config.settings import EngineConfig
 from kvasir_contract.environment import MANAGED_VARIABLES, PREFIX
 from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
 

@@ -4,8 +4,8 @@ import errno
 import os
 import socket
 
+from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import ServerConfig
 from kvasir.listening import listening_socket
 from kvasir_contract.endpoints import ANY_HOST
 

@@ -20,7 +20,7 @@ import uvicorn
 import uvloop
 
 from kvasir.client.async_llm import AsyncLLM
-from kvasir.config.settings import FrontendConfig
+from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.frontend.app import create_app
 from kvasir.frontend.auth import ApiKeys
 from kvasir.frontend.connection import Connection

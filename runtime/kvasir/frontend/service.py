@@ -6,7 +6,7 @@ from typing import Any
 from starlette.requests import Request
 
 from kvasir.client.async_llm import AsyncLLM
-from kvasir.config.settings import FrontendConfig, ServerConfig
+from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.frontend.auth import ApiKeys
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.live import LiveRequests

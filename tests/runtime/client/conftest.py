@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ServerConfig
+from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
+from kvasir.config.settings import LinkConfig, ModelConfig
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from runtime.client import trained
 from runtime.client.observers import RecordingObserver

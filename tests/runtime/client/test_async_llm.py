@@ -13,7 +13,8 @@ from msgspec import structs
 
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import EngineUnavailable, TooManyRequests
-from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ServerConfig
+from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
+from kvasir.config.settings import LinkConfig, ModelConfig
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.link.codec import Agreement, Codec
 from kvasir.link.protocol import (

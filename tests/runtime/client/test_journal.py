@@ -8,7 +8,7 @@ import pytest
 
 from kvasir.client.journal import Journal, LiveRequest, RequestState
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
-from kvasir.config.settings import ServerConfig
+from kvasir.config.frontend_settings import ServerConfig
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed, token_array

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import pytest
 
 from kvasir.config.advice import VLLM_OPTIONS
+from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args, option, to_args
 from kvasir.config.parsers import parse_fraction, parse_int, parse_number
-from kvasir.config.settings import LinkConfig, SchedulerConfig, ServerConfig
+from kvasir.config.settings import LinkConfig, SchedulerConfig
 from kvasir.config.variables import KNOWN, refuse_unmanaged_variables, unknown_variables
 from kvasir_contract.units import parse_duration
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 import openai
 
-from kvasir.config.settings import FrontendConfig, LinkConfig, ModelConfig, ProcessConfig, ServerConfig
+from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
+from kvasir.config.settings import LinkConfig, ModelConfig, ProcessConfig
 from kvasir.frontend.listener import listen
 from kvasir.frontend.server import Server, build_service
 from kvasir.frontend.service import Service

@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import ServerConfig
 from kvasir.frontend import auth
 from kvasir.frontend.auth import ApiKeys
 from kvasir_contract.phases import Phase

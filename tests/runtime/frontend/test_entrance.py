@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import ServerConfig
 from kvasir.frontend import request_log
 from kvasir_contract.logs import JsonFormatter
 from runtime.frontend.harness import MODEL, Frontend, running_frontend

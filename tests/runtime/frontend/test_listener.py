@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
+from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import ServerConfig
 from kvasir.frontend.listener import listen
 from kvasir.listening import url_of
 
