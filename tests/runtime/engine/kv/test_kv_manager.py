@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvasir.engine.kv.kv_manager import UNLIMITED, KVManager, longest_sequence
+from kvasir.engine.kv.prefix_cache import PrefixCache
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from runtime.engine.core_harness import CoreHarness, add_request
 from runtime.engine.fake_executor import expected_output
@@ -220,41 +221,55 @@ def test_a_window_needs_its_last_blocks_only_to_find_a_prefix() -> None:
     assert again.num_cached_tokens == [100]
 
 
-def test_full_attention_limits_the_prefix_of_all_groups() -> None:
+@dataclass(frozen=True)
+class CachedPrompt:
+    """An engine with full attention and a window, whose cache has 40 tokens of a prompt: ten blocks of each group."""
+
+    engine: CoreHarness
+    prompt: list[int]
+    cache: PrefixCache
+    full: list[int]
+    window: list[int]
+
+    def cached_tokens(self) -> int | None:
+        """Return how many tokens a second request with the prompt finds in the cache."""
+        answer = self.engine.add(add_request("again", self.prompt, 1))
+        self.engine.run()
+        [cached] = answer.num_cached_tokens
+        return cached
+
+
+@pytest.fixture
+def cached_prompt() -> CachedPrompt:
     engine = CoreHarness(num_blocks=40, block_size=4, windows=(None, 8))
     prompt = list(range(1, 42))
     engine.add(add_request("first", prompt, 1))
     engine.run()
     request = EngineRequest("frontend", add_request("again", prompt, 1))
     engine.blocks.cost_of(request)
+    cache = engine.blocks.pool.cache
     assert request.lookup is not None
+    assert cache is not None
     full, window = request.lookup.tables
-    assert (len(full), len(window)) == (10, 10)
-    assert window[:8] == [0] * 8
-    assert all(window[8:])
-    cache = engine.blocks.pool.cache
-    assert cache is not None
-    cache.evict(full[6])
-    cache.evict(window[9])
-    again = engine.add(add_request("again", prompt, 1))
-    engine.run()
-    assert again.num_cached_tokens == [24]
+    return CachedPrompt(engine, prompt, cache, full, window)
 
 
-def test_a_window_limits_the_prefix_of_full_attention() -> None:
-    engine = CoreHarness(num_blocks=40, block_size=4, windows=(None, 8))
-    prompt = list(range(1, 42))
-    engine.add(add_request("first", prompt, 1))
-    engine.run()
-    request = EngineRequest("frontend", add_request("again", prompt, 1))
-    engine.blocks.cost_of(request)
-    assert request.lookup is not None
-    cache = engine.blocks.pool.cache
-    assert cache is not None
-    cache.evict(request.lookup.tables[1][8])
-    again = engine.add(add_request("again", prompt, 1))
-    engine.run()
-    assert again.num_cached_tokens == [32]
+def test_a_window_finds_only_the_blocks_that_it_reads(cached_prompt: CachedPrompt) -> None:
+    assert (len(cached_prompt.full), len(cached_prompt.window)) == (10, 10)
+    assert cached_prompt.window[:8] == [0] * 8
+    assert all(cached_prompt.window[8:])
+    assert cached_prompt.cached_tokens() == 40
+
+
+def test_full_attention_limits_the_prefix_of_all_groups(cached_prompt: CachedPrompt) -> None:
+    cached_prompt.cache.evict(cached_prompt.full[6])
+    cached_prompt.cache.evict(cached_prompt.window[9])
+    assert cached_prompt.cached_tokens() == 24
+
+
+def test_a_window_limits_the_prefix_of_full_attention(cached_prompt: CachedPrompt) -> None:
+    cached_prompt.cache.evict(cached_prompt.window[8])
+    assert cached_prompt.cached_tokens() == 32
 
 
 def test_a_hash_of_one_group_is_not_found_in_another() -> None:
