@@ -223,7 +223,7 @@ def test_a_window_needs_its_last_blocks_only_to_find_a_prefix() -> None:
 
 @dataclass(frozen=True)
 class CachedPrompt:
-    """An engine with full attention and a window, whose cache has 40 tokens of a prompt: ten blocks of each group."""
+    """An engine with full attention and a window. Its cache has 40 tokens of a prompt: ten blocks of each group."""
 
     engine: CoreHarness
     prompt: list[int]
