@@ -73,11 +73,18 @@ class EngineCore:
             self._answer(request.frontend, answer)
 
     def refuse(self, refusal: RefusedRequest) -> None:
-        """Answer a request that was not prepared. An earlier attempt of it has no reader any more."""
-        live = self.scheduler.requests.get(refusal.output.request_id)
-        if live is not None and live.frontend == refusal.frontend and live.attempt < refusal.output.attempt:
+        """Answer a request that was not prepared. An earlier attempt of it has no reader any more.
+
+        A repeated attempt is dropped whether it could be prepared or not: its answer would end the live one for the
+        frontend, while the engine goes on computing it.
+        """
+        output = refusal.output
+        live = self.scheduler.requests.get(output.request_id)
+        if live is not None and live.frontend == refusal.frontend:
+            if _is_repeated(output.request_id, output.attempt, live):
+                return
             self.scheduler.abort(live)
-        self._answer(refusal.frontend, refusal.output)
+        self._answer(refusal.frontend, output)
 
     def abort(self, frontend: str, request_ids: Iterable[str]) -> None:
         """Forget these requests of the frontend; the ones that have ended meanwhile are passed over."""
@@ -199,16 +206,18 @@ class EngineCore:
             reason = f"request id {request.request_id} is in use by another frontend"
             self._answer(request.frontend, error_output(request, reason, RefusalKind.INVALID))
             return False
-        if request.attempt <= live.attempt:
-            log.warning(
-                "request %s attempt %d came while attempt %d runs: dropped",
-                request.request_id,
-                request.attempt,
-                live.attempt,
-            )
+        if _is_repeated(request.request_id, request.attempt, live):
             return False
         self.scheduler.abort(live)
         return True
 
     def _answer(self, frontend: str, output: RequestOutput) -> None:
         self._answers.setdefault(frontend, []).append(output)
+
+
+def _is_repeated(request_id: str, attempt: int, live: EngineRequest) -> bool:
+    """Return whether this attempt, or a later one, is live already, and log that the request is dropped."""
+    if attempt > live.attempt:
+        return False
+    log.warning("request %s attempt %d came while attempt %d runs: dropped", request_id, attempt, live.attempt)
+    return True

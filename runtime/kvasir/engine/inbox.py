@@ -109,11 +109,6 @@ class Inbox:
         key = (frontend, message.request_id)
         with self._lock:
             waiting = self._requests.get(key)
-            if isinstance(prepared, RefusedRequest):
-                if waiting is not None and waiting.attempt < message.attempt:
-                    self._withdraw(key)  # otherwise the loop would queue it after the refusal
-                self._events.append(prepared)
-                return
             if waiting is not None and message.attempt <= waiting.attempt:
                 log.warning(
                     "request %s: attempt %d came after attempt %d: dropped",
@@ -121,9 +116,13 @@ class Inbox:
                     message.attempt,
                     waiting.attempt,
                 )
-                self._release(prepared)
+                if not isinstance(prepared, RefusedRequest):
+                    self._release(prepared)
                 return
-            self._withdraw(key)
+            self._withdraw(key)  # if an earlier attempt waits: the loop would queue it after a refusal
+            if isinstance(prepared, RefusedRequest):
+                self._events.append(prepared)
+                return
             self._num_arrivals += 1
             prepared.rank = (prepared.priority, self._num_arrivals)
             self._requests[key] = prepared

@@ -159,12 +159,14 @@ def test_a_newer_attempt_replaces_the_older_one() -> None:
     assert answer.token_ids == expected_output(PROMPT, 10)
 
 
-def test_an_attempt_that_came_twice_is_computed_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("prompt", [PROMPT, [5, 10**6]], ids=["accepted", "refused"])
+def test_an_attempt_that_came_twice_is_computed_once(prompt: list[int], caplog: pytest.LogCaptureFixture) -> None:
     engine = CoreHarness()
     answer = engine.add(add_request("a", PROMPT))
     with caplog.at_level(logging.WARNING):
-        engine.core.add(FRONTEND, add_request("a", PROMPT))
+        engine.core.add(FRONTEND, add_request("a", prompt))
     engine.run()
+    assert answer.error == ""
     assert answer.token_ids == expected_output(PROMPT, 4)
     assert "request a attempt 0 came while attempt 0 runs" in caplog.text
 

@@ -124,18 +124,25 @@ def test_a_refusal_is_an_event_and_holds_nothing() -> None:
     assert box.budget.held == COST
 
 
-@pytest.mark.parametrize(("refused_attempt", "expected"), [(0, [("a", 1)]), (1, [("a", 1)]), (2, [])])
-def test_a_refused_attempt_withdraws_only_an_earlier_one(
-    refused_attempt: int, expected: list[tuple[str, int]]
-) -> None:
+def test_a_refused_attempt_withdraws_an_earlier_one() -> None:
     box = Box(COST)
     box.put(add_request("a", PROMPT, attempt=1))
-    box.put(add_request("a", PROMPT, attempt=refused_attempt))
+    box.put(add_request("a", PROMPT, attempt=2))
     [refusal], requests = box.take()
     assert isinstance(refusal, RefusedRequest)
-    assert refusal.output.attempt == refused_attempt
-    assert requests == expected
-    assert box.budget.held == COST * len(expected)
+    assert refusal.output.attempt == 2
+    assert requests == []
+    assert box.budget.held == 0
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+@pytest.mark.parametrize("limit", [COST, 10 * COST], ids=["refused", "accepted"])
+def test_a_repeated_attempt_is_dropped_without_an_answer(attempt: int, limit: int) -> None:
+    box = Box(limit)
+    box.put(add_request("a", PROMPT, attempt=1))
+    box.put(add_request("a", PROMPT, attempt=attempt))
+    assert box.take() == ([], [("a", 1)])
+    assert box.budget.held == COST
 
 
 def test_waiting_ends_with_a_message_or_a_wake_up_or_the_time(box: Box) -> None:
