@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,8 +25,11 @@ class Linear(nn.Module):
     """y = x Wᵀ + b, whole on each rank.
 
     `outputs` as a mapping names the ranges of output rows that come as tensors of their own. `tied` is a weight
-    that belongs to another layer. `split` and `copies` are those of Layout.
+    that belongs to another layer. `copies` are those of Layout.
     """
+
+    split_dim: ClassVar[int | None] = None
+    """The dimension of the weight [outputs, inputs] that the tensor ranks split; None: each holds all."""
 
     weight: nn.Parameter
 
@@ -39,22 +42,24 @@ class Linear(nn.Module):
         placement: Placement,
         transposed: bool = False,
         tied: nn.Parameter | None = None,
-        split: Split | None = None,
         copies: Mapping[str, int] = _NO_COPIES,
     ) -> None:
         super().__init__()
         self.name = placement.name
         self.method = new_method(placement)
+        self._group = group = placement.parallel.tensor
         shards = {WHOLE: outputs} if isinstance(outputs, int) else outputs
+        self._outputs = sum(shards.values())
+        split = None if self.split_dim is None else Split(self.split_dim, group.rank, group.size)
         shape = LinearShape(inputs, shards, split, copies, transposed)
         parameters = self.method.parameters(shape, placement) if tied is None else {"weight": tied}
         for name, parameter in parameters.items():
             self.register_parameter(name, parameter)
         self.bias: nn.Parameter | None = None
         if bias:
-            of_rows = split if split is not None and split.dim == 0 else None
+            of_rows = split if self.split_dim == 0 else None
             self.bias = new_parameter(
-                sum(shards.values()), placement=placement, shards=shards, split=of_rows, copies=copies
+                self._outputs, placement=placement, shards=shards, split=of_rows, copies=copies
             )
 
     def forward(self, x: Tensor) -> Tensor:  # [T, inputs] → [T, outputs]
@@ -68,26 +73,7 @@ class ColumnLinear(Linear):
     fewer than the ranks).
     """
 
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int | Mapping[str, int],
-        *,
-        bias: bool,
-        placement: Placement,
-        transposed: bool = False,
-        copies: Mapping[str, int] = _NO_COPIES,
-    ) -> None:
-        group = placement.parallel.tensor
-        super().__init__(
-            inputs,
-            outputs,
-            bias=bias,
-            placement=placement,
-            transposed=transposed,
-            split=Split(0, group.rank, group.size),
-            copies=copies,
-        )
+    split_dim = 0
 
 
 class RowLinear(Linear):
@@ -96,19 +82,7 @@ class RowLinear(Linear):
     The bias is added once, after the sum.
     """
 
-    def __init__(
-        self, inputs: int, outputs: int, *, bias: bool, placement: Placement, transposed: bool = False
-    ) -> None:
-        group = placement.parallel.tensor
-        super().__init__(
-            inputs,
-            outputs,
-            bias=bias,
-            placement=placement,
-            transposed=transposed,
-            split=Split(1, group.rank, group.size),
-        )
-        self._group = group
+    split_dim = 1
 
     def forward(self, x: Tensor) -> Tensor:  # [T, inputs of this rank] → [T, outputs]
         if self._group.size == 1:
@@ -123,20 +97,13 @@ class VocabHead(Linear):
     If the vocabulary is not a multiple of the ranks, the last rows are padding, and their logits are cut off.
     """
 
-    def __init__(
-        self, inputs: int, vocab_size: int, *, bias: bool, placement: Placement, tied: nn.Parameter | None
-    ) -> None:
-        group = placement.parallel.tensor
-        split = Split(0, group.rank, group.size)
-        super().__init__(inputs, vocab_size, bias=bias, placement=placement, tied=tied, split=split)
-        self._group = group
-        self._vocab_size = vocab_size
+    split_dim = 0
 
-    def forward(self, x: Tensor) -> Tensor:  # [R, inputs] → [R, vocab_size]
+    def forward(self, x: Tensor) -> Tensor:  # [R, inputs] → [R, vocabulary]
         logits = self.method.apply(self, x, self.bias)
         if self._group.size == 1:
             return logits
-        return self._group.all_gather(logits, 1)[:, : self._vocab_size].contiguous()
+        return self._group.all_gather(logits, 1)[:, : self._outputs].contiguous()
 
 
 class StackedLinear(nn.Module):
