@@ -62,11 +62,14 @@ class KVGroup(msgspec.Struct, frozen=True):
 
     spec: KVSpec
     layers: tuple[int, ...]
-    """In ascending order. The layer at place i uses memory i."""
+    """In ascending order. The layer at place i uses memory i. Empty if a stage has no layer of the group."""
 
 
 class KVCacheConfig(msgspec.Struct, frozen=True):
-    """The KV cache of a model: `num_blocks` blocks for requests (and the null block) in each of its memories."""
+    """The KV cache of a model, or of a pipeline stage.
+
+    It has `num_blocks` blocks for requests, and the null block, in each of its memories.
+    """
 
     groups: tuple[KVGroup, ...]
     num_blocks: int
@@ -114,3 +117,12 @@ def make_groups(specs: Sequence[KVSpec]) -> tuple[KVGroup, ...]:
         count = -(-len(layers) // size)
         groups += [KVGroup(spec, tuple(layers[place::count])) for place in range(count)]
     return tuple(groups)
+
+
+def groups_of_stage(groups: Sequence[KVGroup], layers: range) -> tuple[KVGroup, ...]:
+    """Return the parts of a model's groups that a pipeline stage with these layers has.
+
+    Groups keep their order, and layers their numbers. A group without a layer in the stage stays, because every
+    stage has the block tables of all groups. `num_memories` and `block_bytes` of the result are those of the stage.
+    """
+    return tuple(KVGroup(group.spec, tuple(layer for layer in group.layers if layer in layers)) for group in groups)

@@ -15,10 +15,12 @@ from kvasir.layers.kv import (
     KVGroup,
     SlidingWindow,
     block_bytes,
+    groups_of_stage,
     layer_specs,
     make_groups,
     num_memories,
 )
+from kvasir.parallel.stage import Stage
 
 BLOCK = BlockShape(block_size=16, kv_heads=2, head_dim=64, dtype="bfloat16", dtype_bytes=2)
 
@@ -64,6 +66,40 @@ def test_each_layer_is_in_one_group_of_its_kind(windows: list[int | None]) -> No
         assert {windows[layer] for layer in group.layers} == {window}
         assert group.layers == tuple(sorted(group.layers))
     assert num_memories(groups) < min(windows.count(kind) for kind in set(windows)) * 1.25 or len(groups) == 1
+
+
+def test_a_stage_has_its_layers_of_each_group() -> None:
+    groups = groups_of([512, 512, 512, 512, 512, None] * 2)
+    first, second = groups_of_stage(groups, range(4)), groups_of_stage(groups, range(4, 12))
+    assert [group.layers for group in first] == [(), (0,), (1,), (2,), (3,), ()]
+    assert [group.layers for group in second] == [(5, 11), (6,), (7,), (8,), (9,), (4, 10)]
+    assert [group.spec for group in first] == [group.spec for group in second] == [group.spec for group in groups]
+    assert block_bytes(first) == BLOCK.num_bytes
+    assert block_bytes(second) == 2 * BLOCK.num_bytes
+    assert KVCacheConfig(first, 4).block_size == BLOCK.block_size
+
+
+def test_one_stage_has_the_groups_of_the_model() -> None:
+    groups = groups_of([None, 64, 64])
+    assert groups_of_stage(groups, range(3)) == groups
+
+
+@given(st.data())
+def test_stages_hold_each_layer_once_in_a_memory_of_its_own(data: st.DataObject) -> None:
+    windows = data.draw(st.lists(st.sampled_from([None, None, 64, 128]), min_size=1, max_size=60))
+    stages = data.draw(st.integers(1, min(len(windows), 8)))
+    groups = groups_of(windows)
+    parts = [groups_of_stage(groups, Stage.of(len(windows), stage, stages).layers) for stage in range(stages)]
+    held = [layer for part in parts for group in part for layer in group.layers]
+    assert sorted(held) == list(range(len(windows)))
+    for part in parts:
+        assert [group.spec for group in part] == [group.spec for group in groups]
+        assert 1 <= num_memories(part) <= num_memories(groups)
+        assert block_bytes(part) == max(len(group.layers) for group in part) * BLOCK.num_bytes
+        for group, whole in zip(part, groups, strict=True):
+            assert set(group.layers) <= set(whole.layers)
+            # The place of a layer in its group is its memory.
+            assert len(set(group.layers)) == len(group.layers) <= num_memories(part)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""Which layers of a model a pipeline stage computes, and which parameters it therefore holds."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Neighbouring layers of a model. The first stage has the embedding; the last has norm and head."""
+
+    layers: range
+    """The numbers of its layers, counted over the whole model."""
+    num_layers: int
+    """Of the whole model."""
+
+    @staticmethod
+    def of(num_layers: int, stage: int, stages: int) -> "Stage":
+        """Return one of the stages that a model is split into. Raises ValueError for fewer layers than stages.
+
+        Sizes differ by at most one layer. The last stage has none of the larger sizes, because it has the head; the
+        first, which has the embedding, gets one only if all the others except the last have one.
+        """
+        if num_layers < stages:
+            raise ValueError(f"{num_layers} layers cannot be split into {stages} stages")
+        size, more = divmod(num_layers, stages)
+        sizes = [size] * stages
+        for place in range(stages - 1 - more, stages - 1):
+            sizes[place] += 1
+        start = sum(sizes[:stage])
+        return Stage(range(start, start + sizes[stage]), num_layers)
+
+    @property
+    def first(self) -> bool:
+        return self.layers.start == 0
+
+    @property
+    def last(self) -> bool:
+        return self.layers.stop == self.num_layers
+
+    def holds(self, parameter: str, *, layers: str, first: Set[str], last: Set[str]) -> bool:
+        """Return whether this stage has a parameter of the whole model: layers.3.mlp.fc1.weight for example.
+
+        `layers` is the part of the name before the number of a layer; `first` and `last` are parts that the first
+        and the last stage have. A name that no stage has belongs to all, so that each of them rejects it.
+        """
+        part, _, rest = parameter.partition(".")
+        if part in first or part in last:
+            return (self.first and part in first) or (self.last and part in last)
+        number = rest.partition(".")[0]
+        if part != layers or not number.isdecimal():
+            return True
+        return int(number) in self.layers or int(number) >= self.num_layers
