@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
+from kvasir.parallel.stage import Stage
 
 
 @dataclass(frozen=True)
@@ -25,18 +26,25 @@ class Target:
 
 
 class TransformerModel(Protocol):
-    """A stack of layers over the paged KV cache."""
+    """A stack of layers over the paged KV cache, or the part of it that a pipeline stage computes."""
 
     heads: HeadShape
+    hidden_size: int
+    """Of the states between two layers: an Intermediate is [T, hidden_size]."""
+    stage: Stage
+    """The layers that this process computes: all, or those of its pipeline stage."""
     windows: tuple[int | None, ...]
-    """By layer: the length of its sliding window in tokens; None: it sees all tokens."""
+    """By layer of the whole model: the length of its sliding window in tokens; None: it sees all tokens."""
 
     def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
-        """Return what each layer keeps in the KV cache. `block` has the model's heads."""
+        """Return what each layer keeps in the KV cache, of the whole model on every stage.
+
+        `block` has the model's heads.
+        """
         ...
 
     def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
-        """Compute the layers and write their K and V into the caches; Intermediate if later layers follow."""
+        """Compute this stage's layers and write their K and V into the caches; Intermediate if another follows."""
         ...
 
 
@@ -47,7 +55,7 @@ class Generates(TransformerModel, Protocol):
     vocab_size: int
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[R, hidden] → [R, vocab_size]"""
+        """[R, hidden] → [R, vocab_size]; on the last stage only."""
         ...
 
 
@@ -73,7 +81,10 @@ class LoadableLM(Generates, Protocol):
     """One that our loader fills: an nn.Module whose parameters carry loaders."""
 
     def locate(self, tensor: str) -> Target | None:
-        """Where a checkpoint's tensor goes; None: it is known to hold nothing that inference needs."""
+        """Where a checkpoint's tensor goes; None: inference does not need it, or another pipeline stage has it.
+
+        A tensor of no stage goes to a parameter that does not exist.
+        """
         ...
 
     def aliases(self) -> Mapping[str, Target]:

@@ -5,7 +5,7 @@ import torch
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.moe import Experts
 from kvasir.layers.parameter import Placement
-from kvasir.models.load_model import not_split
+from kvasir.models.load_model import check_whole
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.registry import ARCHITECTURES
 from kvasir.parallel.group import Alone
@@ -13,21 +13,26 @@ from kvasir.parallel.parallel_state import ParallelState
 
 
 class _Planned(Alone):
-    """The first rank of a group that does not exist yet."""
+    """A rank of a group that does not exist yet."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
         self.size = size
 
 
-def check_ranks(info: ModelInfo, context: int, ranks: int, expert_parallel: bool) -> None:
+def check_ranks(info: ModelInfo, context: int, ranks: int, expert_parallel: bool, *, stages: int = 1) -> None:
     """Raise ModelLoadError if the model cannot be split; the message names the number of config.json.
 
-    The layers of the first rank are made without memory. `context`: tokens of the longest request.
+    The layers of the first rank of each pipeline stage are made without memory. `ranks` are those of a stage;
+    `context`: tokens of the longest request.
     """
+    tensor = _Planned(0, ranks)
+    states = [ParallelState(tensor, _Planned(stage, stages), expert_parallel) for stage in range(stages)]
     build = ARCHITECTURES.get(info.architecture)
     if build is None:
-        raise not_split(info.architecture)
-    parallel = ParallelState(_Planned(ranks), expert_parallel=expert_parallel)
-    model = build(info.config, Placement(torch.device("meta"), torch.float32, parallel), context)
-    if expert_parallel and not any(isinstance(layer, Experts) for layer in model.modules()):
+        check_whole(info.architecture, states[0])
+        return
+    meta = [Placement(torch.device("meta"), torch.float32, state) for state in states]
+    layers = [layer for placement in meta for layer in build(info.config, placement, context).modules()]
+    if expert_parallel and not any(isinstance(layer, Experts) for layer in layers):
         raise ModelLoadError(f"--enable-expert-parallel: {info.architecture} has no experts here: leave it out")

@@ -1,4 +1,4 @@
-"""The decoder of Llama and its family, built from shared layers by a DecoderConfig.
+"""The decoder of Llama and its family, or one pipeline stage of it, built from shared layers by a DecoderConfig.
 
 `kvasir.models.registry` lists the architectures that it serves; their modules hold the differences.
 """
@@ -21,7 +21,7 @@ from kvasir.layers.rotary import RotaryEmbedding, Rotation, rotate_
 from kvasir.models.causal_lm import Target
 from kvasir.models.decoder_config import DecoderConfig, LayerConfig
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
-from kvasir.models.split_check import check_split
+from kvasir.models.split_check import check_split, stage_of
 
 _NO_NAMES: Final = MappingProxyType[str, str]({})
 
@@ -110,6 +110,7 @@ def _feed_forward(config: DecoderConfig, layer: LayerConfig, placement: Placemen
 class Decoder(nn.Module):
     """Embedding, layers, norm, head.
 
+    A pipeline stage has its own layers. The first has the embedding, the last norm and head, both a tied weight.
     `context` is the longest that a request may have. `names` maps parts of the checkpoint's tensor names to ours.
     """
 
@@ -124,24 +125,21 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         check_split(config, placement.parallel)
+        self.stage = stage = stage_of("num_hidden_layers", len(config.layers), placement.parallel)
         self.heads = config.heads.local(placement.parallel.tensor.size)
-        self.vocab_size = config.vocab_size
+        self.vocab_size, self.hidden_size = config.vocab_size, config.hidden_size
         self.windows = tuple(entry.window for entry in config.layers)
-        self.embed_tokens = VocabEmbedding(config.vocab_size, config.hidden_size, placement)
-        self.layers = nn.ModuleList(
-            layer(config, entry, placement.at(f"layers.{index}")) for index, entry in enumerate(config.layers)
+        embeds = stage.first or (stage.last and config.tied)
+        self.embed_tokens = VocabEmbedding(config.vocab_size, config.hidden_size, placement) if embeds else None
+        own = {index: config.layers[index] for index in stage.layers}
+        self.layers = nn.ModuleDict(
+            {str(index): layer(config, entry, placement.at(f"layers.{index}")) for index, entry in own.items()}
         )
-        self.norm: nn.Module | None = config.norm(config.hidden_size, config.eps, placement)
-        self.lm_head = VocabHead(
-            config.hidden_size,
-            config.vocab_size,
-            bias=config.head_bias,
-            placement=placement.at("lm_head"),
-            tied=self.embed_tokens.weight if config.tied else None,
-        )
-        ropes = list(dict.fromkeys(entry.rope for entry in config.layers))
+        self.norm = config.norm(config.hidden_size, config.eps, placement) if stage.last else None
+        self.lm_head = _head(config, placement.at("lm_head"), self.embed_tokens) if stage.last else None
+        ropes = list(dict.fromkeys(entry.rope for entry in own.values()))
         self._rotaries = [RotaryEmbedding(rope, context, placement.device) for rope in ropes]
-        self._rope_of_layer = [ropes.index(entry.rope) for entry in config.layers]
+        self._rope_of_layer = [ropes.index(entry.rope) for entry in own.values()]
         # Rounded to the model's precision, in which it was trained.
         scale = torch.tensor(config.embedding_scale or 1.0, dtype=placement.dtype).item()
         self._embedding_scale = None if config.embedding_scale is None else scale
@@ -157,20 +155,23 @@ class Decoder(nn.Module):
             rotary.fit_context(context)
 
     def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
-        """Without a norm, which only the last part of a divided model has, the result is an Intermediate."""
-        x = self._embed(batch.token_ids) if batch.arrived is None else batch.arrived.residual  # [T, hidden]
+        x = self._embed(batch.token_ids) if self.stage.first else batch.residual  # [T, hidden]
         rotations = [rotary.rotation(batch.positions, x.dtype) for rotary in self._rotaries]
-        for layer, rope, cache in zip(self.layers, self._rope_of_layer, batch.caches, strict=True):
+        for layer, rope, cache in zip(self.layers.values(), self._rope_of_layer, batch.caches, strict=True):
             layer(x, rotations[rope], cache, batch.attention[cache.group])
         return Intermediate(x) if self.norm is None else Hidden(self.norm(x))
 
     def _embed(self, token_ids: Tensor) -> Tensor:
         """[T] → [T, hidden]"""
-        x: Tensor = self.embed_tokens(token_ids)
+        embed = self.embed_tokens
+        assert embed is not None, "the first stage has the embedding"
+        x: Tensor = embed(token_ids)
         return x if self._embedding_scale is None else x.mul_(self._embedding_scale)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.lm_head(hidden)
+        head = self.lm_head
+        assert head is not None, "the last stage has the head"
+        logits: Tensor = head(hidden)
         if self._logit_cap is None:
             return logits
         return logits.float().div_(self._logit_cap).tanh_().mul_(self._logit_cap)
@@ -184,14 +185,27 @@ class Decoder(nn.Module):
             index = int(path.pop(-3))
         shard = path[-2] if len(path) > 1 else ""
         fused = _FUSED.get(shard)
-        if fused is None:
-            return Target(".".join(path), index=index)
-        path[-2] = fused
-        return Target(".".join(path), shard, index)
+        if fused is not None:
+            path[-2] = fused
+        parameter = ".".join(path)
+        last = _LAST_WITH_EMBEDDING if self._tied else _LAST
+        if not self.stage.holds(parameter, layers="layers", first=_FIRST, last=last):
+            return None
+        return Target(parameter, "" if fused is None else shard, index)
 
     def aliases(self) -> Mapping[str, Target]:
-        return {"lm_head.weight": Target("embed_tokens.weight")} if self._tied else {}
+        tied = self._tied and self.embed_tokens is not None
+        return {"lm_head.weight": Target("embed_tokens.weight")} if tied else {}
 
+
+def _head(config: DecoderConfig, placement: Placement, embedding: VocabEmbedding | None) -> VocabHead:
+    tied = embedding.weight if config.tied and embedding is not None else None
+    return VocabHead(config.hidden_size, config.vocab_size, bias=config.head_bias, placement=placement, tied=tied)
+
+
+_FIRST: Final = frozenset(("embed_tokens",))
+_LAST: Final = frozenset(("norm", "lm_head"))
+_LAST_WITH_EMBEDDING: Final = _FIRST | _LAST
 
 _FUSED: Final = MappingProxyType(
     {

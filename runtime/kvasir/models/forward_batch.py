@@ -37,4 +37,10 @@ class ForwardBatch:
     caches: Sequence[KVCache]
     """By layer, of the layers that this process computes."""
     arrived: Intermediate | None = None
-    """The result of the layers before; None: the model begins with the tokens' embeddings."""
+    """The result of the stage before; None: the first stage begins with the tokens' embeddings."""
+
+    @property
+    def residual(self) -> Tensor:
+        """The residual stream that has arrived [T, hidden]."""
+        assert self.arrived is not None, "a stage after the first begins with the result of the stage before"
+        return self.arrived.residual

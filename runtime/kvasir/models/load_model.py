@@ -11,6 +11,7 @@ from kvasir.models.dummy_weights import fill_with_random_numbers
 from kvasir.models.loader import load_weights
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.registry import ARCHITECTURES
+from kvasir.parallel.parallel_state import ParallelState
 
 
 def load_model(
@@ -20,16 +21,16 @@ def load_model(
     progress: Callable[[int, int], None],
     load_format: str = "safetensors",
 ) -> Generates:
-    """`context`: tokens of the longest request; `progress` is called with the bytes done and in all.
+    """Load a model, or the part of it that this rank and this pipeline stage compute.
 
+    `context`: tokens of the longest request; `progress` is called with the bytes done and in all.
     `load_format` "dummy" reads no files and fills the weights with random numbers.
 
     Raises ModelLoadError (an unusable checkpoint or config.json) and HubError (files that are not there).
     """
     build = ARCHITECTURES.get(info.architecture)
     if build is None:
-        if placement.parallel.tensor.size > 1:
-            raise not_split(info.architecture)
+        check_whole(info.architecture, placement.parallel)
         if load_format == "dummy":
             raise ModelLoadError(
                 f"--load-format dummy: {info.architecture} is computed by transformers' code, which is checked "
@@ -45,11 +46,15 @@ def load_model(
     return model
 
 
-def not_split(architecture: str) -> ModelLoadError:
-    return ModelLoadError(
-        f"{architecture} is computed by transformers' code, which is not split over ranks: use "
-        "--tensor-parallel-size 1"
-    )
+def check_whole(architecture: str, parallel: ParallelState) -> None:
+    """Raise ModelLoadError if a model that is computed by transformers' code would be split."""
+    sizes = {"--tensor-parallel-size": parallel.tensor.size, "--pipeline-parallel-size": parallel.pipeline.size}
+    split = [f"{option} 1" for option, size in sizes.items() if size > 1]
+    if split:
+        raise ModelLoadError(
+            f"{architecture} is computed by transformers' code, which is not split over ranks: use "
+            + " and ".join(split)
+        )
 
 
 def _with_transformers(info: ModelInfo, placement: Placement, progress: Callable[[int, int], None]) -> Generates:

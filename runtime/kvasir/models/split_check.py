@@ -1,4 +1,4 @@
-"""Refuses models whose shapes cannot be split over the ranks of an engine."""
+"""Refuses models that cannot be split over the ranks of an engine: their shapes, or their number of layers."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,6 +6,7 @@ from typing import NamedTuple
 from kvasir.models.decoder_config import DecoderConfig
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.parallel.parallel_state import ParallelState
+from kvasir.parallel.stage import Stage
 
 
 class Splits(NamedTuple):
@@ -34,6 +35,20 @@ def check_split(config: DecoderConfig, parallel: ParallelState) -> None:
         else:
             splits.append(Splits("moe_intermediate_size", experts.intermediate_size))
     refuse_split(parallel.tensor.size, splits)
+
+
+def stage_of(name: str, num_layers: int, parallel: ParallelState) -> Stage:
+    """Return the layers of this process's stage. `name` is the key of config.json that sets their number.
+
+    Raises ModelLoadError if there are fewer layers than stages.
+    """
+    stages = parallel.pipeline
+    if num_layers < stages.size:
+        raise ModelLoadError(
+            f"--pipeline-parallel-size {stages.size} is more than {name} = {num_layers} of config.json: "
+            f"choose at most {num_layers}"
+        )
+    return Stage.of(num_layers, stages.rank, stages.size)
 
 
 def refuse_split(ranks: int, splits: Sequence[Splits]) -> None:

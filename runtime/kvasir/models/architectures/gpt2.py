@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, nn
 
@@ -19,7 +19,7 @@ from kvasir.models.causal_lm import Target
 from kvasir.models.config_reader import NO_EFFECT, ConfigReader
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.models.model_load_error import ModelLoadError
-from kvasir.models.split_check import Splits, refuse_split
+from kvasir.models.split_check import Splits, refuse_split, stage_of
 from kvasir.parallel.parallel_state import ParallelState
 
 
@@ -106,7 +106,7 @@ class GPT2Layer(nn.Module):
 
 
 class GPT2(nn.Module):
-    """GPT2LMHeadModel."""
+    """GPT2LMHeadModel, or one pipeline stage of it."""
 
     def __init__(self, config: Mapping[str, Any], placement: Placement, context: int) -> None:
         super().__init__()
@@ -114,50 +114,62 @@ class GPT2(nn.Module):
         if context > gpt2.positions:
             raise ModelLoadError(f"config.json sets n_positions to {gpt2.positions}, less than {context} tokens")
         _check_split(gpt2, placement.parallel)
+        self.stage = stage = stage_of("n_layer", gpt2.num_layers, placement.parallel)
         self.heads = gpt2.heads.local(placement.parallel.tensor.size)
-        self.vocab_size = gpt2.vocab_size
+        self.vocab_size, self.hidden_size = gpt2.vocab_size, gpt2.hidden_size
         self.windows: tuple[int | None, ...] = (None,) * gpt2.num_layers
-        self.wte = VocabEmbedding(gpt2.vocab_size, gpt2.hidden_size, placement)
-        self.wpe = Embedding(gpt2.positions, gpt2.hidden_size, placement)
-        self.h = nn.ModuleList(
-            GPT2Layer(gpt2, layer, placement.at(f"h.{layer}")) for layer in range(gpt2.num_layers)
+        embeds = stage.first or (stage.last and gpt2.tied)
+        self.wte = VocabEmbedding(gpt2.vocab_size, gpt2.hidden_size, placement) if embeds else None
+        self.wpe = Embedding(gpt2.positions, gpt2.hidden_size, placement) if stage.first else None
+        self.h = nn.ModuleDict(
+            {str(layer): GPT2Layer(gpt2, layer, placement.at(f"h.{layer}")) for layer in stage.layers}
         )
-        self.ln_f: nn.Module | None = LayerNorm(gpt2.hidden_size, gpt2.layer_norm_eps, placement)
-        self.lm_head = VocabHead(
-            gpt2.hidden_size,
-            gpt2.vocab_size,
-            bias=False,
-            placement=placement.at("lm_head"),
-            tied=self.wte.weight if gpt2.tied else None,
-        )
+        self.ln_f = LayerNorm(gpt2.hidden_size, gpt2.layer_norm_eps, placement) if stage.last else None
+        self.lm_head = _head(gpt2, placement.at("lm_head"), self.wte) if stage.last else None
         self._tied = gpt2.tied
 
     def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
         return layer_specs(block, self.windows, max_model_len)
 
     def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
-        """Without a norm, which only the last part of a divided model has, the result is an Intermediate."""
-        x = self._embed(batch) if batch.arrived is None else batch.arrived.residual  # [T, hidden]
-        for layer, cache in zip(self.h, batch.caches, strict=True):
+        x = self._embed(batch) if self.stage.first else batch.residual  # [T, hidden]
+        for layer, cache in zip(self.h.values(), batch.caches, strict=True):
             layer(x, cache, batch.attention[cache.group])
         return Intermediate(x) if self.ln_f is None else Hidden(self.ln_f(x))
 
     def _embed(self, batch: ForwardBatch) -> Tensor:
         """[T, hidden]"""
-        return self.wte(batch.token_ids).add_(self.wpe(batch.positions))  # type: ignore[no-any-return]
+        tokens, positions = self.wte, self.wpe
+        assert tokens is not None, "the first stage has the embeddings"
+        assert positions is not None, "the first stage has the embeddings"
+        return tokens(batch.token_ids).add_(positions(batch.positions))  # type: ignore[no-any-return]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        return self.lm_head(hidden)  # type: ignore[no-any-return]
+        head = self.lm_head
+        assert head is not None, "the last stage has the head"
+        return head(hidden)  # type: ignore[no-any-return]
 
     def locate(self, tensor: str) -> Target | None:
         name = tensor.removeprefix("transformer.")
         if _CAUSAL_MASK.fullmatch(name):
             return None
+        last = _LAST_WITH_EMBEDDING if self._tied else _LAST
+        if not self.stage.holds(name, layers="h", first=_FIRST, last=last):
+            return None
         return Target(name.replace(".mlp.c_fc.", ".mlp.fc1.").replace(".mlp.c_proj.", ".mlp.fc2."))
 
     def aliases(self) -> Mapping[str, Target]:
-        return {"lm_head.weight": Target("wte.weight")} if self._tied else {}
+        return {"lm_head.weight": Target("wte.weight")} if self._tied and self.wte is not None else {}
 
+
+def _head(config: GPT2Config, placement: Placement, embedding: VocabEmbedding | None) -> VocabHead:
+    tied = embedding.weight if config.tied and embedding is not None else None
+    return VocabHead(config.hidden_size, config.vocab_size, bias=False, placement=placement, tied=tied)
+
+
+_FIRST: Final = frozenset(("wte", "wpe"))
+_LAST: Final = frozenset(("ln_f", "lm_head"))
+_LAST_WITH_EMBEDDING: Final = _LAST | {"wte"}
 
 _CAUSAL_MASK = re.compile(r"h\.\d+\.attn\.(bias|masked_bias)")
 """Buffers of the attention mask, which old checkpoints carry."""

@@ -26,6 +26,7 @@ from kvasir.layers.parameter import Placement
 from kvasir.models.architectures.transformers_checks import check_config, check_windows, find_class, unsupported
 from kvasir.models.forward_batch import ForwardBatch, Hidden
 from kvasir.models.model_load_error import ModelLoadError
+from kvasir.parallel.stage import Stage
 
 log = logging.getLogger(__name__)
 
@@ -99,13 +100,14 @@ class TransformersLM:
         # The model without its decoder: what its forward does with hidden states, whatever scales and caps it has.
         self._head = copy.copy(model)
         self._head._modules = {**model._modules, model.base_model_prefix: _GivenStates()}
-        calls = self._record(architecture)
+        calls, self.hidden_size = self._record(architecture)
         heads = {call.heads for call in calls}
         if len(heads) > 1:
             raise unsupported(architecture, f"its layers differ in their heads: {sorted(map(str, heads))}")
         self.heads = heads.pop()
         self.vocab_size: int = model.config.vocab_size
         self.windows = tuple(call.window for call in calls)
+        self.stage = Stage.of(len(calls), 0, 1)
         check_windows(architecture, model.config, self.windows)
 
     def kv_specs(self, block: BlockShape, max_model_len: int) -> Sequence[KVSpec]:
@@ -119,15 +121,19 @@ class TransformersLM:
         logits: Tensor = self._head(inputs_embeds=hidden[None], use_cache=False).logits
         return logits[0]  # [R, vocab_size]
 
-    def _record(self, architecture: str) -> list["_Call"]:
-        """What its layers ask of attention, in their order. Raises ModelLoadError for what ours cannot do."""
+    def _record(self, architecture: str) -> tuple[list["_Call"], int]:
+        """What its layers ask of attention, in their order, and the size of their states.
+
+        Raises ModelLoadError for what ours cannot do.
+        """
         recorder = _Recorder()
         device = self._model.device
         token_ids = torch.tensor([1, 0, 1, 0, 1], device=device)
         positions = torch.tensor([0, 1, 2, 0, 1], device=device)
         try:
             with torch.inference_mode():
-                self.logits(_forward(self._base, token_ids, positions, recorder))
+                hidden = _forward(self._base, token_ids, positions, recorder)
+                self.logits(hidden)
         except ModelLoadError as error:
             raise unsupported(architecture, str(error)) from None
         except Exception as error:  # a forward that needs an argument which it does not get: a mask, a cache
@@ -135,7 +141,7 @@ class TransformersLM:
         layers = [call.layer for call in recorder.calls]
         if layers != list(range(len(layers))) or not layers:
             raise unsupported(architecture, f"its attention does not run once per layer, in order: {layers}")
-        return recorder.calls
+        return recorder.calls, hidden.shape[1]
 
     def reference_logits(self, token_ids: Tensor) -> Tensor:
         """[T] → [T, vocab_size], of one sequence, by transformers alone: its own attention, no cache of ours."""
