@@ -2,7 +2,7 @@
 
 Some threads copy from the mapped files into the parameters, one tensor each, and a rank reads only the parts that
 it holds. Every tensor of the checkpoint must find its parameter and every parameter must be filled, so that a model
-never runs on uninitialised memory.
+never runs on uninitialised memory. Of a pipeline, the stage of a tensor or parameter checks this.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +27,9 @@ _MAX_THREADS: Final = 4
 
 def load_weights(model: LoadableLM, files: Sequence[Path], progress: Callable[[int, int], None]) -> None:
     """Fill the model's parameters. `progress` is called with the bytes done and in all, of the whole checkpoint.
+
+    All ranks and pipeline stages therefore report the same total. Bytes that other ranks hold count as done as soon
+    as they are skipped.
 
     Raises ModelLoadError, which names tensor or parameter, for anything missing, unknown, misshaped or unreadable.
     """

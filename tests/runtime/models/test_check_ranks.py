@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import Olmo2Config, PreTrainedModel
+from transformers import Olmo2Config, PreTrainedModel, Qwen3MoeConfig
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig, EngineConfig, ExecutorConfig, ModelConfig
@@ -15,7 +15,7 @@ from kvasir.engine.build import resolve_settings
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.models.check_ranks import check_ranks
 from kvasir.models.model_load_error import ModelLoadError
-from runtime.models.tiny import MODELS, decoder, gpt2, llama, save
+from runtime.models.tiny import MODELS, MOE, decoder, gpt2, llama, save
 
 CONTEXT = 64
 
@@ -35,7 +35,7 @@ def test_models_of_four_heads_are_accepted(name: str, tmp_path: Path) -> None:
         (gpt2, 8, False, r"8 does not divide n_head = 4 of config.json: choose 1 or 2 or 4$"),
         (MODELS["qwen3-moe"], 5, True, r"5 does not divide num_attention_heads = 4"),
         (llama, 2, True, r"--enable-expert-parallel: LlamaForCausalLM has no experts here: leave it out"),
-        (lambda: decoder(Olmo2Config), 2, False, r"Olmo2ForCausalLM .* use --tensor-parallel-size 1"),
+        (lambda: decoder(Olmo2Config), 2, False, r"Olmo2ForCausalLM .* use --tensor-parallel-size 1$"),
     ],
 )
 def test_a_split_is_refused_with_the_number_and_a_choice(
@@ -44,6 +44,37 @@ def test_a_split_is_refused_with_the_number_and_a_choice(
     info = load_model_info(save(build(), tmp_path))
     with pytest.raises(ConfigError, match=reason):
         check_ranks(info, CONTEXT, ranks, experts)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_models_of_three_layers_are_accepted_in_stages(name: str, tmp_path: Path) -> None:
+    info = load_model_info(save(MODELS[name](), tmp_path))
+    for ranks in (1, 2):
+        check_ranks(info, CONTEXT, ranks, expert_parallel="moe" in name, stages=3)
+
+
+def test_experts_in_the_last_stage_alone_can_be_split(tmp_path: Path) -> None:
+    info = load_model_info(save(decoder(Qwen3MoeConfig, **MOE, mlp_only_layers=[0, 1]), tmp_path))
+    check_ranks(info, CONTEXT, 2, expert_parallel=True, stages=2)
+    check_ranks(info, CONTEXT, 2, expert_parallel=True, stages=3)
+
+
+@pytest.mark.parametrize(
+    ("build", "ranks", "stages", "reason"),
+    [
+        (llama, 1, 4, r"--pipeline-parallel-size 4 is more than num_hidden_layers = 3 .*: choose at most 3$"),
+        (gpt2, 2, 5, r"--pipeline-parallel-size 5 is more than n_layer = 3 of config.json: choose at most 3$"),
+        (llama, 3, 2, r"3 does not divide num_attention_heads = 4"),
+        (lambda: decoder(Olmo2Config), 1, 2, r"Olmo2ForCausalLM .* use --pipeline-parallel-size 1$"),
+        (lambda: decoder(Olmo2Config), 2, 2, r"--tensor-parallel-size 1 and --pipeline-parallel-size 1$"),
+    ],
+)
+def test_stages_are_refused_with_the_number_and_a_choice(
+    build: Callable[[], PreTrainedModel], ranks: int, stages: int, reason: str, tmp_path: Path
+) -> None:
+    info = load_model_info(save(build(), tmp_path))
+    with pytest.raises(ConfigError, match=reason):
+        check_ranks(info, CONTEXT, ranks, expert_parallel=False, stages=stages)
 
 
 def test_an_engine_refuses_a_split_when_it_resolves_its_settings(tmp_path: Path) -> None:
