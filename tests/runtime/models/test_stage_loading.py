@@ -174,15 +174,15 @@ def test_a_missing_tied_weight_is_missed_at_both_ends(name: str, tmp_path: Path)
     assert ["no weights for" in refusal for refusal in refusals(path, 3)] == [True, False, True]
 
 
-def test_each_stage_counts_the_bytes_of_the_whole_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", range(3))
+def test_each_stage_counts_the_bytes_of_the_whole_checkpoint(stage: int, tmp_path: Path) -> None:
     path = save(MODELS["llama-gqa"](), tmp_path)
     size = sum(tensor.nbytes for tensor in load_file(path / "model.safetensors").values())
-    for stage in range(3):
-        seen: list[tuple[int, int]] = []
-        load(path, stage, 3, progress=lambda done, total: seen.append((done, total)))
-        assert seen[0] == (0, size)
-        assert seen[-1] == (size, size)
-        assert seen == sorted(seen)
+    seen: list[tuple[int, int]] = []
+    load(path, stage, 3, progress=lambda done, total: seen.append((done, total)))
+    assert seen[0] == (0, size)
+    assert seen[-1] == (size, size)
+    assert seen == sorted(seen)
 
 
 @pytest.mark.parametrize("name", ["llama-mha-tied", "qwen3-moe", "gpt2"])
