@@ -26,7 +26,10 @@ from transformers import (
     Starcoder2Config,
 )
 
+from kvasir.hub.model_info import load_model_info
+from kvasir.layers.parameter import Placement
 from kvasir.models.architectures import transformers_lm
+from kvasir.models.load_model import load_model
 from kvasir.models.model_load_error import ModelLoadError
 from runtime.models.tiny import VOCAB, decoder, save
 from runtime.worker.driver import Driver, greedy
@@ -66,6 +69,17 @@ def test_tokens_are_those_of_generate(name: str, tmp_path: Path) -> None:
         ids = torch.tensor([prompt])
         expected = model.generate(ids, max_new_tokens=10, min_new_tokens=10, do_sample=False, eos_token_id=None)
         assert outputs[f"r{index}"] == expected[0, len(prompt) :].tolist()
+
+
+def test_a_model_is_one_stage_of_all_layers(tmp_path: Path) -> None:
+    path = save(decoder(Olmo2Config, num_hidden_layers=5, hidden_size=32), tmp_path)
+    model = load_model(
+        load_model_info(path), Placement(torch.device("cpu"), torch.float32), 64, lambda done, total: None
+    )
+    assert model.stage.layers == range(5)
+    assert model.stage.first
+    assert model.stage.last
+    assert model.hidden_size == 32
 
 
 def test_a_log_line_says_who_serves(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
