@@ -2,7 +2,8 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -24,6 +25,7 @@ from kvasir.offline.engine_options import engine_config
 from kvasir.offline.offline_engine import start_engine
 from kvasir.offline.request_output import RequestOutput, request_output
 from kvasir.offline.sampling_params import SamplingParams
+from kvasir.worker.worker_calls import WorkerCall
 
 
 class TextPrompt(TypedDict):
@@ -140,6 +142,25 @@ class LLM:
         ]
         return self._run(requests, use_tqdm)
 
+    def collective_rpc(
+        self, method: str, *, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """Call a method of every worker, and return the results in the order of the ranks.
+
+        `method`: the name of a method with the mark `worker_call`, of the class in `worker_cls` or
+        `worker_extension_cls`. Arguments and results must be of types that msgpack has. Raises TypeError for other
+        arguments, RuntimeError with the error of each worker that fails, and FailureError if a worker ends.
+        """
+        if not isinstance(method, str):
+            raise TypeError(f"method is of type {type(method).__name__}: give the name of a worker's method")
+        call = WorkerCall.of(method, *args, **dict(kwargs or {}))
+        with self._alone():
+            results = self._engine.call(call)
+        errors = [f"worker {rank}: {result.error}" for rank, result in enumerate(results) if result.error]
+        if errors:
+            raise RuntimeError(f"{method} failed: {'; '.join(errors)}")
+        return [result.value for result in results]
+
     def close(self) -> None:
         """Free the model. A second call does nothing."""
         if not self._closed:
@@ -184,12 +205,20 @@ class LLM:
             include_stop=prompted.include_stop,
         )
 
-    def _run(self, requests: Sequence[_Request], use_tqdm: bool) -> list[RequestOutput]:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Raise RuntimeError if this LLM is closed or in use by another thread."""
         if self._closed:
             raise RuntimeError("this LLM is closed: create a new one")
         if not self._running.acquire(blocking=False):
             raise RuntimeError("this LLM is running in another thread: give it all prompts in one call")
         try:
+            yield
+        finally:
+            self._running.release()
+
+    def _run(self, requests: Sequence[_Request], use_tqdm: bool) -> list[RequestOutput]:
+        with self._alone():
             names = [str(next(self._numbers)) for _ in requests]
             choices = [
                 [self._live(f"{name}-{index}", request.prompted.child(index)) for index in range(request.n)]
@@ -198,8 +227,6 @@ class LLM:
             everything = [live for lives in choices for live in lives]
             with progress_bar("requests", shown=use_tqdm) as progress:
                 deltas = iter(self._engine.run(everything, progress))
-        finally:
-            self._running.release()
         return [
             request_output(name, request.prompt, [(live, next(deltas)) for live in lives], self._detokenizer)
             for name, request, lives in zip(names, requests, choices, strict=True)

@@ -22,6 +22,7 @@ from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.protocol import Outputs, RequestOutput
 from kvasir.observability.progress import Show, progress_bar
+from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
 _HERE: Final = "offline"
 """Stands for the names of the frontend and of the engine."""
@@ -43,6 +44,10 @@ class OfflineEngine:
 
     def close(self) -> None:
         self._executor.shutdown()
+
+    def call(self, call: WorkerCall) -> list[WorkerResult]:
+        """Run an operation on every worker, between two calls of `run`; return the results by rank."""
+        return self._executor.call(call)
 
     def run(self, requests: Sequence[LiveRequest], progress: Show) -> list[Delta]:
         """Return the whole output of each request. Raises the error of the first one that fails; none of them runs

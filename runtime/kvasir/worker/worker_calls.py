@@ -30,10 +30,15 @@ class WorkerCall(msgspec.Struct, frozen=True):
     method: str
     arguments: dict[str, msgspec.Raw] = {}
     """By parameter, in msgpack."""
+    positional: list[msgspec.Raw] = []
+    """Arguments of the first parameters, in msgpack."""
 
     @classmethod
-    def of(cls, method: str, **arguments: Any) -> "WorkerCall":
-        return cls(method, {name: msgspec.Raw(msgspec.msgpack.encode(value)) for name, value in arguments.items()})
+    def of(cls, method: str, /, *positional: Any, **arguments: Any) -> "WorkerCall":
+        """Raises TypeError for an argument that msgpack has no type for."""
+        return cls(
+            method, {name: _packed(value) for name, value in arguments.items()}, list(map(_packed, positional))
+        )
 
 
 class WorkerResult(msgspec.Struct, frozen=True):
@@ -82,17 +87,20 @@ class WorkerCalls:
         operation = self._operations.get(call.method)
         if operation is None:
             raise CallError(f"no call {call.method!r}: there are {', '.join(sorted(self._operations))}")
-        given = call.arguments.keys()
-        if wrong := (given - operation.parameters.keys()) | (operation.required - given):
+        arguments = _by_name(call, operation)
+        if wrong := (arguments.keys() - operation.parameters.keys()) | (operation.required - arguments.keys()):
             raise CallError(f"{call.method}: the parameters {', '.join(sorted(wrong))} are unknown or missing")
         return operation.method(
-            **{name: _decoded(call.method, name, raw, operation) for name, raw in call.arguments.items()}
+            **{name: _decoded(call.method, name, raw, operation) for name, raw in arguments.items()}
         )
 
     def answer(self, call: WorkerCall) -> WorkerResult:
-        """Return the result, or the error as text: a call that fails does not end the worker."""
+        """Return the result, or the error as text: a call that fails does not end the worker.
+
+        The result is the same in the engine's process and in another one: a tuple returns as a list.
+        """
         try:
-            return WorkerResult(self.run(call))
+            return WorkerResult(msgspec.msgpack.decode(_packed(self.run(call))))
         except Exception as error:
             return WorkerResult(error=f"{type(error).__name__}: {error}")
 
@@ -115,6 +123,20 @@ def _operation(method: Callable[..., Any]) -> _Operation:
     parameters = inspect.signature(method).parameters
     required = frozenset(name for name, each in parameters.items() if each.default is each.empty)
     return _Operation(method, {name: hints.get(name, Any) for name in parameters}, required)
+
+
+def _packed(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.msgpack.encode(value))
+
+
+def _by_name(call: WorkerCall, operation: _Operation) -> dict[str, msgspec.Raw]:
+    """Return all arguments by parameter. Raises CallError."""
+    names = list(operation.parameters)[: len(call.positional)]
+    if len(names) < len(call.positional):
+        raise CallError(f"{call.method} has {len(names)} parameters, and got {len(call.positional)} arguments")
+    if twice := [name for name in names if name in call.arguments]:
+        raise CallError(f"{call.method}: the parameter {twice[0]} has two arguments")
+    return dict(zip(names, call.positional, strict=True)) | call.arguments
 
 
 def _decoded(method: str, name: str, raw: msgspec.Raw, operation: _Operation) -> Any:

@@ -43,13 +43,19 @@ def test_calls_reach_the_worker_and_its_extension(executor: Executor) -> None:
     assert executor.call(WorkerCall("steps_so_far")) == [WorkerResult(1)]
     assert executor.call(WorkerCall.of("scaled", values=[1, 2.5], factor=3)) == [WorkerResult([3.0, 7.5])]
     assert executor.call(WorkerCall.of("scaled", values=[1])) == [WorkerResult([2.0])]
+    assert executor.call(WorkerCall.of("scaled", [1], 4)) == [WorkerResult([4.0])]
+    assert executor.call(WorkerCall.of("scaled", [1], factor=5)) == [WorkerResult([5.0])]
     assert executor.call(WorkerCall("worker_class")) == [WorkerResult("CountingWorker")]
+    assert executor.call(WorkerCall("rank")) == [WorkerResult(["rank", 0])]
 
 
 @pytest.mark.parametrize(
     ("call", "error"),
     [
         (WorkerCall("broken"), "RuntimeError: as asked"),
+        (WorkerCall("unsendable"), "TypeError: Encoding objects of type CountingWorker is unsupported"),
+        (WorkerCall.of("scaled", [1], values=[1]), "CallError: scaled: the parameter values has two arguments"),
+        (WorkerCall.of("scaled", [1], 2, 3), "CallError: scaled has 2 parameters, and got 3 arguments"),
         (WorkerCall("hidden"), "CallError: no call 'hidden': there are allocate_kv_cache, broken,"),
         (WorkerCall("__init__"), "CallError: no call '__init__'"),
         (WorkerCall("scaled"), "CallError: scaled: the parameters values are unknown or missing"),

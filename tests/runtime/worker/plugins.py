@@ -72,6 +72,14 @@ class Extension:
         return [factor * value for value in values]
 
     @worker_call
+    def rank(self) -> tuple[str, int]:
+        return "rank", self.worker._placement.parallel.tensor.rank
+
+    @worker_call
+    def unsendable(self) -> object:
+        return self.worker
+
+    @worker_call
     def worker_class(self) -> str:
         return type(self.worker).__name__
 

@@ -1,0 +1,65 @@
+"""Calls of worker methods by name through `LLM`, in one process and in several."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvasir import LLM, SamplingParams
+from runtime.worker.plugins import install_plugins
+
+GREEDY = SamplingParams(temperature=0, max_tokens=4)
+
+
+@pytest.fixture(params=[1, 2])
+def llm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[LLM]:
+    install_plugins(tmp_path, monkeypatch)
+    with LLM(
+        "demo://",
+        max_model_len=256,
+        kv_cache_memory_bytes="16Mi",
+        threads=1,
+        tensor_parallel_size=request.param,
+        worker_extension_cls="extension",
+    ) as llm:
+        yield llm
+
+
+def num_workers(llm: LLM) -> int:
+    return llm._engine.settings.executor.tensor_parallel_size
+
+
+def test_every_worker_answers_in_the_order_of_ranks(llm: LLM) -> None:
+    before = llm.generate("Kvasir is", GREEDY)[0].outputs[0].text
+    assert llm.collective_rpc("rank") == [["rank", rank] for rank in range(num_workers(llm))]
+    for args, kwargs in ((([1, 2], 3), {}), (([1, 2],), {"factor": 3}), ((), {"values": [1, 2], "factor": 3})):
+        assert llm.collective_rpc("scaled", args=args, kwargs=kwargs) == [[3.0, 6.0]] * num_workers(llm)
+    assert llm.generate("Kvasir is", GREEDY)[0].outputs[0].text == before
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("broken", "broken failed: worker 0: RuntimeError: as asked"),
+        ("hidden", "hidden failed: worker 0: CallError: no call 'hidden': there are allocate_kv_cache, broken"),
+        ("unsendable", "unsendable failed: worker 0: TypeError: Encoding objects of type Worker is unsupported"),
+    ],
+)
+def test_a_call_that_fails_names_its_worker(llm: LLM, method: str, error: str) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        llm.collective_rpc(method)
+    assert str(caught.value).startswith(error)
+    assert all(f"worker {rank}: " in str(caught.value) for rank in range(num_workers(llm)))
+    assert llm.collective_rpc("worker_class") == ["Worker"] * num_workers(llm)
+
+
+def test_only_names_and_plain_values_are_sent(llm: LLM) -> None:
+    with pytest.raises(TypeError, match="give the name of a worker's method"):
+        llm.collective_rpc(num_workers)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Encoding objects of type LLM is unsupported"):
+        llm.collective_rpc("scaled", args=(llm,))
+    with llm._running, pytest.raises(RuntimeError, match="another thread"):
+        llm.collective_rpc("rank")
+    llm.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.collective_rpc("rank")
