@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from examples.one_by_one_backend import OneByOneBackend
 from kvasir.kernels.cpu import kernels_for
 from kvasir.layers.attention import AttentionBackend, HeadShape
 from kvasir.layers.attention_backends import gather_planner
@@ -69,7 +70,8 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def supported() -> Iterator[object]:
-    """Each backend with all heads that it supports on this machine."""
+    """Each backend with all heads that it supports on this machine; the example of the documentation with one."""
+    yield pytest.param((OneByOneBackend(), SHAPE), id="example")
     for backend in BACKENDS:
         for name, shape in SHAPES.items():
             if backend.supports(FullAttention(block_shape(shape, BLOCK, torch.float32)), shape, CPU):
