@@ -29,6 +29,8 @@ FILE = re.compile(r"[\w-][\w.-]*(/[\w.-]+)+\.(py|md|toml|yaml|yml|json|c|h|inc|s
 PLACE = re.compile(r"([\w./-]+\.py)::([\w.]+)")
 MODULE = re.compile(r"\bpython3? -m ((?:tools|bench|e2e|demo)[\w.]*)")
 SCRIPT = re.compile(r"\bpython3? ((?:tools|bench|e2e|demo|images)/[\w/.-]+\.py)")
+EXAMPLE = re.compile(r"^```python\n# ([\w/]+\.py)\n(.*?)\n```$", re.MULTILINE | re.DOTALL)
+"""Code that a page takes from a file: its first line is the file's path."""
 TARGET = re.compile(r"(?:^\s*|`)make ([a-z][a-z0-9-]*)", re.MULTILINE)
 
 
@@ -102,6 +104,12 @@ def missing_commands(page: str) -> Iterator[str]:
             yield f"python -m {module}"
 
 
+def wrong_examples(page: str) -> Iterator[str]:
+    for path, code in EXAMPLE.findall(read(page)):
+        if not (ROOT / path).exists() or f"\n{code}\n" not in (ROOT / path).read_text():
+            yield path
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_of_a_page_resolve(page: str) -> None:
     assert list(broken_links(page)) == []
@@ -122,6 +130,11 @@ def test_commands_on_a_page_exist(page: str) -> None:
     assert list(missing_commands(page)) == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_on_a_page_are_those_of_their_files(page: str) -> None:
+    assert list(wrong_examples(page)) == []
+
+
 def test_a_wrong_page_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Makefile").write_text("test:\n")
     (tmp_path / "module.py").write_text("class Thing:\n    def act(self) -> None: ...\n")
@@ -130,9 +143,13 @@ def test_a_wrong_page_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "`made/up.py` `made/` `.made/` `a / b`\n"
         "`module.py::Thing.act` `module.py::Thing.rest` `make test` `make tea` `python -m tools.none`\n"
         "```\n[e](none.md) `made/up.py`\n```\n"
+        "```python\n# module.py\n    def act(self) -> None: ...\n```\n"
+        "```python\n# module.py\n    def rest(self) -> None: ...\n```\n"
+        "```python\n# none.py\n```\n```python\n# none.py\n1\n```\n"
     )
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     assert list(broken_links("page.md")) == ["#two", "none.md"]
     assert list(missing_paths("page.md")) == ["made/up.py", "made/"]
     assert list(missing_places("page.md")) == ["module.py::Thing.rest"]
     assert list(missing_commands("page.md")) == ["make tea", "python -m tools.none"]
+    assert list(wrong_examples("page.md")) == ["module.py", "none.py"]
