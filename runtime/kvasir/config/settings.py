@@ -132,6 +132,8 @@ class ExecutorConfig:
         parse=parse_int(1, 1024),
         short="-tp",
     )
+    pipeline_parallel_size: int = 1
+    """Stages: groups of `tensor_parallel_size` workers that each hold a part of the layers."""
     enable_expert_parallel: bool = option(
         False, "each of several workers holds whole experts of a mixture instead of a part of every expert"
     )
@@ -156,6 +158,10 @@ class ExecutorConfig:
         "entry point of a class with further worker calls, in the group kvasir.worker_extensions [default: none]",
         metavar="NAME",
     )
+
+    @property
+    def num_workers(self) -> int:
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def __post_init__(self) -> None:
         if self.worker_timeout <= 0:

@@ -11,7 +11,7 @@ def executor_for(settings: ResolvedEngine, model: ModelInfo) -> Executor:
     Only an executor in this process imports torch.
     """
     executor = settings.executor
-    if executor.distributed_executor_backend == "mp" or executor.tensor_parallel_size > 1:
+    if executor.distributed_executor_backend == "mp" or executor.num_workers > 1:
         from kvasir.executor.multiprocess import MultiprocessExecutor
 
         return MultiprocessExecutor(settings, model)

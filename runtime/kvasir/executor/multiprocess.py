@@ -9,9 +9,8 @@ import logging
 import os
 import queue
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -29,12 +28,12 @@ from kvasir.executor.worker_messages import (
     FromWorker,
     Loading,
     WorkerError,
-    WorkerPhase,
     WorkerSetup,
     current_log_level,
+    reporting_rank,
     settings_of_worker,
 )
-from kvasir.executor.worker_process import REPORTING_RANK
+from kvasir.executor.worker_states import WorkerStates
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.observability.failures import FailureError
@@ -56,14 +55,16 @@ class MultiprocessExecutor:
 
     def __init__(self, settings: ResolvedEngine, model: ModelInfo, num_workers: int | None = None) -> None:
         """By default each worker is a rank of a split model. With `num_workers`, all compute the whole model."""
-        num_workers = num_workers or settings.executor.tensor_parallel_size
+        num_workers = num_workers or settings.executor.num_workers
         self.max_in_flight = 2 if settings.async_scheduling else 1
         self._settings = settings_of_worker(settings, num_workers)
         self._model = model
         self._num_workers = num_workers
+        self._reporting_rank = reporting_rank(settings.executor)
         self._timeout = settings.executor.worker_timeout
         self._workers: list[StartedWorker] = []
         self._channel: EngineChannel | None = None
+        self._states = WorkerStates(settings.executor, self._workers, [])
         self._pending: deque[_Reply] = deque()
         self._news: queue.SimpleQueue[tuple[int, FromWorker] | None] = queue.SimpleQueue()
         """Of the start-up; None: a worker has ended."""
@@ -81,7 +82,8 @@ class MultiprocessExecutor:
             channel = self._channel = EngineChannel(self._num_workers)
         except SharedMemoryError as error:
             raise FailureError(Failure(Reason.OUT_OF_MEMORY, str(error))) from error
-        with rendezvous_of(self._settings.executor.tensor_parallel_size) as rendezvous:
+        self._states = WorkerStates(self._settings.executor, self._workers, channel.progress)
+        with rendezvous_of(self._settings.executor.num_workers) as rendezvous:
             for rank in range(self._num_workers):
                 setup = self._setup(rank, channel, rendezvous)
                 self._workers.append(StartedWorker(setup, self._settings.threads))
@@ -124,7 +126,7 @@ class MultiprocessExecutor:
 
     def where(self) -> str:
         """Return phase and place of each worker."""
-        return self._describe(range(len(self._workers)))
+        return self._states.describe(range(len(self._workers)))
 
     @property
     def pids(self) -> list[int]:
@@ -196,7 +198,7 @@ class MultiprocessExecutor:
     def _take_oldest(self) -> None:
         """Receive the replies to the oldest step."""
         replies = self._read(self._timeout)
-        self._pending.popleft().set_result(self._outputs.decode(replies[REPORTING_RANK]))
+        self._pending.popleft().set_result(self._outputs.decode(replies[self._reporting_rank]))
 
     def _write(self, frame: bytes) -> None:
         channel = self._running()
@@ -239,18 +241,21 @@ class MultiprocessExecutor:
         self._news.put((rank, message))
 
     def _on_end(self, rank: int, how: str, error: WorkerError | None) -> None:
+        states = self._states
         if error is not None:
-            self._fail(Failure(error.reason, error.message), f"worker {rank} failed in phase {error.phase}")
+            failure = Failure(error.reason, error.message)
+            self._fail(failure, f"{states.name(rank)} failed in phase {error.phase}")
             return
-        text = f"worker {rank} {how} in {self._phase_of(rank)}"
+        text = f"{states.name(rank)} {how} in {states.phase_of(rank)}"
         self._fail(Failure(Reason.CRASH_LOOPING, text), text)
 
     def _on_stop(self, rank: int) -> None:
-        text = f"worker {rank} has been stopped for {self._timeout:g} s in {self._phase_of(rank)}"
+        states = self._states
+        text = f"{states.name(rank)} has been stopped for {self._timeout:g} s in {states.phase_of(rank)}"
         self._fail(Failure(Reason.CRASH_LOOPING, text), text)
 
     def _hung(self, ranks: Sequence[int]) -> None:
-        text = f"no reply to a step within {self._timeout:g} s: {self._describe(ranks)}"
+        text = f"no reply to a step within {self._timeout:g} s: {self._states.describe(ranks)}"
         self._fail(Failure(Reason.CRASH_LOOPING, text), text)
 
     def _fail(self, failure: Failure, text: str) -> None:
@@ -269,26 +274,6 @@ class MultiprocessExecutor:
         self._news.put(None)
         if failed is not None:
             failed(error)
-
-    def _describe(self, ranks: Iterable[int]) -> str:
-        """Return state, phase and place in the code of these workers, as text."""
-        return "; ".join(map(self._describe_one, ranks))
-
-    def _describe_one(self, rank: int) -> str:
-        worker = self._workers[rank]
-        if worker.is_stopped:
-            return f"worker {rank} is stopped in {self._phase_of(rank)}"
-        place = worker.place() or "an unknown place"
-        return f"worker {rank} is in {self._phase_of(rank)}, at {place}"
-
-    def _phase_of(self, rank: int) -> str:
-        """Return the phase of a worker, its step and its duration, as text."""
-        progress = None if self._channel is None else self._channel.progress[rank].read()
-        if progress is None:
-            return f"phase {WorkerPhase.START.label}"
-        seconds = time.monotonic() - progress.since
-        step = f" of step {progress.step}" if progress.phase in (WorkerPhase.PREFILL, WorkerPhase.DECODE) else ""
-        return f"phase {WorkerPhase(progress.phase).label}{step} for {seconds:.1f} s"
 
 
 class _Reply(Future[StepOutput]):

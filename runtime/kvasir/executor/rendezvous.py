@@ -48,7 +48,7 @@ def join(rank: int, descriptor: int | None, config: ExecutorConfig) -> "Parallel
     try:
         return init(
             rank,
-            config.tensor_parallel_size,
+            config.num_workers,
             Path(f"/proc/self/fd/{descriptor}"),
             timeout,
             torch.device("cpu"),

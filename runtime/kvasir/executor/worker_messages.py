@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from kvasir.config.resolve import ResolvedEngine
+from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.shared_memory.channel import WorkerHandle
 from kvasir.hub.model_info import ModelInfo
 from kvasir.worker.step import StepInput
@@ -123,6 +124,20 @@ def decode_setup(packet: bytes) -> WorkerSetup:
 def decode_from_worker(packet: bytes) -> FromWorker:
     message: FromWorker = msgspec.msgpack.decode(packet, type=FromWorker)
     return message
+
+
+def reporting_rank(config: ExecutorConfig) -> int:
+    """Return the rank whose outputs reach the engine: the first of the last stage. Its peers compute the same."""
+    return config.num_workers - config.tensor_parallel_size
+
+
+def name_of_worker(rank: int, config: ExecutorConfig) -> str:
+    """Return the name of a worker, with its place in a pipeline if there is one."""
+    if config.pipeline_parallel_size == 1:
+        return f"worker {rank}"
+    stage, place = divmod(rank, config.tensor_parallel_size)
+    tensor_rank = f", tensor rank {place}" if config.tensor_parallel_size > 1 else ""
+    return f"worker {rank} (stage {stage}{tensor_rank})"
 
 
 def settings_of_worker(settings: ResolvedEngine, num_workers: int) -> ResolvedEngine:

@@ -34,8 +34,10 @@ from kvasir.executor.worker_messages import (
     WorkerSetup,
     decode_setup,
     encode,
+    name_of_worker,
     phase_of_call,
     phase_of_step,
+    reporting_rank,
 )
 from kvasir.observability.failures import failure_of, log_failure
 from kvasir.worker.step import StepInput
@@ -46,8 +48,6 @@ from kvasir_contract.logs import setup_logging
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
-REPORTING_RANK: Final = 0
-"""The worker whose outputs reach the engine; all compute the same."""
 
 
 class WorkerProcess:
@@ -55,6 +55,8 @@ class WorkerProcess:
 
     def __init__(self, setup: WorkerSetup, control: socket.socket) -> None:
         self._setup = setup
+        self._name = name_of_worker(setup.rank, setup.settings.executor)
+        self._reports = setup.rank == reporting_rank(setup.settings.executor)
         self._control = control
         self._channel = WorkerChannel(setup.handle)
         self._phase = WorkerPhase.START
@@ -103,7 +105,7 @@ class WorkerProcess:
         self._steps += 1
         self._enter(phase_of_step(step))
         output = self._host.execute(step)
-        return self._encode(output) if self._setup.rank == REPORTING_RANK else b""
+        return self._encode(output) if self._reports else b""
 
     def _command(self, frame: memoryview) -> bytes:
         call = self._calls_decoder.decode(frame)
@@ -124,11 +126,11 @@ class WorkerProcess:
         self._control.send(encode(message))
 
     def _report(self, error: Exception) -> None:
-        rank, phase = self._setup.rank, self._phase.label
-        log_failure(log, error, f"worker {rank} failed in phase {phase}")
+        phase = self._phase.label
+        log_failure(log, error, f"{self._name} failed in phase {phase}")
         failure = failure_of(error)
         named = isinstance(error, ConfigError)  # else the message does not name what to change
-        message = failure.message if named else f"worker {rank} failed in phase {phase}: {failure.message}"
+        message = failure.message if named else f"{self._name} failed in phase {phase}: {failure.message}"
         try:
             self._send(WorkerError(failure.reason, message, phase))
         except OSError:

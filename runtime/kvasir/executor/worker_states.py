@@ -1,0 +1,43 @@
+"""What each worker of an engine is doing, as text for messages."""
+
+import time
+from collections.abc import Iterable, Sequence
+
+from kvasir.config.settings import ExecutorConfig
+from kvasir.executor.shared_memory.worker_progress import ProgressReader
+from kvasir.executor.started_worker import StartedWorker
+from kvasir.executor.worker_messages import WorkerPhase, name_of_worker
+
+
+class WorkerStates:
+    """Reads the shared memory and the stacks of the workers; any thread may call it."""
+
+    def __init__(
+        self, config: ExecutorConfig, workers: Sequence[StartedWorker], progress: Sequence[ProgressReader]
+    ) -> None:
+        self._config = config
+        self._workers = workers
+        self._progress = progress
+
+    def name(self, rank: int) -> str:
+        return name_of_worker(rank, self._config)
+
+    def describe(self, ranks: Iterable[int]) -> str:
+        """Return state, phase and place in the code of these workers."""
+        return "; ".join(map(self._describe_one, ranks))
+
+    def phase_of(self, rank: int) -> str:
+        """Return the phase of a worker, its step and its duration."""
+        progress = self._progress[rank].read()
+        if progress is None:
+            return f"phase {WorkerPhase.START.label}"
+        seconds = time.monotonic() - progress.since
+        step = f" of step {progress.step}" if progress.phase in (WorkerPhase.PREFILL, WorkerPhase.DECODE) else ""
+        return f"phase {WorkerPhase(progress.phase).label}{step} for {seconds:.1f} s"
+
+    def _describe_one(self, rank: int) -> str:
+        worker = self._workers[rank]
+        if worker.is_stopped:
+            return f"{self.name(rank)} is stopped in {self.phase_of(rank)}"
+        place = worker.place() or "an unknown place"
+        return f"{self.name(rank)} is in {self.phase_of(rank)}, at {place}"

@@ -1,0 +1,27 @@
+"""Facts about workers that the engine and the worker processes derive from the same settings."""
+
+import pytest
+
+from kvasir.config.settings import ExecutorConfig
+from kvasir.executor.worker_messages import name_of_worker, reporting_rank
+
+
+@pytest.mark.parametrize(
+    ("tensor", "stages", "rank", "name"),
+    [
+        (1, 1, 0, "worker 0"),
+        (4, 1, 3, "worker 3"),
+        (1, 3, 2, "worker 2 (stage 2)"),
+        (2, 2, 0, "worker 0 (stage 0, tensor rank 0)"),
+        (2, 2, 3, "worker 3 (stage 1, tensor rank 1)"),
+        (3, 2, 4, "worker 4 (stage 1, tensor rank 1)"),
+    ],
+)
+def test_a_worker_is_named_with_its_place_in_the_pipeline(tensor: int, stages: int, rank: int, name: str) -> None:
+    config = ExecutorConfig(tensor_parallel_size=tensor, pipeline_parallel_size=stages)
+    assert name_of_worker(rank, config) == name
+
+
+@pytest.mark.parametrize(("tensor", "stages", "rank"), [(1, 1, 0), (4, 1, 0), (1, 3, 2), (2, 3, 4)])
+def test_the_first_rank_of_the_last_stage_reports(tensor: int, stages: int, rank: int) -> None:
+    assert reporting_rank(ExecutorConfig(tensor_parallel_size=tensor, pipeline_parallel_size=stages)) == rank
