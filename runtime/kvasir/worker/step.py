@@ -13,6 +13,8 @@ from kvasir.params import SamplingParams
 
 NO_NEW_BLOCKS: Final[list[list[int]]] = []
 """Shared by all rows without new blocks, which are most of them. It must not be changed."""
+NONE_SAMPLED: Final[dict[str, list[int]]] = {}
+"""Shared by all steps of an engine that is not a pipeline. It must not be changed."""
 NAN_COMPUTED: Final = "NaN"
 """In `StepOutput.failed`: the logits to sample from held NaN. The KV of the request may hold NaN too."""
 
@@ -45,7 +47,8 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """In this order: rows are freed, rows are taken, the scheduled rows are computed in one batch."""
+    """In this order: sampled tokens are appended, rows are freed, rows are taken, the scheduled rows are computed
+    in one batch."""
 
     finished: list[str]
     """Requests whose rows are freed: finished, aborted or preempted since the last step. A request may stand here
@@ -55,6 +58,9 @@ class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """May be empty: the step then only frees rows."""
     number: int = 0
     """Counts the steps of an engine from 1; 0 before it serves (dummy steps)."""
+    sampled: dict[str, list[int]] = {}
+    """Tokens that earlier steps sampled, by request, if the engine is a pipeline. Its last stage has sampled them,
+    the others append them to their rows. Each token is in one step, before its row is freed."""
 
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):

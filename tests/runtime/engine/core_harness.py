@@ -100,6 +100,7 @@ class CoreHarness:
         rations: Sequence[Ration] = (),
         max_queued_tokens: int = 2**26,
         windows: Sequence[int | None] = (None,),
+        is_pipeline: bool = False,
     ) -> None:
         """`windows`: of each KV group; None: full attention."""
         self.executor = FakeExecutor(
@@ -108,6 +109,7 @@ class CoreHarness:
             max_num_batched_tokens=budget,
             model=model,
             windows=windows,
+            is_pipeline=is_pipeline,
         )
         self.budget = TokenBudget(max_queued_tokens)
         blocks = kv_manager(num_blocks, block_size, windows, prefix_caching=prefix_caching, longest_chunk=budget)
@@ -124,6 +126,7 @@ class CoreHarness:
             lookahead=max_in_flight - 1 if lookahead is None else lookahead,
             gates=gates,
             rations=rations,
+            sends_sampled=is_pipeline,
         )
         self.blocks = blocks
         self.max_model_len = max_model_len

@@ -17,8 +17,9 @@ from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import Logprobs
 from kvasir.params import SamplingParams
 from kvasir.tokens import from_wire
-from kvasir.worker.step import NAN_COMPUTED, NewRow, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.step import NAN_COMPUTED, NONE_SAMPLED, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
+from runtime.engine.first_stage import FirstStage
 from runtime.engine.kv_configs import kv_groups
 
 VOCAB_SIZE = 1000
@@ -103,8 +104,10 @@ class FakeExecutor:
         max_num_batched_tokens: int = 64,
         model: Callable[[Sequence[int]], int] = next_token,
         windows: Sequence[int | None] = (None,),
+        is_pipeline: bool = False,
     ) -> None:
         """`windows`: of each KV group; None: full attention."""
+        self.first_stage = FirstStage() if is_pipeline else None
         self.steps: list[StepInput] = []
         self.before_step: Callable[[], None] = lambda: None
         """A test may replace it by a function that waits or raises."""
@@ -117,7 +120,8 @@ class FakeExecutor:
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._model = model
-        self._submitted: deque[tuple[StepInput, _Deferred]] = deque()
+        self.submitted: deque[tuple[StepInput, _Deferred, list[list[int]]]] = deque()
+        """Steps that are not computed yet, and the tokens of their rows that the first stage had."""
         self._windows = windows
         self._slots: dict[int, tuple[int, int]] = {}  # slot → the token whose KV is there, and its prefix
 
@@ -160,7 +164,9 @@ class FakeExecutor:
         self.steps.append(step)
         assert step.number == len(self.steps)
         future = _Deferred(self._compute_until)
-        self._submitted.append((step, future))
+        read = self.first_stage.take(step) if self.first_stage else []
+        assert self.first_stage or step.sampled is NONE_SAMPLED
+        self.submitted.append((step, future, read))
         return future
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
@@ -168,15 +174,19 @@ class FakeExecutor:
 
     def _compute_until(self, last: _Deferred) -> None:
         while not last.done():
-            step, future = self._submitted.popleft()
+            step, future, read = self.submitted.popleft()
             future.set_result(self.execute(step))
+            for scheduled, tokens in zip(step.scheduled, read, strict=False):  # without a pipeline none are read
+                start = scheduled.num_computed_tokens
+                assert self.rows[scheduled.request_id].token_ids[start : start + len(tokens)] == tokens
 
     def work_ahead(self) -> bool:
         return False
 
     def check_idle(self) -> None:
         assert not self.rows
-        assert not self._submitted
+        assert not self.submitted
+        assert not (self.first_stage and self.first_stage.rows)
 
     def where(self) -> str:
         return ""

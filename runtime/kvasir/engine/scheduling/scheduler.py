@@ -16,8 +16,8 @@ computed again.
 
 Steps may overlap: any number of them may be scheduled before `update` has the tokens of the first. A request then
 continues with *pending* tokens: they are not in `token_ids` yet, and the worker inserts each after sampling it. If
-the worker cannot do this (the first stage of a pipeline does not get the tokens that the last one samples), the
-lookahead is 0: a request with a pending token is not scheduled again before its update.
+the worker cannot do this (the first stage of a pipeline gets the tokens that the last one samples with a later
+step), the lookahead is 0: a request with a pending token is not scheduled again before its update.
 """
 
 from collections import deque
@@ -69,10 +69,11 @@ class Scheduler:
         lookahead: int = 1,
         gates: Sequence[AdmissionGate] = (),
         rations: Sequence[Ration] = (),
+        sends_sampled: bool = False,
     ) -> None:
         """`long_prefill_token_threshold`: most tokens of one prompt in a step while there are other requests; None:
         the whole budget. `lookahead`: most pending tokens with which a request is scheduled again.
-        `gates`: those besides rows and blocks."""
+        `gates`: those besides rows and blocks. `sends_sampled`: steps carry the tokens of the steps before."""
         if max_num_seqs > max_num_batched_tokens:
             raise ValueError("a step's budget must hold one token of each running request")
         if max_model_len > blocks.longest_sequence:
@@ -87,7 +88,7 @@ class Scheduler:
         self._lookahead = lookahead
         self._endings = Endings(eos_token_ids, max_model_len)
         self._entrance = EntranceCheck(self._endings, by_priority)
-        self._results = StepResults(self._endings, queues, blocks)
+        self._results = StepResults(self._endings, queues, blocks, keeps_sampled=sends_sampled)
         self._rations = tuple(rations)
         self._num_scheduled = 0
         self._num_arrivals = 0
@@ -167,7 +168,7 @@ class Scheduler:
             return None
         self._in_flight.append(step.rows)
         self._num_scheduled += 1
-        return StepInput(finished, step.new, step.scheduled, self._num_scheduled)
+        return StepInput(finished, step.new, step.scheduled, self._num_scheduled, self._results.take_sampled())
 
     def _schedule_running(self, step: _Step) -> None:
         """Schedule tokens of every running request. A long chunk leaves one token for each later request."""
@@ -298,3 +299,5 @@ class Scheduler:
         assert self._stalled or not self.running, f"{len(self.running)} requests own a row without work"
         assert not self._in_flight, f"{len(self._in_flight)} steps were scheduled and never updated"
         self._queues.check_idle()
+        if not self.running:
+            self._results.check_idle()

@@ -1,6 +1,6 @@
 """StepResults: appends the tokens that a step returned to its requests, and makes the outputs for frontends."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from kvasir.engine.kv.kv_manager import KVManager
@@ -8,7 +8,7 @@ from kvasir.engine.scheduling.endings import Endings
 from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
 from kvasir.engine.scheduling.request_queues import RequestQueues
 from kvasir.link.protocol import Logprobs, RequestOutput
-from kvasir.worker.step import NAN_COMPUTED, StepOutput
+from kvasir.worker.step import NAN_COMPUTED, NONE_SAMPLED, StepOutput
 
 StepRows: TypeAlias = list[tuple[EngineRequest, int]]
 """The request of each scheduled row, and how many tokens it gets at most: 0, 1, or 1 more than its drafts."""
@@ -17,11 +17,16 @@ StepRows: TypeAlias = list[tuple[EngineRequest, int]]
 class StepResults:
     """Ends the requests that a token completes or that have failed."""
 
-    def __init__(self, endings: Endings, queues: RequestQueues, blocks: KVManager) -> None:
+    def __init__(
+        self, endings: Endings, queues: RequestQueues, blocks: KVManager, keeps_sampled: bool = False
+    ) -> None:
+        """`keeps_sampled`: keep the sampled tokens of requests that go on, for `take_sampled`."""
         self.num_prompt_tokens = 0
         """Prompt tokens of the requests that have begun to generate. Each request counts once."""
         self.num_generated_tokens = 0
         self._drafts: dict[EngineRequest, list[int]] = {}
+        self._keeps_sampled = keeps_sampled
+        self._sampled = NONE_SAMPLED
         self._endings = endings
         self._queues = queues
         self._blocks = blocks
@@ -48,12 +53,24 @@ class StepResults:
             outputs.setdefault(request.frontend, []).append(answer)
         if output.drafts:
             self._keep_drafts(rows, output.drafts)
+        if self._keeps_sampled:
+            self._keep_sampled(rows, output.token_ids)
         return outputs
 
     def take_drafts(self) -> Mapping[EngineRequest, list[int]]:
         """Return the drafts that came with the last update. They are for the next step only."""
         drafts, self._drafts = self._drafts, {}
         return drafts
+
+    def take_sampled(self) -> dict[str, list[int]]:
+        """Return the tokens since the last call, by request. The next step must have them: their rows may be freed
+        in it, but not before."""
+        sampled, self._sampled = self._sampled, NONE_SAMPLED
+        return sampled
+
+    def check_idle(self) -> None:
+        """Raise AssertionError if tokens are kept although no request has a row."""
+        assert not self._sampled, f"the tokens of {len(self._sampled)} requests were never sent to the workers"
 
     def _append(
         self, request: EngineRequest, token_ids: list[int], output: StepOutput, place: int
@@ -106,6 +123,14 @@ class StepResults:
             request = rows[place][0]
             if request.status is RequestStatus.RUNNING and request.num_computed_tokens == request.num_tokens - 1:
                 self._drafts[request] = token_ids
+
+    def _keep_sampled(self, rows: StepRows, token_ids: Sequence[list[int]]) -> None:
+        """Keep the tokens of requests that still have their row. A preempted one gets a new row with its tokens."""
+        if self._sampled is NONE_SAMPLED:
+            self._sampled = {}
+        for (request, _), sampled in zip(rows, token_ids, strict=True):
+            if sampled and request.status is RequestStatus.RUNNING:
+                self._sampled[request.request_id] = sampled
 
     def _append_rest(
         self, request: EngineRequest, token_ids: list[int], status: RequestStatus

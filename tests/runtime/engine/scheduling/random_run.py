@@ -55,7 +55,9 @@ class Run:
         options = dict(self.machine)
         stages, drafts = options.pop("stages"), options.pop("drafts")
         rations = [StageRation(stages, options["max_num_seqs"])] if stages > 1 else []
-        self.engine = CoreHarness(gates=[self.gate], rations=rations, **options)
+        # An engine that waits for each token before it computes the next one can be a pipeline.
+        is_pipeline = 0 in (options["lookahead"], options["max_in_flight"] - 1)
+        self.engine = CoreHarness(gates=[self.gate], rations=rations, is_pipeline=is_pipeline, **options)
         if drafts:
             self.engine.executor.drafter = partial(guesses, drafts, self.machine["model"])
         self.longest = self.engine.max_model_len

@@ -16,6 +16,7 @@ def pipeline(stages: int, *, budget: int, num_blocks: int = 64) -> CoreHarness:
     return CoreHarness(
         max_in_flight=stages,
         lookahead=0,
+        is_pipeline=True,
         rations=[StageRation(stages, 8)],
         budget=budget,
         num_blocks=num_blocks,
@@ -149,3 +150,24 @@ def test_a_row_that_a_pipeline_leaves_out_is_next() -> None:
             gaps = {name: 0 if name in scheduled else gap + 1 for name, gap in gaps.items()}
             assert max(gaps.values()) <= 3
     core.run()
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_a_pipeline_has_as_many_steps_in_flight_as_stages(stages: int) -> None:
+    """With at least as many requests: each of the steps has one of them."""
+    core = pipeline(stages, budget=200)
+    for i in range(stages):
+        core.add(add_request(f"r{i}", prompt(5, i), 12))
+    in_flight = []
+    core.executor.before_step = lambda: in_flight.append(len(core.executor.submitted) + 1)
+    core.run()
+    assert max(in_flight) == stages
+    assert in_flight.count(stages) >= 12 * stages - stages
+    assert all(size == 1 for size in sizes(core))
+
+
+def test_a_pipeline_of_fewer_requests_than_stages_computes_them() -> None:
+    core = pipeline(4, budget=200)
+    core.add(add_request("a", prompt(5), 6))
+    core.run()
+    assert core.answers["a"].token_ids == expected_output(prompt(5), 6)
