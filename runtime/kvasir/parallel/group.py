@@ -8,6 +8,14 @@ from typing import Final, Protocol
 from torch import Tensor
 
 
+class Sending(Protocol):
+    """A tensor on its way to another rank."""
+
+    def wait(self) -> object:
+        """Wait until the tensor may be changed. Raises RuntimeError if the peer is gone or does not receive it."""
+        ...
+
+
 class Group(Protocol):
     """Ranks 0 to size - 1. An operation raises RuntimeError if a peer is gone or does not answer in time."""
 
@@ -31,8 +39,8 @@ class Group(Protocol):
         """Return the source's tensor; x is overwritten on the other ranks."""
         ...
 
-    def send(self, x: Tensor, target: int) -> None:
-        """Send a tensor to a rank that receives it."""
+    def send(self, x: Tensor, target: int) -> Sending:
+        """Begin to send a tensor to a rank that receives it; x must not be changed until the sending is over."""
         ...
 
     def recv(self, x: Tensor, source: int) -> Tensor:
@@ -55,7 +63,7 @@ class Alone:
     def broadcast(self, x: Tensor, source: int) -> Tensor:
         return x
 
-    def send(self, x: Tensor, target: int) -> None:
+    def send(self, x: Tensor, target: int) -> Sending:
         raise ValueError(f"rank {target} is not in a group of one rank")
 
     def recv(self, x: Tensor, source: int) -> Tensor:

@@ -4,6 +4,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kvasir.parallel.group import Sending
+
 
 class TorchGroup:
     """Ranks of a process group of torch. Its timeout bounds every operation."""
@@ -26,8 +28,10 @@ class TorchGroup:
         dist.broadcast(x, group=self._group, group_src=source)
         return x
 
-    def send(self, x: Tensor, target: int) -> None:
-        dist.send(x, group=self._group, group_dst=target)
+    def send(self, x: Tensor, target: int) -> Sending:
+        sending = dist.isend(x, group=self._group, group_dst=target)
+        assert sending is not None, "this rank is a member of the group"
+        return sending
 
     def recv(self, x: Tensor, source: int) -> Tensor:
         dist.recv(x, group=self._group, group_src=source)

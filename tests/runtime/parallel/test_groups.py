@@ -26,11 +26,11 @@ def all_operations(group: Group) -> list[list[float]]:
         group.broadcast(own.clone(), 1),
     ]
     if group.rank == 0:
-        group.send(own, 1)
+        group.send(own, 1).wait()
         results.append(group.recv(torch.empty(2, 3), 1))
     else:
         results.append(group.recv(torch.empty(2, 3), 0))
-        group.send(own, 0)
+        group.send(own, 0).wait()
     return [result.flatten().tolist() for result in results]
 
 
@@ -45,6 +45,23 @@ def test_processes_compute_as_threads_do(tmp_path: Path) -> None:
     assert reduced == [0, 3, 6, 9, 12, 15]
     assert gathered == [0, 1, 2, 0, 2, 4, 3, 4, 5, 6, 8, 10]
     assert copied == received == [0, 2, 4, 6, 8, 10]
+
+
+def send_two(state: ParallelState) -> list[float]:
+    """Rank 0 computes while it sends; rank 1 receives late."""
+    group = state.tensor
+    if group.rank == 0:
+        sendings = [group.send(torch.full((1000, 100), value), 1) for value in (1.0, 2.0)]
+        group.all_reduce(torch.ones(1))
+        for sending in sendings:
+            sending.wait()
+        return []
+    group.all_reduce(torch.ones(1))
+    return [float(group.recv(torch.empty(1000, 100), 0).mean()) for _ in range(2)]
+
+
+def test_a_rank_goes_on_while_it_sends(tmp_path: Path) -> None:
+    assert run_processes(2, send_two, tmp_path) == [[], [1.0, 2.0]]
 
 
 def random_sums(state: ParallelState) -> list[list[float]]:

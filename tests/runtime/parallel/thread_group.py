@@ -12,8 +12,21 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from kvasir.parallel.group import Sending
+
 T = TypeVar("T")
 WAIT = 30.0
+
+
+class _Sending:
+    """A tensor that is read when it is received: a change before that would arrive."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self.received = threading.Event()
+
+    def wait(self) -> None:
+        assert self.received.wait(WAIT), "no rank has received the tensor"
 
 
 class Meeting:
@@ -23,7 +36,7 @@ class Meeting:
         self.size = size
         self.barrier = threading.Barrier(size, timeout=WAIT)
         self.given: list[Tensor | None] = [None] * size
-        self.sent = {(source, target): SimpleQueue[Tensor]() for source in range(size) for target in range(size)}
+        self.sent = {(source, target): SimpleQueue[_Sending]() for source in range(size) for target in range(size)}
 
 
 class ThreadGroup:
@@ -43,11 +56,16 @@ class ThreadGroup:
     def broadcast(self, x: Tensor, source: int) -> Tensor:
         return x.copy_(self._exchange(x)[source])
 
-    def send(self, x: Tensor, target: int) -> None:
-        self._meeting.sent[self.rank, target].put(x.clone())
+    def send(self, x: Tensor, target: int) -> Sending:
+        sending = _Sending(x)
+        self._meeting.sent[self.rank, target].put(sending)
+        return sending
 
     def recv(self, x: Tensor, source: int) -> Tensor:
-        return x.copy_(self._meeting.sent[source, self.rank].get(timeout=WAIT))
+        sending = self._meeting.sent[source, self.rank].get(timeout=WAIT)
+        x.copy_(sending.tensor)
+        sending.received.set()
+        return x
 
     def _exchange(self, x: Tensor) -> list[Tensor]:
         self.operations += 1
