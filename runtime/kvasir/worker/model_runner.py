@@ -1,4 +1,7 @@
-"""Runs one step: rows in and out of the table, the forward pass, sampling. Owned by the worker."""
+"""Runs one step: rows in and out of the table, the forward pass, sampling. Owned by the worker.
+
+On a pipeline stage before the last, the result of the forward pass goes to the next stage, and nothing is sampled.
+"""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,12 +13,13 @@ from torch import Tensor
 from kvasir.layers.attention import KVCache
 from kvasir.link.protocol import Logprobs
 from kvasir.models.causal_lm import Generates
-from kvasir.models.forward_batch import ForwardBatch, Hidden
+from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.sampling.sampler import holds_nan, sample
 from kvasir.sampling.token_logprobs import score
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.prompt_logprobs import score_prompts
 from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.stage_link import StageLink
 from kvasir.worker.step import NAN_COMPUTED, ScheduledRow, StepInput, StepOutput
 
 _NAN_TOKEN: Final = -1
@@ -26,16 +30,24 @@ class ModelRunner:
     """Its inputs must be built from the table that it applies steps to."""
 
     def __init__(
-        self, model: Generates, table: RequestTable, inputs: InputBuilder, caches: Sequence[KVCache]
+        self,
+        model: Generates,
+        table: RequestTable,
+        inputs: InputBuilder,
+        caches: Sequence[KVCache],
+        link: StageLink,
     ) -> None:
         self._model = model
         self._table = table
         self._inputs = inputs
         self.caches = caches
+        self._link = link
 
     @torch.inference_mode()
     def execute(self, step: StepInput) -> StepOutput:
         table = self._table
+        if not self._model.stage.last:
+            table.append_sampled(step.sampled)
         for request_id in step.finished:
             table.remove(request_id)
         for new in step.new:
@@ -47,8 +59,12 @@ class ModelRunner:
 
     def _compute(self, step: StepInput) -> StepOutput:
         batch = self._build(step.scheduled)
-        hidden = self._forward(batch)
+        computed = self._forward(batch)
         token_ids: list[list[int]] = [[]] * len(step.scheduled)  # entries are replaced and not changed
+        if isinstance(computed, Intermediate):
+            self._link.send(computed)
+            return StepOutput(token_ids)
+        hidden = computed.last
         failed = self._failed(step.scheduled) if self._table.failures else {}
         logprobs: dict[int, Logprobs] = {}
         prompt_logprobs: dict[int, Logprobs] = {}
@@ -84,11 +100,11 @@ class ModelRunner:
         failures = self._table.failures
         return {place: failures[row] for place, row in enumerate(rows) if row in failures}
 
-    def _forward(self, batch: StepBatch) -> Tensor:
-        """[T, hidden]"""
-        computed = self._model.forward(ForwardBatch(batch.token_ids, batch.positions, batch.attention, self.caches))
-        assert isinstance(computed, Hidden), "the model lacks its last layers"
-        return computed.last
+    def _forward(self, batch: StepBatch) -> Hidden | Intermediate:
+        arrived = self._link.receive(len(batch.token_ids))
+        return self._model.forward(
+            ForwardBatch(batch.token_ids, batch.positions, batch.attention, self.caches, arrived)
+        )
 
     def _sample(self, batch: StepBatch, hidden: Tensor) -> tuple[list[int], dict[int, Logprobs]]:
         """Return the next tokens of the sampled rows, and log probabilities by place in the step's output.

@@ -10,7 +10,7 @@ import torch
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model_info import ModelInfo
-from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes, make_groups
+from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes, groups_of_stage, make_groups
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import FitsContext, Generates
 from kvasir.models.load_model import load_model
@@ -29,6 +29,7 @@ from kvasir.worker.dummy import dummy_steps, longest_chunk
 from kvasir.worker.huge_pages import collapse
 from kvasir.worker.model_runner import ModelRunner
 from kvasir.worker.reference_check import check_against_reference
+from kvasir.worker.stage_link import StageLink
 from kvasir.worker.step import NAN_COMPUTED, StepInput, StepOutput
 from kvasir.worker.worker_calls import worker_call
 
@@ -44,6 +45,8 @@ class Worker:
         self._info = model
         self._placement = Placement(torch.device(settings.device), getattr(torch, settings.dtype), parallel)
         self._groups: tuple[KVGroup, ...] = ()
+        self._own_groups: tuple[KVGroup, ...] = ()
+        """The same groups with the layers of this worker's pipeline stage."""
         self._table: RequestTable | None = None
         self._model: Generates | None = None
         self._runner: ModelRunner | None = None
@@ -61,15 +64,14 @@ class Worker:
 
     @worker_call
     def kv_layout(self) -> KVCacheConfig:
-        """Return the groups of the model's layers, and the number of KV blocks for requests: as many as this worker
-        has memory for, or the set number."""
+        """Return the groups of all layers of the model, and the number of KV blocks for requests: as many as this
+        worker has memory for, or the set number."""
         assert self._groups, "load comes first"
         settings = self._settings
-        groups = self._groups
         available = settings.kv_cache_memory_bytes
         if available is None and settings.num_blocks is None:
-            available = profile_gpu(settings.gpu_memory_utilization, lambda: self._largest_step(groups))
-        return KVCacheConfig(groups, usable_blocks(settings, available or 0, block_bytes(groups)))
+            available = profile_gpu(settings.gpu_memory_utilization, self._largest_step)
+        return KVCacheConfig(self._groups, usable_blocks(settings, available or 0, block_bytes(self._own_groups)))
 
     @worker_call
     def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
@@ -81,10 +83,10 @@ class Worker:
         settings = self._settings
         if isinstance(self._model, FitsContext):
             self._model.fit_context(max_model_len)
-        size = (num_blocks + 1) * block_bytes(self._groups)
+        size = (num_blocks + 1) * block_bytes(self._own_groups)
         if self._placement.device.type == "cpu":
             check_fits_memory(size, settings.data_parallel_size_local)
-        self._runner = self._build_runner(self._model, KVCacheConfig(self._groups, num_blocks))
+        self._runner = self._build_runner(self._model, num_blocks)
         log.info(
             "KV cache: %d blocks of %d tokens for %d groups of layers in %s, %.2f GiB",
             num_blocks,
@@ -129,37 +131,41 @@ class Worker:
         settings = self._settings
         block = block_shape(model.heads, settings.block_size, self._placement.dtype)
         self._groups = make_groups(model.kv_specs(block, settings.max_model_len))
+        self._own_groups = groups_of_stage(self._groups, model.stage.layers)
         self._table = RequestTable(
             settings.max_num_seqs,
             settings.max_model_len,
             settings.block_size,
             kv_groups=len(self._groups),
             eos_token_ids=[token for token in self._info.eos_token_ids if token < self._info.vocab_size],
+            samples=model.stage.last,
         )
 
-    def _build_runner(self, model: Generates, config: KVCacheConfig) -> ModelRunner:
+    def _build_runner(self, model: Generates, num_blocks: int) -> ModelRunner:
         assert self._table is not None, "load comes first"
         inputs = InputBuilder(
             self._table,
             self._placement,
-            groups=config.groups,
+            groups=self._own_groups,
             heads=model.heads,
             windows=model.windows,
             vocab_size=model.vocab_size,
+            samples=model.stage.last,
         )
-        return ModelRunner(model, self._table, inputs, allocate(config, model.heads, self._placement))
+        caches = allocate(KVCacheConfig(self._own_groups, num_blocks), model.heads, self._placement)
+        return ModelRunner(model, self._table, inputs, caches, StageLink(model.hidden_size, self._placement))
 
-    def _largest_step(self, groups: tuple[KVGroup, ...]) -> None:
+    def _largest_step(self) -> None:
         """Run the steps that need the most memory, over a cache of the null block only.
 
         As many requests and tokens as a step can have need the most logits; the last tokens of the longest context
         need the most K, V and masks.
         """
         assert self._model is not None
-        settings = self._settings
+        settings, groups = self._settings, self._groups
         requests = min(settings.max_num_seqs, settings.max_num_batched_tokens)
         tokens = min(settings.max_num_batched_tokens // requests, settings.max_model_len)
-        runner = self._build_runner(self._model, KVCacheConfig(groups, num_blocks=0))
+        runner = self._build_runner(self._model, num_blocks=0)
         for step in dummy_steps(requests, tokens, decodes=0, groups=groups):
             _must_succeed(runner.execute(step))
         chunk = min(settings.max_num_batched_tokens, settings.max_model_len)

@@ -31,7 +31,13 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 class Table:
     """Requests with known tokens and blocks, and the batch that a step over them becomes."""
 
-    def __init__(self, rows: int = 64, max_model_len: int = 512, windows: Sequence[int | None] = (None,)) -> None:
+    def __init__(
+        self,
+        rows: int = 64,
+        max_model_len: int = 512,
+        windows: Sequence[int | None] = (None,),
+        samples: bool = True,
+    ) -> None:
         self.table = RequestTable(rows, max_model_len, BLOCK)
         self.builder = InputBuilder(
             self.table,
@@ -40,6 +46,7 @@ class Table:
             heads=HEADS,
             windows=windows,
             vocab_size=100,
+            samples=samples,
         )
         self._next_block = 1
 
@@ -66,6 +73,19 @@ def plan_of(batch: StepBatch) -> GatherPlan:
 
 def reads_of(batch: StepBatch) -> GatheredReads:
     return plan_of(batch).within(None)
+
+
+def test_a_stage_that_does_not_sample_computes_the_same_tokens_in_the_same_order() -> None:
+    batches = []
+    for samples in (True, False):
+        table = Table(samples=samples)
+        table.add("chunk", 10)
+        table.add("decode", 6)
+        batches.append(table.build(("chunk", 3, 7), ("decode", 5, 1)))
+    last, other = batches
+    assert torch.equal(other.token_ids, last.token_ids)
+    assert torch.equal(other.positions, last.positions)
+    assert (len(last.rows), len(other.rows), len(other.outputs)) == (2, 0, 0)
 
 
 def test_tokens_positions_and_places_of_decodes_before_chunks() -> None:

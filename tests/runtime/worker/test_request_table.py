@@ -52,6 +52,24 @@ def test_sampled_tokens_are_appended_up_to_the_end_of_the_context() -> None:
     assert table.num_tokens[rows].tolist() == [2, 5]
 
 
+def test_tokens_that_another_stage_sampled_are_appended_by_request() -> None:
+    table = RequestTable(rows=3, max_model_len=4, block_size=4)
+    for name, tokens in {"a": [1, 2], "b": [5], "c": [8]}.items():
+        table.add(new(name, tokens))
+    table.append_sampled({"c": [9], "a": [3, 4]})
+    assert [table.known_tokens(table.row_of(name)).tolist() for name in "abc"] == [[1, 2, 3, 4], [5], [8, 9]]
+
+
+def test_a_stage_that_does_not_sample_ignores_sampling_parameters() -> None:
+    table = RequestTable(rows=1, max_model_len=4, block_size=4, samples=False)
+    params = SamplingParams(max_tokens=1, seed=2**63, logprobs=1, prompt_logprobs=1, repetition_penalty=1.5)
+    table.add(NewRow("a", packed([1, 2]), 2, params))
+    assert not any((table.failures, table.rules, table.num_logprobs, table.prompt_scores))
+    assert table.known_tokens(0).tolist() == [1, 2]
+    table.remove("a")
+    assert len(table) == 0
+
+
 def test_sampling_parameters_stand_in_the_row() -> None:
     table = RequestTable(rows=1, max_model_len=4, block_size=4)
     table.add(new("a", [1]))

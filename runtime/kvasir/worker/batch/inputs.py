@@ -45,7 +45,8 @@ class StepBatch:
 
 
 class InputBuilder:
-    """`groups` are the KV groups, one for each block table; `windows` are the sliding windows by layer."""
+    """`groups` are the KV groups, one for each block table; `windows` are the sliding windows by layer. Without
+    `samples` (a pipeline stage before the last) no token is sampled."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class InputBuilder:
         heads: HeadShape,
         windows: Sequence[int | None],
         vocab_size: int,
+        samples: bool = True,
     ) -> None:
         self._table = table
         self._placement = placement
@@ -67,6 +69,7 @@ class InputBuilder:
             return backend.planner(block_table, group.spec, heads, of_layers, placement)
 
         self._planners = [planner(*each) for each in zip(groups, table.block_tables, strict=True)]
+        self._samples = samples
         self._sampling = SamplingInputs(table, placement, vocab_size)
 
     def build(self, scheduled: Sequence[ScheduledRow]) -> StepBatch:
@@ -82,7 +85,7 @@ class InputBuilder:
         positions = np.arange(ends[-1]) + np.repeat(computed - (ends - new), new)  # [T]
         blocks, offsets = np.divmod(positions, self._block_size)
         step = StepRows(rows, computed, new, token_rows, blocks, offsets)
-        samples = computed + new == table.num_tokens[rows]
+        samples = (computed + new == table.num_tokens[rows]) & self._samples
         sampled_rows = rows[samples]
         decodes = int(np.count_nonzero(new == 1))
         return StepBatch(

@@ -5,7 +5,7 @@ preempted; each step's inputs are gathered from the rows. Everything is numpy on
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_type_hints
 
 import numpy as np
@@ -41,7 +41,9 @@ class RequestTable:
         *,
         kv_groups: int = 1,
         eos_token_ids: Sequence[int] = (),
+        samples: bool = True,
     ) -> None:
+        """`samples`: False on a pipeline stage before the last, which ignores sampling parameters."""
         self._row_of: dict[str, int] = {}
         self._free = list(reversed(range(rows)))
         # Untouched pages of np.zeros take no memory: a long context costs what its requests fill.
@@ -66,6 +68,7 @@ class RequestTable:
         self.failures: dict[int, str] = {}
         """Why a row cannot be sampled as its request asks; for these rows only."""
         self._eos_token_ids = tuple(eos_token_ids)
+        self._samples = samples
 
     def __len__(self) -> int:
         return len(self._row_of)
@@ -83,6 +86,8 @@ class RequestTable:
         self.tokens[row, :count] = token_ids
         self.num_tokens[row] = count
         self.num_prompt_tokens[row] = new.num_prompt_tokens
+        if not self._samples:
+            return
         try:
             self._add_params(row, new.params)
         except Exception as error:
@@ -135,6 +140,15 @@ class RequestTable:
             end = start + len(block_ids)
             self.block_tables[group, row, start:end] = block_ids
             self.num_blocks[group, row] = end
+
+    def append_sampled(self, sampled: Mapping[str, Sequence[int]]) -> None:
+        """Append tokens that another pipeline stage has sampled, by request."""
+        for request_id, token_ids in sampled.items():
+            row = self._row_of[request_id]
+            start = int(self.num_tokens[row])
+            end = start + len(token_ids)
+            self.tokens[row, start:end] = token_ids
+            self.num_tokens[row] = end
 
     def append_tokens(self, rows: npt.NDArray[np.int64], token_ids: npt.NDArray[np.int64]) -> None:
         """One sampled token for each of these rows."""

@@ -1,0 +1,37 @@
+"""Passes hidden states from one pipeline stage to the next: each rank to the rank of the same place."""
+
+import torch
+
+from kvasir.layers.parameter import Placement
+from kvasir.models.forward_batch import Intermediate
+from kvasir.parallel.group import Sending
+
+
+class StageLink:
+    """The ends of a stage. In an engine without a pipeline nothing is passed."""
+
+    def __init__(self, hidden_size: int, placement: Placement) -> None:
+        self._group = placement.parallel.pipeline
+        self._hidden_size = hidden_size
+        self._placement = placement
+        self._sending: Sending | None = None
+
+    def receive(self, num_tokens: int) -> Intermediate | None:
+        """Wait for the result of the stage before; None on the first stage."""
+        group = self._group
+        if group.rank == 0:
+            return None
+        x = torch.empty(
+            num_tokens, self._hidden_size, dtype=self._placement.dtype, device=self._placement.device
+        )  # [T, hidden]
+        return Intermediate(group.recv(x, group.rank - 1))
+
+    def send(self, passed: Intermediate) -> None:
+        """Begin to send this stage's result, which must not be changed any more.
+
+        Returns before the next stage has it, so that this one can compute the next step meanwhile. Waits for the
+        result of the step before, so that at most one is on its way.
+        """
+        if self._sending is not None:
+            self._sending.wait()
+        self._sending = self._group.send(passed.residual, self._group.rank + 1)
