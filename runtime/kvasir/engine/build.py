@@ -15,28 +15,27 @@ from kvasir.engine.kv.kv_manager import KVManager, longest_sequence
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.executor.executor import Executor
+from kvasir.executor.executor_for import has_worker_processes
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
+from kvasir.worker.device import device_facts, device_facts_of_workers
 
 log = logging.getLogger(__name__)
 
 
 def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
-    """Every `auto` decided for this model on this machine. Raises ConfigError."""
-    from kvasir.worker.device import device_facts  # imports torch: only now, after the Hello
+    """Every `auto` decided for this model on this machine. Raises ConfigError.
 
-    device = device_facts(config.device)
+    Imports torch only if the worker runs in this process.
+    """
+    in_processes = has_worker_processes(config.executor)
+    device = device_facts_of_workers(config.device) if in_processes else device_facts(config.device)
     log.info("device: %s, %d cores, %.1f GiB", device.name, device.cores, device.memory_limit / 2**30)
     facts = ModelFacts(dtype=model.dtype, max_model_len=model.max_model_len, width=model.width)
     settings = resolve_engine(config, facts, device)
     log.info("settings: %s", settings)
-    executor = settings.executor
-    if executor.tensor_parallel_size > 1:
-        from kvasir.models.check_ranks import check_ranks  # imports torch
-
-        ranks = executor.tensor_parallel_size
-        check_ranks(model, settings.max_model_len, ranks, executor.enable_expert_parallel)
-        log.info("the model is split over %d worker processes", ranks)
+    if settings.executor.num_workers > 1:
+        log.info("the model is split over %d worker processes", settings.executor.num_workers)
     return settings
 
 

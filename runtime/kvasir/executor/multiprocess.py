@@ -36,7 +36,7 @@ from kvasir.executor.worker_messages import (
 from kvasir.executor.worker_states import WorkerStates
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
-from kvasir.observability.failures import FailureError
+from kvasir.observability.failures import FailureError, error_of
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from kvasir_contract.failure import Failure
@@ -69,7 +69,7 @@ class MultiprocessExecutor:
         self._news: queue.SimpleQueue[tuple[int, FromWorker] | None] = queue.SimpleQueue()
         """Of the start-up; None: a worker has ended."""
         self._lock = threading.Lock()
-        self._error: FailureError | None = None
+        self._error: Exception | None = None
         self._has_failed = threading.Event()
         self._failed: Callable[[Exception], None] | None = None
         """Set when `start` is over; before, `start` itself raises the error."""
@@ -263,7 +263,7 @@ class MultiprocessExecutor:
         with self._lock:
             if self._closed or self._error is not None:
                 return
-            error = self._error = FailureError(failure)
+            error = self._error = error_of(failure)
             failed = self._failed
         self._has_failed.set()
         for worker in self._workers:

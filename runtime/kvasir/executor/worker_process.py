@@ -40,6 +40,7 @@ from kvasir.executor.worker_messages import (
     reporting_rank,
 )
 from kvasir.observability.failures import failure_of, log_failure
+from kvasir.worker.split_refusal import check_split
 from kvasir.worker.step import StepInput
 from kvasir.worker.worker_calls import WorkerCall
 from kvasir_contract.exits import ExitCode
@@ -72,6 +73,8 @@ class WorkerProcess:
             from kvasir.executor.worker_host import WorkerHost  # imports torch: now failures can be reported
 
             setup = self._setup
+            if setup.rank == 0:
+                check_split(setup.model, setup.settings.max_model_len, setup.settings.executor)
             self._enter(WorkerPhase.JOIN)
             parallel = join(setup.rank, setup.rendezvous, setup.settings.executor)
             self._host = WorkerHost(setup.settings, setup.model, parallel)

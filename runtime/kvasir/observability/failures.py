@@ -37,6 +37,11 @@ def failure_of(error: BaseException) -> Failure:
     return Failure(Reason.CRASH_LOOPING, f"{type(error).__name__}: {error}")
 
 
+def error_of(failure: Failure) -> Exception:
+    """Return the error with this failure: the inverse of `failure_of`."""
+    return ConfigError(failure.message) if failure.reason is ConfigError.reason else FailureError(failure)
+
+
 def log_failure(log: logging.Logger, error: BaseException, where: str) -> None:
     """Write one line for a mistake of the user or another process's failure; for every other error a traceback."""
     if isinstance(error, ConfigError | FailureError):

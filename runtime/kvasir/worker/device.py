@@ -1,6 +1,16 @@
-"""Finds out what the worker computes on."""
+"""Finds out what the workers compute on. Only the search for a GPU imports torch.
 
-import torch
+`python -m kvasir.worker.device` searches in a process of its own and prints the facts as JSON. An engine uses it if
+its workers are processes: in the engine's, torch would take seconds of the start, and CUDA memory of a GPU.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
 
 from kvasir.config.machine import cgroup_cores, cpu_flags, cpu_name, memory_limit, openmp_threads
 from kvasir.config.options import ConfigError
@@ -9,22 +19,26 @@ from kvasir.config.settings import DeviceConfig
 
 _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 """x86's dot products and tiles; Arm's dot products."""
+_DRIVERS: Final = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvmap", "/dev/dxg", "/dev/kfd")))
+"""Device files of GPU drivers: NVIDIA's, on Tegra, on WSL, AMD's. Without any of them torch finds no GPU."""
 
 
 def device_facts(config: DeviceConfig) -> DeviceFacts:
-    """Raises ConfigError if the device that was asked for is not there."""
-    available = torch.cuda.is_available()
-    if config.device == "cuda" and not available:
-        raise ConfigError("--device cuda: torch finds no usable CUDA device here; choose --device cpu, or auto")
-    if config.device == "cpu" or not available:
-        return DeviceFacts(
-            kind="cpu",
-            name=cpu_name(),
-            cores=cgroup_cores(),
-            memory_limit=memory_limit(),
-            fast_bfloat16=not cpu_flags().isdisjoint(_BFLOAT16_FLAGS),
-            openmp_threads=openmp_threads(),
-        )
+    """Search for a GPU in this process. Raises ConfigError if the device that was asked for is not there."""
+    return _chosen(config, gpu_facts)
+
+
+def device_facts_of_workers(config: DeviceConfig) -> DeviceFacts:
+    """Search for a GPU in a child process. Raises ConfigError if the device that was asked for is not there."""
+    return _chosen(config, _ask_child)
+
+
+def gpu_facts() -> DeviceFacts | None:
+    """Return the GPU that torch uses by default; None without any. Creates a CUDA context."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return DeviceFacts(
         kind="cuda",
@@ -33,3 +47,38 @@ def device_facts(config: DeviceConfig) -> DeviceFacts:
         memory_limit=properties.total_memory,
         fast_bfloat16=properties.major >= 8,
     )
+
+
+def _chosen(config: DeviceConfig, search: Callable[[], DeviceFacts | None]) -> DeviceFacts:
+    gpu = None if config.device == "cpu" else search()
+    if gpu is not None:
+        return gpu
+    if config.device == "cuda":
+        raise ConfigError("--device cuda: torch finds no usable CUDA device here; choose --device cpu, or auto")
+    return DeviceFacts(
+        kind="cpu",
+        name=cpu_name(),
+        cores=cgroup_cores(),
+        memory_limit=memory_limit(),
+        fast_bfloat16=not cpu_flags().isdisjoint(_BFLOAT16_FLAGS),
+        openmp_threads=openmp_threads(),
+    )
+
+
+def _ask_child() -> DeviceFacts | None:
+    if not any(driver.exists() for driver in _DRIVERS):
+        return None
+    child = subprocess.run(
+        [sys.executable, "-m", "kvasir.worker.device"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    if child.returncode != 0:
+        raise RuntimeError(
+            f"the process that searches for a GPU ended with exit code {child.returncode}: see its output above, "
+            "or choose --device cpu"
+        )
+    facts: DeviceFacts | None = msgspec.json.decode(child.stdout, type=DeviceFacts | None)
+    return facts
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(msgspec.json.encode(gpu_facts()))

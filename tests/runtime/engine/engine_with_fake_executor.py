@@ -8,13 +8,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from kvasir.cli.engine import config_of, parser
 from kvasir.config.resolve import DeviceFacts, ResolvedEngine
-from kvasir.engine import engine_process
+from kvasir.engine import build, engine_process
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.worker.step import StepInput, StepOutput
 from runtime.engine.fake_executor import FakeExecutor
@@ -61,11 +60,6 @@ class ProcessExecutor(FakeExecutor):
         return super().execute(step)
 
 
-def stand_in(name: str, **members: object) -> None:
-    module = sys.modules[name] = ModuleType(name)
-    vars(module).update(members)
-
-
-stand_in("kvasir.worker.device", device_facts=lambda config: DeviceFacts("cpu", "fake", 2, 2**34, False))
+vars(build)["device_facts"] = lambda config: DeviceFacts("cpu", "fake", 2, 2**34, False)
 vars(engine_process)["executor_for"] = ProcessExecutor
 sys.exit(engine_process.run_engine(config_of(parser().parse_args(sys.argv[2:]))))

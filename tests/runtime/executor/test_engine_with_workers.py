@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -12,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from kvasir.hub.source import fetch
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import find_failure
 from kvasir_contract.reasons import Reason
-from runtime.engine.engine_under_test import WAIT, Frontend, ended
+from runtime.engine.engine_under_test import WAIT, Frontend, ended, run_engine
 from runtime.executor.processes import children_of, cpu_seconds, seconds_until_gone
 from runtime.worker.plugins import install_plugins
 
@@ -201,6 +203,35 @@ async def test_workers_end_with_a_killed_engine(
         os.kill(workers[0], signal.SIGSTOP)  # only the kernel can end this one
         engine.kill()
         assert seconds_until_gone(workers, MAX_SECONDS) < MAX_SECONDS
+
+
+@pytest.mark.parametrize("weights", [True, False])
+async def test_engine_refuses_a_split_before_it_reads_weights(address: str, tmp_path: Path, weights: bool) -> None:
+    for file in fetch("demo://", weights=True).iterdir():
+        if file.suffix != ".safetensors":
+            shutil.copy(file, tmp_path)
+    if weights:
+        (tmp_path / "model.safetensors").touch()
+    command = ("-m", "kvasir.cli.main", "engine", str(tmp_path), "--link", address, "--tensor-parallel-size", "5")
+    async with run_engine(sys.executable, *command) as process:
+        code, log = await ended(process)
+    failure = find_failure(log)
+    assert failure is not None
+    assert (code, failure.reason) == (ExitCode.USER_ERROR, Reason.INVALID_SPEC)
+    assert failure.message.startswith("--tensor-parallel-size 5 does not divide num_attention_heads")
+    assert "Traceback" not in log
+
+
+def imports_torch(pid: int) -> bool:
+    return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+
+
+async def test_engine_with_workers_does_not_import_torch(frontend: Frontend, address: str) -> None:
+    async with engine_of(2, address, *SPLIT) as process:
+        engine = await frontend.ready()
+        frontend.ask(engine, "a", 8)
+        assert (await frontend.answer("a")).finish_reason is not None
+        assert [imports_torch(pid) for pid in (process.pid, *children_of(process.pid))] == [False, True, True]
 
 
 async def quiet_second(pids: list[int]) -> bool:

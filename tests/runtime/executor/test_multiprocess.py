@@ -187,7 +187,7 @@ def test_an_error_during_the_start_is_the_engines_own(
     monkeypatch.setenv("TEST_ACTION", action)
     settings = engine_settings(executor=ExecutorConfig(worker_cls="held"))
     executor = MultiprocessExecutor(settings, load_model_info(path))
-    with pytest.raises(FailureError) as raised:
+    with pytest.raises(ConfigError if action == "reject load" else FailureError) as raised:
         started(executor)
     assert failure_of(raised.value) == failure
     executor.shutdown()
@@ -196,7 +196,7 @@ def test_an_error_during_the_start_is_the_engines_own(
 def test_too_little_memory_in_a_worker_names_the_option(path: Path) -> None:
     executor = MultiprocessExecutor(engine_settings(kv_cache_memory_bytes=1000), load_model_info(path))
     executor.start(lambda done, total: None, failed=lambda error: None)
-    with pytest.raises(FailureError, match="--kv-cache-memory-bytes") as raised:
+    with pytest.raises(ConfigError, match="--kv-cache-memory-bytes") as raised:
         executor.kv_layout()
     assert failure_of(raised.value).reason is ConfigError.reason
     executor.shutdown()

@@ -14,6 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from transformers import PreTrainedModel, Qwen3Config
 
+from kvasir.config.options import ConfigError
 from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.multiprocess import MultiprocessExecutor
 from kvasir.hub.chat_template import ChatTemplate
@@ -221,13 +222,27 @@ def test_a_worker_killed_while_the_ranks_compute_ends_all_at_once(victim: int, t
     engine.executor.shutdown()
 
 
-def test_a_split_that_the_workers_refuse_names_the_number(tmp_path: Path) -> None:
-    """The engine checks before; this is a worker's own check."""
+@pytest.mark.parametrize(
+    ("ranks", "reason"),
+    [
+        (3, r"3 does not divide num_attention_heads = 4 .* choose 1 or 2 or 4"),
+        (2, r"--enable-expert-parallel: LlamaForCausalLM has no experts here: leave it out"),
+    ],
+)
+def test_a_split_that_the_workers_refuse_names_the_number(
+    ranks: int, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One worker checks before they join: the weights are not read."""
     model = load_model_info(save(llama(), tmp_path))
-    executor = MultiprocessExecutor(engine_settings(executor=ExecutorConfig(tensor_parallel_size=3)), model)
-    reason = r"3 does not divide num_attention_heads = 4 .* choose 1 or 2 or 4"
-    with pytest.raises(FailureError, match=reason) as raised:
+    for weights in tmp_path.glob("*.safetensors"):
+        weights.unlink()
+    config = ExecutorConfig(tensor_parallel_size=ranks, enable_expert_parallel=ranks == 2)
+    executor = MultiprocessExecutor(engine_settings(executor=config), model)
+    with pytest.raises(ConfigError, match=reason) as raised:
         executor.start(lambda done, total: None, failed=lambda error: None)
     assert failure_of(raised.value).reason is Reason.INVALID_SPEC
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        "worker 0 failed in phase start; all workers are killed"
+    ]
     executor.shutdown()
     assert not any(map(is_alive, executor.pids))

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from transformers import Olmo2Config, PreTrainedModel, Qwen3MoeConfig
 
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import DeviceConfig, EngineConfig, ExecutorConfig, ModelConfig
-from kvasir.engine.build import resolve_settings
+from kvasir.config.settings import ExecutorConfig
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.models.check_ranks import check_ranks
 from kvasir.models.model_load_error import ModelLoadError
+from kvasir.worker.split_refusal import check_before_download
 from runtime.models.tiny import MODELS, MOE, decoder, gpt2, llama, save
+from runtime.worker.driver import engine_settings
 
 CONTEXT = 64
 
@@ -77,13 +78,18 @@ def test_stages_are_refused_with_the_number_and_a_choice(
         check_ranks(info, CONTEXT, ranks, expert_parallel=False, stages=stages)
 
 
-def test_an_engine_refuses_a_split_when_it_resolves_its_settings(tmp_path: Path) -> None:
-    path = save(llama(), tmp_path)
-    config = EngineConfig(
-        ModelConfig(str(path)), device=DeviceConfig("cpu"), executor=ExecutorConfig(tensor_parallel_size=3)
-    )
-    with pytest.raises(ConfigError, match="does not divide num_attention_heads"):
-        resolve_settings(config, load_model_info(path))
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_split_is_refused_before_weights_are_downloaded(ranks: int, tmp_path: Path) -> None:
+    info = load_model_info(save(llama(), tmp_path))
+    settings = engine_settings(executor=ExecutorConfig(tensor_parallel_size=ranks))
+    check_before_download(info, settings)  # a worker checks, because the weights are here
+    for weights in tmp_path.glob("*.safetensors"):
+        weights.unlink()
+    if ranks == 2:
+        check_before_download(info, settings)
+    else:
+        with pytest.raises(ConfigError, match=r"^--tensor-parallel-size 3 does not divide num_attention_heads"):
+            check_before_download(info, settings)
 
 
 @pytest.fixture(scope="module")

@@ -274,6 +274,38 @@ def test_cuda_without_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert device.device_facts(DeviceConfig()).kind == "cpu"
 
 
+GPU = """
+from types import SimpleNamespace
+properties = SimpleNamespace(name="GPU 9", total_memory=2**36, major=9)
+cuda = SimpleNamespace(
+    is_available=lambda: True, current_device=lambda: 0, get_device_properties=lambda index: properties
+)
+"""
+
+
+@pytest.mark.parametrize("torch_code", [GPU, "raise ImportError('broken')", None])
+def test_a_child_searches_for_a_gpu_of_workers(
+    torch_code: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a driver there is no child, so this machine's is replaced."""
+    monkeypatch.setattr(device, "_DRIVERS", (tmp_path / "driver",))
+    if torch_code is not None:
+        (tmp_path / "driver").touch()
+        (tmp_path / "torch.py").write_text(torch_code)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    if torch_code is None:
+        assert device.device_facts_of_workers(DeviceConfig()).kind == "cpu"
+        with pytest.raises(ConfigError, match=r"--device cuda.*--device cpu"):
+            device.device_facts_of_workers(DeviceConfig("cuda"))
+    elif torch_code == GPU:
+        facts = device.device_facts_of_workers(DeviceConfig())
+        assert (facts.kind, facts.name, facts.memory_limit, facts.fast_bfloat16) == ("cuda", "GPU 9", 2**36, True)
+    else:
+        with pytest.raises(RuntimeError, match="exit code 1: see its output above, or choose --device cpu"):
+            device.device_facts_of_workers(DeviceConfig())
+    assert device.device_facts_of_workers(DeviceConfig("cpu")).kind == "cpu"
+
+
 @pytest.mark.parametrize(("flag", "fast"), [("avx512_bf16", True), ("amx_bf16", True), ("avx512f", False)])
 def test_bfloat16_is_fast_where_the_cpu_multiplies_it(
     flag: str, fast: bool, monkeypatch: pytest.MonkeyPatch

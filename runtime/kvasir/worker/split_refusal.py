@@ -1,0 +1,61 @@
+"""Refuses a model that cannot be split over the ranks of its engine, before the ranks join.
+
+Rank 0 checks for all. If the weights have to be downloaded first, a child process of the engine checks before:
+`python -m kvasir.worker.split_refusal DIRECTORY CONTEXT OPTIONS`. The engine's own process never imports torch.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from kvasir.config.options import ConfigError
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.config.settings import ExecutorConfig
+from kvasir.hub.model_info import ModelInfo, load_model_info
+from kvasir_contract.exits import ExitCode
+
+
+def check_split(model: ModelInfo, context: int, executor: ExecutorConfig) -> None:
+    """Raise ModelLoadError if it cannot be split; imports torch. `context`: tokens of the longest request."""
+    if executor.num_workers == 1:
+        return
+    from kvasir.models.check_ranks import check_ranks
+
+    ranks, stages = executor.tensor_parallel_size, executor.pipeline_parallel_size
+    check_ranks(model, context, ranks, executor.enable_expert_parallel, stages=stages)
+
+
+def check_before_download(model: ModelInfo, settings: ResolvedEngine) -> None:
+    """Raise ConfigError if the model cannot be split, and do nothing if no weights have to be downloaded."""
+    is_local = settings.load_format == "dummy" or any(model.path.glob("*.safetensors"))
+    if is_local or settings.executor.num_workers == 1:
+        return
+    options = msgspec.json.encode(settings.executor).decode()
+    child = subprocess.run(
+        [sys.executable, "-m", "kvasir.worker.split_refusal", model.path, str(settings.max_model_len), options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    if child.returncode == ExitCode.USER_ERROR:
+        raise ConfigError(child.stdout)
+    if child.returncode != 0:
+        raise RuntimeError(
+            f"the process that checks the split ended with exit code {child.returncode}: see its output above"
+        )
+
+
+def main(directory: str, context: str, options: str) -> ExitCode:
+    executor = msgspec.json.decode(options, type=ExecutorConfig)
+    try:
+        check_split(load_model_info(Path(directory)), int(context), executor)
+    except ConfigError as error:
+        sys.stdout.write(str(error))
+        return ExitCode.USER_ERROR
+    return ExitCode.OK
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
