@@ -207,6 +207,7 @@ async def test_workers_end_with_a_killed_engine(
 
 @pytest.mark.parametrize("weights", [True, False])
 async def test_engine_refuses_a_split_before_it_reads_weights(address: str, tmp_path: Path, weights: bool) -> None:
+    """A worker refuses it, or without weights the engine itself before it downloads them."""
     for file in fetch("demo://", weights=True).iterdir():
         if file.suffix != ".safetensors":
             shutil.copy(file, tmp_path)
@@ -219,6 +220,7 @@ async def test_engine_refuses_a_split_before_it_reads_weights(address: str, tmp_
     assert failure is not None
     assert (code, failure.reason) == (ExitCode.USER_ERROR, Reason.INVALID_SPEC)
     assert failure.message.startswith("--tensor-parallel-size 5 does not divide num_attention_heads")
+    assert ("engine-0-worker-0" in log) == weights
     assert "Traceback" not in log
 
 
