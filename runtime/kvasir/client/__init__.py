@@ -2,6 +2,6 @@
 torch.
 
 Reading order: async_llm.py, journal.py (live requests), dispatcher.py and router.py (which engine),
-output_processor.py, collector.py, calls.py, service_limits.py, request_errors.py, request_observer.py; then input/
-(text to tokens) and text/ (tokens to text).
+output_processor.py, collector.py, calls.py, service_limits.py, known_ranks.py, request_errors.py,
+request_observer.py; then input/ (text to tokens) and text/ (tokens to text).
 """

@@ -13,6 +13,7 @@ from kvasir.client.collector import Delta
 from kvasir.client.dispatcher import Dispatcher
 from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import Journal, LiveRequest, RequestState
+from kvasir.client.known_ranks import KnownRanks
 from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor, TryNextEngine
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.router import Router
@@ -70,6 +71,7 @@ class AsyncLLM:
         """Whether `_work_outputs` runs in the next turn of the event loop."""
         self._calls = Calls(self._link.send)
         self._dispatcher = Dispatcher(self._journal, self._router, self._link, observer)
+        self._ranks = KnownRanks()
         self._limits = ServiceLimits(config.model.max_model_len or model.max_model_len, self._link.engines)
         self.input = InputProcessor(
             model,
@@ -78,6 +80,7 @@ class AsyncLLM:
             self._limits.max_model_len,
             config.server.max_live_requests,
             self._limits.takes_priority,
+            self._ranks.check,
         )
         self.ever_ready = False
         """Whether an engine has been ready since the start."""
@@ -150,6 +153,7 @@ class AsyncLLM:
             priority=prompted.priority,
             cache_salt=prompted.cache_salt,
             hashes=prompted.hashes,
+            data_parallel_rank=prompted.data_parallel_rank,
             trace=trace or Trace(),
         )
         self._journal.add(request)
@@ -213,7 +217,10 @@ class AsyncLLM:
                 finally:
                     self._after_outputs()
                 self._router.reported(engine)
-            case EngineJoined(engine) | EngineChanged(engine):
+            case EngineJoined(engine):
+                self._ranks.joined(engine)
+                self._router.reported(engine)
+            case EngineChanged(engine):
                 self._router.reported(engine)
                 self.ever_ready = self.ever_ready or engine.usable
             case CallAnswered(engine, result):

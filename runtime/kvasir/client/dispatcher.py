@@ -46,13 +46,15 @@ class Dispatcher:
         request.refused_by = (*request.refused_by, request.engine)
         return self._send(request) is None
 
-    def unavailable(self) -> EngineUnavailable:
-        """Return the error for a request or call that no engine can take now."""
+    def unavailable(self, rank: int | None = None) -> EngineUnavailable:
+        """Return the error for a request or call that no engine (of this rank) can take now."""
         if self._closed:
             return EngineUnavailable("the frontend is shutting down: try again", RETRY_AFTER)
-        states = ", ".join(f"{engine.incarnation} is {engine.state}" for engine in self._link.engines.values())
+        engines = [engine for engine in self._link.engines.values() if rank is None or engine.rank == rank]
+        states = ", ".join(f"{engine.incarnation} is {engine.state}" for engine in engines)
+        of_rank = "" if rank is None else f" of data-parallel rank {rank}"
         return EngineUnavailable(
-            f"no engine is ready ({states or 'none is connected'}): try again in a while", RETRY_AFTER
+            f"no engine{of_rank} is ready ({states or 'none is connected'}): try again in a while", RETRY_AFTER
         )
 
     def _dispatch_all(self) -> None:
@@ -86,11 +88,16 @@ class Dispatcher:
                 if request.attempt == 1:
                     self._observer.request_started(trace)
                 return None
-        return EngineUnavailable(NOT_UNDERSTOOD, RETRY_AFTER) if older and not self._closed else self.unavailable()
+        if older and not self._closed:
+            return EngineUnavailable(NOT_UNDERSTOOD, RETRY_AFTER)
+        return self.unavailable(request.data_parallel_rank)
 
     def _candidates(self, request: LiveRequest, older: list[RemoteEngine]) -> list[RemoteEngine]:
+        rank = request.data_parallel_rank
         return [
             engine
             for engine in self._link.engines.values()
-            if engine.incarnation not in request.refused_by and engine not in older
+            if (rank is None or engine.rank == rank)
+            and engine.incarnation not in request.refused_by
+            and engine not in older
         ]

@@ -67,6 +67,8 @@ class LiveRequest:
     """The record for metrics and log."""
     hashes: PromptHashes | None = None
     """Hashes of the prompt's blocks, shared with the other choices. Without them, the engine computes its own."""
+    data_parallel_rank: int | None = None
+    """The request is sent to engines of this rank only. None: to any engine."""
 
     def __post_init__(self) -> None:
         self.trace.params, self.trace.prompt_tokens = self.params, len(self.prompt_token_ids)

@@ -50,6 +50,8 @@ class Prompted:
     cache_salt: str = ""
     hashes: PromptHashes | None = None
     """Of the prompt's blocks: made once for all of its choices."""
+    data_parallel_rank: int | None = None
+    """Only engines of this rank compute it. None: any engine."""
 
     def child(self, index: int) -> "Prompted":
         """One of several choices for it: each draws from a seed of its own, the first from the request's. Only the
@@ -61,8 +63,8 @@ class Prompted:
 
 
 class InputProcessor:
-    """Tokenizes and validates. `max_model_len` and `takes_priority` are asked each time: they depend on the engines
-    that are ready."""
+    """Tokenizes and validates. `max_model_len`, `takes_priority` and `check_rank` (which raises InvalidRequest) are
+    asked each time: they depend on the engines."""
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class InputProcessor:
         max_model_len: Callable[[], int],
         max_queued: int,
         takes_priority: Callable[[], bool] = lambda: False,
+        check_rank: Callable[[int], None] = lambda rank: None,
     ) -> None:
         self._vocab_size = model.vocab_size
         self._sampling = Sampling(model, tokenizer)
@@ -80,6 +83,7 @@ class InputProcessor:
         self._max_model_len = max_model_len
         self._max_queued = max_queued
         self._takes_priority = takes_priority
+        self._check_rank = check_rank
         self._queued = 0
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
 
@@ -159,6 +163,7 @@ class InputProcessor:
         prompt_logprobs: int | None = None,
         priority: int = 0,
         cache_salt: str = "",
+        data_parallel_rank: int | None = None,
     ) -> Prompted:
         """Return a complete request. Without `max_tokens`, it may use the rest of the context. The most likely
         tokens of the prompt are reported if `asked` or `prompt_logprobs` requests it. Raises InvalidRequest."""
@@ -168,6 +173,8 @@ class InputProcessor:
                 "priority is not used here: start the engines with --scheduling-policy priority, or leave it out",
                 "priority",
             )
+        if data_parallel_rank is not None:
+            self._check_rank(data_parallel_rank)
         max_tokens = self._max_tokens(len(prompt_token_ids), max_tokens)
         of_prompt = [count for count in (asked.prompt_logprobs, prompt_logprobs) if count is not None]
         token_ids = token_array(prompt_token_ids)
@@ -180,6 +187,7 @@ class InputProcessor:
             priority=priority,
             cache_salt=cache_salt,
             hashes=PromptHashes(token_ids, cache_salt),
+            data_parallel_rank=data_parallel_rank,
         )
 
     async def hash_blocks(self, prompted: Prompted, hashings: Iterable[BlockHashing]) -> None:

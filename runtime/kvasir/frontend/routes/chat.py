@@ -34,6 +34,7 @@ async def create_chat_completion(request: Request) -> Response:
     service = service_of(request)
     body = parse(await read_json(request, service.max_request_bytes), CHAT)
     body.check()
+    body.take_rank(request.headers)
     model = service.model_name(body.model)
     generation = Generation(service.llm, body.ids("chatcmpl"), [await _prepare(service, body)], body.n)
     record_of(request).follow(model, generation)
@@ -67,6 +68,7 @@ async def _prepare(service: Service, body: ChatRequest) -> Prompted:
             logprobs=body.wanted_logprobs,
             priority=body.priority,
             cache_salt=body.cache_salt,
+            data_parallel_rank=body.data_parallel_rank,
         )
     except InvalidRequest as error:  # name the field that this endpoint has
         if error.param == "prompt":

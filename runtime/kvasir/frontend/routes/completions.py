@@ -42,6 +42,7 @@ async def create_completion(request: Request) -> Response:
     service = service_of(request)
     body = parse(await read_json(request, service.max_request_bytes), COMPLETION)
     body.check()
+    body.take_rank(request.headers)
     model = service.model_name(body.model)
     prompts = await _prepare(service, body)
     generation = Generation(
@@ -102,6 +103,7 @@ async def _prepare_one(service: Service, body: CompletionRequest, prompt: str | 
         prompt_logprobs=body.logprobs if body.echo else None,
         priority=body.priority,
         cache_salt=body.cache_salt,
+        data_parallel_rank=body.data_parallel_rank,
     )
     if not body.echo:
         return _Prompt(prompted, "")

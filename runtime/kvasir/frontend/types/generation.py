@@ -2,11 +2,13 @@
 
 import re
 import secrets
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
+from kvasir.client.known_ranks import RANK_FIELD
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.types.fields import Schema
 from kvasir.params import SamplingFields
@@ -14,6 +16,10 @@ from kvasir.params import SamplingFields
 MOST_CHOICES = 128
 """For one prompt: OpenAI's limit."""
 
+RANK_HEADER: Final = "X-data-parallel-rank"
+"""The header of routers for vLLM that means the same as the field `data_parallel_rank`."""
+
+_RANK = re.compile(r"[0-9]{1,9}")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -41,6 +47,8 @@ class GenerationRequest(SamplingFields, kw_only=True):
     cache_salt: Annotated[str, Meta(max_length=1024)] = ""
     request_id: str | None = None
     """For the answer's id."""
+    data_parallel_rank: Annotated[int, Meta(ge=0, lt=10**9)] | None = None
+    """Only engines of this rank compute it."""
     # Labels for the client's own books: they ask nothing of the answer.
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -68,6 +76,22 @@ class GenerationRequest(SamplingFields, kw_only=True):
             raise bad_field("truncate_prompt_tokens", "truncate_prompt_tokens is 0: keep at least 1 token")
         if self.request_id is not None and not _REQUEST_ID.fullmatch(self.request_id):
             raise bad_field("request_id", "request_id: give 1 to 128 printable ASCII characters without spaces")
+
+    def take_rank(self, headers: Mapping[str, str]) -> None:
+        """Take the rank from the header, if there is one. Raises ApiError for a header that is not a rank, or that
+        differs from the field."""
+        text = headers.get(RANK_HEADER)
+        if text is None:
+            return
+        if not _RANK.fullmatch(text):
+            raise bad_field(RANK_FIELD, f"the header {RANK_HEADER} is not a rank: send a number of 0 or more")
+        if self.data_parallel_rank not in (None, int(text)):
+            raise bad_field(
+                RANK_FIELD,
+                f"{RANK_FIELD} is {self.data_parallel_rank} and the header {RANK_HEADER} is {int(text)}: send one "
+                "of the two",
+            )
+        self.data_parallel_rank = int(text)
 
     def ids(self, prefix: str) -> tuple[str, str]:
         """The answer's id, and one that no other request has, whatever id the client gives."""

@@ -1,0 +1,85 @@
+"""Two services of one rank each, behind a balancer of the user: each answers for its own rank only."""
+
+import re
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import httpx
+import pytest
+
+from service.running import START_TIMEOUT, spawn
+
+HEADER = "X-data-parallel-rank"
+FIELDS = {"prompt": "Kvasir is", "temperature": 1.0, "seed": 4, "max_tokens": 12, "ignore_eos": True}
+
+
+@contextmanager
+def process(*command: str, until: str) -> Iterator[re.Match[str]]:
+    """`kvasir COMMAND`, once its log matches; ended by a signal, and it must end in order."""
+    running = spawn(command)
+    watchdog = threading.Timer(START_TIMEOUT, running.kill)
+    watchdog.start()
+    try:
+        assert running.stdout is not None
+        lines: list[str] = []
+        for line in running.stdout:
+            lines.append(line)
+            if found := re.search(until, line):
+                break
+        else:
+            raise AssertionError(f"{command[0]} ended before it logged {until!r}:\n{''.join(lines)}")
+        yield found
+    finally:
+        running.terminate()
+        rest, _ = running.communicate()
+        watchdog.cancel()
+    assert running.returncode == 0, rest
+
+
+@contextmanager
+def rank_service(rank: int) -> Iterator[str]:
+    """A frontend and the engine of one rank; yields the frontend's URL."""
+    with ExitStack() as stack:
+        link = f"ipc://{stack.enter_context(tempfile.TemporaryDirectory(prefix='kvs-', dir='/tmp'))}/link"
+        common = ("demo://", "--link", link, "--ops-port", "0")
+        frontend = ("frontend", *common, "--port", "0", "--host", "127.0.0.1", "--shutdown-delay", "0")
+        url = stack.enter_context(process(*frontend, until=r"listening on (http://\S+)"))[1]
+        engine = ("engine", *common, "--data-parallel-rank", str(rank), "--kv-cache-memory-bytes", "16Mi")
+        stack.enter_context(process(*engine, "--device", "cpu", until=r"Ready after"))
+        yield url
+
+
+@pytest.fixture(scope="module")
+def urls() -> Iterator[list[str]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(rank_service(rank)) for rank in (0, 1)]
+
+
+def ask(url: str, **headers: str) -> httpx.Response:
+    return httpx.post(f"{url}/v1/completions", json=FIELDS, headers=headers, timeout=60)
+
+
+def ranks(url: str) -> list[int]:
+    engines = httpx.get(f"{url}/health").json()["engines"]
+    return [engine["rank"] for engine in engines]
+
+
+def test_each_service_has_its_own_rank(urls: list[str]) -> None:
+    assert [ranks(url) for url in urls] == [[0], [1]]
+
+
+def test_every_rank_answers_the_same_with_and_without_its_rank(urls: list[str]) -> None:
+    texts = set()
+    for rank, url in enumerate(urls):
+        for headers in ({}, {HEADER: str(rank)}):
+            texts.add(ask(url, **headers).raise_for_status().json()["choices"][0]["text"])
+    assert len(texts) == 1
+
+
+def test_a_request_that_the_balancer_sent_to_the_wrong_rank_is_refused(urls: list[str]) -> None:
+    for rank, url in enumerate(urls):
+        response = ask(url, **{HEADER: str(1 - rank)})
+        assert response.status_code == 400
+        assert f"this service has rank {rank}:" in response.json()["error"]["message"]
