@@ -38,7 +38,14 @@ class ExecutorFailed:
     error: Exception
 
 
-Event: TypeAlias = Received | FrontendLost | DrainSettled | RefusedRequest | Wake | ExecutorFailed
+@dataclass(frozen=True)
+class WaveCalled:
+    """Another engine of the group has begun this wave (see waves.py)."""
+
+    wave: int
+
+
+Event: TypeAlias = Received | FrontendLost | DrainSettled | RefusedRequest | Wake | ExecutorFailed | WaveCalled
 """Everything that the loop handles, except requests."""
 
 
@@ -170,14 +177,19 @@ class Inbox:
     def wake_request(self, request_id: str) -> None:
         """Put a Wake: the thread that compiles, loads or receives what a request waits for calls this when it is
         ready."""
-        with self._lock:
-            self._events.append(Wake(request_id))
-        self.wake()
+        self._put_and_wake(Wake(request_id))
+
+    def call_wave(self, wave: int) -> None:
+        """Put a WaveCalled. Any thread."""
+        self._put_and_wake(WaveCalled(wave))
 
     def fail(self, error: Exception) -> None:
         """Put an ExecutorFailed: an idle loop would not notice that a worker has ended. Any thread."""
+        self._put_and_wake(ExecutorFailed(error))
+
+    def _put_and_wake(self, event: Event) -> None:
         with self._lock:
-            self._events.append(ExecutorFailed(error))
+            self._events.append(event)
         self.wake()
 
     def wake(self) -> None:

@@ -12,8 +12,9 @@ from typing import Final, Protocol
 from kvasir.engine.core import EngineCore
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
-from kvasir.engine.inbox import Event, ExecutorFailed, Inbox, Wake
+from kvasir.engine.inbox import Event, ExecutorFailed, Inbox, Wake, WaveCalled
 from kvasir.engine.ingest import RefusedRequest
+from kvasir.engine.waves import Independent, Waves
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
 from kvasir.link.protocol import Abort, Call, EngineStats, Outputs, RequestOutput, Result
 from kvasir_contract.phases import Phase
@@ -69,12 +70,15 @@ class EngineLoop:
         status: EngineStatus,
         drain_timeout: float,
         drain_settle: float = DRAIN_SETTLE_SECONDS,
+        waves: Waves | None = None,
     ) -> None:
+        """`waves`: None for an engine that runs alone."""
         self._core = core
         self._link = link
         self._inbox = inbox
         core.num_in_inbox = lambda: inbox.num_requests
         self._status = status
+        self._waves = waves or Independent()
         self._drain_timeout = drain_timeout
         self._settle_limit = min(drain_settle, drain_timeout)
         self._drain_asked = False
@@ -82,8 +86,8 @@ class EngineLoop:
         self._drain_settled = False
 
     def run(self) -> None:
-        """Returns when the engine is drained. Whatever a step raises, or a worker's end, ends the engine and is
-        raised here."""
+        """Returns when the engine is drained. Whatever a step raises, the end of a worker, or of another engine of
+        the group, ends the engine and is raised here."""
         while True:
             self._take_messages(may_wait=True)
             if self._drained():
@@ -93,6 +97,7 @@ class EngineLoop:
 
     def _step(self) -> None:
         trace = self._core.trace
+        self._waves.before_step(self._core)
         trace.begin(self._core.num_steps + 1)
         output = self._core.execute()
         trace.enter(StepPhase.UPDATE)
@@ -101,6 +106,7 @@ class EngineLoop:
         trace.enter(StepPhase.SEND)
         self._send(outputs)
         trace.end()
+        self._waves.after_step(self._core, passed=output is not None and bool(output.token_ids))
 
     def drain(self) -> None:
         """Finish the live requests and return from `run`. Safe to call from a signal handler."""
@@ -109,7 +115,7 @@ class EngineLoop:
 
     def _take_messages(self, may_wait: bool) -> None:
         """Handle all events and a bounded number of requests; without work, wait for the first of them."""
-        if may_wait and not self._core.has_work:
+        if may_wait and not (self._core.has_work or self._waves.running):
             self._core.check_idle()
             self._show_load()
             while not self._drain_asked and self._inbox.empty and self._core.work_ahead():
@@ -151,6 +157,8 @@ class EngineLoop:
                 self._core.refuse(event)
             case Wake(request_id):
                 self._core.wake(request_id)
+            case WaveCalled(wave):
+                self._waves.begin(wave)
             case ExecutorFailed(error):
                 raise error
 
@@ -170,6 +178,7 @@ class EngineLoop:
 
     def _begin_drain(self) -> None:
         self._drain_began = time.monotonic()
+        self._waves.close()
         self._status.enter(Phase.DRAINING)
         self._link.drain()
         stats = self._core.stats()
@@ -193,4 +202,6 @@ class EngineLoop:
                 log.warning("drain timeout: %d requests end with an error", failed)
             self._send(self._core.step())
         idle = not (self._core.has_work or self._core.has_requests) and self._inbox.empty
+        if self._waves.running and elapsed < self._drain_timeout:
+            return False  # the other engines cannot finish their requests without this one
         return idle and (self._drain_settled or elapsed >= self._settle_limit)

@@ -1,12 +1,14 @@
 """A busy loop that runs on its own thread, over a fake link and the fake executor."""
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
+from kvasir.engine.waves import Independent, Waves
 from kvasir.link.engine_end.engine_link import Received
 from kvasir.link.protocol import Abort, AddRequest, Call, Outputs, RequestOutput
 from kvasir_contract.phases import Phase
@@ -21,7 +23,13 @@ class Engine:
     """A loop that runs on its own thread until it is drained."""
 
     def __init__(
-        self, pool: ThreadPoolExecutor, *, drain_timeout: float = 30, drain_settle: float = 0.05, **core: Any
+        self,
+        pool: ThreadPoolExecutor,
+        *,
+        drain_timeout: float = 30,
+        drain_settle: float = 0.05,
+        waves: Callable[[Inbox], Waves] = lambda inbox: Independent(),
+        **core: Any,
     ) -> None:
         self.harness = CoreHarness(**core)
         self.link = FakeLink()
@@ -29,7 +37,9 @@ class Engine:
         self.inbox.open(self.harness.core.ingest)
         self.status = EngineStatus("engine-0-test", 0, heartbeat_timeout=10)
         self.status.enter(Phase.READY)
-        self.loop = EngineLoop(self.harness.core, self.link, self.inbox, self.status, drain_timeout, drain_settle)
+        self.loop = EngineLoop(
+            self.harness.core, self.link, self.inbox, self.status, drain_timeout, drain_settle, waves(self.inbox)
+        )
         self.ended: Future[None] = pool.submit(self.loop.run)
 
     def tell(self, message: AddRequest | Abort | Call, frontend: str = FRONTEND) -> None:

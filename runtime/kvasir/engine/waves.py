@@ -1,0 +1,162 @@
+"""Waves: engines whose experts are split over all of them run their forward passes together.
+
+Every layer of experts exchanges tokens with the other engines, so a forward pass of one engine waits for one of
+each other engine. A *wave* is a time in which all engines of the group run: in each turn, an engine without rows to
+compute joins the exchanges with none (an empty pass). Between waves the group sleeps.
+
+- Start: an engine that gets a request begins the wave and calls the next engine of the ring, which begins it too
+  and calls the one after it. Each engine makes and gets exactly one call per wave, even if several begin at once.
+- Stop: after each `SYNC_TURNS` turns, the engines decide together whether any of them has work left.
+
+Waves are numbered, and the group agrees on the number. A call for a wave that is over or running is dropped.
+
+Independent engines, the default, have the policy `Independent`, which does nothing.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol
+
+log = logging.getLogger(__name__)
+
+SYNC_TURNS: Final = 16
+"""Turns between two decisions on the end of a wave. More of them cost empty passes, fewer cost exchanges."""
+
+
+class Work(Protocol):
+    """What a policy needs of the EngineCore."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the next step does anything."""
+        ...
+
+    @property
+    def has_requests(self) -> bool:
+        """Whether a request is live."""
+        ...
+
+
+class Waves(Protocol):
+    """The policy of a loop. All methods but `close` belong to the loop's thread."""
+
+    @property
+    def running(self) -> bool:
+        """Whether the loop must take turns although it has no work."""
+        ...
+
+    def begin(self, wave: int) -> None:
+        """Begin the wave of this number, unless it is running or over."""
+        ...
+
+    def before_step(self, work: Work) -> None:
+        """Begin a wave if the step may have a forward pass."""
+        ...
+
+    def after_step(self, work: Work, passed: bool) -> None:
+        """Complete a turn. `passed`: the step had a forward pass."""
+        ...
+
+    def close(self) -> None:
+        """Accept from now on that other engines leave the group."""
+        ...
+
+
+class Independent:
+    """The policy of an engine that runs alone."""
+
+    running = False
+
+    def begin(self, wave: int) -> None:
+        pass
+
+    def before_step(self, work: Work) -> None:
+        pass
+
+    def after_step(self, work: Work, passed: bool) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class WaveGroup(Protocol):
+    """The engines of a group. Methods raise RuntimeError if an engine is gone."""
+
+    def call_next(self, wave: int) -> None:
+        """Send the number of a wave to the next engine of the ring, without waiting for it."""
+        ...
+
+    def wait_for_call(self) -> int:
+        """Wait without a timeout for the number that the engine before sends. Called in a thread of its own."""
+        ...
+
+    def any(self, flag: bool) -> bool:
+        """Return whether the flag of any engine is set. All engines call it together."""
+        ...
+
+
+class LockStep:
+    """The policy of an engine in a group."""
+
+    def __init__(
+        self,
+        group: WaveGroup,
+        empty_pass: Callable[[], None],
+        called: Callable[[int], None],
+        failed: Callable[[Exception], None],
+        sync_turns: int = SYNC_TURNS,
+    ) -> None:
+        """`empty_pass` joins the exchanges of one forward pass. A thread hands the calls of the engine before to
+        `called`, and its loss to `failed`; both must reach the loop, which passes calls on to `begin`."""
+        self.running = False
+        self.wave = 0
+        """The number of the wave that runs or comes next."""
+        self._group = group
+        self._empty_pass = empty_pass
+        self._called = called
+        self._failed = failed
+        self._sync_turns = sync_turns
+        self._turns = 0
+        self._closing = False
+        self.listener = threading.Thread(target=self._listen, name="waves", daemon=True)
+        self.listener.start()
+
+    def begin(self, wave: int) -> None:
+        if wave > self.wave:
+            raise RuntimeError(
+                f"the engines of the group are out of step: wave {wave} was called and wave {self.wave} comes next"
+            )
+        if wave == self.wave and not self.running:
+            self.running, self._turns = True, 0
+            self._group.call_next(wave)
+
+    def before_step(self, work: Work) -> None:
+        if not self.running and work.has_requests:
+            self.begin(self.wave)
+
+    def after_step(self, work: Work, passed: bool) -> None:
+        if not self.running:
+            assert not passed, "a forward pass outside of a wave"
+            return
+        if not passed:
+            self._empty_pass()
+        self._turns += 1
+        if self._turns % self._sync_turns == 0 and not self._group.any(work.has_work):
+            self.running = False
+            self.wave += 1
+
+    def close(self) -> None:
+        self._closing = True
+
+    def _listen(self) -> None:
+        """Hand over one call per wave, until an engine of the group leaves."""
+        try:
+            while True:
+                self._called(self._group.wait_for_call())
+        except Exception as error:
+            if self._closing:
+                log.info("the group of engines ends")
+            else:
+                self._failed(error)

@@ -1,0 +1,272 @@
+"""Engines in waves take every forward pass together, stop together, and sleep in between."""
+
+import queue
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvasir.engine.waves import Independent, LockStep
+from kvasir.link.engine_end.engine_link import DrainSettled
+from kvasir.link.protocol import Abort, FinishReason
+from runtime.engine.core_harness import add_request
+from runtime.engine.fake_executor import expected_output
+from runtime.engine.looped_engine import PROMPT, WAIT, held_step
+from runtime.engine.wave_engines import SYNC, GroupOfEngines, Meeting, ThreadWaveGroup, engines_in_waves
+
+
+def complete(group: GroupOfEngines, rank: int, request_id: str, tokens: int) -> None:
+    """Send a request to an engine and check its answer."""
+    engine = group.engines[rank]
+    engine.tell(add_request(request_id, PROMPT, tokens))
+    assert engine.answer(request_id)[0] == expected_output(PROMPT, tokens)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_request_at_any_engine_starts_and_stops_all(rank: int) -> None:
+    with engines_in_waves(3) as group:
+        complete(group, rank, "a", 6)
+        group.wait_paused()
+        assert group.meeting.log == (["pass"] * SYNC + ["decide"]) * 2
+        assert [waves.wave for waves in group.waves] == [1, 1, 1]
+        assert [waves.empty_passes for waves in group.waves] == [2 if each == rank else 8 for each in range(3)]
+
+
+def test_engines_that_have_stopped_take_no_turns_until_the_next_request() -> None:
+    with engines_in_waves(2) as group:
+        for number in range(3):
+            complete(group, number % 2, str(number), 1)
+            group.wait_paused()
+            assert group.passes == SYNC * (number + 1)
+        for engine in group.engines:
+            assert engine.link.idle.wait(WAIT)
+        assert [waves.wave for waves in group.waves] == [3, 3]
+
+
+def test_the_wave_runs_until_the_last_engine_is_done() -> None:
+    with engines_in_waves(2) as group:
+        group.engines[0].tell(add_request("long", PROMPT, 40))
+        group.engines[1].tell(add_request("short", PROMPT, 2))
+        assert group.engines[1].answer("short")[0] == expected_output(PROMPT, 2)
+        assert group.engines[0].answer("long")[0] == expected_output(PROMPT, 40)
+        group.wait_paused()
+        # A prefill with the first token, then a token per pass; both waves may have begun one after the other.
+        assert group.passes in (40, 44)
+
+
+def test_a_request_that_comes_at_the_end_of_a_wave_is_computed() -> None:
+    with engines_in_waves(2) as group:
+        late = group.engines[1]
+        decide = group.waves[0]._group.any
+
+        def decide_and_add(flag: bool) -> bool:
+            late.tell(add_request("late", PROMPT, 3))  # engine 1 waits for this decision, and has not taken it
+            group.waves[0]._group.any = decide  # type: ignore[method-assign]
+            return decide(flag)
+
+        group.waves[0]._group.any = decide_and_add  # type: ignore[method-assign]
+        complete(group, 0, "a", 2)
+        assert late.answer("late")[0] == expected_output(PROMPT, 3)
+        group.wait_paused()
+
+
+def test_an_aborted_request_stops_the_wave() -> None:
+    with engines_in_waves(2) as group:
+        begun, go_on = held_step(group.engines[0])
+        group.engines[0].tell(add_request("a", PROMPT, 90))
+        assert begun.wait(WAIT)
+        group.engines[0].tell(Abort(["a"]))
+        group.engines[0].harness.executor.before_step = lambda: None
+        go_on.set()
+        group.engines[0].inbox.wake()
+        complete(group, 1, "b", 1)
+        group.wait_paused()
+        assert group.passes <= 2 * SYNC
+
+
+def test_a_refused_request_starts_no_wave() -> None:
+    with engines_in_waves(2) as group:
+        group.engines[0].tell(add_request("empty", [], 4))
+        assert group.engines[0].answer("empty")[1].finish_reason is FinishReason.ERROR
+        group.drain()
+        assert group.meeting.log == []
+
+
+def test_an_engine_that_drains_runs_with_the_others_to_the_end() -> None:
+    with engines_in_waves(2) as group:
+        begun, go_on = held_step(group.engines[0])
+        group.engines[0].tell(add_request("a", PROMPT, 30))
+        assert begun.wait(WAIT)
+        group.engines[1].loop.drain()
+        group.engines[1].inbox.put(DrainSettled())
+        group.engines[0].harness.executor.before_step = lambda: None
+        go_on.set()
+        assert group.engines[0].answer("a")[0] == expected_output(PROMPT, 30)
+        group.engines[1].ended.result(WAIT)
+        assert group.waves[1].wave == 1
+
+
+def test_the_loss_of_an_engine_ends_an_engine_that_sleeps() -> None:
+    with engines_in_waves(2) as group:
+        group.meeting.leave()
+        for engine in group.engines:
+            with pytest.raises(RuntimeError, match="is gone"):
+                engine.ended.result(WAIT)
+
+
+def test_the_loss_of_an_engine_ends_an_engine_that_computes() -> None:
+    with engines_in_waves(2) as group:
+        begun, go_on = held_step(group.engines[0])
+        group.engines[0].tell(add_request("a", PROMPT, 30))
+        assert begun.wait(WAIT)
+        group.meeting.leave()
+        go_on.set()
+        with pytest.raises(RuntimeError, match="is gone"):
+            group.engines[0].ended.result(WAIT)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    rank: int
+    tokens: int
+    abort: bool
+    settle: bool
+    """Wait for the end of the wave before the next arrival."""
+
+
+arrivals = st.builds(
+    Arrival, st.integers(0, 2), st.integers(1, 3 * SYNC), st.booleans(), st.sampled_from([True, False, False])
+)
+
+
+@given(st.integers(1, 3), st.lists(arrivals, max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_any_arrivals_are_answered_and_all_engines_pass_together(size: int, arrivals: list[Arrival]) -> None:
+    with engines_in_waves(size) as group:
+        live: list[tuple[int, str, int]] = []
+        for number, arrival in enumerate(arrivals):
+            rank, name = arrival.rank % size, str(number)
+            group.engines[rank].tell(add_request(name, PROMPT, arrival.tokens))
+            if arrival.abort:
+                group.engines[rank].tell(Abort([name]))
+            else:
+                live.append((rank, name, arrival.tokens))
+            if arrival.settle:
+                check_answers(group, live)
+                group.wait_paused()
+        check_answers(group, live)
+        group.drain()
+        assert group.passes % SYNC == 0
+        assert group.meeting.log == (["pass"] * SYNC + ["decide"]) * (group.passes // SYNC)
+        assert len({waves.wave for waves in group.waves}) == 1
+
+
+def check_answers(group: GroupOfEngines, live: list[tuple[int, str, int]]) -> None:
+    """Take the answers of all live requests, in any order."""
+    for rank, engine in enumerate(group.engines):
+        expected = {name: expected_output(PROMPT, tokens) for of, name, tokens in live if of == rank}
+        found: dict[str, list[int]] = {name: [] for name in expected}
+        unfinished = set(expected)
+        while unfinished:
+            for output in engine.outputs()[1].outputs:
+                if output.request_id in found:  # others were aborted on their way
+                    found[output.request_id] += output.token_ids
+                    if output.finish_reason is not None:
+                        unfinished.remove(output.request_id)
+        assert found == expected
+    live.clear()
+
+
+# ------------------------------------------------------------------------------------------------- the policy
+
+
+@dataclass
+class Idle:
+    has_work: bool = False
+    has_requests: bool = False
+
+
+class Alone(ThreadWaveGroup):
+    """A group of one engine that records its calls and its passes."""
+
+    def __init__(self) -> None:
+        super().__init__(0, Meeting(1))
+        self.called: list[int] = []
+
+    def call_next(self, wave: int) -> None:
+        self.called.append(wave)
+
+
+def policy(group: ThreadWaveGroup) -> LockStep:
+    failed: queue.SimpleQueue[Exception] = queue.SimpleQueue()
+    return LockStep(group, group.forward_pass, lambda wave: None, failed.put, SYNC)
+
+
+def test_a_wave_is_begun_and_called_once_however_often_it_is_asked_for() -> None:
+    group = Alone()
+    waves = policy(group)
+    for _ in range(3):
+        waves.begin(0)
+        waves.before_step(Idle(has_requests=True))
+    assert waves.running
+    assert group.called == [0]
+
+
+def test_a_step_without_a_request_begins_no_wave() -> None:
+    waves = policy(Alone())
+    waves.before_step(Idle(has_work=True))
+    waves.after_step(Idle(), passed=False)
+    assert not waves.running
+
+
+def test_a_call_for_a_wave_that_is_over_starts_nothing() -> None:
+    group = Alone()
+    waves = policy(group)
+    waves.begin(0)
+    for _ in range(SYNC):
+        waves.after_step(Idle(), passed=False)
+    assert not waves.running
+    waves.begin(0)
+    assert not waves.running
+    waves.begin(1)
+    assert waves.running
+    assert group.called == [0, 1]
+
+
+def test_a_call_for_a_later_wave_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="wave 1 was called and wave 0 comes next"):
+        policy(Alone()).begin(1)
+
+
+def test_work_keeps_a_wave_running_and_requests_that_wait_do_not() -> None:
+    waves = policy(Alone())
+    waves.begin(0)
+    for _ in range(3 * SYNC):
+        waves.after_step(Idle(has_work=True), passed=True)
+    assert waves.running
+    for _ in range(SYNC):
+        waves.after_step(Idle(has_requests=True), passed=False)
+    assert not waves.running
+
+
+def test_an_engine_that_leaves_is_a_failure_unless_the_group_ends() -> None:
+    for closing in (False, True):
+        group = Alone()
+        failed: queue.SimpleQueue[Exception] = queue.SimpleQueue()
+        waves = LockStep(group, group.forward_pass, lambda wave: None, failed.put)
+        if closing:
+            waves.close()
+        group.meeting.leave()
+        if not closing:
+            assert "is gone" in str(failed.get(timeout=WAIT))
+        waves.listener.join(WAIT)
+        assert failed.empty()
+
+
+def test_an_independent_engine_never_runs_without_work() -> None:
+    waves = Independent()
+    waves.begin(0)
+    waves.before_step(Idle(has_requests=True))
+    waves.after_step(Idle(), passed=True)
+    assert not waves.running
