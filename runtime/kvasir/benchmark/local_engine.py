@@ -12,6 +12,7 @@ from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.engine.core import EngineCore
 from kvasir.executor.executor_for import executor_for
+from kvasir.executor.launched_rank import shows_results
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.protocol import AddRequest
@@ -50,6 +51,7 @@ class LocalEngine:
 
     def __init__(self, core: EngineCore, model: ModelInfo, settings: ResolvedEngine) -> None:
         self._core = core
+        self.shows_results = shows_results(settings.executor)
         self.model = model
         self.settings = settings
 
@@ -80,8 +82,9 @@ class LocalEngine:
 
 def start_engine(config: EngineConfig) -> LocalEngine:
     """Fetch and load the model, with a bar for each; raises ConfigError and ModelLoadError as an engine would."""
+    shown = shows_results(config.executor)
     source = normalise(config.model.source)
-    with progress_bar(f"fetching {config.model.source}", in_bytes=True) as progress:
+    with progress_bar(f"fetching {config.model.source}", in_bytes=True, shown=shown) as progress:
         path = fetch(
             source,
             weights=config.device.load_format != "dummy",
@@ -91,7 +94,7 @@ def start_engine(config: EngineConfig) -> LocalEngine:
     model = load_model_info(path)
     settings = resolve_settings(config, model)
     executor = executor_for(settings, model)
-    with progress_bar("loading weights", in_bytes=True) as progress:
+    with progress_bar("loading weights", in_bytes=True, shown=shown) as progress:
         executor.start(progress, failed=lambda error: None)
     settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
     return LocalEngine(build_core(settings, model, cache, executor), model, settings)

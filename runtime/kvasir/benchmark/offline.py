@@ -30,7 +30,7 @@ def measure_throughput(config: EngineConfig, workload: OfflineWorkload, requests
     draw = random_requests(engine, workload)
     _check(engine.run([next(draw)], lambda done, total: None))
     asked = [next(draw) for _ in range(requests)]
-    with progress_bar("requests") as progress:
+    with progress_bar("requests", shown=engine.shows_results) as progress:
         run = _check(engine.run(asked, progress))
     prompt_tokens = sum(request.num_tokens for request in asked)
     figures = _described(engine) | {
@@ -68,7 +68,7 @@ def measure_latency(
         )
     draw = random_requests(engine, workload)
     runs = []
-    with progress_bar("iterations") as progress:
+    with progress_bar("iterations", shown=engine.shows_results) as progress:
         for iteration in range(iterations + 1):
             runs.append(_check(engine.run([next(draw) for _ in range(batch_size)], lambda done, total: None)))
             progress(iteration, iterations)

@@ -22,6 +22,7 @@ from kvasir.config.settings import (
     SchedulerConfig,
 )
 from kvasir.config.variables import unknown_variables
+from kvasir.executor.launched_rank import shows_results
 from kvasir.local.check_model import check_model
 from kvasir.observability.progress import progress_bar
 from kvasir_contract.logs import setup_logging
@@ -128,8 +129,11 @@ def _throughput(args: argparse.Namespace) -> int:
     from kvasir.benchmark.offline import measure_throughput
 
     setup_logging("bench", "warning")
-    measured = measure_throughput(_engine_of(args), from_args(OfflineWorkload, args, environ={}), args.requests)
-    _show(measured.figures, measured.lines, args.json)
+    config = _engine_of(args)
+    shown = shows_results(config.executor)
+    measured = measure_throughput(config, from_args(OfflineWorkload, args, environ={}), args.requests)
+    if shown:
+        _show(measured.figures, measured.lines, args.json)
     return 0
 
 
@@ -154,9 +158,11 @@ def _latency(args: argparse.Namespace) -> int:
     from kvasir.benchmark.offline import measure_latency
 
     setup_logging("bench", "warning")
-    workload = from_args(OfflineWorkload, args, environ={})
-    measured = measure_latency(_engine_of(args), workload, args.batch_size, args.iterations)
-    _show(measured.figures, measured.lines, args.json)
+    config, workload = _engine_of(args), from_args(OfflineWorkload, args, environ={})
+    shown = shows_results(config.executor)
+    measured = measure_latency(config, workload, args.batch_size, args.iterations)
+    if shown:
+        _show(measured.figures, measured.lines, args.json)
     return 0
 
 

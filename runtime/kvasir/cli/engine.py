@@ -63,6 +63,7 @@ def config_of(args: argparse.Namespace) -> EngineConfig:
 def run(args: argparse.Namespace) -> int:
     refuse_unmanaged_variables()
     config = config_of(args)
+    config.executor.check_serves()
     if not config.link.link:
         raise ConfigError(
             "an engine needs --link, the addresses of its frontends; to serve a model on this machine, use "

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from kvasir import __version__
 from kvasir.config.options import CommandFailed, ConfigError, UsageError
-from kvasir.observability.failures import end, failure_of
+from kvasir.observability.failures import FailureError, end, failure_of
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
@@ -111,7 +111,7 @@ def _run_command(name: str, argv: list[str]) -> int:
     except ConfigError as error:
         print(f"kvasir {name}: {error}", file=sys.stderr)
         return ExitCode.USER_ERROR
-    except CommandFailed as error:
+    except (CommandFailed, FailureError) as error:
         print(f"kvasir {name}: {error}", file=sys.stderr)
         return ExitCode.FAILED
     except ModuleNotFoundError as error:

@@ -114,6 +114,8 @@ def run(args: argparse.Namespace) -> int:
 
 def settings_of(args: argparse.Namespace) -> ServeSettings:
     """Build the settings. Raises ConfigError for options that contradict each other."""
+    executor = from_args(ExecutorConfig, args)
+    executor.check_serves()
     return ServeSettings(
         serve=from_args(ServeConfig, args),
         model=from_args(ModelConfig, args, source=args.model),
@@ -121,7 +123,7 @@ def settings_of(args: argparse.Namespace) -> ServeSettings:
         device=from_args(DeviceConfig, args),
         cache=from_args(CacheConfig, args),
         scheduler=from_args(SchedulerConfig, args),
-        executor=from_args(ExecutorConfig, args),
+        executor=executor,
         link=from_args(LinkConfig, args, link=(), link_keys=None, service_uid=""),
         trace=from_args(TraceConfig, args),
         process=from_args(ProcessConfig, args),

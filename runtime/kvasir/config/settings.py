@@ -13,6 +13,7 @@ from kvasir_contract.endpoints import ANY_HOST, OPS_PORT
 from kvasir_contract.units import parse_bytes, parse_duration
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+EXTERNAL_LAUNCHER = "external_launcher"
 
 
 @dataclass(frozen=True)
@@ -139,8 +140,9 @@ class ExecutorConfig:
     )
     distributed_executor_backend: str | None = option(
         None,
-        "process of the workers: the engine's own (uni), or one for each worker (mp) [default: uni for one worker]",
-        choices=("uni", "mp"),
+        "process of the workers: the engine's own (uni), one for each worker (mp), or one started by torchrun for "
+        "each engine with one worker (external_launcher, for offline use) [default: uni for one worker]",
+        choices=("uni", "mp", EXTERNAL_LAUNCHER),
     )
     worker_timeout: float = option(
         120.0,
@@ -174,6 +176,15 @@ class ExecutorConfig:
         if self.enable_expert_parallel and self.tensor_parallel_size == 1:
             raise ConfigError(
                 "--enable-expert-parallel has no effect with one worker: give --tensor-parallel-size 2 or more"
+            )
+
+    def check_serves(self) -> None:
+        """Raises ConfigError for workers that no service can have."""
+        if self.distributed_executor_backend == EXTERNAL_LAUNCHER:
+            raise ConfigError(
+                f"--distributed-executor-backend {EXTERNAL_LAUNCHER} is for kvasir bench throughput, kvasir bench "
+                "latency and kvasir.LLM: its engines must all get the same requests, and a frontend gives each "
+                "request to one engine; choose mp, or leave it out"
             )
 
 

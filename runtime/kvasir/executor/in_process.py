@@ -16,6 +16,7 @@ from kvasir.executor.executor import SubmittedStep
 from kvasir.executor.worker_host import WorkerHost
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
+from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
@@ -37,9 +38,9 @@ class _ComputedStep:
 class InProcessExecutor:
     """An Executor."""
 
-    def __init__(self, settings: ResolvedEngine, model: ModelInfo) -> None:
+    def __init__(self, settings: ResolvedEngine, model: ModelInfo, parallel: ParallelState = SINGLE) -> None:
         self.max_in_flight = 2 if settings.async_scheduling else 1
-        self._host: WorkerHost | None = WorkerHost(settings, model)
+        self._host: WorkerHost | None = WorkerHost(settings, model, parallel)
         # Starts with the first step that is submitted. torch counts threads for each thread that calls it.
         self._thread = ThreadPoolExecutor(
             1, thread_name_prefix="worker", initializer=partial(torch.set_num_threads, settings.threads)

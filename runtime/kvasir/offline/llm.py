@@ -1,6 +1,7 @@
 """`LLM`: generates text with a model in this process."""
 
 import itertools
+import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,10 +10,13 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, NotRequired, Self, TypedDict
 
+import msgspec
+
 from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import LiveRequest
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.stop_strings import StopSearch
+from kvasir.executor.launched_rank import shows_results
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.types.chat import CHAT
 from kvasir.frontend.types.fields import parse
@@ -71,7 +75,8 @@ class LLM:
         FailureError if a worker process fails.
         """
         config = engine_config(model, engine_options)
-        with progress_bar(f"fetching {model}", in_bytes=True) as progress:
+        self._shown = shows_results(config.executor)
+        with progress_bar(f"fetching {model}", in_bytes=True, shown=self._shown) as progress:
             path = fetch(
                 normalise(model),
                 weights=config.device.load_format != "dummy",
@@ -90,6 +95,7 @@ class LLM:
             takes_priority=lambda: engine.settings.scheduling_policy == "priority",
         )
         self._numbers = itertools.count()
+        self._seeds = None if engine.seed is None else random.Random(engine.seed)
         self._running = threading.Lock()
         self._closed = False
 
@@ -192,6 +198,8 @@ class LLM:
         return self._request(text, self._input.encode(text, False, "messages"), params)
 
     def _request(self, text: str | None, token_ids: Sequence[int], params: SamplingParams) -> _Request:
+        if self._seeds is not None and params.seed is None:
+            params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(63))
         prompted = self._input.prepare(token_ids, params, max_tokens=params.max_tokens, logprobs=params.logprobs)
         return _Request(text, prompted, params.n)
 
@@ -225,7 +233,7 @@ class LLM:
                 for name, request in zip(names, requests, strict=True)
             ]
             everything = [live for lives in choices for live in lives]
-            with progress_bar("requests", shown=use_tqdm) as progress:
+            with progress_bar("requests", shown=use_tqdm and self._shown) as progress:
                 deltas = iter(self._engine.run(everything, progress))
         return [
             request_output(name, request.prompt, [(live, next(deltas)) for live in lives], self._detokenizer)

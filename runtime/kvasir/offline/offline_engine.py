@@ -14,11 +14,12 @@ from kvasir.client.journal import Journal, LiveRequest, RequestState
 from kvasir.client.output_processor import AbortRequests, OutputProcessor, TryNextEngine
 from kvasir.client.request_observer import Trace
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.config.settings import EngineConfig
+from kvasir.config.settings import EXTERNAL_LAUNCHER, EngineConfig, ExecutorConfig
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.engine.core import EngineCore
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
+from kvasir.executor.launched_rank import shows_results
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.protocol import Outputs, RequestOutput
 from kvasir.observability.progress import Show, progress_bar
@@ -32,9 +33,16 @@ class OfflineEngine:
     """Made by `start_engine`. Not for several threads at once."""
 
     def __init__(
-        self, core: EngineCore, executor: Executor, settings: ResolvedEngine, eos_token_ids: tuple[int, ...]
+        self,
+        core: EngineCore,
+        executor: Executor,
+        settings: ResolvedEngine,
+        eos_token_ids: tuple[int, ...],
+        seed: int | None = None,
     ) -> None:
         self.settings = settings
+        self.seed = seed
+        """Of random numbers that several processes with this engine must share; None: this is the only one."""
         self._core = core
         self._executor = executor
         self._journal = Journal(sys.maxsize)
@@ -156,11 +164,20 @@ def start_engine(config: EngineConfig, model: ModelInfo) -> OfflineEngine:
     settings = resolve_settings(config, model)
     executor = executor_for(settings, model)
     try:
-        with progress_bar("loading weights", in_bytes=True) as progress:
+        with progress_bar("loading weights", in_bytes=True, shown=shows_results(config.executor)) as progress:
             executor.start(progress, failed=lambda error: None)  # a step after that raises the error
         settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
         core = build_core(settings, model, cache, executor)
     except BaseException:
         executor.shutdown()
         raise
-    return OfflineEngine(core, executor, settings, model.eos_token_ids)
+    return OfflineEngine(core, executor, settings, model.eos_token_ids, _common_seed(executor, config.executor))
+
+
+def _common_seed(executor: Executor, config: ExecutorConfig) -> int | None:
+    if config.distributed_executor_backend != EXTERNAL_LAUNCHER:
+        return None
+    from kvasir.executor.external_launcher import ExternalLauncherExecutor
+
+    assert isinstance(executor, ExternalLauncherExecutor)
+    return executor.seed

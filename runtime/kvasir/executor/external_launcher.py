@@ -1,0 +1,255 @@
+"""One worker in each of several processes that torchrun has started, each with a whole engine.
+
+The engines send each other no steps: all get the same requests, and a scheduler without clocks makes the same
+steps of them. Before each step the ranks compare a checksum of everything computed so far and of this step. So
+processes that were given different requests, or that an interrupt has left at different steps, fail at once
+instead of waiting for each other or mixing their requests.
+
+There is no monitor: if a process ends, the connections of the others break, and torchrun ends them too.
+"""
+
+import atexit
+import dataclasses
+import os
+import secrets
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from kvasir.config.options import ConfigError
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.executor.executor import SubmittedStep
+from kvasir.executor.in_process import InProcessExecutor
+from kvasir.executor.launched_rank import LaunchedRank
+from kvasir.hub.model_info import ModelInfo
+from kvasir.layers.kv import KVCacheConfig
+from kvasir.observability.failures import FailureError
+from kvasir.parallel.parallel_state import SINGLE, ParallelState
+from kvasir.parallel.start import leave
+from kvasir.parallel.torch_group import TorchGroup
+from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.worker_calls import WorkerCall, WorkerResult
+from kvasir_contract.failure import Failure
+from kvasir_contract.reasons import Reason
+
+_LOAD_LIMIT: Final = timedelta(days=1)
+"""A rank may load much longer than another. One that ends meanwhile is noticed by its broken connection."""
+_OF_MACHINE: Final = ("threads", "yield_threads")
+"""Settings that may differ between the ranks."""
+
+
+class ExternalLauncherExecutor:
+    """An Executor."""
+
+    def __init__(self, settings: ResolvedEngine, model: ModelInfo) -> None:
+        """Raises ConfigError if torchrun has not started this process."""
+        self.max_in_flight = 2 if settings.async_scheduling else 1
+        self.seed = 0
+        """A random number, the same on all ranks; set by `start`."""
+        self._launched = LaunchedRank.of(settings.executor)
+        self._settings = settings
+        self._model = model
+        self._inner: InProcessExecutor | None = None
+        self._ranks = _Ranks()
+
+    def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
+        """`failed` is not called: a lost rank is noticed by the next step."""
+        tensor: TorchGroup | None = None
+        if self._launched.size > 1:
+            limit = timedelta(seconds=self._settings.executor.worker_timeout)
+            tensor = TorchGroup(_join(self._launched, limit))
+            self._ranks = _Ranks(_new_group(limit), limit)
+        self.seed = self._ranks.from_first(secrets.randbits(63))
+        self._ranks.compare_settings(self._settings, self._model)
+        parallel = SINGLE
+        if tensor is not None:
+            parallel = ParallelState(tensor, expert_parallel=self._settings.executor.enable_expert_parallel)
+        settings = _of_process(self._settings, self._launched)
+        self._inner = InProcessExecutor(settings, self._model, parallel)
+        self._inner.start(progress, failed)
+        self._ranks.wait_for_all()
+
+    def kv_layout(self) -> KVCacheConfig:
+        layout = self._running.kv_layout()
+        return KVCacheConfig(layout.groups, min(self._ranks.gather(layout.num_blocks)))
+
+    def allocate_kv_cache(self, num_blocks: int, max_model_len: int) -> None:
+        self._running.allocate_kv_cache(num_blocks, max_model_len)
+
+    def warm_up(self) -> None:
+        self._running.warm_up()
+
+    def submit(self, step: StepInput) -> SubmittedStep:
+        self._ranks.compare_step(step)
+        with self._ranks.named_failures():
+            return _Compared(self._running.submit(step), self._ranks)
+
+    def call(self, call: WorkerCall) -> list[WorkerResult]:
+        """Return the result of this process's worker only. Each process must make the call."""
+        return self._running.call(call)
+
+    def work_ahead(self) -> bool:
+        return self._running.work_ahead()
+
+    def check_idle(self) -> None:
+        self._running.check_idle()
+
+    def where(self) -> str:
+        return ""
+
+    def shutdown(self) -> None:
+        """The default process group stays, for the next executor of this process: torch cannot make it twice."""
+        if self._inner is not None:
+            self._inner.shutdown()
+
+    @property
+    def _running(self) -> InProcessExecutor:
+        assert self._inner is not None, "the executor was not started"
+        return self._inner
+
+
+class _Compared:
+    """A submitted step whose output the other ranks must have too."""
+
+    def __init__(self, step: SubmittedStep, ranks: "_Ranks") -> None:
+        self._step = step
+        self._ranks = ranks
+        self.done = step.done
+
+    def result(self) -> StepOutput:
+        with self._ranks.named_failures():
+            output = self._step.result()
+        self._ranks.note(output)
+        return output
+
+
+class _Ranks:
+    """What the ranks exchange besides tensors of the model. Without a group there is one rank."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None, limit: timedelta = _LOAD_LIMIT) -> None:
+        self._group = group
+        self._limit = limit
+        self._rank = 0 if group is None else group.rank()
+        self._size = 1 if group is None else group.size()
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._checksum = 0
+        """Of all steps and their tokens."""
+        self._mine = torch.zeros(1, dtype=torch.int64)
+        self._parts = [torch.zeros(1, dtype=torch.int64) for _ in range(self._size)]
+        self._error: FailureError | None = None
+
+    def gather(self, value: int) -> list[int]:
+        """Return the numbers of all ranks. Raises FailureError."""
+        if self._group is None:
+            return [value]
+        self._mine[0] = value
+        try:
+            dist.all_gather(self._parts, self._mine, group=self._group)
+        except RuntimeError as error:
+            raise self.failure(
+                f"waited up to {self._limit.total_seconds():g} s for the other processes, which must make the same "
+                f"calls (--worker-timeout), or one of them has ended: {_first_line(error)}"
+            ) from error
+        return [int(part) for part in self._parts]
+
+    def from_first(self, value: int) -> int:
+        """Return the number of rank 0."""
+        return self.gather(value)[0]
+
+    def wait_for_all(self) -> None:
+        """Return when all ranks have loaded. Raises FailureError."""
+        if self._group is not None:
+            try:
+                dist.monitored_barrier(self._group, timeout=_LOAD_LIMIT)
+            except RuntimeError as error:
+                raise self.failure(f"another process ended while it loaded: {_first_line(error)}") from error
+
+    def compare_settings(self, settings: ResolvedEngine, model: ModelInfo) -> None:
+        """Raises ConfigError if ranks have different settings or models, with the name of one."""
+        facts = {field.name: str(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+        facts = {name: value for name, value in facts.items() if name not in _OF_MACHINE}
+        facts["model"] = model.fingerprint
+        for name, value in facts.items():
+            others = self.gather(zlib.crc32(value.encode()))
+            different = [rank for rank, other in enumerate(others) if other != others[0]]
+            if different:
+                raise ConfigError(
+                    f"{name} differs between rank 0 and rank {different[0]} (on rank {self._rank} it is {value}): "
+                    "start every process with the same options and the same model"
+                )
+
+    def compare_step(self, step: StepInput) -> None:
+        """Raises FailureError if another rank is at another step, or one has ended."""
+        if self._group is None:
+            return
+        if self._error is not None:
+            raise self._error
+        self._checksum = zlib.crc32(self._encode(step), self._checksum)
+        others = self.gather(self._checksum)
+        if any(other != self._checksum for other in others):
+            raise self.failure(
+                f"the processes are at different steps (here step {step.number}): give each the same requests in "
+                "the same order; after Ctrl-C or an error in one of them, start all again"
+            )
+
+    def note(self, output: StepOutput) -> None:
+        if self._group is not None:
+            self._checksum = zlib.crc32(self._encode(output.token_ids), self._checksum)
+
+    @contextmanager
+    def named_failures(self) -> Iterator[None]:
+        """Raise FailureError for the error of a step, which may be a broken connection to another rank."""
+        try:
+            yield
+        except RuntimeError as error:
+            raise self.failure(f"a step failed: {_first_line(error)}") from error
+
+    def failure(self, text: str) -> FailureError:
+        """Return the error of this rank; every later step raises it too."""
+        if self._error is None:
+            self._error = FailureError(Failure(Reason.CRASH_LOOPING, f"rank {self._rank}: {text}"))
+        return self._error
+
+
+def _join(launched: LaunchedRank, limit: timedelta) -> dist.ProcessGroup:
+    """Return a group of all launched processes, which torchrun's variables lead to each other."""
+    if launched.local_size == launched.size:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", init_method="env://", timeout=limit)
+        atexit.register(leave)  # later the threads of gloo would abort the process
+    if dist.get_world_size() != launched.size:
+        raise ConfigError(
+            f"torch.distributed has {dist.get_world_size()} ranks in this process, and WORLD_SIZE is "
+            f"{launched.size}: initialise it with all processes, or leave it to Kvasir"
+        )
+    return _new_group(limit)
+
+
+def _new_group(limit: timedelta) -> dist.ProcessGroup:
+    group = dist.new_group(timeout=limit, backend="gloo")
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
+def _of_process(settings: ResolvedEngine, launched: LaunchedRank) -> ResolvedEngine:
+    """Divide the machine among its processes. A number of threads that the user gave is that of each process."""
+    threads = settings.threads
+    if settings.yield_threads and launched.local_size > 1:  # the number was not given
+        threads = max(1, threads // launched.local_size)
+    return dataclasses.replace(
+        settings,
+        threads=threads,
+        yield_threads=settings.yield_threads and launched.local_size == 1,
+        data_parallel_size_local=settings.data_parallel_size_local * launched.local_size,
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
