@@ -60,8 +60,8 @@ class Part:
         )
 
 
-def stage(rank: int, size: int, tensor: Group = ALONE) -> ParallelState:
-    return ParallelState(tensor, ThreadGroup(rank, Meeting(size)))
+def stage(rank: int, size: int, tensor: Group = ALONE, *, whole_experts: bool = False) -> ParallelState:
+    return ParallelState(tensor, ThreadGroup(rank, Meeting(size)), whole_experts)
 
 
 def computed(parts: Sequence[Part]) -> list[Tensor]:
@@ -81,9 +81,15 @@ def computed(parts: Sequence[Part]) -> list[Tensor]:
 
 
 def computed_in_stages(
-    path: Path, stages: int, tensor: Group = ALONE, dtype: torch.dtype = torch.float32
+    path: Path,
+    stages: int,
+    tensor: Group = ALONE,
+    dtype: torch.dtype = torch.float32,
+    *,
+    whole_experts: bool = False,
 ) -> list[Tensor]:
-    return computed([Part(path, stage(rank, stages, tensor), dtype) for rank in range(stages)])
+    states = [stage(rank, stages, tensor, whole_experts=whole_experts) for rank in range(stages)]
+    return computed([Part(path, state, dtype) for state in states])
 
 
 def assert_same_bits(found: list[Tensor], expected: list[Tensor]) -> None:

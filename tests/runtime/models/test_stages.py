@@ -46,6 +46,15 @@ def test_stages_of_two_ranks_compute_the_bits_of_one_stage(name: str, tmp_path: 
         assert_same_bits(one, other)
 
 
+@pytest.mark.parametrize("name", ["qwen3-moe", "qwen3-moe-last"])
+def test_stages_with_whole_experts_compute_the_bits_of_one(name: str, tmp_path: Path) -> None:
+    path = save(ALL[name](), tmp_path)
+    expected = run_ranks(2, lambda group: computed_in_stages(path, 1, group, whole_experts=True))
+    found = run_ranks(2, lambda group: computed_in_stages(path, 2, group, whole_experts=True))
+    for one, other in zip(found, expected, strict=True):
+        assert_same_bits(one, other)
+
+
 def test_a_later_stage_needs_the_result_of_the_stage_before(tmp_path: Path) -> None:
     part = Part(save(ALL["llama-mha-tied"](), tmp_path), stage(1, 2))
     with pytest.raises(AssertionError, match="begins with the result of the stage before"):
