@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen3Config, Qwen3MoeConfig
 
+from kvasir.hub.weights import weight_files
 from runtime.models.in_stages import STEPS, Part, assert_same_bits, computed_in_stages, stage
 from runtime.models.tiny import MODELS, MOE, decoder, gpt2, save
 from runtime.parallel.thread_group import run_ranks
@@ -53,6 +54,15 @@ def test_stages_with_whole_experts_compute_the_bits_of_one(name: str, tmp_path: 
     found = run_ranks(2, lambda group: computed_in_stages(path, 2, group, whole_experts=True))
     for one, other in zip(found, expected, strict=True):
         assert_same_bits(one, other)
+
+
+@torch.inference_mode()
+def test_stages_of_a_checkpoint_in_many_files_compute_the_bits_of_one(tmp_path: Path) -> None:
+    model = ALL["qwen3-moe"]()
+    model.save_pretrained(tmp_path / "many", max_shard_size="150KB")
+    assert len(weight_files(tmp_path / "many")) > 2
+    expected = computed_in_stages(save(model, tmp_path / "one"), 1)
+    assert_same_bits(computed_in_stages(tmp_path / "many", 3), expected)
 
 
 def test_a_later_stage_needs_the_result_of_the_stage_before(tmp_path: Path) -> None:
