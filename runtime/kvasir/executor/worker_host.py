@@ -14,7 +14,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker import Worker
-from kvasir.worker.worker_calls import EXTENSIONS, WORKERS, WorkerCall, WorkerCalls, WorkerResult, plugin
+from kvasir.worker.worker_calls import EXTENSIONS, WORKERS, WorkerCall, WorkerCalls, WorkerResult, calls_of, plugin
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class WorkerHost:
         extensions = []
         if executor.worker_extension_cls is not None:
             extensions = [plugin(EXTENSIONS, executor.worker_extension_cls, "worker_extension_cls")(self.worker)]
-        self._calls = WorkerCalls(self.worker, *extensions)
+        self._calls = WorkerCalls(self.worker, *extensions, of_engine=calls_of(Worker))
         self._count = (
             ThreadCount(settings.threads, len(os.sched_getaffinity(0)), cpu_use) if settings.yield_threads else None
         )
@@ -59,5 +59,5 @@ class WorkerHost:
         return self._calls.run(call)
 
     def answer(self, call: WorkerCall) -> WorkerResult:
-        """Run any other call."""
+        """Run a call of a user: one that Kvasir's own worker does not have."""
         return self._calls.answer(call)

@@ -7,7 +7,7 @@ with methods of other names: the worker's class stays as it is.
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Final, TypeVar
@@ -71,13 +71,16 @@ class _Operation:
 class WorkerCalls:
     """The operations of a worker and of its extension, if it has one."""
 
-    def __init__(self, *owners: object) -> None:
-        """Raises ConfigError if two of them share a name."""
+    def __init__(self, *owners: object, of_engine: Collection[str] = ()) -> None:
+        """`of_engine`: names that `answer` rejects, because the engine calls them in an order of its own.
+
+        Raises ConfigError if two owners share a name.
+        """
         self._operations: dict[str, _Operation] = {}
+        self._of_engine = frozenset(of_engine)
         for owner in owners:
-            for name, method in inspect.getmembers(owner, callable):
-                if not getattr(method, _MARK, False):
-                    continue
+            for name in calls_of(owner):
+                method = getattr(owner, name)
                 if name in self._operations:
                     raise ConfigError(f"{flag_of('worker_extension_cls')}: the worker has a call {name!r} already")
                 self._operations[name] = _operation(method)
@@ -86,7 +89,7 @@ class WorkerCalls:
         """Return what the method returns. Raises CallError, and whatever the method raises."""
         operation = self._operations.get(call.method)
         if operation is None:
-            raise CallError(f"no call {call.method!r}: there are {', '.join(sorted(self._operations))}")
+            raise self._unknown(call.method)
         arguments = _by_name(call, operation)
         if wrong := (arguments.keys() - operation.parameters.keys()) | (operation.required - arguments.keys()):
             raise CallError(f"{call.method}: the parameters {', '.join(sorted(wrong))} are unknown or missing")
@@ -100,9 +103,20 @@ class WorkerCalls:
         The result is the same in the engine's process and in another one: a tuple returns as a list.
         """
         try:
+            if call.method in self._of_engine:
+                raise self._unknown(call.method)
             return WorkerResult(msgspec.msgpack.decode(_packed(self.run(call))))
         except Exception as error:
             return WorkerResult(error=f"{type(error).__name__}: {error}")
+
+    def _unknown(self, method: str) -> CallError:
+        known = ", ".join(sorted(self._operations.keys() - self._of_engine)) or "none (see --worker-extension-cls)"
+        return CallError(f"no call {method!r}: there are {known}")
+
+
+def calls_of(owner: object) -> list[str]:
+    """Return the names of a class's methods, or of an object's, that have the mark `worker_call`."""
+    return [name for name, method in inspect.getmembers(owner, callable) if getattr(method, _MARK, False)]
 
 
 def plugin(group: str, name: str, option_name: str) -> Any:

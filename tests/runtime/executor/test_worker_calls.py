@@ -56,7 +56,12 @@ def test_calls_reach_the_worker_and_its_extension(executor: Executor) -> None:
         (WorkerCall("unsendable"), "TypeError: Encoding objects of type CountingWorker is unsupported"),
         (WorkerCall.of("scaled", [1], values=[1]), "CallError: scaled: the parameter values has two arguments"),
         (WorkerCall.of("scaled", [1], 2, 3), "CallError: scaled has 2 parameters, and got 3 arguments"),
-        (WorkerCall("hidden"), "CallError: no call 'hidden': there are allocate_kv_cache, broken,"),
+        (WorkerCall("hidden"), "CallError: no call 'hidden': there are broken, rank,"),
+        (
+            WorkerCall.of("allocate_kv_cache", num_blocks=1, max_model_len=8),
+            "CallError: no call 'allocate_kv_cache'",
+        ),
+        (WorkerCall("warm_up"), "CallError: no call 'warm_up': there are broken, rank,"),
         (WorkerCall("__init__"), "CallError: no call '__init__'"),
         (WorkerCall("scaled"), "CallError: scaled: the parameters values are unknown or missing"),
         (WorkerCall.of("scaled", values=[1], other=2), "CallError: scaled: the parameters other are unknown"),

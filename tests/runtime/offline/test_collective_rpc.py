@@ -1,7 +1,6 @@
 """Calls of worker methods by name through `LLM`, in one process and in several."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,18 +10,13 @@ from runtime.worker.plugins import install_plugins
 GREEDY = SamplingParams(temperature=0, max_tokens=4)
 
 
-@pytest.fixture(params=[1, 2])
-def llm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[LLM]:
-    install_plugins(tmp_path, monkeypatch)
-    with LLM(
-        "demo://",
-        max_model_len=256,
-        kv_cache_memory_bytes="16Mi",
-        threads=1,
-        tensor_parallel_size=request.param,
-        worker_extension_cls="extension",
-    ) as llm:
-        yield llm
+@pytest.fixture(scope="module", params=[1, 2])
+def llm(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[LLM]:
+    with pytest.MonkeyPatch.context() as patch:
+        install_plugins(tmp_path_factory.mktemp("plugins"), patch)
+        options = {"tensor_parallel_size": request.param, "worker_extension_cls": "extension"}
+        with LLM("demo://", max_model_len=256, kv_cache_memory_bytes="16Mi", threads=1, **options) as llm:
+            yield llm
 
 
 def num_workers(llm: LLM) -> int:
@@ -41,7 +35,8 @@ def test_every_worker_answers_in_the_order_of_ranks(llm: LLM) -> None:
     ("method", "error"),
     [
         ("broken", "broken failed: worker 0: RuntimeError: as asked"),
-        ("hidden", "hidden failed: worker 0: CallError: no call 'hidden': there are allocate_kv_cache, broken"),
+        ("hidden", "hidden failed: worker 0: CallError: no call 'hidden': there are broken, rank"),
+        ("warm_up", "warm_up failed: worker 0: CallError: no call 'warm_up': there are broken, rank"),
         ("unsendable", "unsendable failed: worker 0: TypeError: Encoding objects of type Worker is unsupported"),
     ],
 )
@@ -60,6 +55,11 @@ def test_only_names_and_plain_values_are_sent(llm: LLM) -> None:
         llm.collective_rpc("scaled", args=(llm,))
     with llm._running, pytest.raises(RuntimeError, match="another thread"):
         llm.collective_rpc("rank")
-    llm.close()
+
+
+def test_a_closed_llm_has_no_workers() -> None:
+    llm = LLM("demo://", max_model_len=256, kv_cache_memory_bytes="16Mi", threads=1)
+    with llm, pytest.raises(RuntimeError, match=r"no call 'rank': there are none \(see --worker-extension-cls\)"):
+        llm.collective_rpc("rank")
     with pytest.raises(RuntimeError, match="closed"):
         llm.collective_rpc("rank")
