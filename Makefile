@@ -8,7 +8,7 @@ CPU    := runtime/kvasir/kernels/cpu
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test e2e e2e-operator e2e-load images lint mutation format demo-model cluster cluster-down kind-node clean
+.PHONY: help up test chaos e2e e2e-operator e2e-load images lint mutation format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -18,6 +18,9 @@ up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, unt
 
 test: lint  ## run lint and all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+chaos: $(VENV)/.dev  ## kill and freeze workers of an engine in all its phases, 100 times (CHAOS_ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS_ARGS)
 
 # Three targets, so that each one is short enough to wait for. The first and third need a Kubernetes cluster: that of
 # KUBECONFIG if KVASIR_E2E_INSTALL=yes, otherwise a new one.
