@@ -29,20 +29,21 @@ from kvasir.config.machine import cpu_name
 
 
 def plans(arguments: argparse.Namespace) -> list[Plan]:
-    """Return the rounds: all cells of the table in turn, each with a rank chosen at random."""
+    """Return the rounds: all cells of the table in turn, with the next rank as the victim each time."""
     chosen = random.Random(arguments.seed)
     options = ["--tensor-parallel-size", str(arguments.tensor_parallel_size)]
     if arguments.pipeline_parallel_size > 1:
         options += ["--pipeline-parallel-size", str(arguments.pipeline_parallel_size)]
     workers = arguments.tensor_parallel_size * arguments.pipeline_parallel_size
+    cells = list(product(arguments.phases, arguments.kinds))
     result = []
-    for phase, kind in islice(cycle(product(arguments.phases, arguments.kinds)), arguments.rounds):
+    for number, (phase, kind) in enumerate(islice(cycle(cells), arguments.rounds)):
         one = str(chosen.randrange(workers))
         result.append(
             Plan(
                 phase=phase,
                 kind=kind,
-                victim=chosen.randrange(workers),
+                victim=number // len(cells) % workers,
                 held="all" if phase == "load" else chosen.choice(("all", one)),  # nothing is exchanged in load
                 options=tuple(options),
                 num_workers=workers,

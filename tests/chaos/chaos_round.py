@@ -27,7 +27,7 @@ _KILLED_TIMEOUT_SECONDS: Final = 60.0
 """--worker-timeout in rounds that kill: no timeout may be what ends the engine."""
 _WITNESS_TOKENS: Final = 1900
 _WITNESS_PARTS: Final = 5
-"""Of a stream on the other rank, before the signal and again after the end."""
+"""Of the stream on the other rank, after the end of the engine."""
 _ANSWER_TOKENS: Final = 8
 _MAX_REQUESTS: Final = 8
 _SEND_SECONDS: Final = 1.0
@@ -82,25 +82,29 @@ class Round:
         self._requests: list[Stream] = []
 
     def run(self) -> Outcome:
-        plan, service = self._plan, self._service
-        outcome = Outcome(plan)
-        witness = service.stream(self._prompt(), _WITNESS_TOKENS)  # only the other rank is there
+        """Raises an error if the engine does not reach the phase."""
+        outcome = Outcome(self._plan)
+        witness = self._service.stream(self._prompt(), _WITNESS_TOKENS)  # only the other rank is there
+        try:
+            self._run(outcome, witness)
+        finally:
+            witness.stop()
+        return outcome
+
+    def _run(self, outcome: Outcome, witness: Stream) -> None:
         memory = shared_memory()
         with tempfile.TemporaryDirectory() as held, tempfile.TemporaryDirectory() as own:
             with self._engine(Path(held), Path(own)) as engine:
                 workers = self._reach(engine, Path(held))
                 outcome.require(witness.is_running, f"the stream on the other rank ended early: {witness.error}")
-                seen = witness.num_parts
                 began = self._signal(engine, workers, outcome)
+                seen = witness.num_parts
                 self._judge_end(engine, outcome, began)
-                seen = max(seen, witness.num_parts)
             outcome.problems += [f"the file {name} is left" for name in os.listdir(own)]
         outcome.problems += [f"/dev/shm/{name} is left" for name in left_shared_memory(memory)]
         more = witness.wait_for_parts(seen + _WITNESS_PARTS, LIMIT_SECONDS)
         outcome.require(more, f"the stream on the other rank stopped: {witness.error or witness.num_parts}")
         self._judge_service(outcome)
-        witness.stop()
-        return outcome
 
     @contextmanager
     def _engine(self, held: Path, own: Path) -> Iterator[Program]:
@@ -156,12 +160,10 @@ class Round:
     def _signal(self, engine: Program, workers: list[int], outcome: Outcome) -> float:
         """Send the signal and wait for the end. Return the time of the signal."""
         plan = self._plan
-        descriptor = os.pidfd_open(engine.pid)
         began = time.monotonic()
         os.kill(workers[plan.victim], KINDS[plan.kind])
         code = engine.wait(plan.max_seconds + LIMIT_SECONDS)
-        os.close(descriptor)
-        outcome.seconds = time.monotonic() - began
+        outcome.seconds = (engine.ended_at or time.monotonic()) - began
         outcome.require(code is not None, "the engine did not end")
         outcome.require(code in (None, ExitCode.FAILED), f"the engine ended with exit code {code}")
         return began

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 import threading
@@ -28,6 +29,9 @@ class Program:
             env={**os.environ, **variables},
         )
         self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+        self.ended_at: float | None = None
+        """The time (monotonic) at which `wait` has seen the exit."""
         self._lines: list[tuple[float, str]] = []
         self._news = threading.Condition()
         self._closed = False
@@ -52,12 +56,12 @@ class Program:
 
     def wait(self, seconds: float) -> int | None:
         """Return the exit code, or None if the process runs after `seconds`. The log is complete after the exit."""
-        try:
-            code = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
+        if not select.select([self._pidfd], [], [], seconds)[0]:
             return None
+        if self.ended_at is None:
+            self.ended_at = time.monotonic()
         self._reader.join(LIMIT_SECONDS)
-        return code
+        return self._process.wait()
 
     def end(self) -> None:
         self._process.terminate()

@@ -72,6 +72,7 @@ def test_rounds_cover_all_cells_and_the_table_counts_violations() -> None:
     cells = [(plan.phase, plan.kind) for plan in planned]
     assert cells == 2 * [("load", "kill"), ("load", "freeze"), ("idle", "kill"), ("idle", "freeze")]
     assert {plan.num_workers for plan in planned} == {4}
+    assert [plan.victim for plan in planned] == 4 * [0] + 4 * [1]
     assert planned[0].options == ("--tensor-parallel-size", "2", "--pipeline-parallel-size", "2")
     assert (planned[0].max_seconds, planned[1].max_seconds) == (1.0, 4.0)
     text = table([Outcome(PLAN, 0.25, 0.1, 0.2), Outcome(PLAN, 0.75, None, None, ["a problem"])])
