@@ -7,6 +7,7 @@ from kvasir.client.journal import Journal, LiveRequest
 from kvasir.client.request_errors import EngineUnavailable
 from kvasir.client.request_observer import RequestObserver
 from kvasir.client.router import Router
+from kvasir.client.wave_starts import WaveStarts
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
@@ -27,6 +28,7 @@ class Dispatcher:
         self._router = router
         self._link = link
         self._observer = observer
+        self._waves = WaveStarts(link.engines, journal.in_flight, link.send)
         self._waiting: list[LiveRequest] = []
         self._closed = False
 
@@ -83,6 +85,7 @@ class Dispatcher:
                 older.append(engine)
             elif self._link.send(engine.incarnation, message):
                 self._journal.assign(request, engine.incarnation)
+                self._waves.request_sent(engine)
                 trace = request.trace
                 trace.engine, trace.rank, trace.attempts = engine.incarnation, engine.rank, request.attempt
                 if request.attempt == 1:

@@ -16,7 +16,7 @@ from kvasir.engine.inbox import Event, ExecutorFailed, Inbox, Wake, WaveCalled
 from kvasir.engine.ingest import RefusedRequest
 from kvasir.engine.waves import Independent, Waves
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
-from kvasir.link.protocol import Abort, Call, EngineStats, Outputs, RequestOutput, Result
+from kvasir.link.protocol import Abort, Call, EngineStats, Outputs, RequestOutput, Result, StartWave
 from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)
@@ -157,6 +157,8 @@ class EngineLoop:
                 self._core.refuse(event)
             case Wake(request_id):
                 self._core.wake(request_id)
+            case Received(_, StartWave()):
+                self._waves.wake()
             case WaveCalled(wave):
                 self._waves.begin(wave)
             case ExecutorFailed(error):

@@ -6,6 +6,7 @@ compute joins the exchanges with none (an empty pass). Between waves the group s
 
 - Start: an engine that gets a request begins the wave and calls the next engine of the ring, which begins it too
   and calls the one after it. Each engine makes and gets exactly one call per wave, even if several begin at once.
+  A frontend may wake all of them earlier, but nothing depends on it.
 - Stop: after each `SYNC_TURNS` turns, the engines decide together whether any of them has work left.
 
 Waves are numbered, and the group agrees on the number. A call for a wave that is over or running is dropped.
@@ -50,6 +51,10 @@ class Waves(Protocol):
         """Begin the wave of this number, unless it is running or over."""
         ...
 
+    def wake(self) -> None:
+        """Begin the next wave, unless one is running: a request is about to reach another engine."""
+        ...
+
     def before_step(self, work: Work) -> None:
         """Begin a wave if the step may have a forward pass."""
         ...
@@ -69,6 +74,9 @@ class Independent:
     running = False
 
     def begin(self, wave: int) -> None:
+        pass
+
+    def wake(self) -> None:
         pass
 
     def before_step(self, work: Work) -> None:
@@ -131,6 +139,9 @@ class LockStep:
         if wave == self.wave and not self.running:
             self.running, self._turns = True, 0
             self._group.call_next(wave)
+
+    def wake(self) -> None:
+        self.begin(self.wave)
 
     def before_step(self, work: Work) -> None:
         if not self.running and work.has_requests:

@@ -30,7 +30,7 @@ from kvasir.params import SamplingParams
 from kvasir.tokens import TOKEN_BYTES
 from kvasir_contract.phases import Phase
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 OLDEST_PROTOCOL: Final = 1
 """The oldest version of a peer that is accepted: PROTOCOL_VERSION - 1 once there has been one."""
 
@@ -38,6 +38,8 @@ FEATURE_PREFIX_CACHE: Final = "prefix-cache"
 """The engine looks AddRequest.block_hashes up."""
 FEATURE_PRIORITY: Final = "priority"
 """The engine serves by AddRequest.priority; others refuse a request with one."""
+FEATURE_WAVES: Final = "waves"
+"""The engine steps together with the other engines that have this feature (kvasir.engine.waves)."""
 
 
 _PHASES: Final = {phase.value: phase for phase in Phase}
@@ -280,6 +282,13 @@ class Call(_Message, frozen=True):
     """reset_prefix_cache"""
 
 
+class StartWave(_Message, frozen=True):
+    """Begin to step together with the other engines of the group: one of them gets a request now.
+
+    An engine that does so already, or that runs alone, drops it. One that comes late costs a few empty passes.
+    """
+
+
 # ------------------------------------------------------------------------------------------------ both ways
 
 
@@ -301,7 +310,7 @@ class Goodbye(_Message, frozen=True):
 
 
 FromEngine = Hello | Ready | Outputs | Result | Draining | Dead | Heartbeat | Goodbye
-FromFrontend = Welcome | Refused | AddRequest | Abort | Call | Heartbeat | Goodbye
+FromFrontend = Welcome | Refused | AddRequest | Abort | Call | StartWave | Heartbeat | Goodbye
 
 
 @dataclass(frozen=True)
@@ -313,4 +322,4 @@ class Since:
     """By struct and name: only fields that change what the receiver must do. The others it may ignore."""
 
 
-SINCE: Final = Since()
+SINCE: Final = Since(messages={StartWave: 2})

@@ -18,6 +18,7 @@ from kvasir.link.protocol import (
     Ready,
     RefusalKind,
     RequestOutput,
+    StartWave,
 )
 from kvasir_contract.phases import Phase
 from runtime.link.queued_link import QueuedLink
@@ -68,16 +69,16 @@ class ScriptedEngine:
         assert isinstance(message, Abort), message
         return message.request_ids
 
-    async def message(self) -> AddRequest | Abort:
+    async def message(self) -> AddRequest | Abort | StartWave:
         received = await asyncio.to_thread(self.link.inbox.get, timeout=PATIENCE)
         assert isinstance(received, Received), received
         self.frontend = received.frontend
         assert not isinstance(received.message, Call), received
         return received.message
 
-    def messages(self) -> list[AddRequest | Abort]:
+    def messages(self) -> list[AddRequest | Abort | StartWave]:
         """What has come up to now."""
-        messages: list[AddRequest | Abort] = []
+        messages: list[AddRequest | Abort | StartWave] = []
         while True:
             try:
                 received = self.link.inbox.get_nowait()

@@ -243,7 +243,7 @@ def step(
     for message in engine.messages():
         if isinstance(message, AddRequest):
             running[message.request_id] = (engine, message, 0)
-        else:
+        elif isinstance(message, Abort):
             aborted.update(message.request_ids)
     outputs = []
     for request_id, (owner, request, position) in list(running.items()):

@@ -10,7 +10,7 @@ from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
 from kvasir.engine.waves import Independent, Waves
 from kvasir.link.engine_end.engine_link import Received
-from kvasir.link.protocol import Abort, AddRequest, Call, Outputs, RequestOutput
+from kvasir.link.protocol import Abort, AddRequest, Call, Outputs, RequestOutput, StartWave
 from kvasir_contract.phases import Phase
 from runtime.engine.core_harness import FRONTEND, CoreHarness
 from runtime.engine.fake_link import FakeLink
@@ -42,7 +42,7 @@ class Engine:
         )
         self.ended: Future[None] = pool.submit(self.loop.run)
 
-    def tell(self, message: AddRequest | Abort | Call, frontend: str = FRONTEND) -> None:
+    def tell(self, message: AddRequest | Abort | Call | StartWave, frontend: str = FRONTEND) -> None:
         self.inbox.put(Received(frontend, message))
         self.inbox.flush()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvasir.engine.waves import Independent, LockStep
 from kvasir.link.engine_end.engine_link import DrainSettled
-from kvasir.link.protocol import Abort, FinishReason
+from kvasir.link.protocol import Abort, FinishReason, StartWave
 from runtime.engine.core_harness import add_request
 from runtime.engine.fake_executor import expected_output
 from runtime.engine.looped_engine import PROMPT, WAIT, held_step
@@ -69,6 +69,26 @@ def test_a_request_that_comes_at_the_end_of_a_wave_is_computed() -> None:
         complete(group, 0, "a", 2)
         assert late.answer("late")[0] == expected_output(PROMPT, 3)
         group.wait_paused()
+
+
+def test_a_frontend_wakes_engines_that_sleep_and_no_others() -> None:
+    with engines_in_waves(3) as group:
+        for _ in range(2):
+            for engine in group.engines:
+                engine.tell(StartWave())
+        complete(group, 0, "a", 2 * SYNC)
+        group.wait_paused()
+        group.drain()
+        assert group.meeting.log == (["pass"] * SYNC + ["decide"]) * (group.passes // SYNC)
+        assert len({waves.wave for waves in group.waves}) == 1
+
+
+def test_a_frontend_that_wakes_one_engine_wakes_all() -> None:
+    with engines_in_waves(3) as group:
+        group.engines[1].tell(StartWave())
+        group.waves[1].began.get(timeout=WAIT)
+        group.drain()
+        assert [waves.wave for waves in group.waves] == [1, 1, 1]
 
 
 def test_an_aborted_request_stops_the_wave() -> None:
@@ -234,6 +254,18 @@ def test_a_call_for_a_wave_that_is_over_starts_nothing() -> None:
     assert group.called == [0, 1]
 
 
+def test_waking_begins_the_next_wave_once() -> None:
+    group = Alone()
+    waves = policy(group)
+    for _ in range(2):
+        waves.wake()
+    assert group.called == [0]
+    for _ in range(SYNC):
+        waves.after_step(Idle(), passed=False)
+    waves.wake()
+    assert group.called == [0, 1]
+
+
 def test_a_call_for_a_later_wave_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="wave 1 was called and wave 0 comes next"):
         policy(Alone()).begin(1)
@@ -267,6 +299,7 @@ def test_an_engine_that_leaves_is_a_failure_unless_the_group_ends() -> None:
 def test_an_independent_engine_never_runs_without_work() -> None:
     waves = Independent()
     waves.begin(0)
+    waves.wake()
     waves.before_step(Idle(has_requests=True))
     waves.after_step(Idle(), passed=True)
     assert not waves.running

@@ -80,6 +80,7 @@ class WatchedWaves(LockStep):
     def __init__(self, group: ThreadWaveGroup, inbox: Inbox) -> None:
         self.paused = threading.Event()
         self.paused.set()
+        self.began: SimpleQueue[int] = SimpleQueue()
         self.empty_passes = 0
         self._join = group.forward_pass
         super().__init__(group, self._empty, inbox.call_wave, inbox.fail, SYNC)
@@ -88,6 +89,7 @@ class WatchedWaves(LockStep):
         super().begin(wave)
         if self.running:
             self.paused.clear()
+            self.began.put(wave)
 
     def after_step(self, *args: object, **kwargs: object) -> None:
         super().after_step(*args, **kwargs)  # type: ignore[arg-type]

@@ -33,6 +33,7 @@ from kvasir.link.protocol import (
     Refused,
     RequestOutput,
     Result,
+    StartWave,
     Welcome,
 )
 from kvasir.params import SamplingParams
@@ -88,6 +89,7 @@ FROM_FRONTEND: list[FromFrontend] = [
     Heartbeat(),
     Goodbye(),
     Call(3, "reset_prefix_cache"),
+    StartWave(),
 ]
 
 

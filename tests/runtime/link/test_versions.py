@@ -32,6 +32,7 @@ from kvasir.link.protocol import (
     RequestOutput,
     Result,
     Since,
+    StartWave,
     Welcome,
 )
 from kvasir.params import SamplingParams
@@ -87,7 +88,7 @@ class Next(Codec):
         super().__init__(
             PROTOCOL_VERSION + 1,
             Hello | Ready | Outputs | Result | Draining | Dead | NextHeartbeat | Goodbye | BlocksChanged,
-            Welcome | Refused | NextAddRequest | Abort | Call | NextHeartbeat | Goodbye | Sleep,
+            Welcome | Refused | NextAddRequest | Abort | Call | StartWave | NextHeartbeat | Goodbye | Sleep,
             since,
         )
         self.seen: list[object] = []

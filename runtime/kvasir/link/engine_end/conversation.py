@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-from kvasir.link.protocol import Abort, AddRequest, Call
+from kvasir.link.protocol import Abort, AddRequest, Call, StartWave
 
 if TYPE_CHECKING:  # a connection calls the methods below with itself
     from kvasir.link.engine_end.frontend_connection import FrontendConnection
@@ -45,7 +45,7 @@ class Conversation(Protocol):
     def lost(self, connection: "FrontendConnection", frontend: str) -> None: ...
 
     def received(
-        self, connection: "FrontendConnection", frontend: str, message: AddRequest | Abort | Call
+        self, connection: "FrontendConnection", frontend: str, message: AddRequest | Abort | Call | StartWave
     ) -> None: ...
 
     def saw_draining(self, frontend: str) -> None:

@@ -27,6 +27,7 @@ from kvasir.link.protocol import (
     Heartbeat,
     ProtocolError,
     Refused,
+    StartWave,
     Welcome,
 )
 from kvasir.link.sockets import handshake_failure, limit, open_monitor, parse_event
@@ -194,7 +195,7 @@ class FrontendConnection:
 
     def _on_message(self, frontend: str, message: FromFrontend | UnknownMessage) -> None:
         match message:
-            case AddRequest() | Abort() | Call():
+            case AddRequest() | Abort() | Call() | StartWave():
                 self._link.received(self, frontend, message)
             case Heartbeat(saw_draining=True):
                 self._link.saw_draining(frontend)

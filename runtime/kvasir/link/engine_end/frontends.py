@@ -34,6 +34,7 @@ from kvasir.link.protocol import (
     RefusalKind,
     RequestOutput,
     Result,
+    StartWave,
 )
 from kvasir.link.sockets import heartbeat_interval
 from kvasir_contract.phases import Phase
@@ -50,7 +51,7 @@ log = logging.getLogger(__name__)
 class Received:
     frontend: str
     """Its incarnation; the answers go there."""
-    message: AddRequest | Abort | Call
+    message: AddRequest | Abort | Call | StartWave
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,9 @@ class Frontends:
             self._unaware.remove(frontend)
             self._check_settled()
 
-    def received(self, connection: FrontendConnection, frontend: str, message: AddRequest | Abort | Call) -> None:
+    def received(
+        self, connection: FrontendConnection, frontend: str, message: AddRequest | Abort | Call | StartWave
+    ) -> None:
         """For the busy loop, which runs once the engine is ready. No frontend should send a request before; one
         that does gets an error for it."""
         if not self._engine.is_ready and isinstance(message, AddRequest):

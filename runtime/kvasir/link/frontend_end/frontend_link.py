@@ -49,6 +49,7 @@ from kvasir.link.protocol import (
     Ready,
     Refused,
     Result,
+    StartWave,
     Welcome,
 )
 from kvasir.link.sockets import step_age_limit
@@ -126,7 +127,7 @@ class FrontendLink:
         sockets, self._sockets = self._sockets, None
         await sockets.close(LINGER_SECONDS)
 
-    def send(self, incarnation: str, message: AddRequest | Abort | Call) -> bool:
+    def send(self, incarnation: str, message: AddRequest | Abort | Call | StartWave) -> bool:
         """Send without blocking. Returns False if the engine is lost; its EngineLost is queued or was taken.
 
         The engine's version must understand the message: see RemoteEngine.agreement.
