@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
 from tools.prose import tracked_files
+
+from kvasir.worker.step import StepInput, StepOutput
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [name for name in tracked_files(ROOT) if name.endswith(".md") and not name.startswith("demo/corpus/")]
@@ -133,6 +136,13 @@ def test_commands_on_a_page_exist(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_examples_on_a_page_are_those_of_their_files(page: str) -> None:
     assert list(wrong_examples(page)) == []
+
+
+@pytest.mark.parametrize("message", [StepInput, StepOutput])
+def test_the_page_of_the_step_has_every_field(message: type[msgspec.Struct]) -> None:
+    rows = re.findall(r"^\| (`.*?`) \|", read("docs/design/step.md"), re.MULTILINE)
+    named = set(re.findall(r"`(\w+)`", " ".join(rows)))
+    assert set(message.__struct_fields__) <= named
 
 
 def test_a_wrong_page_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
