@@ -162,9 +162,11 @@ class LLM:
         call = WorkerCall.of(method, *args, **dict(kwargs or {}))
         with self._alone():
             results = self._engine.call(call)
-        errors = [f"worker {rank}: {result.error}" for rank, result in enumerate(results) if result.error]
+        errors = [f"on worker {rank}: {result.error}" for rank, result in enumerate(results) if result.error]
+        if errors and len(results) == 1:  # it is not worker 0 in each process of torchrun
+            raise RuntimeError(f"{method} failed: {results[0].error}")
         if errors:
-            raise RuntimeError(f"{method} failed: {'; '.join(errors)}")
+            raise RuntimeError(f"{method} failed {'; '.join(errors)}")
         return [result.value for result in results]
 
     def close(self) -> None:
