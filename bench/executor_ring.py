@@ -4,7 +4,7 @@
     python -m bench.executor_ring --workers 1,2 --rows 1,64,256 --compute-ms 0,2 --rounds 5
 
 The engine encodes a StepInput and sends it to all workers through shared memory. Each worker decodes it; rank 0
-replies with a StepOutput, the others with their status. The engine waits for all replies and decodes the output.
+replies with a StepOutput, the others with an empty body. The engine waits for all replies and decodes the output.
 With --compute-ms each worker is busy for so long before it replies. That time is subtracted. With --spin-us a
 worker polls for so long before it sleeps, which the real workers do not do.
 
@@ -74,7 +74,7 @@ def work(text: str, compute_seconds: float, spin_seconds: float) -> None:
             while compute_seconds and time.perf_counter() < end:
                 pass
             tokens = [[30_000]] * len(batch.scheduled)
-            channel.replies.succeed(b"" if channel.rank else ENCODER.encode(StepOutput(tokens)))
+            channel.replies.write(b"" if channel.rank else ENCODER.encode(StepOutput(tokens)))
             channel.progress.enter(step, 0)
     except PeerLostError:
         return

@@ -101,7 +101,7 @@ class WorkerProcess:
             frame = channel.requests.read()
             body = handlers[frame[0]](memoryview(frame)[1:])
             self._enter(WorkerPhase.IDLE)
-            channel.replies.succeed(body)
+            channel.replies.write(body)
 
     def _step(self, frame: memoryview) -> bytes:
         step = self._steps_decoder.decode(frame)

@@ -17,13 +17,12 @@ In a worker:
     while True:
         frame = channel.requests.read()  # raises PeerLostError if the engine has ended
         channel.progress.enter(step, phase)
-        channel.replies.succeed(body)  # or fail(reason); exactly one reply per frame
+        channel.replies.write(body)  # exactly one reply per frame
 
 The handles are plain numbers of inherited file descriptors. Start the workers with `subprocess` and `pass_fds`: a
 child that is forked without exec would also inherit the ends of the other workers, and hide their deaths.
 
-After an error that names a worker, end all workers. If `requests.write` raises PeerLostError, `replies.read` may
-still return the reason that the worker sent before it ended.
+After an error that names a worker, end all workers. A worker that fails ends; the reason does not travel here.
 
 A worker maps the frames read-only, and only its own replies and progress for writing. If one thread of the engine
 both writes and reads the replies, at most `MAX_UNANSWERED_FRAMES` may be unanswered: more could block for ever.
@@ -37,7 +36,7 @@ from typing import Final
 
 import msgspec
 
-from kvasir.executor.shared_memory.replies import ReplyReader, ReplyWriter
+from kvasir.executor.shared_memory.replies import ReplyReader
 from kvasir.executor.shared_memory.ring import RingReader, RingWriter, guaranteed_room
 from kvasir.executor.shared_memory.segment import GRANULE, allocate, map_read_only, map_writable, round_up
 from kvasir.executor.shared_memory.worker_progress import PROGRESS_BYTES, ProgressReader, ProgressWriter
@@ -168,8 +167,8 @@ class WorkerChannel:
         self.requests = RingReader(
             layout.requests(frames), REQUEST_BUFFERS, None, socket.socket(fileno=handle.requests)
         )
-        self.replies = ReplyWriter(
-            RingWriter(layout.replies(area), REPLY_BUFFERS, [(None, socket.socket(fileno=handle.replies))])
+        self.replies = RingWriter(
+            layout.replies(area), REPLY_BUFFERS, [(None, socket.socket(fileno=handle.replies))]
         )
         self.progress = ProgressWriter(layout.progress(area))
 

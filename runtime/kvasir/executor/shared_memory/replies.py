@@ -1,29 +1,16 @@
 """The replies of all workers: one per worker and frame that the engine has sent.
 
-Each worker has a ring of its own to the engine. A reply is a status byte and a body. Every worker replies to every
-frame, in order, so reply n of a worker belongs to frame n of the engine. A worker that has failed is therefore
-visible at once, even if another worker has the output and still waits in a collective operation for the failed one.
+Each worker has a ring of its own to the engine. Every worker replies to every frame, in order, so reply n of a
+worker belongs to frame n of the engine. A reply has no status: a worker that fails ends. The reader notices the end
+at once, even if another worker has the output and still waits in a collective operation for the one that failed.
 """
 
 import select
 import time
 from collections import deque
 from collections.abc import Sequence
-from enum import IntEnum
 
-from kvasir.executor.shared_memory.ring import RingError, RingReader, RingWriter, peer_name
-
-
-class ReplyStatus(IntEnum):
-    """The first byte of a reply."""
-
-    OK = 0
-    FAILED = 1
-    """The body is the reason, as text."""
-
-
-class WorkerFailedError(RingError):
-    """A worker has replied that it failed; the message has its rank and its reason."""
+from kvasir.executor.shared_memory.ring import RingError, RingReader, peer_name
 
 
 class NoReplyError(RingError):
@@ -33,27 +20,6 @@ class NoReplyError(RingError):
         names = ", ".join(map(peer_name, ranks))
         super().__init__(f"no reply within {seconds:g} s from {names}", ranks[0])
         self.ranks = tuple(ranks)
-
-
-class ReplyWriter:
-    """The end of a worker."""
-
-    def __init__(self, ring: RingWriter) -> None:
-        self._ring = ring
-
-    def succeed(self, body: bytes = b"") -> None:
-        """Send the result of a frame; wait while the engine has not read the previous replies."""
-        self._ring.write(bytes((ReplyStatus.OK,)) + body)
-
-    def fail(self, reason: str) -> None:
-        self._ring.write(bytes((ReplyStatus.FAILED,)) + reason.encode(errors="replace"))
-
-    def interrupt(self) -> None:
-        """End a blocked call; from any thread."""
-        self._ring.interrupt()
-
-    def close(self) -> None:
-        self._ring.close()
 
 
 class ReplyReader:
@@ -70,10 +36,10 @@ class ReplyReader:
             self._poll.register(ring, select.POLLIN)
 
     def read(self, timeout_seconds: float | None = None) -> list[bytes]:
-        """Wait for the next reply of every worker and return their bodies by rank. None: no timeout.
+        """Wait for the next reply of every worker and return them by rank. None: no timeout.
 
         Raises NoReplyError: nothing is lost, `read` may be called again. Raises, at once and whatever the other
-        workers do: WorkerFailedError, PeerLostError, RingInterruptedError.
+        workers do: PeerLostError, RingInterruptedError.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while not all(self._arrived):
@@ -83,7 +49,8 @@ class ReplyReader:
                 missing = [rank for rank, replies in enumerate(self._arrived) if not replies]
                 raise NoReplyError(missing, timeout_seconds)
             for descriptor, _ in events:
-                self._receive(self._by_descriptor[descriptor])
+                rank = self._by_descriptor[descriptor]
+                self._arrived[rank].append(self._rings[rank].read())
         return [replies.popleft() for replies in self._arrived]
 
     def interrupt(self) -> None:
@@ -94,9 +61,3 @@ class ReplyReader:
     def close(self) -> None:
         for ring in self._rings:
             ring.close()
-
-    def _receive(self, rank: int) -> None:
-        reply = self._rings[rank].read()
-        if reply[0] != ReplyStatus.OK:
-            raise WorkerFailedError(f"{peer_name(rank)} has failed: {reply[1:].decode(errors='replace')}", rank)
-        self._arrived[rank].append(reply[1:])

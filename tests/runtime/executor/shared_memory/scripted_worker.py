@@ -5,7 +5,6 @@
 - hash: replies with the SHA-256 of each frame
 - deaf: attaches, enters phase 1, and never reads
 - large: replies to each frame with the number of bytes that it has as text
-- fail-at N: fails in frame N, replies to the others, and keeps running
 - exit-at N: ends while it handles frame N
 
 It imports only the shared memory. In phase 1 a worker waits for a frame, in phase 2 it handles one.
@@ -25,18 +24,16 @@ WAITING, HANDLING = 1, 2
 def handle(channel: WorkerChannel, behaviour: str, number: int, step: int, frame: bytes) -> None:
     match behaviour:
         case "hash":
-            channel.replies.succeed(hashlib.sha256(frame).digest())
+            channel.replies.write(hashlib.sha256(frame).digest())
         case "large":
-            channel.replies.succeed(b"x" * int(frame))
-        case "fail-at" if step == number:
-            channel.replies.fail(f"step {step}")
+            channel.replies.write(b"x" * int(frame))
         case "exit-at" if step == number:
             sys.exit(3)
         case "slow":
             time.sleep(step % 20 * 1e-4)
-            channel.replies.succeed(frame)
+            channel.replies.write(frame)
         case _:
-            channel.replies.succeed(frame)
+            channel.replies.write(frame)
 
 
 def main(text: str, behaviour: str, number: str = "0") -> None:
