@@ -22,7 +22,7 @@ from kvasir.executor.shared_memory.channel import EngineChannel
 from kvasir.executor.shared_memory.replies import NoReplyError
 from kvasir.executor.shared_memory.ring import RingError, SlowReaderError
 from kvasir.executor.shared_memory.segment import SharedMemoryError
-from kvasir.executor.started_worker import StartedWorker, wait_for_end
+from kvasir.executor.started_worker import RunningWorker, StartedWorker, wait_for_end
 from kvasir.executor.worker_messages import (
     FrameKind,
     FromWorker,
@@ -53,8 +53,15 @@ _STEP, _COMMAND, _CALL = (bytes((kind,)) for kind in FrameKind)
 class MultiprocessExecutor:
     """An Executor. One thread uses it, the one that created it; `shutdown` and `where` may come from others."""
 
-    def __init__(self, settings: ResolvedEngine, model: ModelInfo, num_workers: int | None = None) -> None:
+    def __init__(
+        self,
+        settings: ResolvedEngine,
+        model: ModelInfo,
+        num_workers: int | None = None,
+        start_worker: Callable[[WorkerSetup, int], RunningWorker] = StartedWorker,
+    ) -> None:
         """By default each worker is a rank of a split model. With `num_workers`, all compute the whole model."""
+        self._start_worker = start_worker
         num_workers = num_workers or settings.executor.num_workers
         self.max_in_flight = 2 if settings.async_scheduling else 1
         self._settings = settings_of_worker(settings, num_workers)
@@ -62,7 +69,7 @@ class MultiprocessExecutor:
         self._num_workers = num_workers
         self._reporting_rank = reporting_rank(settings.executor)
         self._timeout = settings.executor.worker_timeout
-        self._workers: list[StartedWorker] = []
+        self._workers: list[RunningWorker] = []
         self._channel: EngineChannel | None = None
         self._states = WorkerStates(settings.executor, self._workers, [])
         self._pending: deque[_Reply] = deque()
@@ -86,7 +93,7 @@ class MultiprocessExecutor:
         with rendezvous_of(self._settings.executor.num_workers) as rendezvous:
             for rank in range(self._num_workers):
                 setup = self._setup(rank, channel, rendezvous)
-                self._workers.append(StartedWorker(setup, self._settings.threads))
+                self._workers.append(self._start_worker(setup, self._settings.threads))
         channel.close_handles()
         for worker in self._workers:
             worker.watch(self._on_message, self._on_end, self._on_stop, self._timeout)

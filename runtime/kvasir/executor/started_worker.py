@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -43,8 +43,38 @@ _FRAME: Final = re.compile(r'File "(.*)", line (\d+) in (\S+)')
 _STOPPED: Final = (os.CLD_STOPPED, os.CLD_TRAPPED)
 
 
+class RunningWorker(Protocol):
+    """A worker that an executor with worker processes uses; StartedWorker describes the methods."""
+
+    rank: int
+    pid: int
+    ended: threading.Event
+
+    def watch(
+        self,
+        received: Callable[[int, FromWorker], None],
+        ended: Callable[[int, str, WorkerError | None], None],
+        stopped: Callable[[int], None],
+        patience: float,
+    ) -> None: ...
+
+    @property
+    def is_stopped(self) -> bool: ...
+
+    def place(self) -> str: ...
+
+    def dismiss(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class StartedWorker:
-    """One worker process. Create it in the main thread: the kernel kills it when the thread that did ends."""
+    """A RunningWorker that is a child process.
+
+    Create it in the main thread: the kernel kills it when the thread that did ends.
+    """
 
     def __init__(self, setup: WorkerSetup, threads: int) -> None:
         self.rank = setup.rank
@@ -80,22 +110,16 @@ class StartedWorker:
     ) -> None:
         """Start the threads. They call with the rank: `received` for each message, `ended` at the end with how it
         ended and its error if it sent one, `stopped` if the process is stopped (SIGSTOP) for `patience` seconds."""
-        errors: list[WorkerError] = []
+        errors: list[WorkerError | None] = []
 
         def read() -> None:
-            with contextlib.suppress(OSError):
-                while packet := self._control.recv(MAX_PACKET_BYTES):
-                    message = decode_from_worker(packet)
-                    if isinstance(message, WorkerError):
-                        errors.append(message)
-                    else:
-                        received(self.rank, message)
+            errors.append(receive_all(self._control, lambda message: received(self.rank, message)))
 
         def wait() -> None:
             how = self._wait(stopped, patience)
             reader.join()
             self.ended.set()
-            ended(self.rank, how, errors[0] if errors else None)
+            ended(self.rank, how, errors[0])
 
         reader = threading.Thread(target=read, name=f"control of worker {self.rank}", daemon=True)
         reader.start()
@@ -112,18 +136,7 @@ class StartedWorker:
         Call it only when the worker has entered a phase: an earlier signal would end it.
         """
         with self._asking:
-            return places_of(self._stack().decode(errors="replace"))
-
-    def _stack(self) -> bytes:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGUSR1)
-        dump = b""
-        while select.select([self._stacks], [], [], _STACK_SECONDS if not dump else _STACK_PAUSE_SECONDS)[0]:
-            part = os.read(self._stacks, 65536)
-            if not part:
-                break
-            dump += part
-        return dump
+            return places_of(read_stack(self._pidfd, self._stacks))
 
     def dismiss(self) -> None:
         """Let the worker end by itself: it sees the end of its control socket."""
@@ -164,7 +177,33 @@ class StartedWorker:
         return f"was killed by {_name(result.si_status)}"
 
 
-def wait_for_end(workers: Sequence[StartedWorker], seconds: float) -> bool:
+def receive_all(control: socket.socket, received: Callable[[FromWorker], None]) -> WorkerError | None:
+    """Pass on a worker's messages until it closes its control socket; return its error if it sent one."""
+    failure: WorkerError | None = None
+    with contextlib.suppress(OSError):
+        while packet := control.recv(MAX_PACKET_BYTES):
+            message = decode_from_worker(packet)
+            if isinstance(message, WorkerError):
+                failure = failure or message
+            else:
+                received(message)
+    return failure
+
+
+def read_stack(pidfd: int, pipe: int) -> str:
+    """Have a worker write its stack to the pipe, and return the text."""
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGUSR1)
+    dump = b""
+    while select.select([pipe], [], [], _STACK_SECONDS if not dump else _STACK_PAUSE_SECONDS)[0]:
+        part = os.read(pipe, 65536)
+        if not part:
+            break
+        dump += part
+    return dump.decode(errors="replace")
+
+
+def wait_for_end(workers: Sequence[RunningWorker], seconds: float) -> bool:
     """Return whether all have ended within this time."""
     deadline = time.monotonic() + seconds
     return all(worker.ended.wait(max(0.0, deadline - time.monotonic())) for worker in workers)

@@ -150,13 +150,18 @@ def main() -> NoReturn:
         os._exit(ExitCode.OK)
     setup = decode_setup(packet)
     _die_with(setup.engine_pid)
+    code = serve(setup, control)
+    logging.shutdown()
+    os._exit(code)  # threads of libraries would hold up the end
+
+
+def serve(setup: WorkerSetup, control: socket.socket) -> ExitCode:
+    """Be the worker of this process until the engine ends or something fails. Return the exit code."""
     faulthandler.register(signal.SIGUSR1, file=setup.stack_descriptor, all_threads=False)
     os.set_inheritable(setup.stack_descriptor, False)
     setup_logging(setup.log_name, setup.log_level, setup.log_format)
     threading.Thread(target=_end_with_engine, args=[control], name="engine watch", daemon=True).start()
-    code = WorkerProcess(setup, control).run()
-    logging.shutdown()
-    os._exit(code)  # threads of libraries would hold up the end
+    return WorkerProcess(setup, control).run()
 
 
 def _die_with(engine_pid: int) -> None:

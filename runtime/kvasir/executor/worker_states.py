@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.shared_memory.worker_progress import ProgressReader
-from kvasir.executor.started_worker import StartedWorker
+from kvasir.executor.started_worker import RunningWorker
 from kvasir.executor.worker_messages import WorkerPhase, name_of_worker
 
 
@@ -13,7 +13,7 @@ class WorkerStates:
     """Reads the shared memory and the stacks of the workers; any thread may call it."""
 
     def __init__(
-        self, config: ExecutorConfig, workers: Sequence[StartedWorker], progress: Sequence[ProgressReader]
+        self, config: ExecutorConfig, workers: Sequence[RunningWorker], progress: Sequence[ProgressReader]
     ) -> None:
         self._config = config
         self._workers = workers
