@@ -8,7 +8,7 @@ CPU    := runtime/kvasir/kernels/cpu
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test chaos e2e e2e-operator e2e-load images lint mutation format demo-model cluster cluster-down kind-node clean
+.PHONY: help up test test-ray chaos e2e e2e-operator e2e-load images lint mutation format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -21,6 +21,9 @@ test: lint  ## run lint and all tests
 
 chaos: $(VENV)/.dev  ## kill and freeze workers of an engine in all its phases, 100 times (CHAOS_ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS_ARGS)
+
+test-ray: $(VENV)/.ray  ## run the tests of workers that Ray starts, which `make test` skips without Ray
+	@$(BIN)/python -m pytest tests/runtime/executor/test_ray.py $(PYTEST_ARGS)
 
 # Three targets, so that each one is short enough to wait for. The first and third need a Kubernetes cluster: that of
 # KUBECONFIG if KVASIR_E2E_INSTALL=yes, otherwise a new one.
@@ -74,6 +77,10 @@ $(VENV)/.run: $(BUILT) | $(BIN)/python
 
 $(VENV)/.dev: $(BUILT) $(VENV)/.run | $(BIN)/python
 	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,dev]'
+	@touch $@
+
+$(VENV)/.ray: pyproject.toml | $(VENV)/.dev
+	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,dev,ray]'
 	@touch $@
 
 $(VENV)/.mutation: pyproject.toml | $(VENV)/.dev

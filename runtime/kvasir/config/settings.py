@@ -14,6 +14,7 @@ from kvasir_contract.units import parse_bytes, parse_duration
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 EXTERNAL_LAUNCHER = "external_launcher"
+RAY = "ray"
 
 
 @dataclass(frozen=True)
@@ -140,9 +141,9 @@ class ExecutorConfig:
     )
     distributed_executor_backend: str | None = option(
         None,
-        "process of the workers: the engine's own (uni), one for each worker (mp), or one started by torchrun for "
-        "each engine with one worker (external_launcher, for offline use) [default: uni for one worker]",
-        choices=("uni", "mp", EXTERNAL_LAUNCHER),
+        "process of the workers: the engine's own (uni), one for each worker (mp; ray if Ray starts it), or one "
+        "that torchrun starts, with an engine of its own (external_launcher) [default: uni for one worker]",
+        choices=("uni", "mp", RAY, EXTERNAL_LAUNCHER),
     )
     worker_timeout: float = option(
         120.0,

@@ -1,7 +1,7 @@
 """Chooses the executor of an engine."""
 
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.config.settings import EXTERNAL_LAUNCHER, ExecutorConfig
+from kvasir.config.settings import EXTERNAL_LAUNCHER, RAY, ExecutorConfig
 from kvasir.executor.executor import Executor
 from kvasir.hub.model_info import ModelInfo
 
@@ -9,7 +9,7 @@ from kvasir.hub.model_info import ModelInfo
 def has_worker_processes(config: ExecutorConfig) -> bool:
     """Return whether the workers run in processes of their own, so that the engine's process needs no torch."""
     backend = config.distributed_executor_backend
-    return backend == "mp" or (config.num_workers > 1 and backend != EXTERNAL_LAUNCHER)
+    return backend in ("mp", RAY) or (config.num_workers > 1 and backend != EXTERNAL_LAUNCHER)
 
 
 def executor_for(settings: ResolvedEngine, model: ModelInfo) -> Executor:
@@ -21,6 +21,10 @@ def executor_for(settings: ResolvedEngine, model: ModelInfo) -> Executor:
         from kvasir.executor.external_launcher import ExternalLauncherExecutor
 
         return ExternalLauncherExecutor(settings, model)
+    if settings.executor.distributed_executor_backend == RAY:
+        from kvasir.executor.ray_workers.placement import ray_executor
+
+        return ray_executor(settings, model)
     if has_worker_processes(settings.executor):
         from kvasir.executor.multiprocess import MultiprocessExecutor
 

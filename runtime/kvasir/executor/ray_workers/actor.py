@@ -1,0 +1,39 @@
+"""A worker in a process of Ray: it takes over the engine's descriptors, and then is like any worker process."""
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Final, NoReturn
+
+from kvasir.executor.ray_workers.handover import take_over
+from kvasir.executor.worker_process import serve
+from kvasir_contract.exits import ExitCode
+
+PASSED_PREFIXES: Final = ("KVASIR_", "OMP_", "GOMP_", "KMP_", "MKL_", "TORCH_", "HF_")
+"""Variables of the engine that its workers get too. Ray starts processes with its own environment."""
+
+
+class RayWorkerActor:
+    """An actor with one call, which lasts as long as the process."""
+
+    def run(self, address: str, environment: Mapping[str, str]) -> NoReturn:
+        """Be a worker until the engine ends or something fails. Raises HandoverError."""
+        os.environ.update(environment)  # before torch is imported
+        control, (setup, stdout, stderr) = take_over(address)
+        _write_to(stdout, stderr)
+        code = serve(setup, control)
+        logging.shutdown()
+        if code is ExitCode.OK:
+            threading.Event().wait()  # the engine has Ray end this process, else Ray would report a crash
+        os._exit(code)  # the control socket closes
+
+
+def _write_to(stdout: int, stderr: int) -> None:
+    """Write to the engine's output and log instead of Ray's files."""
+    for descriptor, number in ((stdout, 1), (stderr, 2)):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
