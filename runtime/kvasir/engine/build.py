@@ -12,6 +12,7 @@ from kvasir.config.settings import EngineConfig
 from kvasir.engine.core import EngineCore
 from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.kv_manager import KVManager, longest_sequence
+from kvasir.engine.scheduling.rations import StageRation
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.executor.executor import Executor
@@ -86,6 +87,7 @@ def build_core(settings: ResolvedEngine, model: ModelInfo, cache: KVCacheConfig,
     blocks = KVManager(
         cache, prefix_caching=settings.enable_prefix_caching, longest_chunk=settings.max_num_batched_tokens
     )
+    stages = settings.executor.pipeline_parallel_size
     scheduler = Scheduler(
         blocks,
         max_num_seqs=settings.max_num_seqs,
@@ -95,7 +97,9 @@ def build_core(settings: ResolvedEngine, model: ModelInfo, cache: KVCacheConfig,
         by_priority=settings.scheduling_policy == "priority",
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         budget=budget,
-        lookahead=executor.max_in_flight - 1,
+        lookahead=executor.max_in_flight - 1 if stages == 1 else 0,
+        rations=[StageRation(executor.max_in_flight, settings.max_num_seqs)] if stages > 1 else [],
+        sends_sampled=stages > 1,
     )
     ingest = Ingest(
         model.vocab_size,

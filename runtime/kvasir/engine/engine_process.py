@@ -143,7 +143,7 @@ class EngineProcess:
             settings, cache = prepare_workers(executor, settings, asked=self._config.model.max_model_len)
             core = self._collector.core = build_core(settings, model, cache, executor)
             core.trace = self._status.trace
-            if not settings.async_scheduling:
+            if executor.max_in_flight == 1:
                 self._status.step_limit.begin(settings.max_num_batched_tokens)
             inbox.open(core.ingest)
             self._loop = EngineLoop(core, link, inbox, self._status, self._config.process.drain_timeout)

@@ -32,6 +32,7 @@ from kvasir.executor.worker_messages import (
     current_log_level,
     reporting_rank,
     settings_of_worker,
+    steps_in_flight,
 )
 from kvasir.executor.worker_states import WorkerStates
 from kvasir.hub.model_info import ModelInfo
@@ -63,7 +64,7 @@ class MultiprocessExecutor:
         """By default each worker is a rank of a split model. With `num_workers`, all compute the whole model."""
         self._start_worker = start_worker
         num_workers = num_workers or settings.executor.num_workers
-        self.max_in_flight = 2 if settings.async_scheduling else 1
+        self.max_in_flight = steps_in_flight(settings)
         self._settings = settings_of_worker(settings, num_workers)
         self._model = model
         self._num_workers = num_workers

@@ -15,7 +15,7 @@ import msgspec
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import ExecutorConfig
-from kvasir.executor.shared_memory.channel import WorkerHandle
+from kvasir.executor.shared_memory.channel import MAX_UNANSWERED_FRAMES, WorkerHandle
 from kvasir.hub.model_info import ModelInfo
 from kvasir.worker.step import StepInput
 from kvasir_contract.reasons import Reason
@@ -138,6 +138,14 @@ def name_of_worker(rank: int, config: ExecutorConfig) -> str:
     stage, place = divmod(rank, config.tensor_parallel_size)
     tensor_rank = f", tensor rank {place}" if config.tensor_parallel_size > 1 else ""
     return f"worker {rank} (stage {stage}{tensor_rank})"
+
+
+def steps_in_flight(settings: ResolvedEngine) -> int:
+    """Return the number of steps that the workers can have at a time: one for each stage of a pipeline."""
+    stages = settings.executor.pipeline_parallel_size
+    if stages > 1:
+        return min(stages, MAX_UNANSWERED_FRAMES)
+    return 2 if settings.async_scheduling else 1
 
 
 def settings_of_worker(settings: ResolvedEngine, num_workers: int) -> ResolvedEngine:

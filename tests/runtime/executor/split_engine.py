@@ -23,6 +23,9 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     error: str = ""
+    logprobs: list[float] = field(default_factory=list, compare=False)
+    """Of the tokens: rounded in another way on several ranks."""
+    prompt_logprobs: list[float] = field(default_factory=list, compare=False)
 
 
 class SplitEngine:
@@ -36,7 +39,12 @@ class SplitEngine:
         self.executor.allocate_kv_cache(self.layout.num_blocks, settings.max_model_len)
         self.executor.warm_up()
         self.core = build_core(settings, model, self.layout, self.executor)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the answers of requests that have ended."""
         self.answers: dict[str, Answer] = {}
+        self.aborted: set[str] = set()
 
     def add(
         self, request_id: str, prompt: Sequence[int], params: SamplingParams, outputs: Sequence[int] = ()
@@ -46,6 +54,7 @@ class SplitEngine:
         self.core.add("frontend", AddRequest(request_id, 1, packed(prompt), packed(outputs), params))
 
     def abort(self, request_id: str) -> None:
+        self.aborted.add(request_id)
         self.core.abort("frontend", [request_id])
 
     def step(self) -> None:
@@ -54,6 +63,8 @@ class SplitEngine:
                 answer = self.answers[output.request_id]
                 answer.tokens += output.token_ids
                 answer.error = output.error or answer.error
+                answer.logprobs += output.logprobs.token if output.logprobs else []
+                answer.prompt_logprobs += output.prompt_logprobs.token if output.prompt_logprobs else []
                 if output.finish_reason is not None:
                     answer.finish_reason = str(output.finish_reason)
 

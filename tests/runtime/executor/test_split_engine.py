@@ -4,15 +4,12 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
-from transformers import PreTrainedModel, Qwen3Config
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import ExecutorConfig
@@ -26,85 +23,41 @@ from kvasir.params import SamplingParams
 from kvasir_contract.reasons import Reason
 from runtime.executor.processes import is_alive, seconds_until_gone
 from runtime.executor.split_engine import SplitEngine
-from runtime.models.tiny import MODELS, decoder, llama, save
+from runtime.executor.split_runs import (
+    ACTIONS,
+    MAX_SECONDS,
+    SPLIT_MODELS,
+    TEXT,
+    Action,
+    Engines,
+    compute_for_ever,
+    play,
+    run_long_requests,
+    whole_and_split,
+)
+from runtime.models.tiny import llama, save
 from runtime.worker.driver import engine_settings, greedy
 
 TWO = ExecutorConfig(tensor_parallel_size=2, worker_timeout=60.0)
 WHOLE_EXPERTS = ExecutorConfig(tensor_parallel_size=2, enable_expert_parallel=True)
-TEXT = [(7 * place) % 240 + 5 for place in range(90)]
-"""Prompts begin with a part of it, so that they share blocks."""
-MAX_SECONDS = 4.0
-"""Of an end after a death. A machine without other load takes well under one second."""
-
-CASES: dict[str, tuple[Callable[[], PreTrainedModel], ExecutorConfig, int]] = {
-    "llama": (llama, TWO, 14),
-    "qwen3-one-kv-head": (lambda: decoder(Qwen3Config, head_dim=32, num_key_value_heads=1), TWO, 14),
-    "gpt2": (MODELS["gpt2"], TWO, 14),
-    "qwen3-moe": (MODELS["qwen3-moe"], TWO, 14),
-    "qwen3-moe-whole-experts": (MODELS["qwen3-moe"], WHOLE_EXPERTS, 14),
-    "gemma3": (MODELS["gemma3"], TWO, 40),
+CASES = {
+    **dict.fromkeys(SPLIT_MODELS, TWO),
+    "qwen3-moe-whole-experts": WHOLE_EXPERTS,
 }
-"""By name: a model, how it is split, and KV blocks: so few that requests are preempted."""
-
-Engines = tuple[SplitEngine, SplitEngine]
+"""How a model is split, by its name."""
 
 
 @pytest.fixture(scope="module", params=list(CASES))
 def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     """One process, and two that split the model."""
-    build, executor, blocks = CASES[request.param]
-    model = load_model_info(save(build(), tmp_path_factory.mktemp(request.param)))
-    limits = {"num_blocks": blocks, "max_num_batched_tokens": 24, "max_num_seqs": 8}
-    whole = SplitEngine(model, engine_settings(**limits))
-    split = SplitEngine(model, engine_settings(**limits, executor=executor))
-    assert isinstance(split.executor, MultiprocessExecutor)
-    yield whole, split
-    whole.executor.shutdown()
-    split.executor.shutdown()
-
-
-PARAMS = st.builds(
-    SamplingParams,
-    max_tokens=st.integers(5, 60),
-    seed=st.integers(0, 2**64 - 1),
-    temperature=st.sampled_from([0.0, 1.0]),
-    top_k=st.sampled_from([0, 5]),
-    repetition_penalty=st.sampled_from([1.0, 1.3]),
-    logprobs=st.sampled_from([None, 3]),
-    prompt_logprobs=st.sampled_from([None, 2]),
-    ignore_eos=st.just(True),
-)
-PROMPTS = st.builds(
-    lambda shared, own: TEXT[:shared] + own,
-    st.integers(0, 40),
-    st.lists(st.integers(2, 250), min_size=1, max_size=12),
-)
-ADD = st.tuples(st.just("add"), PROMPTS, st.lists(st.integers(2, 250), max_size=9), PARAMS)
-STEP = st.tuples(st.just("step"), st.integers(1, 12))
-ABORT = st.tuples(st.just("abort"), st.integers(0, 5))
-ACTIONS = st.lists(st.one_of(ADD, ADD, STEP, ABORT), min_size=8, max_size=30)
-
-
-def play(engine: SplitEngine, actions: list[tuple[Any, ...]]) -> None:
-    """Run the actions, then everything that is left. A request may have outputs of an earlier attempt."""
-    engine.answers = {}
-    for number, action in enumerate(actions):
-        match action:
-            case ("add", prompt, outputs, params):
-                engine.add(f"r{number}", prompt, params, outputs[: params.max_tokens - 1])
-            case ("step", count):
-                for _ in range(count):
-                    engine.step()
-            case ("abort", place):
-                live = [name for name, answer in engine.answers.items() if answer.finish_reason is None]
-                if live:
-                    engine.abort(live[place % len(live)])
-    engine.run()
+    name = request.param.removesuffix("-whole-experts")
+    with whole_and_split(name, CASES[request.param], tmp_path_factory.mktemp(name)) as both:
+        yield both
 
 
 @hypothesis_settings(max_examples=8, deadline=None, derandomize=True)
 @given(actions=ACTIONS)
-def test_random_requests_are_answered_as_by_one_process(engines: Engines, actions: list[tuple[Any, ...]]) -> None:
+def test_random_requests_are_answered_as_by_one_process(engines: Engines, actions: list[Action]) -> None:
     whole, split = engines
     play(whole, actions)
     play(split, actions)
@@ -112,25 +65,9 @@ def test_random_requests_are_answered_as_by_one_process(engines: Engines, action
 
 
 def test_long_requests_that_share_a_prompt_are_answered_as_by_one_process(engines: Engines) -> None:
-    """They are computed in chunks, share blocks, preempt each other and continue earlier outputs."""
-    before = [(engine.num_preemptions, engine.num_hit_tokens) for engine in engines]
-    for engine in engines:
-        engine.answers = {}
-        engine.add("first", TEXT[:50], greedy(6))
-        engine.run()
-        for index in range(5):
-            params = SamplingParams(max_tokens=60, seed=index, temperature=index % 2, ignore_eos=True)
-            engine.add(str(index), TEXT[: 25 + index], params, [index, 9, 8][:index])
-        for _ in range(12):
-            engine.step()
-        engine.abort("2")
-        engine.run()
     whole, split = engines
+    run_long_requests(engines)
     assert split.answers == whole.answers
-    assert [len(whole.answers[name].tokens) for name in ("0", "1", "3", "4")] == [60, 59, 57, 57]
-    for engine, (preemptions, hits) in zip(engines, before, strict=True):
-        assert engine.num_preemptions > preemptions
-        assert engine.num_hit_tokens >= hits + 24
 
 
 # ----------------------------------------------------------------------------------------------- memory and threads
@@ -200,12 +137,6 @@ def test_the_demo_model_in_bfloat16_answers_as_by_one_process() -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- failures
-
-
-def compute_for_ever(engine: SplitEngine) -> None:
-    while True:
-        engine.add("again", TEXT[:5], greedy(200))
-        engine.run()
 
 
 @pytest.mark.parametrize("victim", [0, 1])
