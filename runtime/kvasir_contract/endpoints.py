@@ -7,11 +7,14 @@ HTTP_PORT: Final = 8000
 """The OpenAI API of a frontend."""
 LINK_PORT: Final = 5570
 """The port of a frontend to which engines connect."""
+MASTER_PORT: Final = 5571
+"""The port of node 0 of an engine with several pods, to which the engine's other nodes connect."""
 OPS_PORT: Final = 8081
 """Probes, status and metrics of frontends and engines, served outside the API's event loop."""
 
 HTTP_PORT_NAME: Final = "http"
 LINK_PORT_NAME: Final = "link"
+MASTER_PORT_NAME: Final = "master"
 OPS_PORT_NAME: Final = "ops"
 
 LIVE_PATH: Final = "/health/live"

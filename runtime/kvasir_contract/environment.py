@@ -10,6 +10,11 @@ LINK_KEYS: Final = "KVASIR_LINK_KEYS"
 SERVICE_UID: Final = "KVASIR_SERVICE_UID"
 DATA_PARALLEL_RANK: Final = "KVASIR_DATA_PARALLEL_RANK"
 DATA_PARALLEL_SIZE_LOCAL: Final = "KVASIR_DATA_PARALLEL_SIZE_LOCAL"
+POD_INDEX: Final = "KVASIR_POD_INDEX"
+"""The ordinal of an engine's pod, instead of DATA_PARALLEL_RANK if an engine has several pods (`--nnodes`).
+
+Pods r · nnodes to (r + 1) · nnodes - 1 are nodes 0 to nnodes - 1 of data-parallel rank r.
+"""
 OPS_HOST: Final = "KVASIR_OPS_HOST"
 OPS_PORT: Final = "KVASIR_OPS_PORT"
 HOST: Final = "KVASIR_HOST"

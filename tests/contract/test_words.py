@@ -51,7 +51,14 @@ def test_exit_codes_are_those_of_the_documentation() -> None:
 
 def test_variables_have_the_prefix() -> None:
     names = ("LINK", "LINK_KEYS", "SERVICE_UID", "DATA_PARALLEL_RANK", "OPS_HOST", "OPS_PORT", "HOST", "PORT", "FD")
-    for name in (*names, "DATA_PARALLEL_SIZE_LOCAL", "SHUTDOWN_DELAY", "API_KEY_DIR", "MANAGED_VARIABLES"):
+    for name in (
+        *names,
+        "DATA_PARALLEL_SIZE_LOCAL",
+        "SHUTDOWN_DELAY",
+        "API_KEY_DIR",
+        "MANAGED_VARIABLES",
+        "POD_INDEX",
+    ):
         assert getattr(environment, name) == environment.PREFIX + name
 
 

@@ -1,9 +1,11 @@
 """`kvasir engine MODEL`: one data-parallel rank; the command of an engine pod."""
 
 import argparse
+import dataclasses
 import logging
 
 from kvasir.config.advice import VLLM_OPTIONS
+from kvasir.config.nodes import NodesConfig, pod_index
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.settings import (
     CacheConfig,
@@ -19,6 +21,7 @@ from kvasir.config.settings import (
     TraceConfig,
 )
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
+from kvasir_contract.environment import POD_INDEX
 from kvasir_contract.logs import setup_logging
 
 
@@ -38,6 +41,7 @@ def parser() -> OptionParser:
     add_options(result, SchedulerConfig, "scheduler")
     add_options(result, ParallelConfig, "parallelism")
     add_options(result, ExecutorConfig, "workers")
+    add_options(result, NodesConfig, "nodes of an engine with several pods")
     add_options(result, LinkConfig, "link to the frontends")
     add_options(result, OpsConfig, "probes and metrics")
     add_options(result, TraceConfig, "observability")
@@ -46,18 +50,38 @@ def parser() -> OptionParser:
 
 
 def config_of(args: argparse.Namespace) -> EngineConfig:
+    """Raises ConfigError."""
+    parallel, nodes = _place_of(args)
+    executor = from_args(ExecutorConfig, args)
+    nodes.check(executor.tensor_parallel_size)
     return EngineConfig(
         model=from_args(ModelConfig, args, source=args.model),
         device=from_args(DeviceConfig, args),
         cache=from_args(CacheConfig, args),
         scheduler=from_args(SchedulerConfig, args),
-        parallel=from_args(ParallelConfig, args),
-        executor=from_args(ExecutorConfig, args),
+        parallel=parallel,
+        executor=executor,
+        nodes=nodes,
         link=from_args(LinkConfig, args),
         ops=from_args(OpsConfig, args),
         trace=from_args(TraceConfig, args),
         process=from_args(ProcessConfig, args),
     )
+
+
+def _place_of(args: argparse.Namespace) -> tuple[ParallelConfig, NodesConfig]:
+    """Return the data-parallel rank and the node of this process: from its options, or from its pod's index."""
+    parallel, nodes = from_args(ParallelConfig, args), from_args(NodesConfig, args)
+    index = pod_index()
+    if index is None:
+        return parallel, nodes
+    rank = index // nodes.nnodes
+    if parallel.data_parallel_rank not in (0, rank):
+        raise ConfigError(
+            f"--data-parallel-rank {parallel.data_parallel_rank} contradicts {POD_INDEX}={index}, which is rank "
+            f"{rank} with --nnodes {nodes.nnodes}: leave one out"
+        )
+    return dataclasses.replace(parallel, data_parallel_rank=rank), nodes.at(index)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -69,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
             "an engine needs --link, the addresses of its frontends; to serve a model on this machine, use "
             "`kvasir serve MODEL`"
         )
+    if config.nodes.nnodes > 1:
+        raise ConfigError(f"--nnodes {config.nodes.nnodes} is not supported yet: leave it out")
     process = config.process
     setup_logging(f"engine-{config.parallel.data_parallel_rank}", process.log_level, process.log_format)
     for text in unknown_variables():

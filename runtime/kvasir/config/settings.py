@@ -6,6 +6,7 @@ None stands for `auto` and is resolved later. Names are those of `vllm serve` if
 import dataclasses
 from dataclasses import dataclass
 
+from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError, option
 from kvasir.config.parsers import parse_fraction, parse_int
 from kvasir.hashing import BLAKE2B, HASH_ALGORITHMS
@@ -265,6 +266,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = dataclasses.field(default_factory=SchedulerConfig)
     parallel: ParallelConfig = dataclasses.field(default_factory=ParallelConfig)
     executor: ExecutorConfig = dataclasses.field(default_factory=ExecutorConfig)
+    nodes: NodesConfig = dataclasses.field(default_factory=NodesConfig)
     link: LinkConfig = dataclasses.field(default_factory=LinkConfig)
     ops: OpsConfig = dataclasses.field(default_factory=OpsConfig)
     trace: TraceConfig = dataclasses.field(default_factory=TraceConfig)

@@ -9,14 +9,14 @@ from kvasir.config.advice import closest
 from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.config.options import ConfigError, names_of, variable_of
 from kvasir.config.settings import EngineConfig
-from kvasir_contract.environment import MANAGED_VARIABLES, PREFIX
+from kvasir_contract.environment import MANAGED_VARIABLES, POD_INDEX, PREFIX
 from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
 
 _CONFIGS: Final = {kind for config in (EngineConfig, FrontendConfig) for kind in get_type_hints(config).values()}
 KNOWN: Final = frozenset(
     (
         *(variable_of(name) for config in _CONFIGS for name in names_of(config)),
-        *(TERMINATION_MESSAGE_VARIABLE, MANAGED_VARIABLES),
+        *(TERMINATION_MESSAGE_VARIABLE, MANAGED_VARIABLES, POD_INDEX),
         *("KVASIR_DATA_PARALLEL_SIZE", "KVASIR_URL"),
     )
 )
