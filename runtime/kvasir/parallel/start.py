@@ -1,14 +1,20 @@
 """Joins a worker's process to the other ranks of its engine."""
 
 import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from kvasir.parallel.group import ALONE, Group
 from kvasir.parallel.parallel_state import ParallelState
+from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 from kvasir.parallel.torch_group import TorchGroup
 
 _LOOPBACK = "lo"
@@ -17,7 +23,7 @@ _LOOPBACK = "lo"
 def init(
     rank: int,
     size: int,
-    rendezvous_path: Path,
+    rendezvous: Path | TcpRendezvous,
     timeout: float,
     device: torch.device,
     *,
@@ -26,9 +32,10 @@ def init(
 ) -> ParallelState:
     """Wait for all ranks of the engine and return this rank's groups. Call it once per process.
 
-    The ranks find each other by a file that is empty or does not exist before, and that no other user can write: no
-    port can be taken by another process. Their connections use the loopback interface only. `timeout` in seconds
-    bounds the wait here and every later operation. `tensor_parallel_size` None: all ranks form one tensor group.
+    The ranks of one machine find each other by a file that is empty or does not exist before, and that no other
+    user can write: no port can be taken by another process. Their connections use the loopback interface only.
+    Ranks in several pods need a TcpRendezvous. `timeout` in seconds bounds the wait here and every later operation.
+    `tensor_parallel_size` None: all ranks form one tensor group.
 
     Raises RuntimeError if a rank does not arrive in time.
     """
@@ -37,9 +44,10 @@ def init(
         raise ValueError(f"{size} ranks cannot form tensor groups of {width}: choose a divisor of {size}")
     if size == 1:
         return ParallelState(expert_parallel=expert_parallel)
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = _LOOPBACK
+    interface = _LOOPBACK if isinstance(rendezvous, Path) else rendezvous.interface
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface
     limit = timedelta(seconds=timeout)
-    store = dist.FileStore(str(rendezvous_path), size)  # type: ignore[attr-defined]
+    store = _store(rendezvous, size, limit)
     store.set_timeout(limit)
     backend = "nccl" if device.type == "cuda" else "gloo"
     device_id = device if device.type == "cuda" else None
@@ -54,6 +62,39 @@ def leave() -> None:
     """Close the connections to the other ranks, if there are any."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def _store(rendezvous: Path | TcpRendezvous, size: int, limit: timedelta) -> Any:
+    if isinstance(rendezvous, Path):
+        return dist.FileStore(str(rendezvous), size)  # type: ignore[attr-defined]
+    make = partial(
+        dist.TCPStore,  # type: ignore[attr-defined]
+        rendezvous.host,
+        rendezvous.port,
+        size,
+        is_master=rendezvous.listener is not None,
+        timeout=limit,
+        wait_for_workers=False,
+        master_listen_fd=rendezvous.listener,
+    )
+    return _within(limit, make, f"no rank serves the store at {rendezvous.host}, port {rendezvous.port}")
+
+
+def _within(limit: timedelta, make: Callable[[], Any], message: str) -> Any:
+    """Return what `make` returns. A TCPStore ignores its timeout while the port listens without a server."""
+    made: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            made.set_result(make())
+        except Exception as error:
+            made.set_exception(error)
+
+    threading.Thread(target=run, name="rendezvous", daemon=True).start()
+    try:
+        return made.result(limit.total_seconds())
+    except TimeoutError:
+        raise RuntimeError(f"{message} within {limit.total_seconds():g} s") from None
 
 
 def _own(partition: list[list[int]], rank: int, limit: timedelta) -> Group:
