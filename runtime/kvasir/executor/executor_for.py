@@ -3,6 +3,7 @@
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EXTERNAL_LAUNCHER, RAY, ExecutorConfig
 from kvasir.executor.executor import Executor
+from kvasir.executor.remote_workers import RemoteWorkers
 from kvasir.hub.model_info import ModelInfo
 
 
@@ -12,8 +13,10 @@ def has_worker_processes(config: ExecutorConfig) -> bool:
     return backend in ("mp", RAY) or (config.num_workers > 1 and backend != EXTERNAL_LAUNCHER)
 
 
-def executor_for(settings: ResolvedEngine, model: ModelInfo) -> Executor:
+def executor_for(settings: ResolvedEngine, model: ModelInfo, remote: RemoteWorkers | None = None) -> Executor:
     """Return an executor whose workers have not been started. Raises ConfigError.
+
+    `remote`: the workers of the engine's other nodes.
 
     Only executors with a worker in this process import torch.
     """
@@ -28,7 +31,7 @@ def executor_for(settings: ResolvedEngine, model: ModelInfo) -> Executor:
     if has_worker_processes(settings.executor):
         from kvasir.executor.multiprocess import MultiprocessExecutor
 
-        return MultiprocessExecutor(settings, model)
+        return MultiprocessExecutor(settings, model, remote=remote)
     from kvasir.executor.in_process import InProcessExecutor
 
     return InProcessExecutor(settings, model)

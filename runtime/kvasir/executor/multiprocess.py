@@ -6,48 +6,41 @@ failure with rank and phase. There is no recovery of a part of the workers: the 
 """
 
 import logging
-import os
 import queue
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import msgspec
 
 from kvasir.config.resolve import ResolvedEngine
+from kvasir.executor.local_workers import LocalWorkers
+from kvasir.executor.remote_workers import RemoteInterruptedError, RemoteSilentError, RemoteWorkers
 from kvasir.executor.rendezvous import rendezvous_of
 from kvasir.executor.shared_memory.channel import EngineChannel
 from kvasir.executor.shared_memory.replies import NoReplyError
 from kvasir.executor.shared_memory.ring import RingError, SlowReaderError
-from kvasir.executor.shared_memory.segment import SharedMemoryError
-from kvasir.executor.started_worker import RunningWorker, StartedWorker, wait_for_end
-from kvasir.executor.worker_messages import (
-    FrameKind,
-    FromWorker,
-    Loading,
-    WorkerError,
-    WorkerSetup,
-    current_log_level,
-    reporting_rank,
-    settings_of_worker,
-    steps_in_flight,
-)
-from kvasir.executor.worker_states import WorkerStates
+from kvasir.executor.started_worker import StartedWorker, StartWorker
+from kvasir.executor.worker_messages import FrameKind, FromWorker, Loading, reporting_rank, steps_in_flight
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.observability.failures import FailureError, error_of
+from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from kvasir_contract.failure import Failure
-from kvasir_contract.logs import current_format
 from kvasir_contract.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-_END_SECONDS: Final = 1.0
-"""How long workers may take to end by themselves, and how long the report of an end may take."""
+_REPORT_SECONDS: Final = 1.0
+"""How long the report of an end may take."""
+_CAUSE_SECONDS: Final = 0.5
+"""How long an error in a worker waits for a report of its cause on another node. Below _REPORT_SECONDS."""
 _STEP, _COMMAND, _CALL = (bytes((kind,)) for kind in FrameKind)
 
 
@@ -59,20 +52,21 @@ class MultiprocessExecutor:
         settings: ResolvedEngine,
         model: ModelInfo,
         num_workers: int | None = None,
-        start_worker: Callable[[WorkerSetup, int], RunningWorker] = StartedWorker,
+        remote: RemoteWorkers | None = None,
+        start_worker: StartWorker = StartedWorker,
     ) -> None:
-        """By default each worker is a rank of a split model. With `num_workers`, all compute the whole model."""
-        self._start_worker = start_worker
-        num_workers = num_workers or settings.executor.num_workers
+        """By default each worker is a rank of a split model. With `num_workers`, all compute the whole model.
+
+        `remote`: the workers of the engine's other nodes, over which the ranks are spread evenly.
+        """
+        self._num_workers = num_workers or settings.executor.num_workers
         self.max_in_flight = steps_in_flight(settings)
-        self._settings = settings_of_worker(settings, num_workers)
-        self._model = model
-        self._num_workers = num_workers
+        self._settings = settings
+        self._remote = remote
+        ranks = range(self._num_workers // (1 if remote is None else remote.num_nodes))
+        self._local = LocalWorkers(ranks, settings, model, self.worker_news, self.worker_failed, start_worker)
         self._reporting_rank = reporting_rank(settings.executor)
         self._timeout = settings.executor.worker_timeout
-        self._workers: list[RunningWorker] = []
-        self._channel: EngineChannel | None = None
-        self._states = WorkerStates(settings.executor, self._workers, [])
         self._pending: deque[_Reply] = deque()
         self._news: queue.SimpleQueue[tuple[int, FromWorker] | None] = queue.SimpleQueue()
         """Of the start-up; None: a worker has ended."""
@@ -86,18 +80,8 @@ class MultiprocessExecutor:
         self._outputs = msgspec.msgpack.Decoder(StepOutput)
 
     def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
-        try:
-            channel = self._channel = EngineChannel(self._num_workers)
-        except SharedMemoryError as error:
-            raise FailureError(Failure(Reason.OUT_OF_MEMORY, str(error))) from error
-        self._states = WorkerStates(self._settings.executor, self._workers, channel.progress)
-        with rendezvous_of(self._settings.executor.num_workers) as rendezvous:
-            for rank in range(self._num_workers):
-                setup = self._setup(rank, channel, rendezvous)
-                self._workers.append(self._start_worker(setup, self._settings.threads))
-        channel.close_handles()
-        for worker in self._workers:
-            worker.watch(self._on_message, self._on_end, self._on_stop, self._timeout)
+        with self._rendezvous() as rendezvous:
+            self._local.start(rendezvous)
         self._wait_until_loaded(progress)
         with self._lock:
             self._failed = failed
@@ -134,46 +118,28 @@ class MultiprocessExecutor:
 
     def where(self) -> str:
         """Return phase and place of each worker."""
-        return self._states.describe(range(len(self._workers)))
+        return self._describe(range(self._num_workers))
 
     @property
     def pids(self) -> list[int]:
-        """The worker processes by rank."""
-        return [worker.pid for worker in self._workers]
+        """The worker processes of this node by rank."""
+        return self._local.pids
 
     def shutdown(self) -> None:
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        for worker in self._workers:
-            worker.dismiss()
-        if self._channel is not None:
-            self._channel.interrupt()
-        if not wait_for_end(self._workers, _END_SECONDS):
-            for worker in self._workers:
-                worker.kill()
-        if wait_for_end(self._workers, _END_SECONDS):
-            for worker in self._workers:
-                worker.close()
-        if self._channel is not None:
-            self._channel.close()
+        if self._remote is not None:
+            self._remote.dismiss("the engine ends")
+        self._local.shutdown()
 
     # ---------------------------------------------------------------------------------------------- the start-up
 
-    def _setup(self, rank: int, channel: EngineChannel, rendezvous: int | None) -> WorkerSetup:
-        return WorkerSetup(
-            rank=rank,
-            handle=channel.handle(rank),
-            settings=self._settings,
-            model=self._model,
-            engine_pid=os.getpid(),
-            stack_descriptor=-1,
-            rendezvous=rendezvous,
-            log_name=f"engine-{self._settings.data_parallel_rank}-worker-{rank}",
-            log_level=current_log_level(),
-            log_format=current_format(),
-        )
+    def _rendezvous(self) -> AbstractContextManager[int | TcpRendezvous | None]:
+        if self._remote is None:
+            return rendezvous_of(self._settings.executor.num_workers)
+        return self._remote.begin(self._settings, len(self._local.ranks), self)
 
     def _wait_until_loaded(self, progress: Callable[[int, int], None]) -> None:
         """Pass on the sums of what the workers have loaded until all are done."""
@@ -217,22 +183,32 @@ class MultiprocessExecutor:
             raise self._failure() from error
         except RingError as error:
             raise self._failure() from error
+        if self._remote is not None:
+            self._remote.write(frame)
 
     def _read(self, seconds: float | None) -> list[bytes]:
         channel = self._running()
+        remote = self._remote
+        began = time.monotonic()
         try:
-            return channel.replies.read(seconds)
+            replies = channel.replies.read(seconds)
+            if remote is None:
+                return replies
+            return replies + remote.read(seconds and max(0.0, seconds - (time.monotonic() - began)))
         except NoReplyError as error:
+            self._hung([*error.ranks, *(remote.silent_ranks() if remote is not None else [])])
+            raise self._failure() from error
+        except RemoteSilentError as error:
             self._hung(error.ranks)
             raise self._failure() from error
-        except RingError as error:
+        except (RingError, RemoteInterruptedError) as error:
             raise self._failure() from error
 
     def _running(self) -> EngineChannel:
         self._check()
-        assert self._channel is not None, "the executor was not started"
+        channel = self._local.channel
         assert not self._closed, "the executor was shut down"
-        return self._channel
+        return channel
 
     # ------------------------------------------------------------------------------------------------- failures
 
@@ -242,28 +218,27 @@ class MultiprocessExecutor:
 
     def _failure(self) -> Exception:
         """Return the failure that has interrupted the ring: its report may take a moment longer."""
-        self._has_failed.wait(_END_SECONDS)
+        self._has_failed.wait(_REPORT_SECONDS)
         return self._error or FailureError(Failure(Reason.CRASH_LOOPING, "a worker closed its connection"))
 
-    def _on_message(self, rank: int, message: FromWorker) -> None:
+    def worker_news(self, rank: int, message: FromWorker) -> None:
+        """Take what a worker sends while it starts, from whichever node."""
         self._news.put((rank, message))
 
-    def _on_end(self, rank: int, how: str, error: WorkerError | None) -> None:
-        states = self._states
-        if error is not None:
-            failure = Failure(error.reason, error.message)
-            self._fail(failure, f"{states.name(rank)} failed in phase {error.phase}")
-            return
-        text = f"{states.name(rank)} {how} in {states.phase_of(rank)}"
-        self._fail(Failure(Reason.CRASH_LOOPING, text), text)
+    def worker_failed(self, failure: Failure, text: str, raised: bool) -> None:
+        """Fail because a worker or a node has failed. `raised`: a worker has raised an error.
 
-    def _on_stop(self, rank: int) -> None:
-        states = self._states
-        text = f"{states.name(rank)} has been stopped for {self._timeout:g} s in {states.phase_of(rank)}"
-        self._fail(Failure(Reason.CRASH_LOOPING, text), text)
+        The death of a node makes workers of other nodes raise, and its report may come later than theirs.
+        """
+        if raised and self._remote is not None and not self._has_failed.is_set():
+            timer = threading.Timer(_CAUSE_SECONDS, self._fail, [failure, text])
+            timer.daemon = True
+            timer.start()
+        else:
+            self._fail(failure, text)
 
     def _hung(self, ranks: Sequence[int]) -> None:
-        text = f"no reply to a step within {self._timeout:g} s: {self._states.describe(ranks)}"
+        text = f"no reply to a step within {self._timeout:g} s: {self._describe(ranks)}"
         self._fail(Failure(Reason.CRASH_LOOPING, text), text)
 
     def _fail(self, failure: Failure, text: str) -> None:
@@ -274,14 +249,23 @@ class MultiprocessExecutor:
             error = self._error = error_of(failure)
             failed = self._failed
         self._has_failed.set()
-        for worker in self._workers:
-            worker.kill()
+        self._local.kill()
         log.error("%s; all workers are killed", text)
-        if self._channel is not None:
-            self._channel.interrupt()
+        self._local.interrupt()
+        if self._remote is not None:
+            self._remote.dismiss(failure.message)
         self._news.put(None)
         if failed is not None:
             failed(error)
+
+    def _describe(self, ranks: Iterable[int]) -> str:
+        """Return state, phase and place in the code of these workers, as text."""
+        local = [rank for rank in ranks if rank in self._local.ranks]
+        others = [rank for rank in ranks if rank not in self._local.ranks]
+        texts = [self._local.describe(local)] if local else []
+        if others and self._remote is not None:
+            texts.append(self._remote.describe(others))
+        return "; ".join(texts)
 
 
 class _Reply(Future[StepOutput]):

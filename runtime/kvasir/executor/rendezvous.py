@@ -1,7 +1,7 @@
 """How the ranks of a split model find each other: through a file without a name, which the engine hands to them.
 
 The kernel frees the file when the last process has closed it, whichever way the processes end. Nothing is left on a
-disk, and no other user can open it.
+disk, and no other user can open it. Ranks in several pods cannot share a file: they meet at a TCP store.
 """
 
 import os
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kvasir.config.settings import ExecutorConfig
+from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 
 if TYPE_CHECKING:  # torch is imported when failures can be reported
     from kvasir.parallel.parallel_state import ParallelState
@@ -31,7 +32,12 @@ def rendezvous_of(ranks: int) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def join(rank: int, descriptor: int | None, config: ExecutorConfig) -> "ParallelState":
+def descriptor_of(rendezvous: int | TcpRendezvous | None) -> int | None:
+    """Return the descriptor that a worker has to inherit."""
+    return rendezvous.listener if isinstance(rendezvous, TcpRendezvous) else rendezvous
+
+
+def join(rank: int, rendezvous: int | TcpRendezvous | None, config: ExecutorConfig) -> "ParallelState":
     """Wait for all ranks, and close the descriptor. Return the groups of this rank.
 
     Raises RuntimeError if a rank does not arrive.
@@ -41,19 +47,22 @@ def join(rank: int, descriptor: int | None, config: ExecutorConfig) -> "Parallel
     from kvasir.parallel.parallel_state import SINGLE
     from kvasir.parallel.start import init
 
-    if descriptor is None:
+    if rendezvous is None:
         return SINGLE
+    if (descriptor := descriptor_of(rendezvous)) is not None:
+        os.set_inheritable(descriptor, False)
     # Longer than the engine's own timeout, which names the worker that hangs.
     timeout = 2 * config.worker_timeout + _MORE_SECONDS
     try:
         return init(
             rank,
             config.num_workers,
-            Path(f"/proc/self/fd/{descriptor}"),
+            rendezvous if isinstance(rendezvous, TcpRendezvous) else Path(f"/proc/self/fd/{rendezvous}"),
             timeout,
             torch.device("cpu"),
             tensor_parallel_size=config.tensor_parallel_size,
             expert_parallel=config.enable_expert_parallel,
         )
     finally:
-        os.close(descriptor)
+        if isinstance(rendezvous, int):  # a store owns its socket
+            os.close(rendezvous)

@@ -22,6 +22,7 @@ from typing import Final, Protocol
 import msgspec
 
 import kvasir
+from kvasir.executor.rendezvous import descriptor_of
 from kvasir.executor.worker_messages import (
     MAX_PACKET_BYTES,
     FromWorker,
@@ -70,6 +71,10 @@ class RunningWorker(Protocol):
     def close(self) -> None: ...
 
 
+StartWorker = Callable[[WorkerSetup, int], RunningWorker]
+"""Starts a worker with so many threads."""
+
+
 class StartedWorker:
     """A RunningWorker that is a child process.
 
@@ -85,8 +90,8 @@ class StartedWorker:
         self._stacks, stacks_end = os.pipe()
         setup = msgspec.structs.replace(setup, stack_descriptor=stacks_end)
         inherited = [theirs.fileno(), stacks_end, *setup.handle.descriptors]
-        if setup.rendezvous is not None:
-            inherited.append(setup.rendezvous)
+        if (meeting := descriptor_of(setup.rendezvous)) is not None:
+            inherited.append(meeting)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kvasir.executor.worker_process", str(theirs.fileno())],

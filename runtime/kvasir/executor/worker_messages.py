@@ -17,6 +17,7 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.shared_memory.channel import MAX_UNANSWERED_FRAMES, WorkerHandle
 from kvasir.hub.model_info import ModelInfo
+from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 from kvasir.worker.step import StepInput
 from kvasir_contract.reasons import Reason
 
@@ -84,8 +85,8 @@ class WorkerSetup(msgspec.Struct, frozen=True):
     engine_pid: int
     stack_descriptor: int
     """SIGUSR1 makes the worker write the stack of its main thread to this pipe."""
-    rendezvous: int | None
-    """The descriptor of a file through which the ranks of a split model find each other."""
+    rendezvous: int | TcpRendezvous | None
+    """How the ranks of a split model find each other; int: by the file with this descriptor."""
     log_name: str
     log_level: str
     log_format: str

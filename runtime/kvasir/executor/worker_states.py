@@ -13,11 +13,17 @@ class WorkerStates:
     """Reads the shared memory and the stacks of the workers; any thread may call it."""
 
     def __init__(
-        self, config: ExecutorConfig, workers: Sequence[RunningWorker], progress: Sequence[ProgressReader]
+        self,
+        config: ExecutorConfig,
+        workers: Sequence[RunningWorker],
+        progress: Sequence[ProgressReader],
+        first_rank: int = 0,
     ) -> None:
+        """`first_rank`: of these workers; the next ones follow."""
         self._config = config
         self._workers = workers
         self._progress = progress
+        self._first_rank = first_rank
 
     def name(self, rank: int) -> str:
         return name_of_worker(rank, self._config)
@@ -28,7 +34,7 @@ class WorkerStates:
 
     def phase_of(self, rank: int) -> str:
         """Return the phase of a worker, its step and its duration."""
-        progress = self._progress[rank].read()
+        progress = self._progress[rank - self._first_rank].read()
         if progress is None:
             return f"phase {WorkerPhase.START.label}"
         seconds = time.monotonic() - progress.since
@@ -36,7 +42,7 @@ class WorkerStates:
         return f"phase {WorkerPhase(progress.phase).label}{step} for {seconds:.1f} s"
 
     def _describe_one(self, rank: int) -> str:
-        worker = self._workers[rank]
+        worker = self._workers[rank - self._first_rank]
         if worker.is_stopped:
             return f"{self.name(rank)} is stopped in {self.phase_of(rank)}"
         place = worker.place() or "an unknown place"

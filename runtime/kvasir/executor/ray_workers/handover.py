@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from kvasir.executor.rendezvous import descriptor_of
 from kvasir.executor.worker_messages import MAX_PACKET_BYTES, WorkerSetup, decode_setup, encode
 
 _CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid
@@ -61,7 +62,8 @@ class HandoverListener:
 
 def hand_over(control: socket.socket, setup: WorkerSetup) -> None:
     """Send the setup with all descriptors that it names, and with stdout and stderr of this process."""
-    rendezvous = [] if setup.rendezvous is None else [setup.rendezvous]
+    meeting = descriptor_of(setup.rendezvous)
+    rendezvous = [] if meeting is None else [meeting]
     descriptors = [*setup.handle.descriptors, setup.stack_descriptor, 1, 2, *rendezvous]
     socket.send_fds(control, [encode(setup)], descriptors)
 

@@ -20,6 +20,7 @@ import msgspec
 import ray
 
 from kvasir.executor.ray_workers.handover import HandoverListener, hand_over
+from kvasir.executor.rendezvous import descriptor_of
 from kvasir.executor.started_worker import places_of, read_stack, receive_all
 from kvasir.executor.worker_messages import FromWorker, WorkerError, WorkerPhase, WorkerSetup
 from kvasir_contract.reasons import Reason
@@ -154,15 +155,17 @@ def _with_own_descriptors(setup: WorkerSetup, stack_descriptor: int) -> WorkerSe
     """Return the setup with copies of its descriptors: the engine closes its own before the worker has them."""
     handle = setup.handle
     segment, requests, replies = map(os.dup, handle.descriptors)
+    meeting = descriptor_of(setup.rendezvous)
     return msgspec.structs.replace(
         setup,
         handle=msgspec.structs.replace(handle, segment=segment, requests=requests, replies=replies),
-        rendezvous=None if setup.rendezvous is None else os.dup(setup.rendezvous),
+        rendezvous=None if meeting is None else os.dup(meeting),
         stack_descriptor=stack_descriptor,
     )
 
 
 def _close_descriptors(setup: WorkerSetup) -> None:
-    rendezvous = () if setup.rendezvous is None else (setup.rendezvous,)
+    meeting = descriptor_of(setup.rendezvous)
+    rendezvous = () if meeting is None else (meeting,)
     for descriptor in (*setup.handle.descriptors, setup.stack_descriptor, *rendezvous):
         os.close(descriptor)

@@ -1,0 +1,140 @@
+"""The worker processes of one machine, connected to this process by shared memory.
+
+Their owner is the engine, or a member of an engine whose workers are spread over several pods. All workers live and
+die together: the owner kills them all when one of them fails.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.executor.shared_memory.channel import EngineChannel
+from kvasir.executor.shared_memory.segment import SharedMemoryError
+from kvasir.executor.started_worker import RunningWorker, StartedWorker, StartWorker, wait_for_end
+from kvasir.executor.worker_messages import (
+    FromWorker,
+    WorkerError,
+    WorkerSetup,
+    current_log_level,
+    settings_of_worker,
+)
+from kvasir.executor.worker_states import WorkerStates
+from kvasir.hub.model_info import ModelInfo
+from kvasir.observability.failures import FailureError
+from kvasir.parallel.tcp_rendezvous import TcpRendezvous
+from kvasir_contract.failure import Failure
+from kvasir_contract.logs import current_format
+from kvasir_contract.reasons import Reason
+
+_END_SECONDS: Final = 1.0
+"""How long workers may take to end by themselves."""
+
+
+class LocalWorkers:
+    """Starts, watches and kills the workers of some ranks. Start them in the main thread."""
+
+    def __init__(
+        self,
+        ranks: range,
+        settings: ResolvedEngine,
+        model: ModelInfo,
+        received: Callable[[int, FromWorker], None],
+        failed: Callable[[Failure, str, bool], None],
+        start_worker: StartWorker = StartedWorker,
+    ) -> None:
+        """`settings` are the engine's. Threads call back: `received` with each message of a worker while it starts,
+        `failed` with the failure of a worker, the line to log, and whether the worker has raised an error."""
+        self.ranks = ranks
+        self._settings = settings_of_worker(settings, len(ranks))
+        self._model = model
+        self._received = received
+        self._failed = failed
+        self._start_worker = start_worker
+        self._timeout = settings.executor.worker_timeout
+        self._workers: list[RunningWorker] = []
+        self._channel: EngineChannel | None = None
+        self.states = WorkerStates(settings.executor, self._workers, [], ranks.start)
+
+    def start(self, rendezvous: int | TcpRendezvous | None) -> None:
+        """Start the processes; they load the model. Raises FailureError."""
+        try:
+            channel = self._channel = EngineChannel(len(self.ranks))
+        except SharedMemoryError as error:
+            raise FailureError(Failure(Reason.OUT_OF_MEMORY, str(error))) from error
+        self.states = WorkerStates(self._settings.executor, self._workers, channel.progress, self.ranks.start)
+        for rank in self.ranks:
+            self._workers.append(self._start_worker(self._setup(rank, channel, rendezvous), self._settings.threads))
+            if isinstance(rendezvous, TcpRendezvous):
+                rendezvous = dataclasses.replace(rendezvous, listener=None)  # the first rank serves the store
+        channel.close_handles()
+        for worker in self._workers:
+            worker.watch(self._received, self._on_end, self._on_stop, self._timeout)
+
+    @property
+    def channel(self) -> EngineChannel:
+        """The shared memory of the started workers. Its ranks begin at 0."""
+        assert self._channel is not None, "the executor was not started"
+        return self._channel
+
+    @property
+    def pids(self) -> list[int]:
+        """The worker processes by rank."""
+        return [worker.pid for worker in self._workers]
+
+    def describe(self, ranks: Iterable[int] | None = None) -> str:
+        """Return what these workers are doing; by default all that were started."""
+        started = range(self.ranks.start, self.ranks.start + len(self._workers))
+        return self.states.describe(started if ranks is None else ranks)
+
+    def kill(self) -> None:
+        """Kill all workers. Any thread."""
+        for worker in self._workers:
+            worker.kill()
+
+    def interrupt(self) -> None:
+        """End every wait for the workers. Any thread."""
+        if self._channel is not None:
+            self._channel.interrupt()
+
+    def shutdown(self) -> None:
+        """Let the workers end, or kill them, and free the memory. Call it once."""
+        for worker in self._workers:
+            worker.dismiss()
+        self.interrupt()
+        if not wait_for_end(self._workers, _END_SECONDS):
+            self.kill()
+        if wait_for_end(self._workers, _END_SECONDS):
+            for worker in self._workers:
+                worker.close()
+        if self._channel is not None:
+            self._channel.close()
+
+    def _setup(self, rank: int, channel: EngineChannel, rendezvous: int | TcpRendezvous | None) -> WorkerSetup:
+        return WorkerSetup(
+            rank=rank,
+            handle=channel.handle(rank - self.ranks.start),
+            settings=self._settings,
+            model=self._model,
+            engine_pid=os.getpid(),
+            stack_descriptor=-1,
+            rendezvous=rendezvous,
+            log_name=f"engine-{self._settings.data_parallel_rank}-worker-{rank}",
+            log_level=current_log_level(),
+            log_format=current_format(),
+        )
+
+    def _on_end(self, rank: int, how: str, error: WorkerError | None) -> None:
+        states = self.states
+        if error is not None:
+            failure = Failure(error.reason, error.message)
+            self._failed(failure, f"{states.name(rank)} failed in phase {error.phase}", True)
+            return
+        text = f"{states.name(rank)} {how} in {states.phase_of(rank)}"
+        self._failed(Failure(Reason.CRASH_LOOPING, text), text, False)
+
+    def _on_stop(self, rank: int) -> None:
+        states = self.states
+        text = f"{states.name(rank)} has been stopped for {self._timeout:g} s in {states.phase_of(rank)}"
+        self._failed(Failure(Reason.CRASH_LOOPING, text), text, False)

@@ -1,0 +1,76 @@
+"""The interface through which an engine uses the workers of its other nodes."""
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.executor.worker_messages import FromWorker
+from kvasir.parallel.tcp_rendezvous import TcpRendezvous
+from kvasir_contract.failure import Failure
+
+
+class RemoteInterruptedError(Exception):
+    """A node has failed, or the engine ends: no more replies come."""
+
+
+class RemoteSilentError(Exception):
+    """Nodes have not replied in time; `ranks` are their workers."""
+
+    def __init__(self, ranks: list[int]) -> None:
+        super().__init__(f"no replies of workers {ranks}")
+        self.ranks = ranks
+
+
+class RemoteEvents(Protocol):
+    """Called from any thread, from `begin` on; must not wait."""
+
+    def worker_news(self, rank: int, message: FromWorker) -> None:
+        """A worker has sent this while it starts."""
+        ...
+
+    def worker_failed(self, failure: Failure, text: str, raised: bool) -> None:
+        """A node is lost, or one of its workers has ended. `raised`: by an error that may be a consequence."""
+        ...
+
+
+class RemoteWorkers(Protocol):
+    """The workers of all nodes but this one. Their ranks follow those of this node."""
+
+    num_nodes: int
+    """With this one."""
+
+    waits: Callable[[], None]
+    """Called once a second, in the thread of `begin`, while nodes are missing."""
+
+    def begin(
+        self, settings: ResolvedEngine, ranks_per_node: int, events: RemoteEvents
+    ) -> AbstractContextManager[TcpRendezvous]:
+        """Wait for all nodes, have them start their workers, and yield where the ranks meet.
+
+        `settings` are the engine's. Rank 0 must have inherited the listening socket when the context ends.
+        """
+        ...
+
+    def write(self, frame: bytes) -> None:
+        """Send a frame to all workers; does not wait."""
+        ...
+
+    def read(self, seconds: float | None) -> list[bytes]:
+        """Wait for the next reply of every worker and return the bodies by rank. None: no timeout.
+
+        Raises RemoteSilentError: nothing is lost, `read` may be called again. Raises RemoteInterruptedError.
+        """
+        ...
+
+    def silent_ranks(self) -> list[int]:
+        """Return the workers whose next reply has not arrived. Called by the thread that reads."""
+        ...
+
+    def describe(self, ranks: Iterable[int]) -> str:
+        """Return what these workers are doing, as far as their nodes answer in time."""
+        ...
+
+    def dismiss(self, reason: str) -> None:
+        """End the workers, and every wait for their replies. Any thread."""
+        ...
