@@ -53,7 +53,7 @@ def config_of(args: argparse.Namespace) -> EngineConfig:
     """Raises ConfigError."""
     parallel, nodes = _place_of(args)
     executor = from_args(ExecutorConfig, args)
-    nodes.check(executor.tensor_parallel_size)
+    nodes.check(executor.num_workers)
     return EngineConfig(
         model=from_args(ModelConfig, args, source=args.model),
         device=from_args(DeviceConfig, args),
@@ -88,17 +88,19 @@ def run(args: argparse.Namespace) -> int:
     refuse_unmanaged_variables()
     config = config_of(args)
     config.executor.check_serves()
-    if not config.link.link:
+    if config.nodes.is_leader and not config.link.link:
         raise ConfigError(
             "an engine needs --link, the addresses of its frontends; to serve a model on this machine, use "
             "`kvasir serve MODEL`"
         )
-    if config.nodes.nnodes > 1:
-        raise ConfigError(f"--nnodes {config.nodes.nnodes} is not supported yet: leave it out")
     process = config.process
     setup_logging(f"engine-{config.parallel.data_parallel_rank}", process.log_level, process.log_format)
     for text in unknown_variables():
         logging.getLogger(__name__).warning(text)
+    if not config.nodes.is_leader:
+        from kvasir.executor.nodes.member_process import run_member
+
+        return run_member(config)
     from kvasir.engine.engine_process import run_engine
 
     return run_engine(config)

@@ -153,7 +153,7 @@ def _kv_cache_memory(config: EngineConfig, device: DeviceFacts) -> int | None:
     if config.cache.num_gpu_blocks_override:
         return given
     size = given or CPU_KV_CACHE_BYTES
-    workers = config.executor.tensor_parallel_size
+    workers = config.executor.num_workers // config.nodes.nnodes
     if size * workers >= device.memory_limit:
         cache = "the KV cache needs" if workers == 1 else f"the KV caches of {workers} workers need"
         raise ConfigError(

@@ -32,6 +32,8 @@ from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
+from kvasir.executor.nodes.leader import Leader
+from kvasir.executor.nodes.node_messages import Terms
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
@@ -86,6 +88,8 @@ class EngineProcess:
         self._ops: OpsServer | None = None
         self._link: EngineLink | None = None
         self._executor: Executor | None = None
+        self._leader: Leader | None = None
+        """Of an engine with several nodes."""
         self._loop: EngineLoop | None = None
         self._watchdog: StepWatchdog | None = None
         self._stop_asked = False
@@ -136,6 +140,7 @@ class EngineProcess:
             self._status.links = lambda: link.accepted
             self._status.unknown_messages = lambda: link.unknown_messages
             link.start()
+            self._leader = self._lead(model)
             settings = resolve_settings(self._config, model)
         with self._phase(Phase.LOADING):
             executor = self._load(settings, model, inbox)
@@ -198,9 +203,24 @@ class EngineProcess:
             raise ConfigError(
                 f"{source} changed while the engine started: {path} is not {model.path}; start it again"
             )
-        executor = self._executor = executor_for(settings, model)
+        executor = self._executor = executor_for(settings, model, remote=self._leader)
         executor.start(self._show_progress, inbox.fail)
         return executor
+
+    def _lead(self, model: ModelInfo) -> Leader | None:
+        """Listen for the other nodes of this engine, if it has any. Raises ConfigError."""
+        config = self._config
+        if config.nodes.nnodes == 1:
+            return None
+        leader = Leader(config.nodes, config.link, Terms.of(config, model))
+        leader.waits = self._wait_for_nodes
+        self._status.waits_for = lambda: leader.waits_for
+        return leader
+
+    def _wait_for_nodes(self) -> None:
+        """Go on waiting: another node may take any time to be scheduled and to load."""
+        self._check_shutdown()
+        self._status.beat(busy=True)
 
     def _show_progress(self, done: int, total: int) -> None:
         self._check_shutdown()
@@ -262,6 +282,8 @@ class EngineProcess:
             self._link.close(last)
         if self._executor is not None:
             self._executor.shutdown()
+        if self._leader is not None:
+            self._leader.close(last.reason if isinstance(last, Dead) else "the engine ends")
         if self._ops is not None:
             self._ops.close()
         if self._watchdog is not None:

@@ -22,7 +22,7 @@ MODE = sys.argv[1]
 
 
 class ProcessExecutor(FakeExecutor):
-    def __init__(self, settings: ResolvedEngine, model: object) -> None:
+    def __init__(self, settings: ResolvedEngine, model: object, remote: object) -> None:
         super().__init__(
             block_size=settings.block_size,
             max_num_seqs=settings.max_num_seqs,

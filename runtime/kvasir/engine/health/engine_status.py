@@ -47,6 +47,8 @@ class EngineStatus:
         """Returns why no frontend has accepted this engine; None if one has."""
         self.links: Callable[[], tuple[str, ...]] = tuple
         """Returns how many frontends have accepted this engine."""
+        self.waits_for: Callable[[], str] = str
+        """Returns which other nodes of the engine its start waits for; "" if none."""
         self.unknown_messages: Callable[[], int] = lambda: 0
         """Returns how many messages of later versions the engine has skipped."""
         self.startup_seconds: dict[str, float] = {}
@@ -80,7 +82,7 @@ class EngineStatus:
     def message(self) -> str:
         """A problem besides the phase, for people; empty if there is none."""
         problem = self._problem()
-        return self._message or ("" if problem is None else problem.message)
+        return self._message or self.waits_for() or ("" if problem is None else problem.message)
 
     @property
     def reason(self) -> Reason | None:

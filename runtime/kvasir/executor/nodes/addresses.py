@@ -1,0 +1,58 @@
+"""The addresses of this machine: which one a peer can reach, and to which network interface it belongs."""
+
+import fcntl
+import ipaddress
+import socket
+import struct
+from pathlib import Path
+from typing import Final
+
+from kvasir.config.options import ConfigError
+
+_LOOPBACK: Final = "lo"
+_SIOCGIFADDR: Final = 0x8915
+_ANY_PORT: Final = 9
+_IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
+
+
+def own_address(peer: str) -> str:
+    """Return the IP address of this machine from which a peer is reached. Raises OSError without a route."""
+    family = socket.AF_INET6 if ":" in peer else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, _ANY_PORT))  # chooses a route; a datagram socket sends nothing
+        return str(probe.getsockname()[0])
+
+
+def interface_of(address: str) -> str:
+    """Return the network interface that has this IP address. Raises ConfigError."""
+    ip = ipaddress.ip_address(address)
+    if ip.is_loopback:
+        return _LOOPBACK
+    names = [name for _, name in socket.if_nameindex()]
+    found = _with_ipv4(names, address) if ip.version == 4 else _with_ipv6(ip.packed.hex())
+    if found is None:
+        raise ConfigError(
+            f"no network interface of this machine has the address {address}; its interfaces are {', '.join(names)}"
+        )
+    return found
+
+
+def _with_ipv4(names: list[str], address: str) -> str | None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for name in names:
+            request = struct.pack("256s", name.encode())
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:  # an interface without an IPv4 address
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None
+
+
+def _with_ipv6(digits: str) -> str | None:
+    for line in _IPV6_ADDRESSES.read_text().splitlines():
+        fields = line.split()
+        if fields[0] == digits:
+            return fields[-1]
+    return None

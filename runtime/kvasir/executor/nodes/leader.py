@@ -1,0 +1,327 @@
+"""The leader's connections to the other nodes of its engine.
+
+Members connect from the start of the engine's process on, and the leader waits until all are prepared. From the
+Setup on all nodes live and die together: if a member is lost, fails or is started again, the engine ends, and all
+members end with it. A thread owns the sockets; a lost member is noticed while the engine is idle too.
+"""
+
+import logging
+import secrets
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Final
+
+from kvasir.config.nodes import NodesConfig
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.config.settings import LinkConfig
+from kvasir.executor.nodes.addresses import interface_of, own_address
+from kvasir.executor.nodes.leader_socket import LeaderSocket, Peer
+from kvasir.executor.nodes.member_record import MemberRecord
+from kvasir.executor.nodes.node_messages import (
+    Describe,
+    Described,
+    Failed,
+    Frame,
+    FromLeader,
+    FromMember,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Joined,
+    Refused,
+    Replies,
+    Setup,
+    Terms,
+    WorkerNews,
+)
+from kvasir.executor.remote_workers import RemoteEvents, RemoteInterruptedError, RemoteSilentError
+from kvasir.link.sockets import heartbeat_interval
+from kvasir.observability.seldom_log import SeldomLog
+from kvasir.parallel.tcp_rendezvous import TcpRendezvous
+from kvasir_contract.failure import Failure
+from kvasir_contract.reasons import Reason
+
+log = logging.getLogger(__name__)
+
+_WAIT_SECONDS: Final = 1.0
+"""Between two calls of `waits` while members are missing."""
+_DESCRIBE_SECONDS: Final = 2.0
+"""How long members have to answer what their workers are doing."""
+
+
+class Leader:
+    """RemoteWorkers. Made in the engine's process if it has several nodes; any thread may call its methods."""
+
+    def __init__(self, config: NodesConfig, link: LinkConfig, terms: Terms) -> None:
+        """Listen for members. Raises ConfigError for an address, keys or a port that cannot be used."""
+        self.incarnation = secrets.token_hex(8)
+        self.num_nodes = config.nnodes
+        self.waits: Callable[[], None] = lambda: None
+        self._config = config
+        self._terms = terms
+        self._timeout = link.heartbeat_timeout
+        self._socket = LeaderSocket(
+            config, link, self.incarnation, self._on_message, self._on_refuse, self._on_lost
+        )
+        self._members: dict[int, MemberRecord] = {}
+        self._by_identity: dict[bytes, MemberRecord] = {}
+        self.missing = tuple(range(1, config.nnodes))
+        """The members that have not joined yet or are not prepared; replaced as a whole."""
+        self._changed = threading.Event()
+        self._events: RemoteEvents | None = None
+        self._ranks_per_node = 0
+        self._replies: SimpleQueue[tuple[int, list[bytes]] | None] = SimpleQueue()
+        self._arrived: dict[int, deque[list[bytes]]] = {node: deque() for node in self.missing}
+        self._described: SimpleQueue[str] = SimpleQueue()
+        self._describing = threading.Lock()
+        self._seldom = SeldomLog(log)
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="nodes", daemon=True)
+        self._thread.start()
+
+    @property
+    def waits_for(self) -> str:
+        """Which members the engine waits for, as text; "" if all are prepared."""
+        missing = self.missing
+        if not missing or self._events is not None:
+            return ""
+        nodes = "node" if len(missing) == 1 else "nodes"
+        return f"waits for {nodes} {', '.join(map(str, missing))} of {self._config.nnodes}"
+
+    # ------------------------------------------------------------------------------- the start, in the main thread
+
+    @contextmanager
+    def begin(self, settings: ResolvedEngine, ranks_per_node: int, events: RemoteEvents) -> Iterator[TcpRendezvous]:
+        """Wait for all members, have them start their workers, and yield where the ranks meet."""
+        self._ranks_per_node = ranks_per_node
+        if self.waits_for:
+            log.info("%s", self.waits_for)
+        while True:
+            self._changed.clear()
+            with suppress(_NotAll), self._listener() as listener:
+                host, port = listener.getsockname()[:2]
+                self._send_setups(settings, port, events)
+                yield TcpRendezvous(host, port, interface_of(host), listener.fileno())
+                return
+            self.waits()
+            self._changed.wait(_WAIT_SECONDS)
+
+    @contextmanager
+    def _listener(self) -> Iterator[socket.socket]:
+        """Yield a socket at the address by which members reach this node. Raises _NotAll while one is missing."""
+        first = self._members.get(1)
+        if self.missing or first is None:
+            raise _NotAll
+        address = own_address(first.address)
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.create_server((address, 0), family=family) as listener:
+            yield listener
+
+    def _send_setups(self, settings: ResolvedEngine, port: int, events: RemoteEvents) -> None:
+        """Raises _NotAll if a member has left meanwhile."""
+        sent: Future[bool] = Future()
+
+        def send() -> None:
+            if self.missing:
+                sent.set_result(False)
+                return
+            self._events = events
+            for node, member in self._members.items():
+                self._send(member, Setup(settings, node * self._ranks_per_node, self._ranks_per_node, port))
+            sent.set_result(True)
+
+        self._socket.post(send)
+        if not sent.result():
+            raise _NotAll
+
+    # ------------------------------------------------------------------------------------------ frames and replies
+
+    def write(self, frame: bytes) -> None:
+        """Send a frame to all members."""
+        self._socket.post(partial(self._send_all, Frame(frame)))
+
+    def read(self, seconds: float | None) -> list[bytes]:
+        """Wait for the next reply of every member; return the bodies by rank, without the leader's own ranks.
+
+        Raises RemoteSilentError: nothing is lost, `read` may be called again. Raises RemoteInterruptedError.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        arrived = self._arrived
+        while not all(arrived.values()):
+            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                reply = self._replies.get(timeout=remaining)
+            except Empty:
+                raise RemoteSilentError(self.silent_ranks()) from None
+            if reply is None:
+                self._replies.put(None)
+                raise RemoteInterruptedError
+            arrived[reply[0]].append(reply[1])
+        return [body for node in sorted(arrived) for body in arrived[node].popleft()]
+
+    def silent_ranks(self) -> list[int]:
+        """Return the workers of the members whose next reply has not arrived. Called by the thread that reads."""
+        with suppress(Empty):
+            while (reply := self._replies.get_nowait()) is not None:
+                self._arrived[reply[0]].append(reply[1])
+            self._replies.put(None)
+        size = self._ranks_per_node
+        nodes = [node for node, replies in self._arrived.items() if not replies]
+        return [rank for node in nodes for rank in range(node * size, (node + 1) * size)]
+
+    def describe(self, ranks: Iterable[int]) -> str:
+        """Return what these workers of members are doing, as far as the members answer in time."""
+        by_node: dict[int, list[int]] = {}
+        for rank in ranks:
+            by_node.setdefault(rank // self._ranks_per_node, []).append(rank)
+        with self._describing:
+            self._described = SimpleQueue()
+            texts = []
+            for node, of_node in by_node.items():
+                self._socket.post(partial(self._send_to, node, Describe(of_node)))
+                try:
+                    texts.append(self._described.get(timeout=_DESCRIBE_SECONDS))
+                except Empty:
+                    texts.append(f"node {node} with the workers {', '.join(map(str, of_node))} does not answer")
+            return "; ".join(texts)
+
+    # --------------------------------------------------------------------------------------------------------- end
+
+    def dismiss(self, reason: str) -> None:
+        """End the members, and every wait for their replies."""
+        self._socket.post(partial(self._send_all, Goodbye(reason)))
+        self._replies.put(None)
+
+    def close(self, reason: str) -> None:
+        """Send a last message to the members and release the port. May be called more than once."""
+        if not self._closed:
+            self.dismiss(reason)
+            self._closed = True
+            self._socket.post(lambda: None)
+            self._thread.join(timeout=_WAIT_SECONDS)
+
+    # -------------------------------------------------------------------------------------- the leader's thread
+
+    def _run(self) -> None:
+        interval = heartbeat_interval(self._timeout)
+        due = time.monotonic() + interval
+        while not self._closed:
+            self._socket.wait(due)
+            now = time.monotonic()
+            if now >= due:
+                late = now - due
+                self._tick(now, late if late > interval else 0.0)
+                due = now + interval
+        self._socket.close()
+
+    def _tick(self, now: float, late: float) -> None:
+        """Send heartbeats, and drop members that were silent. `late`: seconds that this process was blocked."""
+        for member in list(self._members.values()):
+            member.last_seen += late
+            if now - member.last_seen > self._timeout:
+                self._lose(member, f"it has been silent for {now - member.last_seen:.1f} s")
+        self._send_all(Heartbeat())
+
+    def _on_lost(self) -> None:
+        """Look for the members whose connection is gone: ZMQ does not report which one broke."""
+        self._send_all(Heartbeat())
+
+    def _on_refuse(self, text: str) -> None:
+        self._seldom.warning(text)
+
+    def _on_message(self, peer: Peer, incarnation: str, message: FromMember) -> None:
+        if isinstance(message, Hello):
+            self._on_hello(peer, message)
+            return
+        member = self._by_identity.get(peer.identity)
+        if member is None or incarnation != self.incarnation:
+            self._refuse(peer, f"it is not a member of this incarnation ({self.incarnation}) of node 0")
+            return
+        member.last_seen = time.monotonic()
+        match message:
+            case Replies(bodies):
+                self._replies.put((member.node_rank, bodies))
+            case WorkerNews(rank, news) if self._events is not None:
+                self._events.worker_news(rank, news)
+            case Failed(reason, text, raised) if self._events is not None:
+                member.has_failed = True
+                self._events.worker_failed(
+                    Failure(reason, f"{member.name}: {text}"), f"{member.name}: {text}", raised
+                )
+            case Described(text):
+                self._described.put(f"{member.name}: {text}")
+
+    def _on_hello(self, peer: Peer, hello: Hello) -> None:
+        node = hello.node_rank
+        if not 1 <= node < self._config.nnodes:
+            self._refuse(peer, f"--node-rank {node} is not a member of {self._config.nnodes} nodes")
+        elif difference := self._terms.difference(hello.terms):
+            self._refuse(peer, f"node {node} does not fit to node 0: {difference}")
+        else:
+            self._admit(peer, hello)
+
+    def _admit(self, peer: Peer, hello: Hello) -> None:
+        member = self._members.get(hello.node_rank)
+        if member is not None and member.identity != peer.identity:
+            if self._events is not None:
+                self._lose(member, "another process has joined in its place: it was started again")
+                return
+            self._forget(member, "another process has joined in its place")
+            self._refuse(Peer(member.identity, member.address), "another process has joined as this node")
+            member = None
+        if member is None:
+            member = MemberRecord(peer.identity, hello.node_rank, peer.address)
+            self._members[member.node_rank] = self._by_identity[peer.identity] = member
+            log.info("%s has joined", member.name)
+        member.last_seen = time.monotonic()
+        member.prepared = hello.prepared
+        self._count()
+        self._send(member, Joined())
+
+    def _refuse(self, peer: Peer, reason: str) -> None:
+        self._seldom.warning(f"rejected a node at {peer.address}: {reason}")
+        self._socket.send(peer.identity, Refused(reason))
+
+    def _lose(self, member: MemberRecord, how: str) -> None:
+        events = self._events
+        if events is None:
+            self._forget(member, how)
+        elif not member.has_failed:
+            member.has_failed = True
+            text = f"{member.name} is lost: {how}"
+            events.worker_failed(Failure(Reason.CRASH_LOOPING, text), text, raised=False)
+
+    def _forget(self, member: MemberRecord, how: str) -> None:
+        """Wait for the member again: nothing has been started yet."""
+        log.warning("%s has left: %s", member.name, how)
+        del self._members[member.node_rank], self._by_identity[member.identity]
+        self._count()
+
+    def _count(self) -> None:
+        members = self._members
+        ready = {node for node, member in members.items() if member.prepared}
+        self.missing = tuple(node for node in range(1, self._config.nnodes) if node not in ready)
+        self._changed.set()
+
+    def _send_all(self, message: FromLeader) -> None:
+        for member in list(self._members.values()):
+            self._send(member, message)
+
+    def _send_to(self, node: int, message: FromLeader) -> None:
+        if (member := self._members.get(node)) is not None:
+            self._send(member, message)
+
+    def _send(self, member: MemberRecord, message: FromLeader) -> None:
+        if (problem := self._socket.send(member.identity, message)) is not None:
+            self._lose(member, problem)
+
+
+class _NotAll(Exception):
+    """A member is missing."""

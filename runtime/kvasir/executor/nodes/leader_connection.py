@@ -1,0 +1,320 @@
+"""A member's connection to the leader of its engine.
+
+A thread owns the socket. Until the Setup it connects again whenever there is no leader: the name may have no
+address yet, and the leader may not listen yet or start again. After the Setup the member ends with its connection.
+"""
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import zmq
+
+from kvasir.config.nodes import NodesConfig
+from kvasir.config.settings import LinkConfig
+from kvasir.executor.nodes.curve import is_loopback, make_client, require_keys
+from kvasir.executor.nodes.leader_socket import LINGER_SECONDS, MAX_NODE_MESSAGE_BYTES
+from kvasir.executor.nodes.node_messages import (
+    Describe,
+    Frame,
+    FromLeader,
+    FromMember,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Joined,
+    NodeProtocolError,
+    Refused,
+    Setup,
+    Terms,
+    decode_from_leader,
+    encode,
+)
+from kvasir.link.engine_end.reactor import Reactor
+from kvasir.link.engine_end.resolver import lookup
+from kvasir.link.keys import load_engine_keys
+from kvasir.link.sockets import handshake_failure, heartbeat_interval, limit, open_monitor, parse_event
+from kvasir.observability.seldom_log import SeldomLog
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST: Final = 0.1
+RETRY_MOST: Final = 2.0
+"""Seconds between attempts to connect. They double from RETRY_FIRST to RETRY_MOST."""
+_NEVER_MS: Final = 24 * 3600 * 1000
+"""Time until ZMQ itself would connect again: a socket serves one connection."""
+_CLOSE_SECONDS: Final = 2.0
+_BATCH: Final = 128
+_names = itertools.count()
+
+
+@dataclass(frozen=True)
+class Begin:
+    """All nodes are prepared: start the workers."""
+
+    setup: Setup
+    leader_ip: str
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """The leader rejects this node."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class LeaderLost:
+    """The leader has ended or is silent, after the Setup."""
+
+    reason: str
+
+
+LeaderEvent = Begin | Rejected | LeaderLost | Describe
+
+
+class LeaderConnection:
+    """Any thread may call its methods."""
+
+    def __init__(
+        self,
+        config: NodesConfig,
+        link: LinkConfig,
+        terms: Terms,
+        deliver: Callable[[LeaderEvent], None],
+        frame: Callable[[bytes], None],
+        lookup: Callable[[str], frozenset[str]] = lookup,
+    ) -> None:
+        """`deliver` gets the events and `frame` the frames, in order, in the connection's thread.
+
+        Raises ConfigError for keys that cannot be used.
+        """
+        self._config = config
+        self._host = "127.0.0.1" if config.master_addr == "localhost" else config.master_addr or ""
+        self._keys = load_engine_keys(link.link_keys) if link.link_keys else None
+        require_keys(self._host, self._keys is not None)
+        self._timeout = link.heartbeat_timeout
+        self._terms = terms
+        self._deliver = deliver
+        self._frame = frame
+        self._lookup = lookup
+        self.problem: str = "the leader has not answered yet"
+        """Why this node has not joined the leader; "" if it has. Replaced as a whole."""
+        self.is_refused = False
+        """The problem is a rejected key: starting this node again does not help."""
+        self._prepared = False
+        self._reactor = Reactor()
+        self._socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
+        self._leader_ip = ""
+        self._incarnation = ""
+        """Of the leader that this node has joined."""
+        self._has_begun = False
+        self._retry_at = 0.0
+        self._retry = RETRY_FIRST
+        self._attempts = 0
+        self._last_seen = 0.0
+        self._seldom = SeldomLog(log)
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="leader", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def prepared(self) -> None:
+        """Report that the weights are on this machine, so the workers can be started at once."""
+        self._prepared = True
+        self._reactor.post(self._greet)
+
+    def send(self, message: FromMember) -> None:
+        self._reactor.post(partial(self._send, message))
+
+    def close(self) -> None:
+        """Close the connection; what was sent has a moment to leave. May be called more than once."""
+        if not self._closed:
+            self._reactor.post(self._end)
+            if self._thread.is_alive():
+                self._thread.join(timeout=_CLOSE_SECONDS)
+
+    # ------------------------------------------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        interval = heartbeat_interval(self._timeout)
+        due = time.monotonic()
+        while not self._closed:
+            self._reactor.wait((due if self._socket is not None else min(due, self._retry_at)) - time.monotonic())
+            now = time.monotonic()
+            if self._socket is None and now >= self._retry_at and not self._closed:
+                self._open()
+            if now >= due:
+                late = now - due
+                self._tick(now, late if late > interval else 0.0)
+                due = now + interval
+        self._disconnect(LINGER_SECONDS)
+        self._reactor.close()
+
+    def _end(self) -> None:
+        self._closed = True
+
+    def _tick(self, now: float, late: float) -> None:
+        """Send Hello or a heartbeat, and check for silence. `late`: seconds that this process was blocked."""
+        if self._socket is None:
+            return
+        self._last_seen += late
+        silence = now - self._last_seen
+        if silence > self._timeout:
+            self._drop(f"it has been silent for {silence:.1f} s")
+        elif self._has_begun:
+            self._send(Heartbeat())
+        else:
+            self._greet()
+
+    def _greet(self) -> None:
+        if not self._has_begun:
+            self._send(Hello(self._config.node_rank, self._terms, self._prepared))
+
+    def _send(self, message: FromMember) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._socket.send_multipart(encode(self._incarnation, message), zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            self._drop(f"nothing can be sent to it: {error}")
+
+    # --------------------------------------------------------------------------------------------- the connection
+
+    def _open(self) -> None:
+        try:
+            self._leader_ip = self._address()
+            self._connect(self._leader_ip)
+        except (OSError, zmq.ZMQError) as error:
+            self._drop(str(error))
+            return
+        self._greet()
+
+    def _address(self) -> str:
+        """Return one of the leader's IP addresses, another one at each attempt. Raises OSError."""
+        if is_loopback(self._host):
+            return self._host
+        found = sorted(self._lookup(self._host))
+        if not found:
+            raise OSError(f"{self._host} has no address yet")
+        self._attempts += 1
+        return found[self._attempts % len(found)]
+
+    def _connect(self, ip: str) -> None:
+        socket = self._socket = self._reactor.context.socket(zmq.DEALER)
+        limit(socket)
+        socket.maxmsgsize = MAX_NODE_MESSAGE_BYTES
+        socket.ipv6 = ":" in ip
+        socket.reconnect_ivl = _NEVER_MS
+        if self._keys is not None:
+            make_client(socket, self._keys)
+        self._monitor = open_monitor(self._reactor.context, socket, f"leader-{next(_names)}")
+        self._reactor.watch(socket, self._receive)
+        self._reactor.watch(self._monitor, self._on_event)
+        self._last_seen = time.monotonic()
+        host = f"[{ip}]" if ":" in ip else ip
+        socket.connect(f"tcp://{host}:{self._config.master_port}")
+
+    def _disconnect(self, linger: float = 0.0) -> None:
+        if self._socket is not None:
+            self._reactor.unwatch(self._socket)
+            self._socket.disable_monitor()
+            self._socket.close(linger=int(linger * 1000))
+        if self._monitor is not None:
+            self._reactor.unwatch(self._monitor)
+            self._monitor.close()
+        self._socket = self._monitor = None
+
+    def _drop(self, reason: str) -> None:
+        """Close the connection: for good after the Setup, otherwise until the next attempt."""
+        at = f"node 0 at {self._host}, port {self._config.master_port}"
+        had_joined, self._incarnation = bool(self._incarnation), ""
+        self._disconnect()
+        self.problem = f"{at}: {reason}"
+        if self._has_begun:
+            self._deliver(LeaderLost(f"{at} is lost: {reason}"))
+            self._closed = True
+            return
+        if had_joined:
+            log.warning("%s has left: %s; this node joins it again", at, reason)
+            self._retry = RETRY_FIRST
+        else:
+            self._seldom.info(f"no connection to {self.problem}; another attempt follows")
+        self._retry_at = time.monotonic() + self._retry
+        self._retry = min(2 * self._retry, RETRY_MOST)
+
+    def _on_event(self) -> None:
+        if self._monitor is None:
+            return
+        failure = handshake_failure(*parse_event(self._monitor.recv_multipart(zmq.NOBLOCK)))
+        if failure is not None:
+            self.is_refused = True
+            self._drop("the handshake failed: check that both nodes have the same --link-keys, or none")
+            return
+        while self._receive():  # messages that the leader sent before
+            pass
+        if self._socket is not None:
+            self._drop("the connection broke" if self._incarnation else "nothing answers there yet")
+
+    def _receive(self) -> bool:
+        """Handle a batch of messages. Return False if no more are waiting."""
+        for _ in range(_BATCH):
+            if self._socket is None:
+                return False
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return False
+            try:
+                incarnation, message = decode_from_leader(frames)
+            except NodeProtocolError as error:
+                self._drop(f"it sent a malformed message: {error}")
+                return False
+            self._on_message(incarnation, message)
+        return True
+
+    def _on_message(self, incarnation: str, message: FromLeader) -> None:
+        self._last_seen = time.monotonic()
+        if isinstance(message, Refused):
+            self._reject(message.reason)
+            return
+        if isinstance(message, Joined) and not self._has_begun:
+            self._join(incarnation)
+            return
+        if incarnation != self._incarnation:
+            self._drop(
+                f"it is incarnation {incarnation} now, and this node has joined {self._incarnation or 'none'}"
+            )
+            return
+        match message:
+            case Frame(body):
+                self._frame(body)
+            case Setup():
+                self._has_begun = True
+                self._deliver(Begin(message, self._leader_ip))
+            case Describe():
+                self._deliver(message)
+            case Goodbye(reason):
+                self._drop(f"it has ended: {reason}")
+
+    def _join(self, incarnation: str) -> None:
+        if incarnation != self._incarnation:
+            log.info("joined incarnation %s of node 0 at %s", incarnation, self._host)
+        self._incarnation = incarnation
+        self._retry = RETRY_FIRST
+        self.problem = ""
+        self.is_refused = False
+
+    def _reject(self, reason: str) -> None:
+        self._disconnect()
+        self._closed = True
+        self._deliver(
+            Rejected(f"node 0 at {self._host}, port {self._config.master_port} rejects this node: {reason}")
+        )

@@ -1,0 +1,160 @@
+"""The socket to which the members of an engine connect, and the events of its connections."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import zmq
+
+from kvasir.config.nodes import NodesConfig
+from kvasir.config.options import ConfigError
+from kvasir.config.settings import LinkConfig
+from kvasir.executor.nodes.curve import NodeKeyCheck, is_loopback, make_server, require_keys
+from kvasir.executor.nodes.node_messages import (
+    FromLeader,
+    FromMember,
+    NodeProtocolError,
+    Refused,
+    decode_from_member,
+    encode,
+)
+from kvasir.executor.shared_memory.ring import MAX_FRAME_BYTES
+from kvasir.link.engine_end.reactor import Reactor
+from kvasir.link.keys import load_engine_keys
+from kvasir.link.sockets import handshake_failure, limit, open_monitor, parse_event
+from kvasir.listening import has_ipv6
+
+log = logging.getLogger(__name__)
+
+MAX_NODE_MESSAGE_BYTES: Final = MAX_FRAME_BYTES + 2**20
+LINGER_SECONDS: Final = 0.5
+"""How long the last messages have to leave."""
+_BATCH: Final = 128
+_PROBE_SECONDS: Final = (0.0, 0.02, 0.2)
+"""After the end of a connection: ZMQ may report it before it drops the route."""
+
+
+class Peer(NamedTuple):
+    identity: bytes
+    address: str
+
+
+class LeaderSocket:
+    """Belongs to the leader's thread, except `post`."""
+
+    def __init__(
+        self,
+        config: NodesConfig,
+        link: LinkConfig,
+        incarnation: str,
+        on_message: Callable[[Peer, str, FromMember], None],
+        on_refuse: Callable[[str], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        """Bind the port. `on_lost` is called when some connection has ended. Raises ConfigError."""
+        keys = load_engine_keys(link.link_keys) if link.link_keys else None
+        host = config.master_addr or ""
+        require_keys(host, keys is not None)
+        self._incarnation = incarnation
+        self._on_message = on_message
+        self._on_refuse = on_refuse
+        self._on_lost = on_lost
+        self._probes: deque[float] = deque()
+        reactor = self._reactor = Reactor()
+        router = self._router = reactor.context.socket(zmq.ROUTER)
+        limit(router)
+        router.maxmsgsize = MAX_NODE_MESSAGE_BYTES
+        router.router_mandatory = True
+        self._key_check = None if keys is None else NodeKeyCheck(reactor, keys)
+        if keys is not None:
+            make_server(router, keys)
+        self._monitor = open_monitor(reactor.context, router, "nodes")
+        reactor.watch(router, self._receive)
+        reactor.watch(self._monitor, self._on_event)
+        try:
+            self._bind(host, config.master_port)
+        except BaseException:
+            self.close()
+            raise
+
+    def _bind(self, host: str, port: int) -> None:
+        if is_loopback(host):
+            at = "[::1]" if ":" in host else "127.0.0.1" if host == "localhost" else host
+        else:
+            at = "*"
+        self._router.ipv6 = ":" in at or (at == "*" and has_ipv6())
+        try:
+            self._router.bind(f"tcp://{at}:{port}")
+        except zmq.ZMQError as error:
+            reason = "another process has it" if error.errno == zmq.EADDRINUSE else str(error)
+            raise ConfigError(f"--master-port {port} cannot be bound: {reason}; choose another one") from error
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Have the leader's thread call this soon. Any thread."""
+        self._reactor.post(command)
+
+    def wait(self, until: float) -> None:
+        """Handle events until this time at the latest."""
+        due = min([until, *self._probes])
+        self._reactor.wait(due - time.monotonic())
+        now = time.monotonic()
+        if self._probes and self._probes[0] <= now:
+            while self._probes and self._probes[0] <= now:
+                self._probes.popleft()
+            self._on_lost()
+
+    def send(self, identity: bytes, message: FromLeader) -> str | None:
+        """Send without blocking; return why it could not be sent, or None."""
+        try:
+            self._router.send_multipart([identity, *encode(self._incarnation, message)], zmq.NOBLOCK)
+        except zmq.Again:
+            return "it does not read: its queue is full"
+        except zmq.ZMQError:
+            return "its connection broke"
+        return None
+
+    def close(self) -> None:
+        """Close the sockets. Messages that were sent have a moment to leave."""
+        self._router.disable_monitor()
+        for each in (self._router, self._monitor):
+            self._reactor.unwatch(each)
+        self._monitor.close()
+        self._router.close(linger=int(LINGER_SECONDS * 1000))
+        if self._key_check is not None:
+            self._key_check.close()
+        self._reactor.close()
+
+    def _receive(self) -> None:
+        for _ in range(_BATCH):
+            try:
+                identity, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            peer = Peer(identity.bytes, _address_of(frames))
+            try:
+                incarnation, message = decode_from_member([frame.bytes for frame in frames])
+            except NodeProtocolError as error:
+                self._on_refuse(f"a node at {peer.address} sent a malformed message: {error}")
+                self.send(peer.identity, Refused(str(error)))
+                continue
+            self._on_message(peer, incarnation, message)
+
+    def _on_event(self) -> None:
+        failure = handshake_failure(*parse_event(self._monitor.recv_multipart(zmq.NOBLOCK)))
+        if failure is not None:
+            self._on_refuse(
+                "a node could not connect: check that it has the --link-keys of this engine, or none if this one "
+                "has none"
+            )
+            return
+        now = time.monotonic()
+        self._probes = deque(now + seconds for seconds in _PROBE_SECONDS)
+
+
+def _address_of(frames: "list[zmq.Frame]") -> str:
+    with suppress(zmq.ZMQError, IndexError):
+        return str(frames[-1].get("Peer-Address"))
+    return "an unknown address"

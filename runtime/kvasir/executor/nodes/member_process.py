@@ -1,0 +1,223 @@
+"""The process of a member: `kvasir engine … --node-rank R` with R above 0.
+
+It joins the leader, starts the workers of its ranks, and relays frames and replies. It ends with a failure when a
+worker fails or the leader is lost, so that it is started again and joins the leader's next incarnation.
+"""
+
+import logging
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Callable
+from functools import partial
+from queue import SimpleQueue
+from types import FrameType
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from kvasir.config.options import ConfigError
+from kvasir.config.settings import EngineConfig
+from kvasir.executor.local_workers import LocalWorkers
+from kvasir.executor.nodes.addresses import interface_of, own_address
+from kvasir.executor.nodes.leader_connection import Begin, LeaderConnection, LeaderEvent, LeaderLost, Rejected
+from kvasir.executor.nodes.member_status import MemberCollector, MemberStatus
+from kvasir.executor.nodes.node_messages import Describe, Described, Failed, Replies, Terms, WorkerNews
+from kvasir.executor.shared_memory.ring import RingError
+from kvasir.executor.worker_messages import FromWorker, Loaded, Loading
+from kvasir.hub.model_info import ModelInfo, load_model_info
+from kvasir.hub.source import fetch, normalise
+from kvasir.observability.failures import FailureError, end, failure_of, log_failure
+from kvasir.observability.ops_server import OpsServer
+from kvasir.parallel.tcp_rendezvous import TcpRendezvous
+from kvasir_contract.exits import ExitCode
+from kvasir_contract.failure import Failure
+from kvasir_contract.logs import setup_logging
+from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
+
+log = logging.getLogger(__name__)
+
+_STOP_SECONDS: Final = 1.0
+_WRITE_SECONDS: Final = 5.0
+"""For a frame to find room: the leader sends fewer frames ahead than the ring holds."""
+
+
+def run_member(config: EngineConfig) -> int:
+    """Work for the leader until it ends or SIGTERM; report the failure if there was one; return the exit code.
+
+    Must be called in the main thread: it takes over SIGTERM and SIGINT, and starts processes.
+    """
+    process = config.process
+    name = f"engine-{config.parallel.data_parallel_rank}-node-{config.nodes.node_rank}"
+    setup_logging(name, process.log_level, process.log_format)
+    return end(MemberProcess(config, name).run())
+
+
+class _Stopped(BaseException):
+    """SIGTERM or SIGINT. Not an Exception: libraries that catch those would continue."""
+
+
+class _WorkerFailed(FailureError):
+    """A worker of this node has failed; the leader has been informed."""
+
+
+class MemberProcess:
+    """Owns the parts of the process and their order; one per process."""
+
+    def __init__(self, config: EngineConfig, name: str) -> None:
+        self._config = config
+        self._node_rank = config.nodes.node_rank
+        self._status = MemberStatus(
+            f"{name}-{secrets.token_hex(4)}", config.parallel.data_parallel_rank, config.link.heartbeat_timeout
+        )
+        self._events: SimpleQueue[LeaderEvent | _WorkerFailed] = SimpleQueue()
+        self._ops: OpsServer | None = None
+        self._leader: LeaderConnection | None = None
+        self._workers: LocalWorkers | None = None
+        self._loading: dict[int, Loading] = {}
+        self._num_loaded = 0
+        self._ending = False
+
+    def run(self) -> Failure | None:
+        """Work, and end everything; return what the member failed of."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        failure = None
+        try:
+            self._serve()
+        except _Stopped:
+            log.info("stopped")
+        except Exception as error:
+            log_failure(log, error, f"node {self._node_rank} failed in phase {self._status.phase}")
+            failure = failure_of(error)
+            self._status.enter(Phase.FAILED, failure.message)
+        self._end()
+        return failure
+
+    def _serve(self) -> None:
+        config = self._config
+        registry = CollectorRegistry()
+        names = config.model.served_model_name
+        registry.register(
+            MemberCollector(self._status, names[0] if names else config.model.source, self._node_rank)
+        )
+        self._ops = OpsServer(config.ops, self._status, partial(generate_latest, registry))
+        source = normalise(config.model.source)
+        directory = config.model.download_dir
+        model = load_model_info(fetch(source, weights=False, download_dir=directory))
+        leader = self._leader = LeaderConnection(
+            config.nodes, config.link, Terms.of(config, model), self._events.put, self._on_frame
+        )
+        self._status.problem = lambda: leader.problem
+        self._status.is_refused = lambda: leader.is_refused
+        leader.start()
+        self._status.enter(Phase.LOADING)
+        weights = config.device.load_format != "dummy"
+        path = fetch(source, weights=weights, download_dir=directory, progress=self._status.advance)
+        if path != model.path:
+            raise ConfigError(
+                f"{source} changed while the node started: {path} is not {model.path}; start it again"
+            )
+        leader.prepared()
+        self._status.wait()
+        self._handle_events(leader, model)
+
+    def _handle_events(self, leader: LeaderConnection, model: ModelInfo) -> None:
+        while True:
+            match self._events.get():
+                case Begin() as begin:
+                    self._start(leader, model, begin)
+                case Describe(ranks) if self._workers is not None:
+                    leader.send(Described(self._workers.describe(ranks)))
+                case Rejected(reason):
+                    raise FailureError(Failure(Reason.LINK_REFUSED, reason))
+                case LeaderLost(reason):
+                    raise FailureError(Failure(Reason.CRASH_LOOPING, reason))
+                case _WorkerFailed() as error:
+                    raise error
+
+    def _start(self, leader: LeaderConnection, model: ModelInfo, begin: Begin) -> None:
+        """Start the workers. In the main thread: the kernel kills them when the thread that did ends."""
+        self._status.enter(Phase.LOADING)
+        setup = begin.setup
+        ranks = range(setup.first_rank, setup.first_rank + setup.num_ranks)
+        log.info("starts the workers %d to %d", ranks.start, ranks.stop - 1)
+        interface = interface_of(own_address(begin.leader_ip))
+        workers = self._workers = LocalWorkers(ranks, setup.settings, model, self._on_news, self._on_failure)
+        workers.start(TcpRendezvous(begin.leader_ip, setup.store_port, interface))
+        threading.Thread(target=self._relay_replies, args=[leader, workers], name="replies", daemon=True).start()
+
+    # ------------------------------------------------------------------------------- callbacks of other threads
+
+    def _on_news(self, rank: int, message: FromWorker) -> None:
+        if isinstance(message, Loading):
+            self._loading[rank] = message
+            loading = list(self._loading.values())
+            self._status.advance(sum(each.done for each in loading), sum(each.total for each in loading))
+        elif isinstance(message, Loaded):
+            self._num_loaded += 1
+            if self._workers is not None and self._num_loaded == len(self._workers.ranks):
+                self._status.enter(Phase.READY)
+        if self._leader is not None:
+            self._leader.send(WorkerNews(rank, message))
+
+    def _on_failure(self, failure: Failure, text: str, raised: bool) -> None:
+        """Report the first failure of a worker, and end."""
+        if self._ending:
+            return
+        self._ending = True
+        if self._workers is not None:
+            self._workers.kill()
+        if self._leader is not None:
+            self._leader.send(Failed(failure.reason, failure.message, raised))
+        log.error("%s; all workers of this node are killed", text)
+        self._events.put(_WorkerFailed(failure))
+
+    def _on_frame(self, body: bytes) -> None:
+        """Write a frame into the shared memory; in the thread of the connection."""
+        workers = self._workers
+        assert workers is not None, "a frame came before the Setup"
+        self._status.took(body[0])
+        try:
+            workers.channel.requests.write(body, _WRITE_SECONDS)
+        except RingError as error:
+            log.debug("a frame was not written: %s", error)  # the thread that watches the worker reports its end
+
+    def _relay_replies(self, leader: LeaderConnection, workers: LocalWorkers) -> None:
+        try:
+            while True:
+                bodies = workers.channel.replies.read()
+                self._status.answered()
+                leader.send(Replies(bodies))
+        except RingError as error:
+            log.debug("no more replies: %s", error)
+
+    # --------------------------------------------------------------------------------------------------------- end
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """End at once, wherever the main thread is; the same signal again ends the process without cleaning up."""
+        signal.signal(number, signal.SIG_DFL)
+        if self._ending:
+            return
+        # A library that waits for its own threads, of a download say, would hold up the end.
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(ExitCode.OK))
+        signal.setitimer(signal.ITIMER_REAL, _STOP_SECONDS)
+        raise _Stopped
+
+    def _end(self) -> None:
+        self._ending = True
+        if self._workers is not None:
+            self._workers.kill()
+        closers: list[Callable[[], None]] = []
+        if self._leader is not None:
+            closers.append(self._leader.close)
+        if self._workers is not None:
+            closers.append(self._workers.shutdown)
+        if self._ops is not None:
+            closers.append(self._ops.close)
+        for close in closers:
+            close()
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        log.info("ended")

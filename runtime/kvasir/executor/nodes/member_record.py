@@ -1,0 +1,23 @@
+"""A member as the leader sees it."""
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass
+class MemberRecord:
+    """One connection of a member; only the leader's thread changes it."""
+
+    identity: bytes
+    """Of the connection: a member that connects again has another one."""
+    node_rank: int
+    address: str
+    """The member's IP address."""
+    prepared: bool = False
+    has_failed: bool = False
+    """It has reported the failure of a worker, so its end is no news."""
+    last_seen: float = field(default_factory=time.monotonic)
+
+    @property
+    def name(self) -> str:
+        return f"node {self.node_rank} ({self.address})"

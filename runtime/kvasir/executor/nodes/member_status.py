@@ -1,0 +1,135 @@
+"""The state of a member, for its probes: its main thread and its callbacks write it, the ops port reads it.
+
+Plain attributes are shared, and each is replaced as a whole, so no lock is needed.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from kvasir.executor.worker_messages import FrameKind
+from kvasir.link.sockets import step_age_limit
+from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
+from kvasir_contract.status_report import ReportedProgress, StatusReport
+
+STARTUP_LIMIT: Final = 900.0
+"""Seconds without progress after which a start counts as stuck, and seconds of a command such as the warm-up."""
+
+
+class MemberStatus:
+    """Phase, loading progress, and the frames that the workers have not answered."""
+
+    def __init__(
+        self,
+        incarnation: str,
+        rank: int,
+        heartbeat_timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`rank` is the data-parallel rank of the engine."""
+        self.incarnation = incarnation
+        self.rank = rank
+        self.phase = Phase.STARTING
+        self.num_frames = 0
+        self.startup_seconds: dict[str, float] = {}
+        """Duration of each finished phase of the start, in their order."""
+        self.problem: Callable[[], str] = lambda: ""
+        """Returns why this node is not connected to the leader; "" if it is."""
+        self.is_refused: Callable[[], bool] = lambda: False
+        self._step_limit = step_age_limit(heartbeat_timeout)
+        self._clock = clock
+        self._message = ""
+        self._progress: ReportedProgress | None = None
+        self._unanswered: deque[tuple[int, float]] = deque()
+        """The kind of each frame and the time at which it came."""
+        self._waits = False
+        self._last_sign = self._entered = clock()
+
+    def enter(self, phase: Phase, message: str = "") -> None:
+        now = self._clock()
+        if phase is not self.phase:
+            self.startup_seconds[self.phase] = now - self._entered
+            self._entered = now
+        self._progress = None
+        self._message = message
+        self._waits = False
+        self._last_sign = now
+        self.phase = phase
+
+    def wait(self) -> None:
+        """Record that this node waits for the others: that may take any time."""
+        self._waits = True
+        self._progress = None
+
+    def advance(self, done: int, total: int) -> None:
+        """Record that bytes were loaded."""
+        self._waits = False
+        self._progress = ReportedProgress(done, total)
+        self._last_sign = self._clock()
+
+    def took(self, kind: int) -> None:
+        """Record a frame for the workers."""
+        self.num_frames += 1
+        self._unanswered.append((kind, self._clock()))
+
+    def answered(self) -> None:
+        """Record that all workers have replied to the oldest frame."""
+        self._unanswered.popleft()
+
+    # ----------------------------------------------------------------------------------------------- the ops port
+
+    def trouble(self) -> str | None:
+        if self.phase is Phase.FAILED:
+            return f"the node failed: {self._message}"
+        now = self._clock()
+        if self.phase is Phase.READY:
+            oldest = next(iter(self._unanswered), None)
+            if oldest is None:
+                return None
+            kind, since = oldest
+            limit = self._step_limit if kind == FrameKind.STEP else STARTUP_LIMIT
+            return f"the workers have not replied for {now - since:.0f} s" if now - since > limit else None
+        silent = 0.0 if self._waits else now - self._last_sign
+        return f"{self.phase} without progress for {silent:.0f} s" if silent > STARTUP_LIMIT else None
+
+    def unready_reason(self) -> str | None:
+        if self.phase is not Phase.READY:
+            return f"not ready: {self.phase}"
+        return self.problem() or self.trouble()
+
+    def report(self) -> StatusReport:
+        waits = "waits for the other nodes" if self._waits else ""
+        return StatusReport(
+            phase=self.phase,
+            message=self._message or self.problem() or waits,
+            reason=Reason.LINK_REFUSED if self.is_refused() else None,
+            progress=self._progress,
+            incarnation=self.incarnation,
+            rank=self.rank,
+            startup_seconds=dict(self.startup_seconds),
+        )
+
+
+class MemberCollector(Collector):
+    """The member's Prometheus metrics, read from its status at each scrape."""
+
+    def __init__(self, status: MemberStatus, model_name: str, node_rank: int) -> None:
+        self._status = status
+        self._labels = {"model_name": model_name, "engine": str(status.rank), "node": str(node_rank)}
+
+    def collect(self) -> Iterator[Metric]:
+        names, values = list(self._labels), list(self._labels.values())
+        startup = GaugeMetricFamily(
+            "kvasir:node_startup_seconds", "Time that a phase of a node's start took.", labels=[*names, "phase"]
+        )
+        for phase, seconds in list(self._status.startup_seconds.items()):
+            startup.add_metric([*values, phase], seconds)
+        yield startup
+        frames = CounterMetricFamily("kvasir:node_frames", "Steps and calls that a node received.", labels=names)
+        frames.add_metric(values, self._status.num_frames)
+        yield frames

@@ -1,0 +1,181 @@
+"""What the leader of an engine and its members send each other.
+
+Every message has two frames: the incarnation of the leader, empty before a member has joined it, and one of these
+structs in msgpack. The incarnation is fresh at each start of the leader, so no message reaches its successor.
+
+    member → leader   Hello until it has joined and is prepared, then Heartbeat
+    leader → member   Joined or Refused; when all are prepared, Setup to each
+    member → leader   Loading until Loaded, for each of its workers
+    leader → member   Frame
+    member → leader   Replies, exactly one per frame, in order
+    member → leader   Failed; the member ends
+    leader → member   Goodbye; the member ends
+
+If several things are wrong with the terms of a member, `difference` names all of them.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+import kvasir
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.config.settings import EngineConfig
+from kvasir.executor.worker_messages import FromWorker
+from kvasir.hub.model_info import ModelInfo
+from kvasir_contract.reasons import Reason
+
+NODES_PROTOCOL: Final = 1
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What has to be equal on all nodes of an engine. Each field is named in the message of a refusal."""
+
+    protocol: int
+    version: str
+    service_uid: str
+    data_parallel_rank: int
+    nnodes: int
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    enable_expert_parallel: bool
+    model: str
+    """Its fingerprint."""
+
+    @classmethod
+    def of(cls, config: EngineConfig, model: ModelInfo) -> "Terms":
+        executor = config.executor
+        return cls(
+            protocol=NODES_PROTOCOL,
+            version=kvasir.__version__,
+            service_uid=config.link.service_uid,
+            data_parallel_rank=config.parallel.data_parallel_rank,
+            nnodes=config.nodes.nnodes,
+            tensor_parallel_size=executor.tensor_parallel_size,
+            pipeline_parallel_size=executor.pipeline_parallel_size,
+            enable_expert_parallel=executor.enable_expert_parallel,
+            model=model.fingerprint,
+        )
+
+    def difference(self, member: "Terms") -> str:
+        """Return the fields in which a member differs, with both values; "" if there are none."""
+        names = [name for name in self.__struct_fields__ if getattr(self, name) != getattr(member, name)]
+        return "; ".join(
+            f"{name.replace('_', '-')} is {getattr(self, name)!r} on node 0 and {getattr(member, name)!r} there"
+            for name in names
+        )
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """A member presents itself; repeated every second until it gets its Setup."""
+
+    node_rank: int
+    terms: Terms
+    prepared: bool
+    """The weights are on its disk, so it can start workers at once."""
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+    """The sender runs; both sides send it every second."""
+
+
+class WorkerNews(msgspec.Struct, frozen=True, tag=True):
+    """A worker of the member has sent this while it starts."""
+
+    rank: int
+    message: FromWorker
+
+
+class Replies(msgspec.Struct, frozen=True, tag=True):
+    """The replies of the member's workers to the oldest frame, by rank."""
+
+    bodies: list[bytes]
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """A worker of the member has ended, and the member ends too."""
+
+    reason: Reason
+    message: str
+    raised: bool
+    """By an error in the worker: the death of another worker may be its cause."""
+
+
+class Described(msgspec.Struct, frozen=True, tag=True):
+    """The answer to Describe."""
+
+    text: str
+
+
+class Joined(msgspec.Struct, frozen=True, tag=True):
+    """The leader has accepted the member; the message's incarnation is the leader's."""
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The leader rejects the member."""
+
+    reason: str
+
+
+class Setup(msgspec.Struct, frozen=True, tag=True):
+    """All members are prepared: start these workers."""
+
+    settings: ResolvedEngine
+    """Of the engine."""
+    first_rank: int
+    num_ranks: int
+    store_port: int
+    """Of the TCP store at the leader's address, through which the ranks find each other."""
+
+
+class Frame(msgspec.Struct, frozen=True, tag=True):
+    """A frame for the shared memory of the workers."""
+
+    body: bytes
+
+
+class Describe(msgspec.Struct, frozen=True, tag=True):
+    """Return what these workers are doing."""
+
+    ranks: list[int]
+
+
+class Goodbye(msgspec.Struct, frozen=True, tag=True):
+    """The engine ends, for this reason."""
+
+    reason: str
+
+
+FromMember = Hello | Heartbeat | WorkerNews | Replies | Failed | Described
+FromLeader = Joined | Refused | Setup | Frame | Describe | Heartbeat | Goodbye
+
+
+class NodeProtocolError(Exception):
+    """A message that cannot be read: the peer has another version, or is not a node of an engine."""
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_from_member: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(FromMember)
+_from_leader: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(FromLeader)
+
+
+def encode(incarnation: str, message: FromMember | FromLeader) -> list[bytes]:
+    return [incarnation.encode(), _encoder.encode(message)]
+
+
+def decode_from_member(frames: list[bytes]) -> tuple[str, FromMember]:
+    """Return the incarnation and the message. Raises NodeProtocolError."""
+    return _decode(_from_member, frames)
+
+
+def decode_from_leader(frames: list[bytes]) -> tuple[str, FromLeader]:
+    """Return the incarnation and the message. Raises NodeProtocolError."""
+    return _decode(_from_leader, frames)
+
+
+def _decode(decoder: "msgspec.msgpack.Decoder[Any]", frames: list[bytes]) -> tuple[str, Any]:
+    try:
+        incarnation, body = frames
+        return incarnation.decode(), decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise NodeProtocolError(f"not a message of this version: {error}") from error
