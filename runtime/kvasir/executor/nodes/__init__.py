@@ -1,5 +1,5 @@
 """An engine whose workers are spread over several pods: node 0 leads, the other nodes are its members.
 
-Reading order: node_messages.py (what they send each other), curve.py, addresses.py; leader.py and member_record.py
+Reading order: node_messages.py (the messages between nodes), curve.py, addresses.py; leader.py and member_record.py
 (the engine's side); leader_connection.py, member_status.py, member_process.py (a member's side).
 """

@@ -135,7 +135,7 @@ class LeaderConnection:
         self._reactor.post(partial(self._send, message))
 
     def close(self) -> None:
-        """Close the connection; what was sent has a moment to leave. May be called more than once."""
+        """Close the connection; messages that were sent have a moment to leave. May be called more than once."""
         if not self._closed:
             self._reactor.post(self._end)
             if self._thread.is_alive():

@@ -15,7 +15,7 @@ class MemberRecord:
     """The member's IP address."""
     prepared: bool = False
     has_failed: bool = False
-    """It has reported the failure of a worker, so its end is no news."""
+    """It has reported the failure of a worker, so its end was to be expected."""
     last_seen: float = field(default_factory=time.monotonic)
 
     @property

@@ -1,4 +1,4 @@
-"""What the leader of an engine and its members send each other.
+"""The messages between the leader of an engine and its members.
 
 Every message has two frames: the incarnation of the leader, empty before a member has joined it, and one of these
 structs in msgpack. The incarnation is fresh at each start of the leader, so no message reaches its successor.

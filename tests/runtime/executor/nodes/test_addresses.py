@@ -1,0 +1,29 @@
+"""The address by which a peer reaches this machine, and its network interface."""
+
+import socket
+
+import pytest
+
+from kvasir.config.options import ConfigError
+from kvasir.executor.nodes.addresses import interface_of, own_address
+
+
+def test_own_address_towards_loopback_is_loopback() -> None:
+    assert own_address("127.0.0.1") == "127.0.0.1"
+    assert interface_of("127.0.0.1") == interface_of("127.0.0.9") == interface_of("::1") == "lo"
+
+
+def test_interface_of_an_address_of_this_machine() -> None:
+    try:
+        address = own_address("192.0.2.1")  # an address for documentation: only the route to it counts
+    except OSError:
+        pytest.skip("this machine has no route to other machines")
+    name = interface_of(address)
+    assert name in [name for _, name in socket.if_nameindex()]
+    assert name != "lo"
+
+
+@pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7"])
+def test_address_of_another_machine_is_rejected(address: str) -> None:
+    with pytest.raises(ConfigError, match=f"no network interface of this machine has the address {address}"):
+        interface_of(address)

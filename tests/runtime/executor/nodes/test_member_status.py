@@ -1,0 +1,103 @@
+"""The probes of a member: ready while it works for the leader, and not live if its workers hang."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from kvasir.executor.nodes.member_status import STARTUP_LIMIT, MemberCollector, MemberStatus
+from kvasir.executor.worker_messages import FrameKind
+from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def status_at(clock: Clock) -> MemberStatus:
+    return MemberStatus("engine-0-node-1-ab", 0, heartbeat_timeout=10.0, clock=clock)
+
+
+def phases(status: MemberStatus) -> Iterator[Phase]:
+    for phase in (Phase.STARTING, Phase.LOADING):
+        status.enter(phase)
+        yield phase
+
+
+def test_member_is_ready_when_its_workers_are_loaded_and_the_leader_is_there() -> None:
+    status = status_at(Clock())
+    for phase in phases(status):
+        assert status.unready_reason() == f"not ready: {phase}"
+        assert status.trouble() is None
+    status.enter(Phase.READY)
+    assert status.unready_reason() is None
+    status.problem = lambda: "node 0 is lost"
+    assert status.unready_reason() == "node 0 is lost"
+    assert status.trouble() is None
+
+
+def test_start_without_progress_is_trouble_unless_the_node_waits() -> None:
+    clock = Clock()
+    status = status_at(clock)
+    status.enter(Phase.LOADING)
+    status.advance(1, 2)
+    clock.now += STARTUP_LIMIT + 1
+    assert status.trouble() == "Loading without progress for 901 s"
+    status.wait()
+    assert status.trouble() is None
+    assert status.report().message == "waits for the other nodes"
+    status.enter(Phase.LOADING)
+    assert status.trouble() is None
+    clock.now += STARTUP_LIMIT + 1
+    assert status.trouble() is not None
+
+
+def test_liveness_follows_the_slowest_worker() -> None:
+    clock = Clock()
+    status = status_at(clock)
+    status.enter(Phase.READY)
+    clock.now += 10_000
+    assert status.trouble() is None  # idle
+    status.took(FrameKind.STEP)
+    clock.now += 100
+    status.took(FrameKind.STEP)
+    assert status.trouble() is None
+    clock.now += 30
+    assert status.trouble() == "the workers have not replied for 130 s"
+    status.answered()
+    assert status.trouble() is None
+    status.answered()
+    status.took(FrameKind.COMMAND)  # memory is allocated, kernels are compiled
+    clock.now += 130
+    assert status.trouble() is None
+
+
+def test_failed_member_reports_its_cause() -> None:
+    status = status_at(Clock())
+    status.enter(Phase.FAILED, "node 0 is lost")
+    assert status.trouble() == "the node failed: node 0 is lost"
+    report = status.report()
+    assert (report.phase, report.message, report.rank) == (Phase.FAILED, "node 0 is lost", 0)
+
+
+def test_rejected_key_is_a_reason() -> None:
+    status = status_at(Clock())
+    status.problem = lambda: "the handshake failed"
+    assert status.report().reason is None
+    status.is_refused = lambda: True
+    assert status.report().reason is Reason.LINK_REFUSED
+    assert status.report().message == "the handshake failed"
+
+
+def test_metrics_name_node_and_engine() -> None:
+    status = status_at(Clock())
+    status.enter(Phase.LOADING)
+    status.took(FrameKind.STEP)
+    registry = CollectorRegistry()
+    registry.register(MemberCollector(status, "demo", 1))
+    text = generate_latest(registry).decode()
+    assert 'kvasir:node_frames_total{engine="0",model_name="demo",node="1"} 1.0' in text
+    assert 'kvasir:node_startup_seconds{engine="0",model_name="demo",node="1",phase="Starting"} 0.0' in text
