@@ -31,14 +31,14 @@ from kvasir.executor.nodes.node_messages import (
     Frame,
     FromLeader,
     FromMember,
-    Goodbye,
-    Heartbeat,
-    Hello,
     Joined,
-    Refused,
+    NodeGoodbye,
+    NodeHeartbeat,
+    NodeHello,
+    NodeRefused,
+    NodeTerms,
     Replies,
     Setup,
-    Terms,
     WorkerNews,
 )
 from kvasir.executor.remote_workers import RemoteEvents, RemoteInterruptedError, RemoteSilentError
@@ -59,7 +59,7 @@ _DESCRIBE_SECONDS: Final = 2.0
 class Leader:
     """RemoteWorkers. Made in the engine's process if it has several nodes; any thread may call its methods."""
 
-    def __init__(self, config: NodesConfig, link: LinkConfig, terms: Terms) -> None:
+    def __init__(self, config: NodesConfig, link: LinkConfig, terms: NodeTerms) -> None:
         """Listen for members. Raises ConfigError for an address, keys or a port that cannot be used."""
         self.incarnation = secrets.token_hex(8)
         self.num_nodes = config.nnodes
@@ -196,7 +196,7 @@ class Leader:
 
     def dismiss(self, reason: str) -> None:
         """End the members, and every wait for their replies."""
-        self._socket.post(partial(self._send_all, Goodbye(reason)))
+        self._socket.post(partial(self._send_all, NodeGoodbye(reason)))
         self._replies.put(None)
 
     def close(self, reason: str) -> None:
@@ -227,17 +227,17 @@ class Leader:
             member.last_seen += late
             if now - member.last_seen > self._timeout:
                 self._lose(member, f"it has been silent for {now - member.last_seen:.1f} s")
-        self._send_all(Heartbeat())
+        self._send_all(NodeHeartbeat())
 
     def _on_lost(self) -> None:
         """Look for the members whose connection is gone: ZMQ does not report which one broke."""
-        self._send_all(Heartbeat())
+        self._send_all(NodeHeartbeat())
 
     def _on_refuse(self, text: str) -> None:
         self._seldom.warning(text)
 
     def _on_message(self, peer: Peer, incarnation: str, message: FromMember) -> None:
-        if isinstance(message, Hello):
+        if isinstance(message, NodeHello):
             self._on_hello(peer, message)
             return
         member = self._by_identity.get(peer.identity)
@@ -258,7 +258,7 @@ class Leader:
             case Described(text):
                 self._described.put(f"{member.name}: {text}")
 
-    def _on_hello(self, peer: Peer, hello: Hello) -> None:
+    def _on_hello(self, peer: Peer, hello: NodeHello) -> None:
         node = hello.node_rank
         if not 1 <= node < self._config.nnodes:
             self._refuse(peer, f"--node-rank {node} is not a member of {self._config.nnodes} nodes")
@@ -267,7 +267,7 @@ class Leader:
         else:
             self._admit(peer, hello)
 
-    def _admit(self, peer: Peer, hello: Hello) -> None:
+    def _admit(self, peer: Peer, hello: NodeHello) -> None:
         member = self._members.get(hello.node_rank)
         if member is not None and member.identity != peer.identity:
             if self._events is not None:
@@ -287,7 +287,7 @@ class Leader:
 
     def _refuse(self, peer: Peer, reason: str) -> None:
         self._seldom.warning(f"rejected a node at {peer.address}: {reason}")
-        self._socket.send(peer.identity, Refused(reason))
+        self._socket.send(peer.identity, NodeRefused(reason))
 
     def _lose(self, member: MemberRecord, how: str) -> None:
         events = self._events

@@ -24,14 +24,14 @@ from kvasir.executor.nodes.node_messages import (
     Frame,
     FromLeader,
     FromMember,
-    Goodbye,
-    Heartbeat,
-    Hello,
     Joined,
+    NodeGoodbye,
+    NodeHeartbeat,
+    NodeHello,
     NodeProtocolError,
-    Refused,
+    NodeRefused,
+    NodeTerms,
     Setup,
-    Terms,
     decode_from_leader,
     encode,
 )
@@ -85,7 +85,7 @@ class LeaderConnection:
         self,
         config: NodesConfig,
         link: LinkConfig,
-        terms: Terms,
+        terms: NodeTerms,
         deliver: Callable[[LeaderEvent], None],
         frame: Callable[[bytes], None],
         lookup: Callable[[str], frozenset[str]] = lookup,
@@ -162,7 +162,7 @@ class LeaderConnection:
         self._closed = True
 
     def _tick(self, now: float, late: float) -> None:
-        """Send Hello or a heartbeat, and check for silence. `late`: seconds that this process was blocked."""
+        """Send NodeHello or a heartbeat, and check for silence. `late`: seconds that this process was blocked."""
         if self._socket is None:
             return
         self._last_seen += late
@@ -170,13 +170,13 @@ class LeaderConnection:
         if silence > self._timeout:
             self._drop(f"it has been silent for {silence:.1f} s")
         elif self._has_begun:
-            self._send(Heartbeat())
+            self._send(NodeHeartbeat())
         else:
             self._greet()
 
     def _greet(self) -> None:
         if not self._has_begun:
-            self._send(Hello(self._config.node_rank, self._terms, self._prepared))
+            self._send(NodeHello(self._config.node_rank, self._terms, self._prepared))
 
     def _send(self, message: FromMember) -> None:
         if self._socket is None:
@@ -282,7 +282,7 @@ class LeaderConnection:
 
     def _on_message(self, incarnation: str, message: FromLeader) -> None:
         self._last_seen = time.monotonic()
-        if isinstance(message, Refused):
+        if isinstance(message, NodeRefused):
             self._reject(message.reason)
             return
         if isinstance(message, Joined) and not self._has_begun:
@@ -301,7 +301,7 @@ class LeaderConnection:
                 self._deliver(Begin(message, self._leader_ip))
             case Describe():
                 self._deliver(message)
-            case Goodbye(reason):
+            case NodeGoodbye(reason):
                 self._drop(f"it has ended: {reason}")
 
     def _join(self, incarnation: str) -> None:

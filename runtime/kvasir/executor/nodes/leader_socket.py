@@ -17,7 +17,7 @@ from kvasir.executor.nodes.node_messages import (
     FromLeader,
     FromMember,
     NodeProtocolError,
-    Refused,
+    NodeRefused,
     decode_from_member,
     encode,
 )
@@ -138,7 +138,7 @@ class LeaderSocket:
                 incarnation, message = decode_from_member([frame.bytes for frame in frames])
             except NodeProtocolError as error:
                 self._on_refuse(f"a node at {peer.address} sent a malformed message: {error}")
-                self.send(peer.identity, Refused(str(error)))
+                self.send(peer.identity, NodeRefused(str(error)))
                 continue
             self._on_message(peer, incarnation, message)
 

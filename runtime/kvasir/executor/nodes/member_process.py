@@ -23,7 +23,7 @@ from kvasir.executor.local_workers import LocalWorkers
 from kvasir.executor.nodes.addresses import interface_of, own_address
 from kvasir.executor.nodes.leader_connection import Begin, LeaderConnection, LeaderEvent, LeaderLost, Rejected
 from kvasir.executor.nodes.member_status import MemberCollector, MemberStatus
-from kvasir.executor.nodes.node_messages import Describe, Described, Failed, Replies, Terms, WorkerNews
+from kvasir.executor.nodes.node_messages import Describe, Described, Failed, NodeTerms, Replies, WorkerNews
 from kvasir.executor.shared_memory.ring import RingError
 from kvasir.executor.worker_messages import FromWorker, Loaded, Loading
 from kvasir.hub.model_info import ModelInfo, load_model_info
@@ -108,7 +108,7 @@ class MemberProcess:
         directory = config.model.download_dir
         model = load_model_info(fetch(source, weights=False, download_dir=directory))
         leader = self._leader = LeaderConnection(
-            config.nodes, config.link, Terms.of(config, model), self._events.put, self._on_frame
+            config.nodes, config.link, NodeTerms.of(config, model), self._events.put, self._on_frame
         )
         self._status.problem = lambda: leader.problem
         self._status.is_refused = lambda: leader.is_refused

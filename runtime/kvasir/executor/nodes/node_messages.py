@@ -1,17 +1,17 @@
 """The messages between the leader of an engine and its members.
 
 Every message has two frames: the incarnation of the leader, empty before a member has joined it, and one of these
-structs in msgpack. The incarnation is fresh at each start of the leader, so no message reaches its successor.
+structs in msgpack. The incarnation is fresh at each start of the leader, so no message counts for its successor.
 
-    member → leader   Hello until it has joined and is prepared, then Heartbeat
-    leader → member   Joined or Refused; when all are prepared, Setup to each
+    member → leader   NodeHello until it has joined and is prepared, then NodeHeartbeat
+    leader → member   Joined or NodeRefused; when all are prepared, Setup to each
     member → leader   Loading until Loaded, for each of its workers
     leader → member   Frame
     member → leader   Replies, exactly one per frame, in order
     member → leader   Failed; the member ends
-    leader → member   Goodbye; the member ends
+    leader → member   NodeGoodbye; the member ends
 
-If several things are wrong with the terms of a member, `difference` names all of them.
+The terms of a member are compared with those of the leader, and a refusal names each difference.
 """
 
 from typing import Any, Final
@@ -28,7 +28,7 @@ from kvasir_contract.reasons import Reason
 NODES_PROTOCOL: Final = 1
 
 
-class Terms(msgspec.Struct, frozen=True):
+class NodeTerms(msgspec.Struct, frozen=True):
     """What has to be equal on all nodes of an engine. Each field is named in the message of a refusal."""
 
     protocol: int
@@ -43,7 +43,7 @@ class Terms(msgspec.Struct, frozen=True):
     """Its fingerprint."""
 
     @classmethod
-    def of(cls, config: EngineConfig, model: ModelInfo) -> "Terms":
+    def of(cls, config: EngineConfig, model: ModelInfo) -> "NodeTerms":
         executor = config.executor
         return cls(
             protocol=NODES_PROTOCOL,
@@ -57,7 +57,7 @@ class Terms(msgspec.Struct, frozen=True):
             model=model.fingerprint,
         )
 
-    def difference(self, member: "Terms") -> str:
+    def difference(self, member: "NodeTerms") -> str:
         """Return the fields in which a member differs, with both values; "" if there are none."""
         names = [name for name in self.__struct_fields__ if getattr(self, name) != getattr(member, name)]
         return "; ".join(
@@ -66,16 +66,16 @@ class Terms(msgspec.Struct, frozen=True):
         )
 
 
-class Hello(msgspec.Struct, frozen=True, tag=True):
+class NodeHello(msgspec.Struct, frozen=True, tag=True):
     """A member presents itself; repeated every second until it gets its Setup."""
 
     node_rank: int
-    terms: Terms
+    terms: NodeTerms
     prepared: bool
     """The weights are on its disk, so it can start workers at once."""
 
 
-class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+class NodeHeartbeat(msgspec.Struct, frozen=True, tag=True):
     """The sender runs; both sides send it every second."""
 
 
@@ -111,7 +111,7 @@ class Joined(msgspec.Struct, frozen=True, tag=True):
     """The leader has accepted the member; the message's incarnation is the leader's."""
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class NodeRefused(msgspec.Struct, frozen=True, tag=True):
     """The leader rejects the member."""
 
     reason: str
@@ -140,14 +140,14 @@ class Describe(msgspec.Struct, frozen=True, tag=True):
     ranks: list[int]
 
 
-class Goodbye(msgspec.Struct, frozen=True, tag=True):
+class NodeGoodbye(msgspec.Struct, frozen=True, tag=True):
     """The engine ends, for this reason."""
 
     reason: str
 
 
-FromMember = Hello | Heartbeat | WorkerNews | Replies | Failed | Described
-FromLeader = Joined | Refused | Setup | Frame | Describe | Heartbeat | Goodbye
+FromMember = NodeHello | NodeHeartbeat | WorkerNews | Replies | Failed | Described
+FromLeader = Joined | NodeRefused | Setup | Frame | Describe | NodeHeartbeat | NodeGoodbye
 
 
 class NodeProtocolError(Exception):

@@ -14,13 +14,13 @@ from kvasir.config.nodes import NodesConfig
 from kvasir.config.settings import LinkConfig
 from kvasir.executor.nodes.leader import Leader
 from kvasir.executor.nodes.leader_connection import LeaderConnection, LeaderEvent
-from kvasir.executor.nodes.node_messages import FromLeader, FromMember, Terms, decode_from_leader, encode
+from kvasir.executor.nodes.node_messages import FromLeader, FromMember, NodeTerms, decode_from_leader, encode
 from kvasir.executor.worker_messages import FromWorker
 from kvasir_contract.failure import Failure
 from runtime.worker.driver import engine_settings
 
 WAIT = 20.0
-TERMS = Terms(1, "0.1", "uid", 0, 2, 2, 1, False, "model")
+TERMS = NodeTerms(1, "0.1", "uid", 0, 2, 2, 1, False, "model")
 FAST = LinkConfig(heartbeat_timeout=1.0)
 SLOW = LinkConfig(heartbeat_timeout=WAIT)
 
@@ -56,7 +56,7 @@ class Events:
 
 
 @contextmanager
-def leading(port: int, link: LinkConfig = SLOW, nnodes: int = 2, terms: Terms = TERMS) -> Iterator[Leader]:
+def leading(port: int, link: LinkConfig = SLOW, nnodes: int = 2, terms: NodeTerms = TERMS) -> Iterator[Leader]:
     leader = Leader(node(port, nnodes=nnodes), link, terms)
     try:
         yield leader
@@ -67,7 +67,7 @@ def leading(port: int, link: LinkConfig = SLOW, nnodes: int = 2, terms: Terms = 
 class Member:
     """A connection to the leader, with its events and frames."""
 
-    def __init__(self, port: int, node_rank: int, nnodes: int, link: LinkConfig, terms: Terms) -> None:
+    def __init__(self, port: int, node_rank: int, nnodes: int, link: LinkConfig, terms: NodeTerms) -> None:
         self.events: queue.SimpleQueue[LeaderEvent] = queue.SimpleQueue()
         self.frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.connection = LeaderConnection(
@@ -85,7 +85,7 @@ def member(
     node_rank: int = 1,
     nnodes: int = 2,
     link: LinkConfig = SLOW,
-    terms: Terms = TERMS,
+    terms: NodeTerms = TERMS,
     prepared: bool = True,
 ) -> Iterator[Member]:
     result = Member(port, node_rank, nnodes, link, terms)

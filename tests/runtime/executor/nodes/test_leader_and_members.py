@@ -17,9 +17,9 @@ from kvasir.executor.nodes.node_messages import (
     Describe,
     Described,
     Failed,
-    Hello,
     Joined,
-    Refused,
+    NodeHello,
+    NodeRefused,
     Replies,
     Setup,
     WorkerNews,
@@ -150,7 +150,7 @@ def test_frozen_member_is_lost_after_the_timeout() -> None:
     events = Events()
     with leading(port, FAST) as leader:
         frozen = RawMember(port)
-        frozen.send("", Hello(1, TERMS, prepared=True))
+        frozen.send("", NodeHello(1, TERMS, prepared=True))
         begin(leader, events)
         assert events.failure().startswith("node 1 (127.0.0.1) is lost: it has been silent for 1.")
         frozen.close()
@@ -250,14 +250,14 @@ def test_messages_for_another_incarnation_are_refused() -> None:
     with leading(port) as leader:
         stale = RawMember(port)
         stale.send("0123", Replies([b"old"]))
-        assert "not a member of this incarnation" in stale.receive(Refused)[1].reason
-        stale.send("", Hello(1, TERMS, prepared=True))
+        assert "not a member of this incarnation" in stale.receive(NodeRefused)[1].reason
+        stale.send("", NodeHello(1, TERMS, prepared=True))
         incarnation, _ = stale.receive(Joined)
         assert incarnation == leader.incarnation
         begin(leader, events)
         stale.receive(Setup)
         stale.send("0123", Replies([b"old"]))
-        assert "not a member of this incarnation" in stale.receive(Refused)[1].reason
+        assert "not a member of this incarnation" in stale.receive(NodeRefused)[1].reason
         stale.send(incarnation, Replies([b"new"]))
         assert leader.read(WAIT) == [b"new"]
         stale.close()
@@ -269,7 +269,7 @@ def test_malformed_message_is_refused_and_harms_nothing(frames: list[bytes]) -> 
     with leading(port) as leader, member(port) as first:
         wrong = RawMember(port)
         wrong.send_frames(frames)
-        assert "not a message of this version" in wrong.receive(Refused)[1].reason
+        assert "not a message of this version" in wrong.receive(NodeRefused)[1].reason
         wrong.close()
         begin(leader, Events())
         assert isinstance(first.event(), Begin)
