@@ -74,7 +74,7 @@ class PodSpec:
 class EngineSpec:
     data_parallel_size: int
     resource_name: str
-    """The extended resource that each engine requests; "" for the CPU."""
+    """The extended resource that each worker of an engine requests; "" for the CPU."""
     dtype: str
     max_model_len: int | None
     max_num_seqs: int | None
@@ -83,6 +83,13 @@ class EngineSpec:
     kv_cache: KVCacheSpec
     extra_args: tuple[str, ...]
     pod: PodSpec
+    # These have defaults, so that they are not part of the digest of a service that does not set them.
+    tensor_parallel_size: int = 1
+
+    @property
+    def workers(self) -> int:
+        """Worker processes of an engine."""
+        return self.tensor_parallel_size
 
 
 @dataclass(frozen=True)
@@ -193,6 +200,7 @@ def _engine(engine: Json) -> EngineSpec:
         ),
         extra_args=tuple(engine.get("extraArgs", ())),
         pod=_engine_pod(engine),
+        tensor_parallel_size=engine["tensorParallelSize"],
     )
 
 

@@ -19,8 +19,12 @@ from kvasir_operator.resources.pod import Mount, http_probe, option_args, pod_te
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
 
-SHARED_MEMORY: Final = "1Gi"
-"""Upper bound of /dev/shm. Memory is allocated only when it is used."""
+SHARED_MEMORY_GIB: Final = 1
+"""Upper bound of /dev/shm for each worker of the pod. Memory is allocated only when it is used.
+
+NCCL keeps the buffers between GPUs without a direct connection there, up to some hundred MiB for each GPU. The
+executor's messages and gloo's connections do not use it.
+"""
 
 
 def engine_stateful_set(service: InferenceService, release: Release, link_secret: str) -> Object:
@@ -54,7 +58,8 @@ def engine_template(service: InferenceService, release: Release, link_secret: st
         "livenessProbe": http_probe(LIVENESS),
         "readinessProbe": http_probe(READINESS),
     }
-    shared_memory = {"emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}
+    limit = f"{service.engine.workers * SHARED_MEMORY_GIB}Gi"
+    shared_memory = {"emptyDir": {"medium": "Memory", "sizeLimit": limit}}
     return pod_template(
         service,
         "engine",
@@ -80,6 +85,7 @@ def _options(service: InferenceService) -> list[str]:
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
         long_prefill_token_threshold=engine.long_prefill_token_threshold,
+        tensor_parallel_size=engine.tensor_parallel_size if engine.tensor_parallel_size > 1 else None,
         drain_timeout=format_duration(service.rollout.drain_timeout),
     )
 
@@ -97,5 +103,6 @@ def _environment(service: InferenceService) -> list[Object]:
 def _resources(service: InferenceService) -> Object:
     resources = dict(service.engine.pod.resources)
     if service.engine.resource_name:
-        resources["limits"] = {**resources.get("limits", {}), service.engine.resource_name: "1"}
+        amount = {service.engine.resource_name: str(service.engine.workers)}
+        resources["limits"] = {**resources.get("limits", {}), **amount}
     return resources

@@ -17,13 +17,14 @@ def visible_gpus(environ: Mapping[str, str] = os.environ, devices: Path = Path("
     return [str(number) for number in range(count)]
 
 
-def take_gpus(count: int, remedy: str, gpus: list[str] | None = None) -> list[str]:
-    """`count` of the visible ones. Raises ConfigError, with the remedy, where there are fewer."""
+def take_gpus(count: int, remedy: str, gpus: list[str] | None = None, unit: str = "engine") -> list[str]:
+    """Return `count` of the visible GPUs, one for each `unit`. Raises ConfigError, with the remedy, if there are
+    fewer."""
     gpus = visible_gpus() if gpus is None else gpus
     if len(gpus) < count:
         have = {0: "there is no GPU here", 1: "there is 1 GPU here"}.get(
             len(gpus), f"there are {len(gpus)} GPUs here"
         )
-        need = "1 engine needs one" if count == 1 else f"{count} engines need one each"
+        need = f"1 {unit} needs one" if count == 1 else f"{count} {unit}s need one each"
         raise ConfigError(f"{have}, and {need}: {remedy}")
     return gpus[:count]

@@ -37,7 +37,7 @@ class Place:
     frontend_ops_ports: tuple[int, ...]
     engine_ops_ports: tuple[int, ...]
     gpus: tuple[str, ...]
-    """One per engine, as CUDA_VISIBLE_DEVICES; empty for CPU engines."""
+    """As CUDA_VISIBLE_DEVICES names them, the same number for each engine; empty for CPU engines."""
     logs: Path
     uid: str
 
@@ -74,7 +74,8 @@ class Place:
             environment.OPS_PORT: str(self.engine_ops_ports[rank]),
         }
         if self.gpus:
-            env["CUDA_VISIBLE_DEVICES"] = self.gpus[rank]
+            each = len(self.gpus) // len(self.engine_ops_ports)
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus[rank * each : (rank + 1) * each])
         return env
 
     def write_secrets(self, name: str, values: Mapping[str, str]) -> Path:

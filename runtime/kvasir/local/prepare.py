@@ -31,11 +31,12 @@ def prepare_services(stack: ExitStack, manifest: Manifest, host: str, port: int)
 
 
 def gpus_of(services: Sequence[InferenceService], gpus: Sequence[str]) -> dict[str, list[str]]:
-    """Give each service GPUs of its own, one for each engine; none to services on CPU. Raises ConfigError."""
+    """Give each service GPUs of its own, one for each worker; none to services on CPU. Raises ConfigError."""
     needs = {service.name: _gpus_needed(service) for service in services}
     remedy = 'set spec.engine.resourceName to "" for CPU, or spec.engine.dataParallelSize lower'
+    unit = "engine" if all(service.engine.workers == 1 for service in services) else "worker"
     try:
-        taken = iter(take_gpus(sum(needs.values()), remedy, list(gpus)))
+        taken = iter(take_gpus(sum(needs.values()), remedy, list(gpus), unit))
     except ConfigError as error:
         each = ", ".join(f"{name} {count}" for name, count in needs.items() if count)
         raise ConfigError(f"InferenceServices on GPUs ({each}): {error}") from error
@@ -90,4 +91,4 @@ def _gpus_needed(service: InferenceService) -> int:
             f"InferenceService {service.name}: spec.engine.resourceName {resource}: without a cluster only "
             "nvidia.com/gpu can be found"
         )
-    return service.engine.data_parallel_size
+    return service.engine.data_parallel_size * service.engine.workers

@@ -103,6 +103,41 @@ def test_container_args_are_accepted_by_the_process_they_start(case: str, monkey
     assert frontend.process.drain_timeout == service(case).frontend.drain_timeout
 
 
+def engine_pod(**engine: Any) -> dict[str, Any]:
+    """Return the pod of an engine with these fields."""
+    spec = {"model": {"source": "demo://"}, "engine": engine}
+    return pod_spec(engine_stateful_set(load(DEMO, spec=spec), RELEASE, LINK_SECRET))
+
+
+@pytest.mark.parametrize(
+    ("engine", "limits"),
+    [
+        ({}, {"nvidia.com/gpu": "1"}),
+        ({"tensorParallelSize": 4}, {"nvidia.com/gpu": "4"}),
+        (
+            {"tensorParallelSize": 2, "pod": {"resources": {"limits": {"memory": "4Gi"}}}},
+            {"memory": "4Gi", "nvidia.com/gpu": "2"},
+        ),
+        ({"resourceName": "", "tensorParallelSize": 2}, None),
+    ],
+)
+def test_a_pod_takes_one_of_the_resource_per_worker(engine: dict[str, Any], limits: dict[str, str] | None) -> None:
+    resources = engine_pod(**engine)["containers"][0].get("resources", {})
+    assert resources.get("limits") == limits
+
+
+def test_sizes_of_one_are_not_given_as_options() -> None:
+    """The pods of existing services stay as they are when the operator is upgraded."""
+    whole, split = (engine_pod(tensorParallelSize=size)["containers"][0]["args"] for size in (1, 2))
+    assert [arg for arg in split if arg not in whole] == ["--tensor-parallel-size", "2"]
+
+
+@pytest.mark.parametrize(("workers", "limit"), [(1, "1Gi"), (8, "8Gi")])
+def test_shared_memory_grows_with_the_workers_of_a_pod(workers: int, limit: str) -> None:
+    (volume,) = (v for v in engine_pod(tensorParallelSize=workers)["volumes"] if v["name"] == "kvasir-shm")
+    assert volume["emptyDir"]["sizeLimit"] == limit
+
+
 @pytest.mark.parametrize("component", ["engine", "frontend"])
 def test_pods_meet_the_restricted_standard(component: str) -> None:
     spec = pod_spec(RENDER[component](service("full"), RELEASE, LINK_SECRET))

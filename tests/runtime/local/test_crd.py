@@ -1,6 +1,7 @@
 """The form of the CRD: its descriptions, bounds, rules, columns and size."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,8 @@ def test_options_that_extra_args_refuses_exist_and_others_remain(component: str,
     options = set(command.parser()._option_string_actions)
     node = dict(NODES)[f".spec.{component}"]
     patterns = [r["rule"] for r in node["x-kubernetes-validations"] if "extraArgs" in r["rule"]]
-    refused = {f"--{name}" for rule in patterns for name in rule.partition("^--(")[2].partition(")")[0].split("|")}
+    lists = [found for rule in patterns for found in re.findall(r"'\^(--?)\(([^)]*)\)", rule)]
+    assert len(lists) >= len(patterns)
+    refused = {dashes + name for dashes, names in lists for name in names.split("|")}
     assert refused <= options
     assert {"--log-level", "--heartbeat-timeout", "--download-dir"} <= options - refused

@@ -38,6 +38,17 @@ def test_every_engine_connects_to_every_frontend_and_has_a_port_of_its_own(place
     assert len({env["KVASIR_SERVICE_UID"] for env in (*engines, *frontends)}) == 1
 
 
+@pytest.mark.parametrize(
+    ("gpus", "visible"), [("012", ["0", "1", "2"]), ("012345", ["0,1", "2,3", "4,5"]), ("", [None] * 3)]
+)
+def test_engines_share_no_gpu(gpus: str, visible: list[str | None]) -> None:
+    place = open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=3, gpus=list(gpus))
+    try:
+        assert [place.engine_env(rank).get("CUDA_VISIBLE_DEVICES") for rank in range(3)] == visible
+    finally:
+        place.close()
+
+
 def test_link_addresses_are_short_private_and_gone_at_the_end(place: Place) -> None:
     assert all(len(link.removeprefix("ipc://")) < 107 for link in place.links)
     assert stat.S_IMODE(place.directory.stat().st_mode) == 0o700

@@ -24,6 +24,13 @@ def test_each_service_has_gpus_of_its_own() -> None:
     assert gpus_of(services, ["0", "GPU-1", "5", "7"]) == {"a": ["0", "GPU-1"], "cpu": [], "b": ["5"]}
 
 
+def test_each_worker_has_a_gpu_of_its_own() -> None:
+    services = [service("a", dataParallelSize=2, tensorParallelSize=2), service("b")]
+    assert gpus_of(services, list("01234")) == {"a": list("0123"), "b": ["4"]}
+    with pytest.raises(ConfigError, match=r"there are 4 GPUs here, and 5 workers need one each"):
+        gpus_of(services, list("0123"))
+
+
 def test_services_on_cpu_need_no_gpu() -> None:
     assert gpus_of([service("a", resourceName=""), service("b", resourceName="")], []) == {"a": [], "b": []}
 
