@@ -109,7 +109,7 @@ def member(name: str, words: str, component: str = "engine", waited: float = 1.0
 
 
 def engines(*ranks: str, waited: float = 1.0) -> tuple[Member, ...]:
-    """Return one member per rank; "-" stands for a rank without a pod."""
+    """Return one member per ordinal, which is a rank; "-" stands for an ordinal without a pod."""
     return tuple(
         member(f"demo-engine-{rank}", words, waited=waited) for rank, words in enumerate(ranks) if words != "-"
     )
@@ -143,7 +143,7 @@ def observed(
     **facts: Any,
 ) -> Observed:
     """Return the facts of a service whose objects were all applied by `release`."""
-    stateful_set = facts.pop("stateful_set", workload(of.engine.data_parallel_size))
+    stateful_set = facts.pop("stateful_set", workload(of.engine.pods))
     deployment = facts.pop("deployment", workload(of.frontend.replicas))
     found = existing(of, release, {"StatefulSet": stateful_set, "Deployment": deployment})
     values: dict[str, Any] = {

@@ -85,11 +85,22 @@ class EngineSpec:
     pod: PodSpec
     # These have defaults, so that they are not part of the digest of a service that does not set them.
     tensor_parallel_size: int = 1
+    nodes: int = 1
+    """Pods of each engine."""
 
     @property
     def workers(self) -> int:
         """Worker processes of an engine."""
         return self.tensor_parallel_size
+
+    @property
+    def workers_per_pod(self) -> int:
+        return self.workers // self.nodes
+
+    @property
+    def pods(self) -> int:
+        """Pods of all desired engines."""
+        return self.data_parallel_size * self.nodes
 
 
 @dataclass(frozen=True)
@@ -201,6 +212,7 @@ def _engine(engine: Json) -> EngineSpec:
         extra_args=tuple(engine.get("extraArgs", ())),
         pod=_engine_pod(engine),
         tensor_parallel_size=engine["tensorParallelSize"],
+        nodes=engine["nodes"],
     )
 
 

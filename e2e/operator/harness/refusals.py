@@ -88,6 +88,7 @@ REFUSALS: Final = (
     Refusal(WHOLE, "metadata.name: at most 45 characters", {}, name="a" * 46),
     Refusal(WHOLE, "metadata.name: lower-case letters", {}, name="1st"),
     Refusal("spec", "engine.kvCache.memoryUtilization applies only", _cpu(kvCache={"memoryUtilization": 0.5})),
+    Refusal("spec", "engine.tensorParallelSize must be a multiple", _cpu(tensorParallelSize=3, nodes=2)),
     Refusal("spec", "engine.dtype float16 is not supported on CPU", _cpu(dtype="float16")),
     Refusal("spec.model.source", "unknown URI scheme", {"model": {"source": "s3://bucket/model"}}),
     Refusal("spec.model.source", "write hf://org/name", {"model": {"source": "hf://gpt2"}}),
@@ -106,6 +107,13 @@ REFUSALS: Final = (
     Refusal("spec.engine", "extraArgs: one of the options has a field", _engine(extraArgs=["--dtype=auto"])),
     Refusal(
         "spec.engine.dtype", f"{_CANNOT_CHANGE} dtype", _engine(dtype="bfloat16"), before=_engine(dtype="auto")
+    ),
+    Refusal(
+        "spec.engine.nodes",
+        f"{_CANNOT_CHANGE} number of nodes",
+        _engine(nodes=2),
+        before=_engine(tensorParallelSize=2),
+        name="there",
     ),
     Refusal(
         "spec.engine.kvCache",

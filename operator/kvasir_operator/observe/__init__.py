@@ -4,6 +4,7 @@ Reading order:
     observed          the facts, as immutable types
     objects           conversion of the API server's dictionaries to these types
     pod_state         phase and reason of a pod
+    engine_ranks      the pods of each rank, with one state
     status_reports    GET /status of the pods
     cordons           nodes that are being drained
     frontend_links    whether an engine is linked to all frontends

@@ -104,8 +104,8 @@ class Pod:
     container: Container
 
     @property
-    def rank(self) -> int:
-        """The data-parallel rank of an engine's pod, which is its ordinal."""
+    def ordinal(self) -> int:
+        """The ordinal of an engine's pod (see `engine_ranks`)."""
         return int(self.name.rpartition("-")[2])
 
     @property
@@ -133,6 +133,11 @@ UNREPORTED_SECONDS: Final = 10.0
 """How long an engine without link reports must be ready until the frontends are assumed to be connected."""
 
 
+def is_settled(linked: bool | None, waited: float) -> bool:
+    """Return whether the frontends are connected to an engine that serves."""
+    return waited >= UNREPORTED_SECONDS if linked is None else linked
+
+
 @dataclass(frozen=True)
 class Member:
     """A pod of the service and its state."""
@@ -152,7 +157,7 @@ class Member:
     @property
     def is_settled(self) -> bool:
         """Whether the pod serves and the frontends are connected to it, so that another engine may stop."""
-        return self.serves and (self.waited >= UNREPORTED_SECONDS if self.linked is None else self.linked)
+        return self.serves and is_settled(self.linked, self.waited)
 
 
 @dataclass(frozen=True)
@@ -181,9 +186,9 @@ class Observed:
     engines: tuple[Member, ...] = ()
     frontends: tuple[Member, ...] = ()
     not_created: Mapping[int, str] = field(default_factory=dict)
-    """By rank, why its pod cannot be created."""
+    """By ordinal of an engine's pod, why it cannot be created."""
     missing: Mapping[int, float] = field(default_factory=dict)
-    """By rank without a pod, the seconds for which this operator has observed it missing."""
+    """By ordinal without a pod, the seconds for which this operator has observed it missing."""
     link_secret: str = ""
     """Name of the Secret with the link's keys; "" before there is one."""
     link_secret_exists: bool | None = None

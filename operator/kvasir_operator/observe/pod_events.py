@@ -52,9 +52,9 @@ class PodEvents:
         missing: Mapping[int, float],
         clock: datetime,
     ) -> Mapping[int, str]:
-        """Return by rank why the StatefulSet controller cannot create its pod, such as a quota or a policy.
+        """Return by ordinal why the StatefulSet controller cannot create the pod, such as a quota or a policy.
 
-        `missing` has the ranks without a pod and the seconds for which they have been missing. `clock` is the
+        `missing` has the ordinals without a pod and the seconds for which they have been missing. `clock` is the
         wall-clock time.
         """
         longest = max(missing.values(), default=0.0)
@@ -77,15 +77,15 @@ class PodEvents:
             return []
 
 
-def missing_ranks(
+def missing_pods(
     stateful_set: WorkloadState | None, pods: Sequence[Pod], memory: ServiceMemory, now: float
 ) -> Mapping[int, float]:
-    """Return the ranks without a pod and the seconds for which they have been missing. `now` is monotonic."""
-    there = {pod.rank for pod in pods}
+    """Return the ordinals without a pod and the seconds for which they have been missing. `now` is monotonic."""
+    there = {pod.ordinal for pod in pods}
     wanted = range(stateful_set.replicas) if stateful_set is not None else range(0)
-    marks = {rank: (MISSING, str(rank)) for rank in wanted if rank not in there}
+    marks = {ordinal: (MISSING, str(ordinal)) for ordinal in wanted if ordinal not in there}
     memory.forget_but(set(marks.values()), of_missing=True)
-    return {rank: memory.since(mark, now) for rank, mark in marks.items()}
+    return {ordinal: memory.since(mark, now) for ordinal, mark in marks.items()}
 
 
 def _waits_for_volumes(pod: Pod) -> bool:

@@ -9,7 +9,7 @@ from kvasir_contract.status_report import StatusReport
 from kvasir_operator.observe.observed import ChildKey, Refusal
 
 Mark = tuple[str, ...]
-"""For a pod: its UID, phase and whether it is leaving. For a missing rank: MISSING and the rank."""
+"""For a pod: its UID, phase and whether it is leaving. For a missing engine pod: MISSING and its ordinal."""
 MISSING: Final = "missing"
 
 
@@ -29,7 +29,7 @@ class ServiceMemory:
     refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)
     unchanged: dict[str, str] = field(default_factory=dict)
     first_seen: dict[tuple[str, ...], float] = field(default_factory=dict)
-    """When a pod was first observed in its present state, or a rank was first observed missing (monotonic)."""
+    """When a pod was first observed in its present state, or was first observed missing (monotonic)."""
     reports: Mapping[str, StatusReport] = field(default_factory=dict)
     """The last report of each pod, by UID."""
     rollout: Mapping[str, Any] | None = None
@@ -45,6 +45,6 @@ class ServiceMemory:
         return now - self.first_seen.setdefault(mark, now)
 
     def forget_but(self, marks: Collection[Mark], *, of_missing: bool) -> None:
-        """Drop outdated marks, either those of missing ranks or those of pods."""
+        """Drop outdated marks, either those of missing pods or those of existing ones."""
         for mark in [mark for mark in self.first_seen if (mark[0] == MISSING) is of_missing and mark not in marks]:
             del self.first_seen[mark]

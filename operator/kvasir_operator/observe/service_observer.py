@@ -39,7 +39,7 @@ from kvasir_operator.observe.observed import (
     PodState,
     WorkloadState,
 )
-from kvasir_operator.observe.pod_events import PodEvents, missing_ranks
+from kvasir_operator.observe.pod_events import PodEvents, missing_pods
 from kvasir_operator.observe.pod_state import pod_state
 from kvasir_operator.observe.service_memory import Key, Mark, ServiceMemory
 from kvasir_operator.observe.status_reports import StatusReports
@@ -87,7 +87,7 @@ class ServiceObserver:
         # Prefer the newest name, which the ServiceAccount may not record yet.
         link_secret = memory.link_secret or _link_secret(children, service)
         await self._check_secrets(service, link_secret, members, memory)
-        missing = missing_ranks(stateful_set, engines, memory, self._monotonic())
+        missing = missing_pods(stateful_set, engines, memory, self._monotonic())
         return Observed(
             generation=resource["metadata"]["generation"],
             asked_release=resource["metadata"].get("annotations", {}).get(RELEASE_ANNOTATION, ""),
@@ -237,7 +237,7 @@ class ServiceObserver:
 
 
 _ORDINAL: Final = re.compile(r"-(0|[1-9][0-9]{0,5})$", re.ASCII)
-"""A name without an ordinal is not that of a rank. Owner references can be forged."""
+"""A name without an ordinal is not that of an engine's pod. Owner references can be forged."""
 
 
 def _workload(children: Mapping[ChildKey, ChildObject], key: ChildKey) -> WorkloadState | None:

@@ -4,6 +4,7 @@ Reading order:
     plan              the whole decision
     applies           which children to write
     engine_rollout    which engine pods to replace, and when
+    lost_pods         which pods to delete after the loss of a node
     frontend_rollout  the same for frontend pods
     service_status    the status that users see
     conditions        its conditions, with the functions that choose their reasons

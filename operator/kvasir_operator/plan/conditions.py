@@ -11,17 +11,17 @@ The reason of a status condition is chosen in these functions:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from kvasir_contract.failure import cut
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import SERVICE
+from kvasir_operator.observe.engine_ranks import EngineRank, engine_ranks
 from kvasir_operator.observe.observed import Observed, Ownership, PodState
 from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS
 from kvasir_operator.plan.problem import Problem, most_urgent
-from kvasir_operator.plan.rank_status import desired_rank_states
 from kvasir_operator.plan.words import count, verb
 from kvasir_operator.resources.names import RELEASE_ANNOTATION
 from kvasir_operator.spec import InferenceService
@@ -30,6 +30,8 @@ CONDITIONS: Final = ("Ready", "EnginesReady", "FrontendsReady", "Progressing", "
 MAX_NAMED: Final = 3
 """The most pods that a message names. A failure names one pod, because its message is long."""
 MAX_MESSAGE_BYTES: Final = 4096
+UNENCRYPTED: Final = "; the pods of an engine exchange tensors without encryption"
+"""In EnginesReady of a service whose engines have several pods."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class PodGroup:
     desired: int
     problem: Problem | None
     """Why some pods are not ready; None if all are ready."""
+    note: str = ""
+    """A fact at the end of the condition's message, whatever its status is."""
 
     @property
     def count(self) -> str:
@@ -73,8 +77,8 @@ class PodGroup:
 
     def condition(self, kind: str) -> Condition:
         if self.problem is None:
-            return Condition(kind, True, Reason.AS_DESIRED, self.count)
-        return Condition(kind, False, self.problem.reason, f"{self.count}; {self.problem.message}")
+            return Condition(kind, True, Reason.AS_DESIRED, self.count + self.note)
+        return Condition(kind, False, self.problem.reason, f"{self.count}; {self.problem.message}{self.note}")
 
 
 def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
@@ -84,10 +88,11 @@ def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 def engine_group(service: InferenceService, observed: Observed, decisions: Decisions) -> PodGroup:
     """Return the group of engines. A ready surge rank counts in place of the rank that is being replaced."""
-    surge = [
-        member.state for member in observed.engines if member.pod.rank in decisions.surge and member.state.ready
-    ]
-    return _group("engines", [*desired_rank_states(service, observed), *surge], service.engine.data_parallel_size)
+    desired, ranks = service.engine.data_parallel_size, engine_ranks(service, observed)
+    states = [rank.state for rank in ranks if rank.number < desired]
+    surge = [rank.state for rank in ranks if rank.number in decisions.surge and rank.state.ready]
+    group = _group("engines", [*states, *surge], desired)
+    return replace(group, note=UNENCRYPTED) if service.engine.nodes > 1 else group
 
 
 def service_conditions(
@@ -161,19 +166,13 @@ def _most_urgent_problem(
 ) -> Problem | None:
     """Return the most urgent problem of the service, whose reason becomes the reason of Ready."""
     desired = service.engine.data_parallel_size
-    leaving = sum(
-        member.pod.rank >= desired and member.pod.rank not in decisions.surge for member in observed.engines
-    )
+    ranks = engine_ranks(service, observed)
+    leaving = sum(len(rank.pods) for rank in ranks if rank.number >= desired and rank.number not in decisions.surge)
     under_way = [*decisions.under_way]
     if leaving:
         under_way.append(f"{count(leaving, 'engine pod')} {verb(leaving, 'is', 'are')} being removed")
     # A surge rank that fails delays the roll-out, even if every desired engine is ready.
-    surge = [
-        member.state
-        for member in observed.engines
-        if member.pod.rank in decisions.surge
-        and (member.state.phase is not Phase.SCHEDULING or member.waited >= SURGE_PATIENCE_SECONDS)
-    ]
+    surge = [rank.state for rank in ranks if rank.number in decisions.surge and _is_overdue(rank)]
     failed = _most_urgent_of_pods([state for state in surge if state.reason.is_failure])
     return most_urgent(
         [
@@ -182,6 +181,12 @@ def _most_urgent_problem(
             *([Problem(Reason.ROLLING_OUT, "; ".join(under_way))] if under_way else []),
             *(group.problem for group in groups if group.problem is not None),
         ]
+    )
+
+
+def _is_overdue(surge: EngineRank) -> bool:
+    return bool(surge.pods) and (
+        surge.state.phase is not Phase.SCHEDULING or surge.waited >= SURGE_PATIENCE_SECONDS
     )
 
 

@@ -1,25 +1,26 @@
 """The roll-out of the engines: the size of the StatefulSet and the pods to delete now.
 
 The decision is made again after every change; only the status keeps state between decisions. A rank is *outdated*
-if its pod runs an old revision or is on a node that is being drained. With `maxSurge`, additional ranks (ordinals
-from the desired size upwards) start first. An outdated rank that serves is then deleted only while a surge rank
+if one of its pods runs an old revision or is on a node that is being drained. With `maxSurge`, additional ranks
+(from the desired size upwards) start first. An outdated rank that serves is then deleted only while a surge rank
 serves in its place. If no node has room for a surge rank, at most `maxUnavailable` ranks are replaced at a time.
+Every number here counts ranks, and the pods of a rank are deleted together.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_operator.observe.observed import Member, Observed, Pod, WorkloadState
+from kvasir_operator.observe.engine_ranks import PENDING, EngineRank, engine_ranks
+from kvasir_operator.observe.observed import Observed, Pod
 from kvasir_operator.plan.words import count, verb
-from kvasir_operator.spec import InferenceService, RolloutSpec
+from kvasir_operator.spec import InferenceService
 
 SURGE_PATIENCE_SECONDS: Final = 30.0
 """How long a surge rank may wait for a node before the roll-out continues without it."""
-LOST_POD_MARGIN_SECONDS: Final = 5.0
-"""How long a terminating pod must be observed on a lost node before it is force-deleted."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class PodDeletion:
 class EngineRollout:
     """The next action of the engines' roll-out."""
 
-    replicas: int
-    """Replicas of the StatefulSet, including surge ranks."""
+    ranks: int
+    """Ranks that the StatefulSet has pods for, including surge ranks."""
     deletions: tuple[PodDeletion, ...] = ()
     under_way: str = ""
     """A description of the roll-out for the status; "" if there is none."""
@@ -62,159 +63,178 @@ def roll_engines(service: InferenceService, observed: Observed, memo: Mapping[st
     if stateful_set is None:
         return EngineRollout(desired)
     most = desired + service.rollout.max_surge
+    present = math.ceil(stateful_set.replicas / service.engine.nodes)
     # Ranks above the desired size are surge ranks only if a roll-out created them. Otherwise they are scaled down.
-    surges = desired < stateful_set.replicas <= most and memo.get("surgeFrom") == desired
+    surges = desired < present <= most and memo.get("surgeFrom") == desired
     if not stateful_set.is_observed:
-        replicas = stateful_set.replicas if surges else desired
-        return EngineRollout(replicas, (), _UNOBSERVED, surge_refused, frozenset(range(desired, replicas)))
+        kept = present if surges else desired
+        return EngineRollout(kept, (), _UNOBSERVED, surge_refused, frozenset(range(desired, kept)))
 
-    ranks = _Ranks.of(observed, stateful_set, desired)
-    under_way = _under_way(ranks.outdated, observed.cordoned)
+    template = _Template(stateful_set.revision, observed.cordoned)
+    ranks = _Ranks.of(service, observed, template)
+    under_way = _under_way(ranks.outdated, template)
     if not ranks.running and (ranks.awaited == 0 or not surges):
-        return EngineRollout(desired, _deletions_of(ranks.broken, observed.cordoned), under_way)
+        return EngineRollout(desired, _deletions_of(ranks.broken, template), under_way)
     if not under_way:
-        under_way = f"{count(ranks.awaited, 'new engine pod')} {verb(ranks.awaited, 'is', 'are')} not ready yet"
-    return _roll_running(service.rollout, observed, stateful_set, ranks, surge_refused, under_way)
-
-
-def release_lost(observed: Observed) -> tuple[PodDeletion, ...]:
-    """Return forced deletions of terminating pods on lost nodes, where no kubelet can end them.
-
-    A pod on a live node is never force-deleted, however long it takes, because its process may still hold the GPU.
-    If the process on a lost node still runs, the link distinguishes it from its successor by the incarnation.
-    """
-    return tuple(
-        PodDeletion(member.pod, "Released", f"{member.state.message or 'its node does not respond'}", grace=0)
-        for member in observed.engines
-        if member.pod.terminating
-        and member.state.phase is Phase.FAILED
-        and member.waited >= LOST_POD_MARGIN_SECONDS
-    )
+        what = "new engine pod" if service.engine.nodes == 1 else "new engine"
+        under_way = f"{count(ranks.awaited, what)} {verb(ranks.awaited, 'is', 'are')} not ready yet"
+    return _roll_running(service, observed, ranks, template, surge_refused, under_way)
 
 
 _UNOBSERVED: Final = "the StatefulSet controller has not processed the new spec of the engines yet"
 
 
 @dataclass(frozen=True)
+class _Template:
+    """The template and the nodes that pods should have."""
+
+    revision: str
+    cordoned: Collection[str]
+
+    def is_left_by(self, pod: Pod) -> bool:
+        """Return whether a pod runs an old revision or is on a node that is being drained."""
+        return (self.revision != "" and pod.revision != self.revision) or pod.node in self.cordoned
+
+    def outdated(self, rank: EngineRank) -> list[Pod]:
+        """Return the outdated pods of a rank, without those that are terminating."""
+        return [member.pod for member in rank.remaining if self.is_left_by(member.pod)]
+
+
+@dataclass(frozen=True)
 class _Ranks:
     """The existing ranks below the desired size."""
 
-    desired: int
-    existing: list[Member]
-    outdated: list[Member]
-    broken: list[Member]
+    existing: list[EngineRank]
+    outdated: list[EngineRank]
+    broken: list[EngineRank]
     """Outdated ranks that cannot serve: they are deleted at once."""
-    running: list[Member]
+    running: list[EngineRank]
     """The other outdated ranks."""
     awaited: int
     """Ranks that are neither outdated nor settled: their new pods do not serve yet."""
+    surplus: list[EngineRank]
+    """The existing ranks from the desired size upwards."""
+    all_serve: bool
+    """Whether all desired ranks serve."""
 
     @classmethod
-    def of(cls, observed: Observed, stateful_set: WorkloadState, desired: int) -> "_Ranks":
-        existing = [member for member in observed.engines if member.pod.rank < desired]
-        outdated = [member for member in existing if _is_outdated(member, stateful_set, observed.cordoned)]
-        settled = [member for member in existing if member.is_settled and member not in outdated]
+    def of(cls, service: InferenceService, observed: Observed, template: _Template) -> "_Ranks":
+        desired = service.engine.data_parallel_size
+        present = [rank for rank in engine_ranks(service, observed) if rank.pods]
+        existing = [rank for rank in present if rank.number < desired]
+        outdated = [rank for rank in existing if template.outdated(rank)]
+        settled = [rank for rank in existing if rank.is_settled and rank not in outdated]
         return cls(
-            desired=desired,
             existing=existing,
             outdated=outdated,
-            broken=[member for member in outdated if _is_broken(member)],
-            running=[member for member in outdated if not _is_broken(member)],
+            broken=[rank for rank in outdated if _is_broken(rank)],
+            running=[rank for rank in outdated if not _is_broken(rank)],
             awaited=desired - len(settled) - len(outdated),
+            surplus=[rank for rank in present if rank.number >= desired],
+            all_serve=len(existing) == desired and all(rank.serves for rank in existing),
         )
-
-    @property
-    def all_serve(self) -> bool:
-        return len(self.existing) == self.desired and all(member.serves for member in self.existing)
 
 
 def _roll_running(
-    rollout: RolloutSpec,
+    service: InferenceService,
     observed: Observed,
-    stateful_set: WorkloadState,
     ranks: _Ranks,
+    template: _Template,
     surge_refused: str,
     under_way: str,
 ) -> EngineRollout:
     """Replace ranks that may serve: with surge ranks if they find room, otherwise within maxUnavailable."""
-    desired = ranks.desired
+    desired, rollout = service.engine.data_parallel_size, service.rollout
     surge_size = min(rollout.max_surge, len(ranks.running) + ranks.awaited)
-    surge = [member for member in observed.engines if desired <= member.pod.rank < desired + surge_size]
-    stale = [member for member in surge if _is_outdated(member, stateful_set, observed.cordoned)]
-    usable = [member for member in surge if member not in stale and not member.pod.terminating]
-    revision = stateful_set.revision or "unknown"
-    # Only ranks of an old revision may be replaced without surge ranks. Deleting a pod on a cordoned node frees no
-    # room for its successor, so these pods wait until a node has room for a surge rank.
-    running = [member for member in ranks.running if member.pod.node not in observed.cordoned]
+    surge = [rank for rank in ranks.surplus if rank.number < desired + surge_size]
+    stale = [rank for rank in surge if template.outdated(rank)]
+    usable = [rank for rank in surge if rank not in stale and len(rank.remaining) == len(rank.pods)]
+    revision = template.revision or "unknown"
+    running = [rank for rank in ranks.running if _may_go_without_surge(service, rank, template)]
     refused = (surge_size > 0 and len(running) > 0) and (
-        surge_refused == revision or _has_no_room(usable, observed, desired, rollout.max_unavailable)
+        surge_refused == revision or _has_no_room(service, observed, usable)
     )
     if refused or surge_size == 0:
-        replicas, budget = desired, rollout.max_unavailable
+        size, budget = desired, rollout.max_unavailable
     else:
-        replicas, budget = desired + surge_size, sum(member.is_settled for member in usable)
+        size, budget = desired + surge_size, sum(rank.is_settled for rank in usable)
         running = ranks.running
     # Ranks that do not serve come first, then the highest ranks.
-    in_order = sorted(running, key=lambda member: (member.serves, -member.pod.rank))
+    in_order = sorted(running, key=lambda rank: (rank.serves, -rank.number))
     # An outdated surge rank would stand in with the wrong revision. Replace it as soon as it is not needed.
-    renewed = [member for member in stale if ranks.all_serve or not member.serves]
+    renewed = [rank for rank in stale if ranks.all_serve or not rank.serves]
     deletions = [*ranks.broken, *in_order[: max(0, budget - ranks.awaited)], *renewed]
     return EngineRollout(
-        replicas=replicas,
-        deletions=_deletions_of(deletions, observed.cordoned),
+        ranks=size,
+        deletions=_deletions_of(deletions, template),
         under_way=under_way,
         surge_refused=revision if refused else "",
-        surge=frozenset(range(desired, replicas)),
+        surge=frozenset(range(desired, size)),
     )
 
 
-def _is_outdated(member: Member, stateful_set: WorkloadState, cordoned: Collection[str]) -> bool:
-    if member.pod.terminating:
-        return False
-    is_old = stateful_set.revision != "" and member.pod.revision != stateful_set.revision
-    return is_old or member.pod.node in cordoned
+def _may_go_without_surge(service: InferenceService, rank: EngineRank, template: _Template) -> bool:
+    """Return whether a rank may be replaced without a surge rank, although it may serve.
 
-
-def _is_broken(member: Member) -> bool:
-    """Return whether the pod does not serve and will not recover by itself, so that deleting it loses nothing."""
-    if member.serves:
-        return False
-    return member.state.reason.is_failure or member.state.phase in (Phase.SCHEDULING, Phase.PULLING, Phase.FAILED)
-
-
-def _has_no_room(surge: Sequence[Member], observed: Observed, desired: int, max_unavailable: int) -> bool:
-    """Return whether to go on without surge ranks. With maxUnavailable 0, the roll-out waits for them forever."""
-    if max_unavailable == 0:
-        return False
-    waits = any(_cannot_be_placed(member) and member.waited >= SURGE_PATIENCE_SECONDS for member in surge)
-    return waits or any(
-        rank >= desired and observed.missing.get(rank, 0.0) >= SURGE_PATIENCE_SECONDS
-        for rank in observed.not_created
-    )
-
-
-def _cannot_be_placed(member: Member) -> bool:
-    """Return whether no node accepts the pod, or its volume is still attached to another pod."""
-    if member.state.phase is Phase.SCHEDULING:
+    Deleting a pod on a cordoned node frees no room for its successor, so it stays until a node has room for a surge
+    rank, or until `kubectl drain` evicts it. The eviction would take a single pod of a larger rank, so the operator
+    replaces such a rank as a whole if others remain.
+    """
+    if all(pod.node not in template.cordoned for pod in template.outdated(rank)):
         return True
-    return member.state.reason is Reason.VOLUME_FAILED and "Multi-Attach" in member.state.message
+    return service.engine.nodes > 1 and service.engine.data_parallel_size > 1
 
 
-def _deletions_of(members: Sequence[Member], cordoned: Collection[str]) -> tuple[PodDeletion, ...]:
-    return tuple(
-        PodDeletion(member.pod, "Replacing", f"pod {member.pod.name} {_cause(member, cordoned)}")
-        for member in members
+def _is_broken(rank: EngineRank) -> bool:
+    """Return whether an outdated rank does not serve and will not recover by itself, so that nothing is lost."""
+    if rank.serves:
+        return False
+    return not rank.is_whole or rank.state.reason.is_failure or rank.state.phase in (*PENDING, Phase.FAILED)
+
+
+def _has_no_room(service: InferenceService, observed: Observed, surge: Sequence[EngineRank]) -> bool:
+    """Return whether to go on without surge ranks. With maxUnavailable 0, the roll-out waits for them forever."""
+    if service.rollout.max_unavailable == 0:
+        return False
+    waits = any(_cannot_be_placed(rank) and rank.waited >= SURGE_PATIENCE_SECONDS for rank in surge)
+    first = service.engine.pods
+    return waits or any(
+        ordinal >= first and observed.missing.get(ordinal, 0.0) >= SURGE_PATIENCE_SECONDS
+        for ordinal in observed.not_created
     )
 
 
-def _cause(member: Member, cordoned: Collection[str]) -> str:
-    if member.pod.node in cordoned:
-        return f"is on node {member.pod.node}, which is being drained"
+def _cannot_be_placed(rank: EngineRank) -> bool:
+    """Return whether no node accepts a pod of the rank, or its volume is still attached to another pod."""
+    if rank.state.phase is Phase.SCHEDULING:
+        return True
+    return rank.state.reason is Reason.VOLUME_FAILED and "Multi-Attach" in rank.state.message
+
+
+def _deletions_of(ranks: Sequence[EngineRank], template: _Template) -> tuple[PodDeletion, ...]:
+    return tuple(deletion for rank in ranks for deletion in _deletions_of_rank(rank, template))
+
+
+def _deletions_of_rank(rank: EngineRank, template: _Template) -> Iterator[PodDeletion]:
+    """Yield the deletions of all pods of a rank, or of its outdated ones if others are already replaced."""
+    outdated = template.outdated(rank)
+    for pod in (member.pod for member in rank.remaining):
+        if pod in outdated:
+            yield PodDeletion(pod, "Replacing", f"pod {pod.name} {_cause(pod, template)}")
+        elif rank.has_one_revision:
+            cause = f"pod {outdated[0].name}, which {_cause(outdated[0], template)}"
+            yield PodDeletion(pod, "Replacing", f"pod {pod.name} serves together with {cause}")
+
+
+def _cause(pod: Pod, template: _Template) -> str:
+    if pod.node in template.cordoned:
+        return f"is on node {pod.node}, which is being drained"
     return "runs the old revision"
 
 
-def _under_way(outdated: Sequence[Member], cordoned: Collection[str]) -> str:
-    moving = sum(member.pod.node in cordoned for member in outdated)
+def _under_way(ranks: Sequence[EngineRank], template: _Template) -> str:
+    outdated = [pod for rank in ranks for pod in template.outdated(rank)]
+    moving = sum(pod.node in template.cordoned for pod in outdated)
     old = len(outdated) - moving
     parts = []
     if old:

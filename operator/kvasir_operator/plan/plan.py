@@ -12,11 +12,13 @@ from typing import Any, Final
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind
+from kvasir_operator.observe.engine_ranks import not_created_ranks
 from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership
 from kvasir_operator.plan.applies import Apply, plan_applies, plan_prunes
 from kvasir_operator.plan.conditions import MAX_NAMED, Decisions
-from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, release_lost, roll_engines
+from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, roll_engines
 from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontends
+from kvasir_operator.plan.lost_pods import regroup, release_lost
 from kvasir_operator.plan.problem import Problem
 from kvasir_operator.plan.service_status import Status, service_status
 from kvasir_operator.resources.children import child_keys, children
@@ -63,7 +65,7 @@ def make_plan(
     problems = [*found.taken, *_problems(service, observed)]
     decisions = Decisions(
         problems=tuple(problems),
-        under_way=_under_way(observed, found.applies, engines, frontends),
+        under_way=_under_way(service, observed, found.applies, engines, frontends),
         surge=engines.surge,
         rollout=engines.memo,
         release=desired.release,
@@ -79,24 +81,41 @@ def make_plan(
         applies=found.applies,
         held_back=found.held_back,
         prunes=plan_prunes(child_keys(service), observed),
-        deletions=(
-            *release_lost(observed),
-            # A pod that is deleted before the new template is applied could be created from the old template again.
-            *(() if _changes_template(STATEFUL_SET, found.applies) else engines.deletions),
-            *(() if _changes_template(DEPLOYMENT, found.applies) else frontends.deletions),
-        ),
+        deletions=_deletions(service, observed, found.applies, engines, frontends),
         again=_again(observed, status, problems, now, rolling=engines.under_way != ""),
         upgrade_available=desired.upgrade != "",
     )
 
 
+def _deletions(
+    service: InferenceService,
+    observed: Observed,
+    applies: Sequence[Apply],
+    engines: EngineRollout,
+    frontends: FrontendRollout,
+) -> tuple[PodDeletion, ...]:
+    """Return each pod to delete once."""
+    found = (
+        *release_lost(observed),
+        # A pod that is deleted before the new template is applied could be created from the old template again.
+        *(() if _changes_template(STATEFUL_SET, applies) else engines.deletions),
+        *(() if _changes_template(STATEFUL_SET, applies) else regroup(service, observed)),
+        *(() if _changes_template(DEPLOYMENT, applies) else frontends.deletions),
+    )
+    return tuple({deletion.pod.uid: deletion for deletion in reversed(found)}.values())[::-1]
+
+
 def _under_way(
-    observed: Observed, applies: Sequence[Apply], engines: EngineRollout, frontends: FrontendRollout
+    service: InferenceService,
+    observed: Observed,
+    applies: Sequence[Apply],
+    engines: EngineRollout,
+    frontends: FrontendRollout,
 ) -> tuple[str, ...]:
     """Return descriptions of the changes that are in progress."""
     blocked = (
         f"the pod of surge rank {rank} cannot be created ({why})"
-        for rank, why in observed.not_created.items()
+        for rank, why in not_created_ranks(service, observed).items()
         if rank in engines.surge
     )
     return tuple(filter(None, [_writes(observed, applies), engines.under_way, *blocked, frontends.under_way]))
@@ -125,7 +144,7 @@ def _desired(
 ) -> _Desired:
     """Return the desired children, without workloads that cannot run yet."""
     may_upgrade = observed.asked_release == release.id or observed.may_upgrade
-    replicas = {STATEFUL_SET: engines.replicas, DEPLOYMENT: frontends.replicas}
+    replicas = {STATEFUL_SET: engines.ranks * service.engine.nodes, DEPLOYMENT: frontends.replicas}
     # Pods must not use a foreign ServiceAccount, and they cannot start without the link's keys.
     held = _has_foreign_account(service, observed) or not observed.link_secret
     bodies, pinned = [], []

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvasir_contract.reasons import Reason
+from kvasir_operator.observe.engine_ranks import engine_ranks
 from kvasir_operator.observe.observed import Observed
 from kvasir_operator.plan.conditions import (
     CONDITIONS,
@@ -22,7 +23,7 @@ from kvasir_operator.plan.conditions import (
     stamped,
 )
 from kvasir_operator.plan.rank_status import rank_entries
-from kvasir_operator.resources.names import selector_labels
+from kvasir_operator.resources.names import POD_INDEX_LABEL, selector_labels
 from kvasir_operator.resources.network import url
 from kvasir_operator.spec import InferenceService
 
@@ -34,21 +35,21 @@ def service_status(
 ) -> Status:
     """Return the status to write. `previous` is the current status or {}; `now` is in RFC 3339."""
     group = engine_group(service, observed, decisions)
+    ranks = engine_ranks(service, observed)
     frontends = [member.state for member in observed.frontends]
-    selector = ",".join(f"{name}={value}" for name, value in selector_labels(service, "engine").items())
     fields: Status = {
         "observedGeneration": observed.generation,
         "url": url(service) if is_reachable(service, observed) else None,
         "model": service.model.served_names[0],
         "release": decisions.release or None,
-        "replicas": sum(member.pod.rank not in decisions.surge for member in observed.engines),
-        "selector": selector,
+        "replicas": sum(bool(rank.pods) and rank.number not in decisions.surge for rank in ranks),
+        "selector": _scale_selector(service),
         "engines": {
             "desired": group.desired,
             "ready": group.ready,
             "summary": f"{group.ready}/{group.desired}",
-            "restarts": sum(member.state.restarts for member in observed.engines),
-            "ranks": rank_entries(service, observed, previous.get("engines", {}).get("ranks", ()), now),
+            "restarts": sum(rank.restarts for rank in ranks),
+            "ranks": rank_entries(ranks, previous.get("engines", {}).get("ranks", ()), now),
         },
         "frontends": {
             "desired": service.frontend.replicas,
@@ -64,6 +65,15 @@ def service_status(
         ),
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _scale_selector(service: InferenceService) -> str:
+    """Return the selector of one pod per rank, because an autoscaler takes pods for replicas."""
+    labels = ",".join(f"{name}={value}" for name, value in selector_labels(service, "engine").items())
+    if service.engine.nodes == 1:
+        return labels
+    leaders = ",".join(map(str, range(0, service.engine.pods, service.engine.nodes)))
+    return f"{labels},{POD_INDEX_LABEL} in ({leaders})"
 
 
 def invalid_status(error: str, generation: int, previous: Mapping[str, Any], now: str) -> Status:

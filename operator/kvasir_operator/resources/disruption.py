@@ -12,23 +12,33 @@ def disruption_budgets(service: InferenceService, release: Release) -> list[Obje
             service,
             "engine",
             service.engine.data_parallel_size,
-            moved=release.reads_nodes and service.rollout.max_surge > 0,
+            moved=release.reads_nodes and _moves_engines(service),
+            alone=service.engine.nodes == 1,
         ),
     ]
 
 
-def _budget(service: InferenceService, component: Component, pods: int, *, moved: bool) -> Object:
-    """Return a budget of one pod at a time.
+def _moves_engines(service: InferenceService) -> bool:
+    """Return whether the operator replaces engines on a node that is being drained."""
+    engine = service.engine
+    return service.rollout.max_surge > 0 or (engine.nodes > 1 and engine.data_parallel_size > 1)
 
-    `moved` is whether the operator starts another pod elsewhere before the eviction of the only pod. If it does
-    not, the eviction must be allowed, or the drain would never end.
+
+def _budget(
+    service: InferenceService, component: Component, units: int, *, moved: bool, alone: bool = True
+) -> Object:
+    """Return a budget of one engine or frontend at a time, which is one pod at a time.
+
+    `moved` is whether the operator replaces pods on the node itself. If it does not, evictions must be allowed, or
+    the drain would never end. If it does, evictions wait for it in two cases: for the only engine or frontend, and
+    if a pod does not serve `alone`, because the eviction of one pod would end the requests of its whole engine.
     """
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": metadata(service, workload_name(service, component), component),
         "spec": {
-            "maxUnavailable": 0 if moved and pods == 1 else 1,
+            "maxUnavailable": 0 if moved and (units == 1 or not alone) else 1,
             "selector": {"matchLabels": selector_labels(service, component)},
             # A pod that does not serve must not block the drain of its node.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",

@@ -1,4 +1,7 @@
-"""The engines of an InferenceService: a StatefulSet whose ordinals are the data-parallel ranks."""
+"""The engines of an InferenceService: a StatefulSet whose ordinals are the data-parallel ranks.
+
+If an engine has several pods, `nodes` consecutive ordinals are one rank; the first of them is the engine itself.
+"""
 
 from typing import Final
 
@@ -13,7 +16,7 @@ from kvasir_contract.endpoints import (
     READINESS,
 )
 from kvasir_contract.units import format_duration
-from kvasir_operator.resources.names import Object, metadata, selector_labels, workload_name
+from kvasir_operator.resources.names import POD_INDEX_LABEL, Object, metadata, selector_labels, workload_name
 from kvasir_operator.resources.pinning import workload_annotations
 from kvasir_operator.resources.pod import Mount, http_probe, option_args, pod_template
 from kvasir_operator.resources.release import Release
@@ -37,7 +40,7 @@ def engine_stateful_set(service: InferenceService, release: Release, link_secret
         "kind": "StatefulSet",
         "metadata": {**metadata(service, name, "engine"), "annotations": annotations},
         "spec": {
-            "replicas": service.engine.data_parallel_size,
+            "replicas": service.engine.pods,
             "serviceName": name,
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
@@ -58,7 +61,7 @@ def engine_template(service: InferenceService, release: Release, link_secret: st
         "livenessProbe": http_probe(LIVENESS),
         "readinessProbe": http_probe(READINESS),
     }
-    limit = f"{service.engine.workers * SHARED_MEMORY_GIB}Gi"
+    limit = f"{service.engine.workers_per_pod * SHARED_MEMORY_GIB}Gi"
     shared_memory = {"emptyDir": {"medium": "Memory", "sizeLimit": limit}}
     return pod_template(
         service,
@@ -86,15 +89,24 @@ def _options(service: InferenceService) -> list[str]:
         max_num_batched_tokens=engine.max_num_batched_tokens,
         long_prefill_token_threshold=engine.long_prefill_token_threshold,
         tensor_parallel_size=engine.tensor_parallel_size if engine.tensor_parallel_size > 1 else None,
+        nnodes=engine.nodes if engine.nodes > 1 else None,
+        master_addr=_master_address(service) if engine.nodes > 1 else None,
         drain_timeout=format_duration(service.rollout.drain_timeout),
     )
 
 
+def _master_address(service: InferenceService) -> str:
+    """Return the name of a rank's first pod. The process of each pod replaces {leader} by its ordinal."""
+    name = workload_name(service, "engine")
+    return f"{name}-{{leader}}.{name}"
+
+
 def _environment(service: InferenceService) -> list[Object]:
-    rank = {"fieldRef": {"fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}
+    index = {"fieldRef": {"fieldPath": f"metadata.labels['{POD_INDEX_LABEL}']"}}
+    place = environment.DATA_PARALLEL_RANK if service.engine.nodes == 1 else environment.POD_INDEX
     return [
         {"name": environment.LINK, "value": f"tcp://{workload_name(service, 'frontend')}:{LINK_PORT}"},
-        {"name": environment.DATA_PARALLEL_RANK, "valueFrom": rank},
+        {"name": place, "valueFrom": index},
         {"name": environment.OPS_HOST, "value": ANY_HOST},
         {"name": environment.OPS_PORT, "value": str(OPS_PORT)},
     ]
@@ -103,6 +115,6 @@ def _environment(service: InferenceService) -> list[Object]:
 def _resources(service: InferenceService) -> Object:
     resources = dict(service.engine.pod.resources)
     if service.engine.resource_name:
-        amount = {service.engine.resource_name: str(service.engine.workers)}
+        amount = {service.engine.resource_name: str(service.engine.workers_per_pod)}
         resources["limits"] = {**resources.get("limits", {}), **amount}
     return resources

@@ -28,6 +28,9 @@ RELEASE_ANNOTATION: Final = f"{GROUP}/release"
 TEMPLATE_ANNOTATION: Final = f"{GROUP}/template"
 """On workloads, the pod template as it was applied, in JSON."""
 
+POD_INDEX_LABEL: Final = "apps.kubernetes.io/pod-index"
+"""The ordinal of a pod, set by the StatefulSet's controller."""
+
 
 def workload_name(service: InferenceService, component: Component) -> str:
     """Return the name of a component's workload, headless Service, disruption budget and network policy."""

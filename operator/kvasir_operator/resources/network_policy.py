@@ -6,13 +6,15 @@ The kubelet's probes need no rule, because Kubernetes allows connections from a 
 from collections.abc import Sequence
 from typing import Final
 
-from kvasir_contract.endpoints import HTTP_PORT, LINK_PORT, OPS_PORT
+from kvasir_contract.endpoints import HTTP_PORT, LINK_PORT, MASTER_PORT, OPS_PORT
 from kvasir_operator.resources.names import Component, Object, metadata, selector_labels, workload_name
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService, Json
 
 _NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
 """Set by Kubernetes on every namespace."""
+_COLLECTIVE_PORTS: Final = (32768, 60999)
+"""The ports that Linux gives to sockets without a port of their own, as those of gloo and NCCL."""
 
 
 def network_policies(service: InferenceService, release: Release) -> list[Object]:
@@ -22,8 +24,16 @@ def network_policies(service: InferenceService, release: Release) -> list[Object
     http: list[Object] = [_open(HTTP_PORT)] if allow_from is None else _rule(HTTP_PORT, allow_from)
     return [
         _policy(service, "frontend", [*http, *_rule(LINK_PORT, engines), *ops]),
-        _policy(service, "engine", ops),
+        _policy(service, "engine", [*ops, *(_collectives(engines) if service.engine.nodes > 1 else ())]),
     ]
+
+
+def _collectives(engines: Sequence[Json]) -> list[Object]:
+    """Return the rules for the pods of an engine. All engines of the service may connect: a policy cannot
+    distinguish ranks."""
+    first, last = _COLLECTIVE_PORTS
+    ports = [{"protocol": "TCP", "port": first, "endPort": last}]
+    return [*_rule(MASTER_PORT, engines), {"ports": ports, "from": [dict(peer) for peer in engines]}]
 
 
 def _readers(service: InferenceService, release: Release) -> list[Json]:

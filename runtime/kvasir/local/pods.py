@@ -5,6 +5,7 @@ from the Place here.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from kvasir.config.options import ConfigError
@@ -36,7 +37,11 @@ _NO_RELEASE = Release(frontend_image="", engine_image="", version="")
 
 
 def service_processes(service: InferenceService, secrets: Secrets, place: Place) -> list[ProcessSpec]:
-    """Every frontend and engine of the service. Raises ConfigError for what only a cluster has."""
+    """Return every frontend and engine of the service. Raises ConfigError for features that only a cluster has.
+
+    An engine of several pods runs as one process with the workers of all its pods.
+    """
+    service = replace(service, engine=replace(service.engine, nodes=1))
     frontend, engine = frontend_template(service, _NO_RELEASE, ""), engine_template(service, _NO_RELEASE, "")
     keys: dict[str, str] = {}
     if (name := service.frontend.api_keys) is not None:
@@ -57,6 +62,7 @@ def service_processes(service: InferenceService, secrets: Secrets, place: Place)
 def without_effect(service: InferenceService) -> list[str]:
     """The fields that were set and mean nothing without a cluster."""
     set_fields = {
+        "engine.nodes": service.engine.nodes > 1,
         "network.allowFrom": service.network.allow_from,
         "network.allowMetricsFrom": service.network.allow_metrics_from,
         "paused": service.paused,

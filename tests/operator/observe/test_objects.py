@@ -129,7 +129,7 @@ def pod(status: Object | None = None, spec: Object | None = None, **metadata: An
 
 def test_pod_of_a_new_pod() -> None:
     found = pod_of(pod())
-    assert (found.rank, found.node, found.ip, found.scheduled, found.ready) == (12, "", "", None, False)
+    assert (found.ordinal, found.node, found.ip, found.scheduled, found.ready) == (12, "", "", None, False)
     assert (found.container.state, found.container.ended, found.container.restarts) == ("", None, 0)
     assert found.reference == {"metadata": {"name": "demo-engine-12", "namespace": "default", "uid": "uid-3"}}
 

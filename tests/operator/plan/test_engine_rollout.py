@@ -4,12 +4,8 @@ from typing import Any
 
 import pytest
 
-from kvasir_operator.plan.engine_rollout import (
-    LOST_POD_MARGIN_SECONDS,
-    SURGE_PATIENCE_SECONDS,
-    release_lost,
-    roll_engines,
-)
+from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS, roll_engines
+from kvasir_operator.plan.lost_pods import LOST_POD_MARGIN_SECONDS, release_lost
 from operator_facts import engines, observed, service, workload
 
 NO_SURGE = {"maxSurge": 0, "maxUnavailable": 1}
@@ -32,7 +28,7 @@ def rolled(
     if facts.pop("surging", sts is not None and sts.replicas > size):
         memo["surgeFrom"] = size
     found = roll_engines(of, observed(of, engines(*ranks, waited=waited), stateful_set=sts, **facts), memo)
-    return found.replicas, sorted(deletion.pod.rank for deletion in found.deletions), found.surge_refused
+    return found.ranks, sorted(deletion.pod.ordinal for deletion in found.deletions), found.surge_refused
 
 
 @pytest.mark.parametrize(
@@ -254,7 +250,7 @@ def test_pods_are_forced_on_lost_nodes_only_and_after_the_margin() -> None:
 
     def released(waited: float) -> list[int]:
         found = observed(of, engines("lost leaving", "leaving", "lost", waited=waited))
-        return [deletion.pod.rank for deletion in release_lost(found) if deletion.grace == 0]
+        return [deletion.pod.ordinal for deletion in release_lost(found) if deletion.grace == 0]
 
     assert released(LOST_POD_MARGIN_SECONDS - 0.1) == []
     assert released(LOST_POD_MARGIN_SECONDS) == [0]

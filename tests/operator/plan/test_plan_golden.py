@@ -105,6 +105,19 @@ def node_is_lost() -> Situation:
     return of, observed(of, engines("ready", "lost leaving", waited=6), frontends("ready")), {}, RELEASE
 
 
+def pod_of_a_rank_is_lost() -> Situation:
+    of = service(2, engine={"tensorParallelSize": 2, "nodes": 2})
+    ranks = engines("ready", "ready", "starting", "lost leaving @b", waited=6)
+    return of, observed(of, ranks, frontends("ready")), {}, RELEASE
+
+
+def rollout_of_ranks_with_several_pods() -> Situation:
+    of = service(2, engine={"tensorParallelSize": 2, "nodes": 2})
+    ranks = engines("old ready", "old ready", "old ready", "old ready", "ready", "ready")
+    found = observed(of, ranks, frontends("ready"), stateful_set=workload(6))
+    return of, found, {}, RELEASE
+
+
 def child_is_refused() -> Situation:
     of = service()
     found = observed(of, engines("ready", "ready"), frontends("ready"))
@@ -171,6 +184,8 @@ SITUATIONS: Final[list[Callable[[], Situation]]] = [
     rollout_without_room,
     node_is_drained,
     node_is_lost,
+    pod_of_a_rank_is_lost,
+    rollout_of_ranks_with_several_pods,
     child_is_refused,
     account_is_foreign,
     service_was_orphaned,

@@ -8,7 +8,8 @@ import pytest
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import DISRUPTION_BUDGET
 from kvasir_operator.observe.observed import Member, Refusal
-from kvasir_operator.plan.engine_rollout import LOST_POD_MARGIN_SECONDS, SURGE_PATIENCE_SECONDS
+from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS
+from kvasir_operator.plan.lost_pods import LOST_POD_MARGIN_SECONDS
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, PROGRESS_INTERVAL_SECONDS, Plan, make_plan
 from kvasir_operator.spec import InferenceService
 from operator_facts import LATER, NOON, RELEASE, engines, frontends, observed, service, workload

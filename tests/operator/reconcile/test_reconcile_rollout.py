@@ -107,6 +107,31 @@ async def test_an_operator_that_is_killed_after_a_deletion_has_kept_the_refused_
     assert all(kept)
 
 
+async def test_a_rollout_replaces_both_pods_of_a_rank_in_one_pass(operator: Operator) -> None:
+    two_pods = {"resourceName": "", "tensorParallelSize": 2, "nodes": 2}
+    operator.cluster.add_service(engine={"dataParallelSize": 2, **two_pods})
+    await operator.settle()
+    assert operator.cluster.status()["engines"]["summary"] == "2/2"
+    assert (operator.cluster.status()["replicas"], len(engine_pods(operator))) == (2, 4)
+    operator.cluster.change_service(engine={"dataParallelSize": 2, **two_pods, "maxNumSeqs": 8})
+    sizes, remaining = [], []
+    for _ in range(12):
+        await operator.later()
+        sizes.append(operator.cluster.of(STATEFUL_SET, "demo-engine")["spec"]["replicas"])
+        remaining.append(engine_pods(operator))
+        operator.cluster.run_controllers()
+    assert (max(sizes), sizes[-1]) == (6, 4)
+    for names in remaining:
+        halves = [{f"demo-engine-{first}", f"demo-engine-{first + 1}"} & names for first in (0, 2, 4)]
+        assert all(len(half) != 1 for half in halves)
+    assert any("demo-engine-2" not in names for names in remaining)
+    await operator.settle()
+
+
+def engine_pods(operator: Operator) -> set[str]:
+    return {name for name in operator.cluster.names(POD) if "engine" in name}
+
+
 async def test_a_rollout_without_room_gives_up_its_surge_once(settled: Operator) -> None:
     """The decision survives the pass that makes it, so the refused rank is not requested again."""
     settled.cluster.forbidden.add("demo-engine-2")

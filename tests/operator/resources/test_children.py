@@ -12,6 +12,7 @@ import yaml
 
 from kvasir.link import keys as runtime_keys
 from kvasir.local.manifests.crd_schema import CRDSchema
+from kvasir_contract.endpoints import MASTER_PORT
 from kvasir_operator.cluster.kinds import CHILDREN, kind_of
 from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
 from kvasir_operator.resources.children import children, children_selector
@@ -127,6 +128,34 @@ def test_an_only_pod_is_evicted_after_the_operator_moved_it(
         assert objects["PodDisruptionBudget", f"demo-{component}"]["spec"]["maxUnavailable"] == max_unavailable
 
 
+@pytest.mark.parametrize(
+    ("ranks", "rollout", "max_unavailable"),
+    [(1, {}, 0), (2, {}, 0), (2, {"maxSurge": 0}, 0), (1, {"maxSurge": 0}, 1)],
+)
+def test_evictions_leave_no_half_of_an_engine(ranks: int, rollout: dict[str, Any], max_unavailable: int) -> None:
+    """The operator replaces all pods of an engine together. Where it does not, the drain must end nevertheless."""
+    given = service(engine={"dataParallelSize": ranks, **TWO_PODS}, rollout=rollout)
+    assert by_name(children(given, RELEASE, LINK_SECRET))[BUDGET]["spec"]["maxUnavailable"] == max_unavailable
+    blind = by_name(children(given, replace(RELEASE, reads_nodes=False), LINK_SECRET))
+    assert blind[BUDGET]["spec"]["maxUnavailable"] == 1
+
+
+def test_pods_of_an_engine_find_the_first_one() -> None:
+    """The headless Service has names for pods that are not ready, because readiness needs all pods."""
+    objects = by_name(children(service(engine=TWO_PODS), RELEASE, LINK_SECRET))
+    workload, names = objects["StatefulSet", "demo-engine"]["spec"], objects["Service", "demo-engine"]
+    args = workload["template"]["spec"]["containers"][0]["args"]
+    host, _, domain = args[args.index("--master-addr") + 1].partition(".")
+    assert host.format(leader=4) == f"{objects['StatefulSet', 'demo-engine']['metadata']['name']}-4"
+    assert domain == names["metadata"]["name"] == workload["serviceName"]
+    assert names["spec"]["publishNotReadyAddresses"] is True
+    assert workload["podManagementPolicy"] == "Parallel"
+
+
+TWO_PODS: dict[str, Any] = {"resourceName": "", "tensorParallelSize": 2, "nodes": 2}
+BUDGET = ("PodDisruptionBudget", "demo-engine")
+
+
 def ingress(component: str, release: Release = RELEASE, **network: Any) -> dict[int, Any]:
     """Return the peers by port; None for everyone."""
     objects = by_name(children(service(network=network), release, LINK_SECRET))
@@ -148,6 +177,21 @@ def test_each_port_admits_those_who_need_it() -> None:
     assert engines["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "demo"
     assert ingress("frontend") == {8000: None, 5570: [engines], 8081: [OPERATOR]}
     assert ingress("engine") == {8081: [OPERATOR]}
+
+
+def test_pods_of_engines_admit_only_engines_of_their_service() -> None:
+    objects = by_name(children(service(engine=TWO_PODS), RELEASE, LINK_SECRET))
+    ops, master, collectives = objects["NetworkPolicy", "demo-engine"]["spec"]["ingress"]
+    assert ops["ports"] == [{"protocol": "TCP", "port": 8081}]
+    assert master["ports"] == [{"protocol": "TCP", "port": MASTER_PORT}]
+    assert collectives["ports"] == [{"protocol": "TCP", "port": 32768, "endPort": 60999}]
+    template = objects["StatefulSet", "demo-engine"]["spec"]["template"]
+    for rule in (master, collectives):
+        (peer,) = rule["from"]
+        wanted = peer["podSelector"]["matchLabels"]
+        assert wanted["app.kubernetes.io/instance"] == "demo"
+        assert wanted.items() <= template["metadata"]["labels"].items()
+        assert set(peer) == {"podSelector"}, "a namespaceSelector would admit other namespaces"
 
 
 def test_peers_of_the_user_are_admitted() -> None:

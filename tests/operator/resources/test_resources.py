@@ -15,6 +15,7 @@ import yaml
 
 from kvasir.cli import engine as engine_command
 from kvasir.cli import frontend as frontend_command
+from kvasir.config.nodes import NodesConfig
 from kvasir.local.manifests.crd_schema import CRDSchema
 from kvasir_operator.resources.engine_stateful_set import engine_stateful_set
 from kvasir_operator.resources.frontend_deployment import frontend_deployment
@@ -90,12 +91,21 @@ def test_rendering_twice_gives_the_same(case: str, component: str) -> None:
 def test_container_args_are_accepted_by_the_process_they_start(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("KVASIR_")]:
         monkeypatch.delenv(name)
-    command, *args = pod_spec(engine_stateful_set(service(case), RELEASE, LINK_SECRET))["containers"][0]["args"]
+    container = pod_spec(engine_stateful_set(service(case), RELEASE, LINK_SECRET))["containers"][0]
+    (index,) = (
+        variable["name"]
+        for variable in container["env"]
+        if "pod-index" in variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+    )
+    monkeypatch.setenv(index, "3")
+    command, *args = container["args"]
     assert command == "engine"
     engine = engine_command.config_of(engine_command.parser().parse_args(args))
     assert engine.model.served_model_name == service(case).model.served_names
     assert engine.cache.kv_cache_memory_bytes == service(case).engine.kv_cache.memory
     assert engine.process.drain_timeout == service(case).rollout.drain_timeout
+    rank, nodes = {"demo": (3, NodesConfig()), "full": (1, NodesConfig(2, 1, "qwen-engine-2.qwen-engine"))}[case]
+    assert (engine.parallel.data_parallel_rank, engine.nodes) == (rank, nodes)
 
     command, *args = pod_spec(frontend_deployment(service(case), RELEASE, LINK_SECRET))["containers"][0]["args"]
     assert command == "frontend"
@@ -119,6 +129,7 @@ def engine_pod(**engine: Any) -> dict[str, Any]:
             {"memory": "4Gi", "nvidia.com/gpu": "2"},
         ),
         ({"resourceName": "", "tensorParallelSize": 2}, None),
+        ({"tensorParallelSize": 8, "nodes": 2}, {"nvidia.com/gpu": "4"}),
     ],
 )
 def test_a_pod_takes_one_of_the_resource_per_worker(engine: dict[str, Any], limits: dict[str, str] | None) -> None:
@@ -132,9 +143,10 @@ def test_sizes_of_one_are_not_given_as_options() -> None:
     assert [arg for arg in split if arg not in whole] == ["--tensor-parallel-size", "2"]
 
 
-@pytest.mark.parametrize(("workers", "limit"), [(1, "1Gi"), (8, "8Gi")])
-def test_shared_memory_grows_with_the_workers_of_a_pod(workers: int, limit: str) -> None:
-    (volume,) = (v for v in engine_pod(tensorParallelSize=workers)["volumes"] if v["name"] == "kvasir-shm")
+@pytest.mark.parametrize(("workers", "nodes", "limit"), [(1, 1, "1Gi"), (8, 1, "8Gi"), (8, 4, "2Gi")])
+def test_shared_memory_grows_with_the_workers_of_a_pod(workers: int, nodes: int, limit: str) -> None:
+    pod = engine_pod(tensorParallelSize=workers, nodes=nodes)
+    (volume,) = (v for v in pod["volumes"] if v["name"] == "kvasir-shm")
     assert volume["emptyDir"]["sizeLimit"] == limit
 
 

@@ -94,7 +94,14 @@ def test_every_rule_has_a_message() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [".spec.model.source", ".spec.engine.dtype", ".spec.engine.kvCache.blockSize", ".spec.operatorClass"]
+    "path",
+    [
+        ".spec.model.source",
+        ".spec.engine.dtype",
+        ".spec.engine.nodes",
+        ".spec.engine.kvCache.blockSize",
+        ".spec.operatorClass",
+    ],
 )
 def test_fields_that_cannot_change_are_immutable(path: str) -> None:
     rules = [rule["rule"] for rule in dict(NODES)[path]["x-kubernetes-validations"]]

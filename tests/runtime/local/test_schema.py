@@ -97,6 +97,15 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ({"engine__extraArgs": ["--link", "tcp://x:1"]}, "spec.engine: extraArgs: one of the options is set by Kvasir"),
     ({"engine__extraArgs": ["--ops-port=1"]}, "spec.engine: extraArgs: one of the options is set by Kvasir"),
     ({"engine__extraArgs": ["--dtype=auto"]}, "spec.engine: extraArgs: one of the options has a field in spec"),
+    ({"engine__nodes": 0}, "spec.engine.nodes: 0 is too small: at least 1"),
+    ({"engine": {"nodes": 65, "tensorParallelSize": 65}}, "spec.engine.nodes: 65 is too large: at most 64"),
+    ({"engine__nodes": 2}, "spec: engine.tensorParallelSize must be a multiple of engine.nodes"),
+    (
+        {"engine": {"nodes": 4, "tensorParallelSize": 6}},
+        "spec: engine.tensorParallelSize must be a multiple of engine.nodes",
+    ),
+    ({"engine__extraArgs": ["--nnodes", "2"]}, "spec.engine: extraArgs: one of the options has a field in spec"),
+    ({"engine__extraArgs": ["--master-port=1"]}, "spec.engine: extraArgs: one of the options is set by Kvasir"),
     ({"engine__extraArgs": ["--tensor-parallel-size=2"]}, "spec.engine: extraArgs: one of the options has a field"),
     ({"engine__extraArgs": ["-tp", "2"]}, "spec.engine: extraArgs: one of the options has a field in spec"),
     (
@@ -172,6 +181,7 @@ VALID: list[dict[str, Any]] = [
     {"engine__maxModelLen": None, "frontend": None},
     {"engine__extraArgs": ["--log-level=debug", "--linkage", "-tpx"]},
     {"engine__tensorParallelSize": 4},
+    {"engine": {"nodes": 4, "tensorParallelSize": 8}},
     pod(affinity={"nodeAffinity": {"anything": [1]}}, volumes=[{"name": "x", "nfs": {"server": "y"}}]),
     pod(resources={"limits": {"cpu": 2, "memory": "4Gi"}}, labels={"team": "x"}),
     pod(resources={"limits": {"cpu": 0.5, "memory": "1e9"}, "requests": {"cpu": ".5"}}),
@@ -227,6 +237,7 @@ def test_every_default_is_filled_in() -> None:
         "engine": {
             "dataParallelSize": 1,
             "tensorParallelSize": 1,
+            "nodes": 1,
             "resourceName": "nvidia.com/gpu",
             "dtype": "auto",
             "kvCache": {"blockSize": 16, "memoryUtilization": 0.9},

@@ -1,0 +1,128 @@
+"""The data-parallel ranks of the engines, each with its pods and one state.
+
+A rank has `engine.nodes` pods, which serve only together. Its first pod is the leader: the engine with the link to
+the frontends. The others are members: they run workers for the leader. The ordinals are rank · nodes + member.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kvasir_contract.phases import Phase
+from kvasir_contract.reasons import Reason
+from kvasir_operator.observe.observed import Member, Observed, PodState, is_settled
+from kvasir_operator.resources.names import workload_name
+from kvasir_operator.spec import InferenceService
+
+PENDING: Final = (Phase.SCHEDULING, Phase.PULLING)
+"""Phases in which the container of a pod does not run yet."""
+
+
+@dataclass(frozen=True)
+class EngineRank:
+    number: int
+    leader: str
+    """Name of the leader's pod, which may be missing."""
+    pods: tuple[Member, ...]
+    """The existing pods, by ordinal."""
+    missing: tuple[int, ...]
+    """Ordinals without a pod."""
+    state: PodState
+    """The state of the leader, or of a member that keeps the rank from serving. Its `pod` is the pod's name."""
+    waited: float
+    """Seconds for which this operator has observed that pod in that state."""
+
+    @property
+    def remaining(self) -> list[Member]:
+        """The pods that are not terminating."""
+        return [member for member in self.pods if not member.pod.terminating]
+
+    @property
+    def has_one_revision(self) -> bool:
+        """Whether the pods that are not terminating have the same template."""
+        return len({member.pod.revision for member in self.remaining}) <= 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all pods exist, none is terminating, and all have the same template."""
+        return not self.missing and len(self.remaining) == len(self.pods) and self.has_one_revision
+
+    @property
+    def serves(self) -> bool:
+        return self.state.ready and self.is_whole
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the rank serves and the frontends are connected to it, so that another engine may stop."""
+        return self.serves and is_settled(self.pods[0].linked, self.waited)
+
+    @property
+    def restarts(self) -> int:
+        return sum(member.state.restarts for member in self.pods)
+
+
+def engine_ranks(service: InferenceService, observed: Observed) -> list[EngineRank]:
+    """Return all desired ranks and all others that have a pod, by number."""
+    nodes = service.engine.nodes
+    pods = {member.pod.ordinal: member for member in observed.engines}
+    numbers = {*range(service.engine.data_parallel_size), *(ordinal // nodes for ordinal in pods)}
+    return [_rank(service, observed, pods, number) for number in sorted(numbers)]
+
+
+def not_created_ranks(service: InferenceService, observed: Observed) -> dict[int, str]:
+    """Return by rank why one of its pods cannot be created."""
+    return {ordinal // service.engine.nodes: why for ordinal, why in observed.not_created.items()}
+
+
+def _rank(service: InferenceService, observed: Observed, pods: Mapping[int, Member], number: int) -> EngineRank:
+    nodes, name = service.engine.nodes, workload_name(service, "engine")
+    ordinals = range(number * nodes, (number + 1) * nodes)
+    states = [
+        (pods[ordinal].state, pods[ordinal].waited)
+        if ordinal in pods
+        else (_missing(f"{name}-{ordinal}", observed.not_created.get(ordinal)), observed.missing.get(ordinal, 0.0))
+        for ordinal in ordinals
+    ]
+    decisive = _decisive([state for state, _ in states])
+    state, waited = states[decisive]
+    if decisive > 0:
+        state = _named(state, f"member {decisive} of rank {number}")
+    return EngineRank(
+        number=number,
+        leader=f"{name}-{ordinals[0]}",
+        pods=tuple(pods[ordinal] for ordinal in ordinals if ordinal in pods),
+        missing=tuple(ordinal for ordinal in ordinals if ordinal not in pods),
+        state=state,
+        waited=waited,
+    )
+
+
+def _missing(pod: str, why: str | None) -> PodState:
+    if why is None:
+        return PodState(pod, Phase.SCHEDULING, Reason.LOADING, "the pod does not exist yet")
+    message = (
+        f"the pod cannot be created ({why}): change the quota or policy that forbids it, or change the "
+        "InferenceService"
+    )
+    return PodState(pod, Phase.SCHEDULING, Reason.UNSCHEDULABLE, message)
+
+
+def _decisive(states: Sequence[PodState]) -> int:
+    """Return the index of the state that is the rank's: a failure, a pod that leaves or waits, or the leader's."""
+
+    def order(index: int) -> tuple[int, int, int]:
+        state = states[index]
+        if state.reason.is_failure:
+            return 0, state.reason.urgency, index
+        if state.phase is Phase.DRAINING:
+            return 1, 0, index
+        if state.phase in PENDING:
+            return 2, PENDING.index(state.phase), index
+        return 3, 0, index
+
+    return min(range(len(states)), key=order)
+
+
+def _named(state: PodState, member: str) -> PodState:
+    message = f"{member}: {state.message}" if state.message else member
+    return PodState(state.pod, state.phase, state.reason, message, state.progress, state.ready, state.restarts)
