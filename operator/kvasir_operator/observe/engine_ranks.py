@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvasir_contract.phases import Phase
-from kvasir_contract.reasons import Reason
+from kvasir_contract.reasons import FAILURES, Reason
 from kvasir_operator.observe.observed import Member, Observed, PodState, is_settled
 from kvasir_operator.resources.names import workload_name
 from kvasir_operator.spec import InferenceService
 
 PENDING: Final = (Phase.SCHEDULING, Phase.PULLING)
 """Phases in which the container of a pod does not run yet."""
+
+_FAILURES: Final = frozenset(FAILURES)
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,12 @@ def _missing(pod: str, why: str | None) -> PodState:
 
 def _decisive(states: Sequence[PodState]) -> int:
     """Return the index of the state that is the rank's: a failure, a pod that leaves or waits, or the leader's."""
+    if len(states) == 1:
+        return 0
 
     def order(index: int) -> tuple[int, int, int]:
         state = states[index]
-        if state.reason.is_failure:
+        if state.reason in _FAILURES:
             return 0, state.reason.urgency, index
         if state.phase is Phase.DRAINING:
             return 1, 0, index

@@ -18,7 +18,7 @@ from kvasir_contract.failure import cut
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import SERVICE
-from kvasir_operator.observe.engine_ranks import EngineRank, engine_ranks
+from kvasir_operator.observe.engine_ranks import EngineRank
 from kvasir_operator.observe.observed import Observed, Ownership, PodState
 from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS
 from kvasir_operator.plan.problem import Problem, most_urgent
@@ -86,9 +86,9 @@ def condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
 
 
-def engine_group(service: InferenceService, observed: Observed, decisions: Decisions) -> PodGroup:
+def engine_group(service: InferenceService, ranks: Sequence[EngineRank], decisions: Decisions) -> PodGroup:
     """Return the group of engines. A ready surge rank counts in place of the rank that is being replaced."""
-    desired, ranks = service.engine.data_parallel_size, engine_ranks(service, observed)
+    desired = service.engine.data_parallel_size
     states = [rank.state for rank in ranks if rank.number < desired]
     surge = [rank.state for rank in ranks if rank.number in decisions.surge and rank.state.ready]
     group = _group("engines", [*states, *surge], desired)
@@ -96,11 +96,15 @@ def engine_group(service: InferenceService, observed: Observed, decisions: Decis
 
 
 def service_conditions(
-    service: InferenceService, observed: Observed, decisions: Decisions, engines: PodGroup
+    service: InferenceService,
+    observed: Observed,
+    ranks: Sequence[EngineRank],
+    decisions: Decisions,
+    engines: PodGroup,
 ) -> list[Condition]:
     """Return all conditions, in the order of CONDITIONS."""
     frontends = _group("frontends", [member.state for member in observed.frontends], service.frontend.replicas)
-    worst = _most_urgent_problem(service, observed, decisions, (engines, frontends))
+    worst = _most_urgent_problem(service, ranks, decisions, (engines, frontends))
     answers = is_reachable(service, observed) and engines.ready > 0 and frontends.ready > 0
 
     reason = worst.reason if worst else Reason.AS_DESIRED
@@ -162,11 +166,10 @@ def _group(name: str, states: Sequence[PodState], desired: int) -> PodGroup:
 
 
 def _most_urgent_problem(
-    service: InferenceService, observed: Observed, decisions: Decisions, groups: Sequence[PodGroup]
+    service: InferenceService, ranks: Sequence[EngineRank], decisions: Decisions, groups: Sequence[PodGroup]
 ) -> Problem | None:
     """Return the most urgent problem of the service, whose reason becomes the reason of Ready."""
     desired = service.engine.data_parallel_size
-    ranks = engine_ranks(service, observed)
     leaving = sum(len(rank.pods) for rank in ranks if rank.number >= desired and rank.number not in decisions.surge)
     under_way = [*decisions.under_way]
     if leaving:

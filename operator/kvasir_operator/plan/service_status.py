@@ -34,8 +34,8 @@ def service_status(
     service: InferenceService, observed: Observed, decisions: Decisions, previous: Mapping[str, Any], now: str
 ) -> Status:
     """Return the status to write. `previous` is the current status or {}; `now` is in RFC 3339."""
-    group = engine_group(service, observed, decisions)
     ranks = engine_ranks(service, observed)
+    group = engine_group(service, ranks, decisions)
     frontends = [member.state for member in observed.frontends]
     fields: Status = {
         "observedGeneration": observed.generation,
@@ -58,7 +58,7 @@ def service_status(
         },
         "rollout": dict(decisions.rollout) or None,
         "conditions": stamped(
-            service_conditions(service, observed, decisions, group),
+            service_conditions(service, observed, ranks, decisions, group),
             previous.get("conditions", ()),
             observed.generation,
             now,
