@@ -20,6 +20,7 @@ from kvasir.executor.executor_for import has_worker_processes
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.worker.device import device_facts, device_facts_of_workers
+from kvasir.worker.split_refusal import check_early
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,8 @@ def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
     facts = ModelFacts(dtype=model.dtype, max_model_len=model.max_model_len, width=model.width)
     settings = resolve_engine(config, facts, device)
     log.info("settings: %s", settings)
+    if in_processes:
+        check_early(model, settings)
     if settings.executor.num_workers > 1:
         log.info("the model is split over %d worker processes", settings.executor.num_workers)
     return settings

@@ -40,7 +40,6 @@ from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_i
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, Dead, Goodbye, Progress, Ready
 from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.ops_server import OpsServer
-from kvasir.worker.split_refusal import check_before_download
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure
 from kvasir_contract.logs import setup_logging
@@ -191,7 +190,6 @@ class EngineProcess:
         )
 
     def _load(self, settings: ResolvedEngine, model: ModelInfo, inbox: Inbox) -> Executor:
-        check_before_download(model, settings)
         source = normalise(self._config.model.source)
         path = fetch(
             source,

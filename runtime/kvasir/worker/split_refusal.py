@@ -1,12 +1,14 @@
 """Refuses a model that cannot be split over the ranks of its engine, before the ranks join.
 
-Rank 0 checks for all. If the weights have to be downloaded first, a child process of the engine checks before:
-`python -m kvasir.worker.split_refusal DIRECTORY CONTEXT OPTIONS`. The engine's own process never imports torch.
+Rank 0 checks for all. If the weights have to be downloaded first, or if there are many workers to start, a child
+process of the engine checks before: `python -m kvasir.worker.split_refusal DIRECTORY CONTEXT OPTIONS`. The engine's
+own process never imports torch.
 """
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -15,6 +17,9 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import ExecutorConfig
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir_contract.exits import ExitCode
+
+_FEW: Final = 4
+"""Workers that may be started for nothing: each takes seconds of a core and hundreds of megabytes."""
 
 
 def check_split(model: ModelInfo, context: int, executor: ExecutorConfig) -> None:
@@ -27,10 +32,11 @@ def check_split(model: ModelInfo, context: int, executor: ExecutorConfig) -> Non
     check_ranks(model, context, ranks, executor.enable_expert_parallel, stages=stages)
 
 
-def check_before_download(model: ModelInfo, settings: ResolvedEngine) -> None:
-    """Raise ConfigError if the model cannot be split, and do nothing if no weights have to be downloaded."""
+def check_early(model: ModelInfo, settings: ResolvedEngine) -> None:
+    """Raise ConfigError if the model cannot be split; do nothing if rank 0 finds out as soon and as cheaply."""
     is_local = settings.load_format == "dummy" or any(model.path.glob("*.safetensors"))
-    if is_local or settings.executor.num_workers == 1:
+    num_workers = settings.executor.num_workers
+    if num_workers == 1 or (is_local and num_workers <= _FEW):
         return
     options = msgspec.json.encode(settings.executor).decode()
     child = subprocess.run(

@@ -130,8 +130,8 @@ def test_steps_in_flight_are_answered_in_their_order(path: Path) -> None:
     )
     others = [StepInput([], [], [ScheduledRow("r", 28 + place, 1, [])]) for place in range(2)]
     pending = [executor.submit(step) for step in (first, *others)]
-    assert [result.error for result in executor.call(WorkerCall("check_idle"))] == [
-        "AssertionError: 1 rows are taken and the engine has no request"
+    assert [result.error for result in executor.call(WorkerCall("unknown"))] == [
+        "CallError: no call 'unknown': there are none (see --worker-extension-cls)"
     ]
     assert [each.result().token_ids[0][0] for each in pending] == expected
     executor.shutdown()

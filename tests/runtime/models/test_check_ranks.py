@@ -14,7 +14,7 @@ from kvasir.config.settings import ExecutorConfig
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.models.check_ranks import check_ranks
 from kvasir.models.model_load_error import ModelLoadError
-from kvasir.worker.split_refusal import check_before_download
+from kvasir.worker.split_refusal import check_early
 from runtime.models.tiny import MODELS, MOE, decoder, gpt2, llama, save
 from runtime.worker.driver import engine_settings
 
@@ -82,14 +82,21 @@ def test_stages_are_refused_with_the_number_and_a_choice(
 def test_a_split_is_refused_before_weights_are_downloaded(ranks: int, tmp_path: Path) -> None:
     info = load_model_info(save(llama(), tmp_path))
     settings = engine_settings(executor=ExecutorConfig(tensor_parallel_size=ranks))
-    check_before_download(info, settings)  # a worker checks, because the weights are here
+    check_early(info, settings)  # a worker checks, because the weights are here
     for weights in tmp_path.glob("*.safetensors"):
         weights.unlink()
     if ranks == 2:
-        check_before_download(info, settings)
+        check_early(info, settings)
     else:
         with pytest.raises(ConfigError, match=r"^--tensor-parallel-size 3 does not divide num_attention_heads"):
-            check_before_download(info, settings)
+            check_early(info, settings)
+
+
+def test_a_split_is_refused_before_many_workers_are_started(tmp_path: Path) -> None:
+    info = load_model_info(save(llama(), tmp_path))
+    settings = engine_settings(executor=ExecutorConfig(pipeline_parallel_size=99))
+    with pytest.raises(ConfigError, match=r"^--pipeline-parallel-size 99 is more than num_hidden_layers = 3"):
+        check_early(info, settings)
 
 
 @pytest.fixture(scope="module")
