@@ -32,6 +32,7 @@ class SplitEngine:
     """Scheduler, executor and workers as an engine's process has them."""
 
     def __init__(self, model: ModelInfo, settings: ResolvedEngine) -> None:
+        self.model = model
         self.executor = executor_for(settings, model)
         self.executor.start(lambda done, total: None, failed=lambda error: None)
         self.layout = self.executor.kv_layout()
