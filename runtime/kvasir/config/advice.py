@@ -18,7 +18,6 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(
             (
-                *("--pipeline-parallel-size", "-pp"),
                 *("--decode-context-parallel-size", "--cpu-offload-gb"),
                 *("--quantization", "--kv-cache-dtype", "--calculate-kv-scales", "--swap-space"),
                 *("--enable-lora", "--lora-modules", "--max-lora-rank", "--max-loras", "--speculative-config"),

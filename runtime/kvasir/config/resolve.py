@@ -85,10 +85,14 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
     """Raises ConfigError where settings contradict each other, the model or the machine."""
     on_cpu = device.kind == "cpu"
     check_context(config.model.max_model_len, model.max_model_len)
-    if config.executor.tensor_parallel_size > 1 and not on_cpu:
+    if config.executor.num_workers > 1 and not on_cpu:
         raise ConfigError(
-            f"--tensor-parallel-size {config.executor.tensor_parallel_size} is supported on CPUs only: give "
-            "--device cpu too, or leave it out"
+            f"{config.executor.split} is supported on CPUs only: give --device cpu too, or leave it out"
+        )
+    if config.executor.pipeline_parallel_size > 1 and config.scheduler.async_scheduling:
+        raise ConfigError(
+            f"--async-scheduling has no effect with --pipeline-parallel-size "
+            f"{config.executor.pipeline_parallel_size}, whose steps overlap without it: leave it out"
         )
     max_model_len = config.model.max_model_len or model.max_model_len
     asked_threads = config.device.threads or device.openmp_threads

@@ -135,8 +135,13 @@ class ExecutorConfig:
         parse=parse_int(1, 1024),
         short="-tp",
     )
-    pipeline_parallel_size: int = 1
-    """Stages: groups of `tensor_parallel_size` workers that each hold a part of the layers."""
+    pipeline_parallel_size: int = option(
+        1,
+        "stages of an engine that each hold some layers of the model, with --tensor-parallel-size workers each (on "
+        "CPUs only)",
+        parse=parse_int(1, 1024),
+        short="-pp",
+    )
     enable_expert_parallel: bool = option(
         False, "each of several workers holds whole experts of a mixture instead of a part of every expert"
     )
@@ -167,17 +172,33 @@ class ExecutorConfig:
     def num_workers(self) -> int:
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
+    @property
+    def split(self) -> str:
+        """Return the options that split the model, as text; "" if none does."""
+        sizes = {
+            "--tensor-parallel-size": self.tensor_parallel_size,
+            "--pipeline-parallel-size": self.pipeline_parallel_size,
+        }
+        return " × ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+
     def __post_init__(self) -> None:
         if self.worker_timeout <= 0:
             raise ConfigError("--worker-timeout 0: every step would end the engine; give 10s or more")
-        if self.tensor_parallel_size > 1 and self.distributed_executor_backend == "uni":
+        if self.num_workers > 1 and self.distributed_executor_backend == "uni":
             raise ConfigError(
-                f"--distributed-executor-backend uni has one worker, and --tensor-parallel-size "
-                f"{self.tensor_parallel_size} needs {self.tensor_parallel_size}: choose mp, or leave it out"
+                f"--distributed-executor-backend uni has one worker, and {self.split} needs {self.num_workers}: "
+                "choose mp, or leave it out"
+            )
+        if self.pipeline_parallel_size > 1 and self.distributed_executor_backend == EXTERNAL_LAUNCHER:
+            raise ConfigError(
+                f"--distributed-executor-backend {EXTERNAL_LAUNCHER} has no pipelines, because every process "
+                f"samples all tokens itself: leave --pipeline-parallel-size {self.pipeline_parallel_size} out"
             )
         if self.enable_expert_parallel and self.tensor_parallel_size == 1:
+            in_stages = "" if self.pipeline_parallel_size == 1 else " in each stage"
             raise ConfigError(
-                "--enable-expert-parallel has no effect with one worker: give --tensor-parallel-size 2 or more"
+                f"--enable-expert-parallel has no effect with one worker{in_stages}: give --tensor-parallel-size 2 "
+                "or more"
             )
 
     def check_serves(self) -> None:

@@ -106,12 +106,15 @@ def test_keys_are_not_seen_in_the_processes_arguments(place: Place) -> None:
     assert "KVASIR_API_KEY" not in engine.env
 
 
-@pytest.mark.parametrize("flag", ["--tensor-parallel-size", "-tp"])
-def test_engines_get_the_size_of_a_split(place: Place, flag: str) -> None:
-    frontend, engine = specs_of(place, "demo://", flag, "2", "--enable-expert-parallel")
+@pytest.mark.parametrize(
+    ("tensor", "pipeline"), [("--tensor-parallel-size", "--pipeline-parallel-size"), ("-tp", "-pp")]
+)
+def test_engines_get_the_sizes_of_a_split(place: Place, tensor: str, pipeline: str) -> None:
+    frontend, engine = specs_of(place, "demo://", tensor, "2", pipeline, "3", "--enable-expert-parallel")
     assert engine.argv[engine.argv.index("--tensor-parallel-size") + 1] == "2"
+    assert engine.argv[engine.argv.index("--pipeline-parallel-size") + 1] == "3"
     assert "--enable-expert-parallel" in engine.argv
-    assert "--tensor-parallel-size" not in frontend.argv
+    assert not {"--tensor-parallel-size", "--pipeline-parallel-size"} & set(frontend.argv)
 
 
 def test_a_key_with_a_comma_is_refused(place: Place) -> None:
@@ -123,10 +126,19 @@ def test_a_key_with_a_comma_is_refused(place: Place) -> None:
     ("argv", "message"),
     [
         (["demo://", "--max-num-seq", "3"], "unrecognized arguments: --max-num-seq 3"),
-        (["demo://", "--pipeline-parallel-size", "2"], "--pipeline-parallel-size is not supported yet"),
+        (["demo://", "--quantization", "fp8"], "--quantization is not supported yet"),
         (
             ["demo://", "-tp", "2", "--distributed-executor-backend", "uni"],
             "--distributed-executor-backend uni has one worker, and --tensor-parallel-size 2 needs 2",
+        ),
+        (
+            ["demo://", "-tp", "2", "-pp", "2", "--distributed-executor-backend", "uni"],
+            "and --tensor-parallel-size 2 × --pipeline-parallel-size 2 needs 4: choose mp, or leave it out",
+        ),
+        (["demo://", "-pp", "0"], "argument -pp/--pipeline-parallel-size: 0 is out of range"),
+        (
+            ["demo://", "-pp", "2", "--enable-expert-parallel"],
+            "has no effect with one worker in each stage: give --tensor-parallel-size 2",
         ),
         (["demo://", "--enable-expert-parallel"], "has no effect with one worker: give --tensor-parallel-size 2"),
         (["--api-key", "k", "demo://"], "--api-key takes several values and took demo:// too"),

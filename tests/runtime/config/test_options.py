@@ -55,7 +55,7 @@ def test_an_empty_variable_is_as_good_as_none() -> None:
         (["--dtype", "int3"], "--dtype: invalid choice: 'int3' (choose from auto, float32)"),
         (["--max-num", "3"], "unrecognized arguments: --max-num 3 (did you mean --max-num-seqs?)"),
         (["--max_num_seqs", "3"], "(did you mean --max-num-seqs?)"),
-        (["--pipeline-parallel-size", "2"], "unrecognized arguments: --pipeline-parallel-size 2\n"),
+        (["--decode-context-parallel-size", "2"], "unrecognized arguments: --decode-context-parallel-size 2\n"),
         (["--disable-verbose"], "unrecognized arguments: --disable-verbose\n"),
         (["--timeout", "soon"], "--timeout: 'soon' is not a duration"),
     ],
@@ -131,8 +131,8 @@ def test_a_word_that_is_nearly_one_of_the_choices_is_suggested(capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("--pipeline-parallel-size", "(--pipeline-parallel-size is not supported yet)"),
-        ("--pipeline-paralel-size", "(did you mean --pipeline-parallel-size? It is not supported yet)"),
+        ("--decode-context-parallel-size", "(--decode-context-parallel-size is not supported yet)"),
+        ("--decode-context-paralel-size", "(did you mean --decode-context-parallel-size? It is not supported yet)"),
         ("--disable-log-requests", "(--disable-log-requests is --no-log-requests here)"),
         ("--max-num-sqes", "(did you mean --max-num-seqs?)"),
     ],

@@ -113,11 +113,26 @@ def test_the_caches_of_all_workers_must_fit() -> None:
     with pytest.raises(ConfigError, match=r"the KV caches of 2 workers need 10\.00 GiB"):
         resolve(cache=CacheConfig(kv_cache_memory_bytes=5 * 2**30), executor=two)
     assert resolve(cache=CacheConfig(kv_cache_memory_bytes=3 * 2**30), executor=two)
+    four = ExecutorConfig(tensor_parallel_size=2, pipeline_parallel_size=2)
+    with pytest.raises(ConfigError, match=r"the KV caches of 4 workers need 12\.00 GiB"):
+        resolve(cache=CacheConfig(kv_cache_memory_bytes=3 * 2**30), executor=four)
 
 
-def test_a_split_over_gpus_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--tensor-parallel-size 2 is supported on CPUs only: give --device cpu"):
-        resolve(GPU, executor=ExecutorConfig(tensor_parallel_size=2))
+@pytest.mark.parametrize(
+    ("executor", "option"),
+    [
+        (ExecutorConfig(tensor_parallel_size=2), "--tensor-parallel-size"),
+        (ExecutorConfig(pipeline_parallel_size=2), "--pipeline-parallel-size"),
+    ],
+)
+def test_a_split_over_gpus_is_refused(executor: ExecutorConfig, option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option} 2 is supported on CPUs only: give --device cpu"):
+        resolve(GPU, executor=executor)
+
+
+def test_overlapped_steps_of_a_pipeline_are_refused() -> None:
+    with pytest.raises(ConfigError, match="--async-scheduling has no effect with --pipeline-parallel-size 2"):
+        resolve(scheduler=SchedulerConfig(async_scheduling=True), executor=ExecutorConfig(pipeline_parallel_size=2))
 
 
 def test_float16_on_cpu_is_refused() -> None:

@@ -171,7 +171,11 @@ def test_empty_lists_may_be_none_as_in_vllm() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"pipeline_parallel_size": 2}, r"LLM has no option pipeline_parallel_size"),
+        ({"quantization": "fp8"}, r"LLM has no option quantization"),
+        (
+            {"pipeline_parallel_size": 2, "distributed_executor_backend": "external_launcher"},
+            "external_launcher has no pipelines",
+        ),
         ({"tensor_parallel_size": 3}, r"--tensor-parallel-size 3 does not divide num_attention_heads = \d"),
         ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "choose mp, or leave it out"),
         ({"max_model_length": 5}, r"LLM has no option max_model_length \(did you mean --max-model-len\?\)"),
@@ -212,12 +216,13 @@ def split() -> Iterator[LLM]:
         yield llm
 
 
-def test_two_processes_answer_as_one(llm: LLM, split: LLM) -> None:
-    assert len(workers()) == 2
+@pytest.mark.parametrize("option", ["tensor_parallel_size", "pipeline_parallel_size"])
+def test_two_processes_answer_as_one(llm: LLM, option: str) -> None:
     prompts = [f"Kvasir {number} is" for number in range(10)]
-    for params in (GREEDY, SamplingParams(seed=3, temperature=1.0, max_tokens=8, n=2)):
-        assert texts(split.generate(prompts, params)) == texts(llm.generate(prompts, params))
-    split.close()
+    with LLM("demo://", max_model_len=512, **{option: 2}, **OPTIONS) as split:
+        assert len(workers()) == 2
+        for params in (GREEDY, SamplingParams(seed=3, temperature=1.0, max_tokens=8, n=2)):
+            assert texts(split.generate(prompts, params)) == texts(llm.generate(prompts, params))
     assert workers() == []
 
 
