@@ -54,6 +54,11 @@ def config_of(args: argparse.Namespace) -> EngineConfig:
     parallel, nodes = _place_of(args)
     executor = from_args(ExecutorConfig, args)
     nodes.check(executor.num_workers)
+    if nodes.nnodes > 1 and executor.distributed_executor_backend not in (None, "mp"):
+        raise ConfigError(
+            f"--nnodes {nodes.nnodes} with --distributed-executor-backend {executor.distributed_executor_backend}: "
+            "only worker processes (mp) can be spread over nodes; leave one of the two out"
+        )
     return EngineConfig(
         model=from_args(ModelConfig, args, source=args.model),
         device=from_args(DeviceConfig, args),

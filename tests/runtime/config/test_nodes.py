@@ -56,6 +56,10 @@ def test_a_pod_index_is_the_rank_of_an_engine_of_one_node(monkeypatch: pytest.Mo
         (("--nnodes", "2", "--master-addr", "a"), "--nnodes 2: the engine's 1 workers"),
         (("-tp", "4", "--nnodes", "3", "--master-addr", "a"), "--nnodes 3: the engine's 4 workers"),
         (("-tp", "2", "--nnodes", "2"), "--nnodes 2 needs --master-addr"),
+        (
+            ("-tp", "2", "--nnodes", "2", "--master-addr", "a", "--distributed-executor-backend", "ray"),
+            "--nnodes 2 with --distributed-executor-backend ray: only worker processes",
+        ),
         (("-tp", "2", "--nnodes", "2", "--node-rank", "2", "--master-addr", "a"), "--node-rank 2 is out of range"),
         (("--node-rank", "1"), "--node-rank 1 is out of range"),
         (FOUR, "POD_INDEX is not set"),

@@ -15,6 +15,13 @@ _ANY_PORT: Final = 9
 _IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
 
 
+def plain(address: str) -> str:
+    """Return an IPv4 address that a socket for both kinds has written as IPv6 (::ffff:10.0.0.7) as IPv4."""
+    ip = ipaddress.ip_address(address)
+    mapped = ip.ipv4_mapped if ip.version == 6 else None
+    return address if mapped is None else str(mapped)
+
+
 def own_address(peer: str) -> str:
     """Return the IP address of this machine from which a peer is reached. Raises OSError without a route."""
     family = socket.AF_INET6 if ":" in peer else socket.AF_INET

@@ -52,6 +52,7 @@ log = logging.getLogger(__name__)
 
 _WAIT_SECONDS: Final = 1.0
 """Between two calls of `waits` while members are missing."""
+_SETUP_SECONDS: Final = 60.0
 _DESCRIBE_SECONDS: Final = 2.0
 """How long members have to answer what their workers are doing."""
 
@@ -138,7 +139,7 @@ class Leader:
             sent.set_result(True)
 
         self._socket.post(send)
-        if not sent.result():
+        if not sent.result(_SETUP_SECONDS):
             raise _NotAll
 
     # ------------------------------------------------------------------------------------------ frames and replies

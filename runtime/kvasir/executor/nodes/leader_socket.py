@@ -12,6 +12,7 @@ import zmq
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import LinkConfig
+from kvasir.executor.nodes.addresses import plain
 from kvasir.executor.nodes.curve import NodeKeyCheck, is_loopback, make_server, require_keys
 from kvasir.executor.nodes.node_messages import (
     FromLeader,
@@ -155,6 +156,6 @@ class LeaderSocket:
 
 
 def _address_of(frames: "list[zmq.Frame]") -> str:
-    with suppress(zmq.ZMQError, IndexError):
-        return str(frames[-1].get("Peer-Address"))
+    with suppress(zmq.ZMQError, IndexError, ValueError):
+        return plain(str(frames[-1].get("Peer-Address")))
     return "an unknown address"

@@ -12,6 +12,7 @@ import zmq
 
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.settings import LinkConfig
+from kvasir.executor.nodes.addresses import own_address
 from kvasir.executor.nodes.leader import Leader
 from kvasir.executor.nodes.leader_connection import LeaderConnection, LeaderEvent
 from kvasir.executor.nodes.node_messages import FromLeader, FromMember, NodeTerms, decode_from_leader, encode
@@ -30,8 +31,16 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def node(port: int, node_rank: int = 0, nnodes: int = 2) -> NodesConfig:
-    return NodesConfig(nnodes, node_rank, "127.0.0.1", port)
+def node(port: int, node_rank: int = 0, nnodes: int = 2, host: str = "127.0.0.1") -> NodesConfig:
+    return NodesConfig(nnodes, node_rank, host, port)
+
+
+def address_for_others() -> str | None:
+    """Return the address by which other machines reach this one; None without a network."""
+    try:
+        return own_address("192.0.2.1")  # an address for documentation: only the route to it counts
+    except OSError:
+        return None
 
 
 def keyed(directory: Path) -> LinkConfig:

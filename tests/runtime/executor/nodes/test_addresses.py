@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from kvasir.config.options import ConfigError
-from kvasir.executor.nodes.addresses import interface_of, own_address
+from kvasir.executor.nodes.addresses import interface_of, own_address, plain
 
 
 def test_own_address_towards_loopback_is_loopback() -> None:
@@ -21,6 +21,13 @@ def test_interface_of_an_address_of_this_machine() -> None:
     name = interface_of(address)
     assert name in [name for _, name in socket.if_nameindex()]
     assert name != "lo"
+
+
+def test_ipv4_address_of_a_socket_for_both_kinds_is_plain() -> None:
+    """A socket for IPv4 and IPv6 writes the address of an IPv4 peer like this; no interface has it."""
+    assert plain("::ffff:10.0.0.7") == "10.0.0.7"
+    assert plain("10.0.0.7") == "10.0.0.7"
+    assert plain("2001:db8::7") == "2001:db8::7"
 
 
 @pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7"])

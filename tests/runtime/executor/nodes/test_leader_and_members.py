@@ -1,5 +1,6 @@
 """Nodes of an engine find each other, exchange frames, refuse what does not fit, and notice each other's end."""
 
+import queue
 import threading
 import time
 from pathlib import Path
@@ -11,8 +12,9 @@ import zmq
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import LinkConfig
+from kvasir.executor.nodes.addresses import interface_of
 from kvasir.executor.nodes.leader import Leader
-from kvasir.executor.nodes.leader_connection import Begin, LeaderConnection, LeaderLost, Rejected
+from kvasir.executor.nodes.leader_connection import Begin, LeaderConnection, LeaderEvent, LeaderLost, Rejected
 from kvasir.executor.nodes.node_messages import (
     Describe,
     Described,
@@ -34,6 +36,7 @@ from runtime.executor.nodes.node_pair import (
     WAIT,
     Events,
     RawMember,
+    address_for_others,
     begin,
     free_port,
     keyed,
@@ -42,6 +45,7 @@ from runtime.executor.nodes.node_pair import (
     node,
 )
 from runtime.link.written_keys import write_link_keys
+from runtime.worker.driver import engine_settings
 
 
 def wait_for(text: str, leader: Leader) -> None:
@@ -315,6 +319,30 @@ def test_key_of_the_frontends_is_not_admitted(tmp_path: Path) -> None:
         socket.disable_monitor()
         socket.close()
         assert leader.waits_for == "waits for node 1 of 2"
+
+
+def test_nodes_meet_at_the_address_of_the_leader(tmp_path: Path) -> None:
+    host = address_for_others()
+    if host is None:
+        pytest.skip("this machine has no network")
+    write_link_keys(tmp_path / "frontend", tmp_path / "engine")
+    link = keyed(tmp_path / "engine")
+    port = free_port()
+    leader = Leader(node(port, host=host), link, TERMS)
+    events: queue.SimpleQueue[LeaderEvent] = queue.SimpleQueue()
+    names = {"engine-0.engine": frozenset({host})}
+    config = node(port, 1, host="engine-0.engine")
+    connection = LeaderConnection(config, link, TERMS, events.put, lambda frame: None, names.__getitem__)
+    connection.start()
+    connection.prepared()
+    with leader.begin(engine_settings(), 1, Events()) as rendezvous:
+        assert rendezvous.host == host
+        assert rendezvous.interface == interface_of(host)
+    event = events.get(timeout=WAIT)
+    assert isinstance(event, Begin)
+    assert event.leader_ip == host
+    connection.close()
+    leader.close("the test ends")
 
 
 def test_nodes_in_several_pods_need_keys() -> None:
