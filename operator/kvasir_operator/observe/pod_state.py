@@ -37,14 +37,15 @@ def pod_state(
     pod: Pod,
     *,
     resource_name: str = "",
+    amount_of_resource: int = 1,
     report: StatusReport | None = None,
     lost_node: str = "",
     mount_failure: str = "",
 ) -> PodState:
     """Return the state of a pod.
 
-    `resource_name` is the extended resource that the pod requests, or "". `lost_node` is the problem of its node.
-    `mount_failure` is the reason that its volumes cannot be mounted, or "".
+    `resource_name` is the extended resource of which the pod requests `amount_of_resource`, or "". `lost_node` is the
+    problem of its node. `mount_failure` is the reason that its volumes cannot be mounted, or "".
     """
     if lost_node and not pod.ready:
         return _state(pod, Phase.FAILED, Reason.NODE_LOST, f"{lost_node}: a replacement starts on another node")
@@ -59,7 +60,7 @@ def pod_state(
     if pod.scheduled is None:
         return _state(pod, Phase.SCHEDULING, Reason.LOADING)
     if pod.scheduled is False:
-        refused = unscheduled(pod.schedule_message, resource_name)
+        refused = unscheduled(pod.schedule_message, resource_name, amount_of_resource)
         return _state(pod, Phase.SCHEDULING, refused.reason, refused.message)
     return _state(pod, *_container_state(pod.container, report, mount_failure))
 
@@ -90,13 +91,18 @@ def _container_state(
     return Phase.PULLING, Reason.LOADING, "", ""
 
 
-def unscheduled(message: str, resource_name: str) -> Failure:
-    """Return why no node accepts a pod, from the scheduler's message."""
+def unscheduled(message: str, resource_name: str, amount: int = 1) -> Failure:
+    """Return why no node accepts a pod that requests an amount of a resource, from the scheduler's message."""
     if resource_name and f"Insufficient {resource_name}" in message:
+        if amount == 1:
+            missing, free = f"a free {resource_name}", "add nodes or free one"
+        else:
+            missing = f"{amount} free {resource_name}"
+            free = f"add nodes or free {amount} on one node, create the service with more engine.nodes"
         return Failure(
             Reason.INSUFFICIENT_GPU,
-            f"no node has a free {resource_name} ({message}): add nodes or free one, lower "
-            "engine.dataParallelSize, or set another engine.resourceName",
+            f"no node has {missing} ({message}): {free}, lower engine.dataParallelSize, or set another "
+            "engine.resourceName",
         )
     return Failure(
         Reason.UNSCHEDULABLE,

@@ -150,6 +150,7 @@ class ServiceObserver:
             state = states[pod.uid] = pod_state(
                 pod,
                 resource_name=service.engine.resource_name if pod.component == "engine" else "",
+                amount_of_resource=service.engine.workers_per_pod,
                 report=reports.get(pod.uid),
                 lost_node=lost.get(pod.node, ""),
                 mount_failure=failures.get(pod.uid, ""),

@@ -242,3 +242,11 @@ def test_messages_are_cut_by_bytes(letter: str) -> None:
 def test_a_message_within_the_limit_is_kept() -> None:
     text = "é" * (MAX_MESSAGE_BYTES // 2)
     assert state_of(pod({"phase": "Failed", "message": text})).message == text
+
+
+def test_a_pod_of_several_workers_names_the_number_of_gpus() -> None:
+    pending = unscheduled("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
+    found = state_of(pending, amount_of_resource=4)
+    assert found.reason is Reason.INSUFFICIENT_GPU
+    assert found.message.startswith("no node has 4 free nvidia.com/gpu (0/3 nodes are available")
+    assert "free 4 on one node, create the service with more engine.nodes" in found.message

@@ -270,3 +270,15 @@ async def test_whether_a_secret_exists_is_asked_without_reading(looks: Looks) ->
 async def test_a_secret_that_cannot_be_asked_for_is_unknown(looks: Looks, status: int) -> None:
     looks.cluster.refused["create-dry", SECRET] = refusal(status)
     assert (await looks.look()).link_secret_exists is None
+
+
+async def test_a_pending_pod_names_the_gpus_of_its_workers(operator: Operator) -> None:
+    operator.cluster.add_service(engine={"tensorParallelSize": 8, "nodes": 2})
+    await operator.settle()
+    looks = Looks(operator)
+    pod = operator.cluster.of(POD, "demo-engine-1")
+    pod["spec"].pop("nodeName")
+    why = "3 Insufficient nvidia.com/gpu."
+    pod["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": why}]}
+    states = {member.pod.name: member.state.message for member in (await looks.look()).engines}
+    assert states["demo-engine-1"].startswith("no node has 4 free nvidia.com/gpu")
