@@ -44,8 +44,8 @@ def pod_state(
 ) -> PodState:
     """Return the state of a pod.
 
-    `resource_name` is the extended resource of which the pod requests `amount_of_resource`, or "". `lost_node` is the
-    problem of its node. `mount_failure` is the reason that its volumes cannot be mounted, or "".
+    `resource_name` is the extended resource of which the pod requests `amount_of_resource`, or "". `lost_node` is
+    the problem of its node. `mount_failure` is the reason that its volumes cannot be mounted, or "".
     """
     if lost_node and not pod.ready:
         return _state(pod, Phase.FAILED, Reason.NODE_LOST, f"{lost_node}: a replacement starts on another node")
