@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from kvasir.parallel.gloo import INTERFACE, register_gloo
 from kvasir.parallel.group import ALONE, Group
 from kvasir.parallel.parallel_state import ParallelState
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
@@ -45,11 +46,11 @@ def init(
     if size == 1:
         return ParallelState(expert_parallel=expert_parallel)
     interface = _LOOPBACK if isinstance(rendezvous, Path) else rendezvous.interface
-    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface
+    os.environ[INTERFACE] = os.environ["NCCL_SOCKET_IFNAME"] = interface
     limit = timedelta(seconds=timeout)
     store = _store(rendezvous, size, limit)
     store.set_timeout(limit)
-    backend = "nccl" if device.type == "cuda" else "gloo"
+    backend = "nccl" if device.type == "cuda" else register_gloo()
     device_id = device if device.type == "cuda" else None
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit, device_id=device_id)
     stages = range(size // width)
