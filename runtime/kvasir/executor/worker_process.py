@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
@@ -49,6 +50,10 @@ from kvasir_contract.logs import setup_logging
 log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
+
+_OF_LOST_PEER: Final = ("Connection closed by peer", "Connection reset by peer")
+"""In the error of an exchange with a worker that has ended. The kernel closes its connections first."""
+_LOST_PEER_SECONDS: Final = 1.0
 
 
 class WorkerProcess:
@@ -129,6 +134,10 @@ class WorkerProcess:
         self._control.send(encode(message))
 
     def _report(self, error: Exception) -> None:
+        if any(text in str(error) for text in _OF_LOST_PEER):
+            time.sleep(
+                _LOST_PEER_SECONDS
+            )  # the peer has the cause: the engine reports it and kills this worker
         phase = self._phase.label
         log_failure(log, error, f"{self._name} failed in phase {phase}")
         failure = failure_of(error)

@@ -193,6 +193,19 @@ def test_an_error_during_the_start_is_the_engines_own(
     executor.shutdown()
 
 
+def test_the_failure_of_a_peer_that_is_lost_is_the_cause(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other worker notices the loss first."""
+    install_plugins(tmp_path, monkeypatch)
+    monkeypatch.setenv("TEST_ACTION", "lose-peer warm-up")
+    settings = engine_settings(executor=ExecutorConfig(worker_cls="held", tensor_parallel_size=2))
+    executor = MultiprocessExecutor(settings, load_model_info(path))
+    with pytest.raises(FailureError, match=r"^worker 0 failed in phase warm-up: RuntimeError: as asked"):
+        started(executor)
+    executor.shutdown()
+
+
 def test_too_little_memory_in_a_worker_names_the_option(path: Path) -> None:
     executor = MultiprocessExecutor(engine_settings(kv_cache_memory_bytes=1000), load_model_info(path))
     executor.start(lambda done, total: None, failed=lambda error: None)

@@ -29,7 +29,8 @@ class CountingWorker(Worker):
 
 
 class HeldWorker(Worker):
-    """Waits in the phase that the environment names, or raises there, and leaves a file when it is there.
+    """Waits in the phase that the environment names, or raises there, and leaves a file when it is there. With
+    lose-peer rank 1 raises as if rank 0 had ended, and rank 0 raises later.
 
     With TEST_RANK only this rank of a split model does so.
     """
@@ -52,6 +53,11 @@ class HeldWorker(Worker):
     def reach(self, phase):
         action, _, wanted = os.environ["TEST_ACTION"].partition(" ")
         rank = str(self._placement.parallel.tensor.rank)
+        if phase == wanted and action == "lose-peer":
+            if rank == "1":
+                raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
+            time.sleep(0.3)
+            raise RuntimeError("as asked")
         if phase != wanted or os.environ.get("TEST_RANK", rank) != rank:
             return
         if action == "raise":
