@@ -11,6 +11,7 @@ MARK: Final = "CHAOS_ROUND"
 """A variable of the environment. The kernel shows it for every process that an engine has started, orphans too."""
 _SHARED_MEMORY: Final = Path("/dev/shm")
 _PAUSE_SECONDS: Final = 0.005
+_STAY_SECONDS: Final = 2.0
 
 
 def marked_processes(mark: str) -> list[int]:
@@ -36,8 +37,13 @@ def shared_memory() -> set[str]:
 
 
 def left_shared_memory(before: set[str]) -> list[str]:
-    """Return the files that were not there before and that no process uses: another program may have made one."""
-    return [name for name in shared_memory() - before if not _is_used(str(_SHARED_MEMORY / name))]
+    """Return the files that are new, that stay, and that no process uses: other programs make some."""
+    deadline = time.monotonic() + _STAY_SECONDS
+    while left := [name for name in shared_memory() - before if not _is_used(str(_SHARED_MEMORY / name))]:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_PAUSE_SECONDS)
+    return left
 
 
 def _is_used(path: str) -> bool:
