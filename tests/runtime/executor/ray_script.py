@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvasir import LLM, SamplingParams
+from kvasir.config.options import ConfigError
 from kvasir.executor.multiprocess import MultiprocessExecutor
 from kvasir.observability.failures import FailureError
 from runtime.executor.processes import is_alive, seconds_until_gone
@@ -102,7 +103,7 @@ def refused() -> dict[str, Any]:
     for name, workers, options in (("cpus", 4, {}), ("memory", 2, memory)):
         try:
             with_ray(workers, **options)
-        except FailureError as error:
+        except (FailureError, ConfigError) as error:
             found[name] = str(error)
     return found
 
