@@ -33,6 +33,7 @@ from kvasir.observability.failures import FailureError
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.parallel.start import leave
 from kvasir.parallel.torch_group import TorchGroup
+from kvasir.worker.split_refusal import check_split
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from kvasir_contract.failure import Failure
@@ -59,7 +60,8 @@ class ExternalLauncherExecutor:
         self._ranks = _Ranks()
 
     def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
-        """`failed` is not called: a lost rank is noticed by the next step."""
+        """`failed` is not called: a lost rank is noticed by the next step. Each rank checks the split itself."""
+        check_split(self._model, self._settings.max_model_len, self._settings.executor)
         tensor: TorchGroup | None = None
         if self._launched.size > 1:
             limit = timedelta(seconds=self._settings.executor.worker_timeout)

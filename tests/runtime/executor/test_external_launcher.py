@@ -1,5 +1,6 @@
 """Whole engines that torchrun starts: they answer as one process does, and stop by name when they cannot."""
 
+import dataclasses
 import json
 import os
 import socket
@@ -13,8 +14,13 @@ import pytest
 from kvasir.cli import main
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import ExecutorConfig
+from kvasir.executor.executor_for import executor_for
 from kvasir.executor.launched_rank import LaunchedRank, shows_results
+from kvasir.hub.model_info import load_model_info
+from kvasir.models.model_load_error import ModelLoadError
 from runtime.executor import launched_script
+from runtime.models.tiny import llama, save
+from runtime.worker.driver import engine_settings
 
 SCRIPT = launched_script.__file__
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -123,6 +129,23 @@ def test_the_place_of_a_process_is_read_from_torchruns_variables() -> None:
 def test_an_environment_that_is_not_torchruns_is_refused(changes: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LaunchedRank.of(LAUNCHED, TWO | changes)
+
+
+def test_a_model_that_cannot_be_split_is_refused_before_the_ranks_join(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (TWO | {"WORLD_SIZE": "3"}).items():
+        monkeypatch.setenv(name, value)
+    settings = engine_settings(executor=dataclasses.replace(LAUNCHED, tensor_parallel_size=3))
+    executor = executor_for(settings, load_model_info(save(llama(), tmp_path)))
+    with pytest.raises(ModelLoadError, match="--tensor-parallel-size 3 does not divide num_attention_heads"):
+        executor.start(lambda done, total: None, failed=lambda error: None)
+    executor.shutdown()
+
+
+def test_a_pipeline_is_refused() -> None:
+    with pytest.raises(ConfigError, match="external_launcher has no pipelines, and --pipeline-parallel-size is 2"):
+        ExecutorConfig(pipeline_parallel_size=2, distributed_executor_backend="external_launcher")
 
 
 def test_only_rank_0_shows_results(monkeypatch: pytest.MonkeyPatch) -> None:
