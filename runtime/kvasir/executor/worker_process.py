@@ -135,9 +135,7 @@ class WorkerProcess:
 
     def _report(self, error: Exception) -> None:
         if any(text in str(error) for text in _OF_LOST_PEER):
-            time.sleep(
-                _LOST_PEER_SECONDS
-            )  # the peer has the cause: the engine reports it and kills this worker
+            time.sleep(_LOST_PEER_SECONDS)  # the peer has the cause: the engine reports it and kills this worker
         phase = self._phase.label
         log_failure(log, error, f"{self._name} failed in phase {phase}")
         failure = failure_of(error)
