@@ -211,7 +211,7 @@ class EngineProcess:
         if config.nodes.nnodes == 1:
             return None
         leader = Leader(config.nodes, config.link, NodeTerms.of(config, model))
-        leader.waits = self._wait_for_nodes
+        leader.waits, leader.drain = self._wait_for_nodes, self._drain
         self._status.waits_for = lambda: leader.waits_for
         return leader
 
@@ -258,15 +258,19 @@ class EngineProcess:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """The first one drains, or ends the start-up wherever it is; the same signal again ends at once."""
         signal.signal(number, signal.SIG_DFL)
-        self._stop_asked = True
-        if self._loop is not None:
-            self._loop.drain()
-        elif self._starting:
+        self._drain()
+        if self._loop is None and self._starting:
             self._starting = False
             # A library that waits for its own threads, of a download say, would hold up the end.
             signal.signal(signal.SIGALRM, lambda *_: os._exit(ExitCode.OK))
             signal.setitimer(signal.ITIMER_REAL, STOP_SECONDS)
             raise _Stopped
+
+    def _drain(self) -> None:
+        """Finish the live requests, then end; in any thread."""
+        self._stop_asked = True
+        if self._loop is not None:
+            self._loop.drain()
 
     def _check_shutdown(self) -> None:
         if self._stop_asked:

@@ -32,6 +32,7 @@ from kvasir.executor.nodes.node_messages import (
     FromLeader,
     FromMember,
     Joined,
+    Leaving,
     NodeGoodbye,
     NodeHeartbeat,
     NodeHello,
@@ -65,6 +66,8 @@ class Leader:
         self.incarnation = secrets.token_hex(8)
         self.num_nodes = config.nnodes
         self.waits: Callable[[], None] = lambda: None
+        self.drain: Callable[[], None] = lambda: None
+        """Called in the leader's thread when a member is to end."""
         self._config = config
         self._terms = terms
         self._timeout = link.heartbeat_timeout
@@ -256,6 +259,9 @@ class Leader:
                 self._events.worker_failed(
                     Failure(reason, f"{member.name}: {text}"), f"{member.name}: {text}", raised
                 )
+            case Leaving():
+                log.info("%s is to end: the engine finishes its requests, then all nodes end", member.name)
+                self.drain()
             case Described(text):
                 self._described.put(f"{member.name}: {text}")
 

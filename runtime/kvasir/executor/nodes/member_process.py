@@ -23,7 +23,7 @@ from kvasir.executor.local_workers import LocalWorkers
 from kvasir.executor.nodes.addresses import interface_of, own_address
 from kvasir.executor.nodes.leader_connection import Begin, LeaderConnection, LeaderEvent, LeaderLost, Rejected
 from kvasir.executor.nodes.member_status import MemberCollector, MemberStatus
-from kvasir.executor.nodes.node_messages import Describe, Described, Failed, NodeTerms, Replies, WorkerNews
+from kvasir.executor.nodes.node_messages import Describe, Described, Failed, Leaving, NodeTerms, Replies, WorkerNews
 from kvasir.executor.shared_memory.ring import RingError
 from kvasir.executor.worker_messages import FromWorker, Loaded, Loading
 from kvasir.hub.model_info import ModelInfo, load_model_info
@@ -45,7 +45,7 @@ _WRITE_SECONDS: Final = 5.0
 
 
 def run_member(config: EngineConfig) -> int:
-    """Work for the leader until it ends or SIGTERM; report the failure if there was one; return the exit code.
+    """Work for the leader until both end; report the failure if there was one; return the exit code.
 
     Must be called in the main thread: it takes over SIGTERM and SIGINT, and starts processes.
     """
@@ -79,6 +79,7 @@ class MemberProcess:
         self._loading: dict[int, Loading] = {}
         self._num_loaded = 0
         self._ending = False
+        self._leaving = False
 
     def run(self) -> Failure | None:
         """Work, and end everything; return what the member failed of."""
@@ -133,6 +134,9 @@ class MemberProcess:
                     leader.send(Described(self._workers.describe(ranks)))
                 case Rejected(reason):
                     raise FailureError(Failure(Reason.LINK_REFUSED, reason))
+                case LeaderLost(reason) if self._leaving:
+                    log.info("stopped: %s", reason)
+                    return
                 case LeaderLost(reason):
                     raise FailureError(Failure(Reason.CRASH_LOOPING, reason))
                 case _WorkerFailed() as error:
@@ -197,9 +201,16 @@ class MemberProcess:
     # --------------------------------------------------------------------------------------------------------- end
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """End at once, wherever the main thread is; the same signal again ends the process without cleaning up."""
+        """End with the engine, which finishes its requests first; without an engine that works, end at once.
+
+        SIGINT ends at once too. The same signal again ends the process without cleaning up.
+        """
         signal.signal(number, signal.SIG_DFL)
         if self._ending:
+            return
+        if number == signal.SIGTERM and self._leader is not None and self._status.phase is Phase.READY:
+            self._leaving = True
+            self._leader.send(Leaving())
             return
         # A library that waits for its own threads, of a download say, would hold up the end.
         signal.signal(signal.SIGALRM, lambda *_: os._exit(ExitCode.OK))

@@ -101,6 +101,10 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     """By an error in the worker: the death of another worker may be its cause."""
 
 
+class Leaving(msgspec.Struct, frozen=True, tag=True):
+    """The member is to end. It goes on until the engine ends, so that the engine can finish its requests first."""
+
+
 class Described(msgspec.Struct, frozen=True, tag=True):
     """The answer to Describe."""
 
@@ -146,7 +150,7 @@ class NodeGoodbye(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
-FromMember = NodeHello | NodeHeartbeat | WorkerNews | Replies | Failed | Described
+FromMember = NodeHello | NodeHeartbeat | WorkerNews | Replies | Failed | Leaving | Described
 FromLeader = Joined | NodeRefused | Setup | Frame | Describe | NodeHeartbeat | NodeGoodbye
 
 

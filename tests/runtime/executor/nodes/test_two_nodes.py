@@ -182,7 +182,7 @@ async def test_death_of_a_worker_names_its_node(frontend: Frontend, address: str
         await gone(workers)
 
 
-async def test_sigterm_ends_a_member_at_once_and_a_leader_in_order(frontend: Frontend, address: str) -> None:
+async def test_sigterm_to_the_leader_ends_a_member_for_its_next_start(frontend: Frontend, address: str) -> None:
     async with two_nodes(address) as nodes:
         await frontend.ready()
         nodes.leader.terminate()
@@ -191,6 +191,27 @@ async def test_sigterm_ends_a_member_at_once_and_a_leader_in_order(frontend: Fro
         code, log = await ended(nodes.member)
         assert code == ExitCode.FAILED  # so that it is started again, and joins the next incarnation
         assert "it has ended: the engine ends" in log
+
+
+@pytest.mark.parametrize("both", [False, True])
+async def test_sigterm_to_a_member_lets_the_engine_finish(frontend: Frontend, address: str, both: bool) -> None:
+    """Kubernetes may end one pod, or all of them at the same moment."""
+    expected = await asyncio.to_thread(tokens_of_one_process)
+    async with two_nodes(address) as nodes:
+        frontend.ask(await frontend.ready(), "a", TOKENS)
+        await frontend.until(lambda: bool(frontend.received("a")))
+        nodes.member.terminate()
+        if both:
+            nodes.leader.terminate()
+        await frontend.answer("a")
+        assert [token for output in frontend.received("a") for token in output.token_ids] == expected
+        code, log = await ended(nodes.member)
+        assert code == ExitCode.OK, log
+        code, log = await ended(nodes.leader)
+        assert code == ExitCode.OK, log
+
+
+async def test_sigterm_ends_a_member_without_an_engine_at_once(frontend: Frontend, address: str) -> None:
     async with two_nodes(address) as nodes:
         worker = await asyncio.to_thread(first_child, nodes.member.pid)
         nodes.member.terminate()
