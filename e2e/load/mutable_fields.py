@@ -64,6 +64,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "model.tokenSecret.key": "key",
     "engine.dataParallelSize": NotHere("is changed by the test of scaling"),
     "engine.tensorParallelSize": NotHere("is changed by the test of split engines"),
+    "engine.pipelineParallelSize": NotHere("is changed by the test of split engines"),
     "engine.resourceName": NotHere("needs GPUs, which these nodes do not have"),
     "engine.maxModelLen": 512,
     "engine.maxNumSeqs": 32,

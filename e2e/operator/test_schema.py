@@ -48,7 +48,8 @@ async def test_defaults_are_filled_in(world: World) -> None:
     await world.request("POST", INFERENCE_SERVICE.path(world.namespace), body(world, "demo", {}))
     spec = (await world.service())["spec"]
     assert spec["engine"]["dataParallelSize"] == 1
-    assert (spec["engine"]["tensorParallelSize"], spec["engine"]["nodes"]) == (1, 1)
+    sizes = ("tensorParallelSize", "pipelineParallelSize", "nodes")
+    assert [spec["engine"][size] for size in sizes] == [1, 1, 1]
     assert spec["engine"]["resourceName"] == "nvidia.com/gpu"
     assert spec["engine"]["kvCache"] == {"blockSize": 16, "memoryUtilization": 0.9}
     assert spec["frontend"] == {"replicas": 1, "drainTimeout": "300s"}

@@ -35,14 +35,23 @@ def whole_answer(installed: Cluster) -> str:
         return answer_of(namespace)
 
 
-def test_two_workers_give_the_answer_of_one(restricted: Namespace, whole_answer: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "option"),
+    [
+        ("tensorParallelSize", "--tensor-parallel-size"),
+        ("pipelineParallelSize", "--pipeline-parallel-size"),
+    ],
+)
+def test_two_workers_give_the_answer_of_one(
+    restricted: Namespace, whole_answer: str, field: str, option: str
+) -> None:
     restricted.apply(demo())
     restricted.wait_for_ranks("demo", 1)
-    patch = {"spec": {"engine": {"tensorParallelSize": 2}}}
+    patch = {"spec": {"engine": {field: 2}}}
     restricted.kubectl("patch", "kvs/demo", "--type=merge", "--patch", json.dumps(patch))
     assert answer_of(restricted) == whole_answer
     container = restricted.get("pod/demo-engine-0")["spec"]["containers"][0]
-    assert "--tensor-parallel-size" in container["args"]
+    assert option in container["args"]
 
 
 def test_an_engine_of_two_pods_answers_and_names_what_is_not_encrypted(split: Namespace, whole_answer: str) -> None:

@@ -85,13 +85,14 @@ class EngineSpec:
     pod: PodSpec
     # These have defaults, so that they are not part of the digest of a service that does not set them.
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
     nodes: int = 1
     """Pods of each engine."""
 
     @property
     def workers(self) -> int:
         """Worker processes of an engine."""
-        return self.tensor_parallel_size
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def workers_per_pod(self) -> int:
@@ -212,6 +213,7 @@ def _engine(engine: Json) -> EngineSpec:
         extra_args=tuple(engine.get("extraArgs", ())),
         pod=_engine_pod(engine),
         tensor_parallel_size=engine["tensorParallelSize"],
+        pipeline_parallel_size=engine["pipelineParallelSize"],
         nodes=engine["nodes"],
     )
 

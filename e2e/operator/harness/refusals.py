@@ -88,7 +88,7 @@ REFUSALS: Final = (
     Refusal(WHOLE, "metadata.name: at most 45 characters", {}, name="a" * 46),
     Refusal(WHOLE, "metadata.name: lower-case letters", {}, name="1st"),
     Refusal("spec", "engine.kvCache.memoryUtilization applies only", _cpu(kvCache={"memoryUtilization": 0.5})),
-    Refusal("spec", "engine.tensorParallelSize must be a multiple", _cpu(tensorParallelSize=3, nodes=2)),
+    Refusal("spec", "engine.tensorParallelSize · engine.pipelineParallelSize", _cpu(tensorParallelSize=3, nodes=2)),
     Refusal("spec", "engine.dtype float16 is not supported on CPU", _cpu(dtype="float16")),
     Refusal("spec.model.source", "unknown URI scheme", {"model": {"source": "s3://bucket/model"}}),
     Refusal("spec.model.source", "write hf://org/name", {"model": {"source": "hf://gpt2"}}),

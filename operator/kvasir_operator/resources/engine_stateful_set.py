@@ -88,11 +88,17 @@ def _options(service: InferenceService) -> list[str]:
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
         long_prefill_token_threshold=engine.long_prefill_token_threshold,
-        tensor_parallel_size=engine.tensor_parallel_size if engine.tensor_parallel_size > 1 else None,
-        nnodes=engine.nodes if engine.nodes > 1 else None,
+        tensor_parallel_size=_several(engine.tensor_parallel_size),
+        pipeline_parallel_size=_several(engine.pipeline_parallel_size),
+        nnodes=_several(engine.nodes),
         master_addr=_master_address(service) if engine.nodes > 1 else None,
         drain_timeout=format_duration(service.rollout.drain_timeout),
     )
+
+
+def _several(size: int) -> int | None:
+    """Return the size, or None for 1: options that are left out keep the pods of existing services."""
+    return size if size > 1 else None
 
 
 def _master_address(service: InferenceService) -> str:

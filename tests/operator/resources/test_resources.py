@@ -130,6 +130,7 @@ def engine_pod(**engine: Any) -> dict[str, Any]:
         ),
         ({"resourceName": "", "tensorParallelSize": 2}, None),
         ({"tensorParallelSize": 8, "nodes": 2}, {"nvidia.com/gpu": "4"}),
+        ({"tensorParallelSize": 4, "pipelineParallelSize": 3, "nodes": 2}, {"nvidia.com/gpu": "6"}),
     ],
 )
 def test_a_pod_takes_one_of_the_resource_per_worker(engine: dict[str, Any], limits: dict[str, str] | None) -> None:
@@ -139,8 +140,10 @@ def test_a_pod_takes_one_of_the_resource_per_worker(engine: dict[str, Any], limi
 
 def test_sizes_of_one_are_not_given_as_options() -> None:
     """The pods of existing services stay as they are when the operator is upgraded."""
-    whole, split = (engine_pod(tensorParallelSize=size)["containers"][0]["args"] for size in (1, 2))
-    assert [arg for arg in split if arg not in whole] == ["--tensor-parallel-size", "2"]
+    options = {"tensorParallelSize": "--tensor-parallel-size", "pipelineParallelSize": "--pipeline-parallel-size"}
+    for field, option in options.items():
+        whole, split = (engine_pod(**{field: size})["containers"][0]["args"] for size in (1, 2))
+        assert [arg for arg in split if arg not in whole] == [option, "2"]
 
 
 @pytest.mark.parametrize(("workers", "nodes", "limit"), [(1, 1, "1Gi"), (8, 1, "8Gi"), (8, 4, "2Gi")])

@@ -118,6 +118,13 @@ def test_paths_of_columns_and_scale_exist() -> None:
         assert plain in paths or plain == ".metadata.creationTimestamp"
 
 
+def test_wide_output_shows_the_sizes_of_an_engine() -> None:
+    sizes = {"DP": "dataParallelSize", "TP": "tensorParallelSize", "PP": "pipelineParallelSize"}
+    columns = {column["name"]: column for column in VERSION["additionalPrinterColumns"]}
+    for name, field in sizes.items():
+        assert (columns[name]["jsonPath"], columns[name]["priority"]) == (f".spec.engine.{field}", 1)
+
+
 def test_crd_is_small_enough_for_kubectls_annotation() -> None:
     assert len(yaml.safe_dump(CRD)) < 200 * 1024
 
