@@ -14,6 +14,7 @@ the median times until the failure is noticed and until the engine's last log li
 """
 
 import argparse
+import math
 import os
 import random
 import statistics
@@ -64,9 +65,10 @@ def table(outcomes: Sequence[Outcome]) -> str:
         if not cell:
             continue
         seconds = [each.seconds for each in cell]
-        broken = sum(bool(each.problems) for each in cell)
-        columns = [phase, kind, len(cell), f"{statistics.median(seconds):.3f}", f"{max(seconds):.3f}"]
-        columns += [_median([each.noticed for each in cell]), _median([each.closed for each in cell]), broken]
+        longest = max((value for value in seconds if value is not None), default=None)
+        columns = [phase, kind, len(cell), _median(seconds), "" if longest is None else f"{longest:.3f}"]
+        columns += [_median([each.noticed for each in cell]), _median([each.closed for each in cell])]
+        columns.append(sum(bool(each.problems) for each in cell))
         lines.append(f"| {' | '.join(map(str, columns))} |")
     return "\n".join(lines)
 
@@ -107,7 +109,10 @@ def main() -> int:
                 outcome = Round(service, plan, f"{arguments.seed}-{os.getpid()}-{number}").run()
                 outcomes.append(outcome)
                 who = f"worker {plan.victim}, held: {plan.held}"
-                print(f"{number + 1}: {plan.phase} {plan.kind} ({who}): {outcome.seconds:.3f} s", flush=True)
+                print(
+                    f"{number + 1}: {plan.phase} {plan.kind} ({who}): {outcome.seconds or math.nan:.3f} s",
+                    flush=True,
+                )
                 for problem in outcome.problems:
                     print(f"    {problem}", flush=True)
         finally:

@@ -58,8 +58,8 @@ class Plan:
 @dataclass
 class Outcome:
     plan: Plan
-    seconds: float = 0.0
-    """From the signal to the exit of the engine."""
+    seconds: float | None = None
+    """From the signal to the exit of the engine; None: there was no signal, or no exit."""
     noticed: float | None = None
     """From the signal to the log line with the failure."""
     closed: float | None = None
@@ -82,11 +82,15 @@ class Round:
         self._requests: list[Stream] = []
 
     def run(self) -> Outcome:
-        """Raises an error if the engine does not reach the phase."""
         outcome = Outcome(self._plan)
         witness = self._service.stream(self._prompt(), _WITNESS_TOKENS)  # only the other rank is there
         try:
             self._run(outcome, witness)
+        except (
+            TimeoutError,
+            RuntimeError,
+        ) as error:  # the phase was not reached, for example
+            outcome.problems.append(str(error))
         finally:
             witness.stop()
         return outcome
@@ -163,7 +167,7 @@ class Round:
         began = time.monotonic()
         os.kill(workers[plan.victim], KINDS[plan.kind])
         code = engine.wait(plan.max_seconds + LIMIT_SECONDS)
-        outcome.seconds = (engine.ended_at or time.monotonic()) - began
+        outcome.seconds = None if engine.ended_at is None else engine.ended_at - began
         outcome.require(code is not None, "the engine did not end")
         outcome.require(code in (None, ExitCode.FAILED), f"the engine ended with exit code {code}")
         return began
@@ -173,7 +177,8 @@ class Round:
     def _judge_end(self, engine: Program, outcome: Outcome, began: float) -> None:
         plan, log = self._plan, engine.log
         limit = plan.max_seconds
-        outcome.require(outcome.seconds <= limit, f"the end took {outcome.seconds:.2f} s, more than {limit:g} s")
+        if outcome.seconds is not None and outcome.seconds > limit:
+            outcome.problems.append(f"the end took {outcome.seconds:.2f} s, more than {limit:g} s")
         left = wait_until_gone(self._seed, began + limit)
         outcome.require(not left, f"processes {left} are left")
         for pid in left:

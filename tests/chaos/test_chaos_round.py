@@ -75,5 +75,5 @@ def test_rounds_cover_all_cells_and_the_table_counts_violations() -> None:
     assert [plan.victim for plan in planned] == 4 * [0] + 4 * [1]
     assert planned[0].options == ("--tensor-parallel-size", "2", "--pipeline-parallel-size", "2")
     assert (planned[0].max_seconds, planned[1].max_seconds) == (1.0, 4.0)
-    text = table([Outcome(PLAN, 0.25, 0.1, 0.2), Outcome(PLAN, 0.75, None, None, ["a problem"])])
-    assert text.splitlines()[2:] == ["| decode | kill | 2 | 0.500 | 0.750 | 0.100 | 0.200 | 1 |"]
+    text = table([Outcome(PLAN, 0.25, 0.1, 0.2), Outcome(PLAN, 0.75, None, None, ["a problem"]), Outcome(PLAN)])
+    assert text.splitlines()[2:] == ["| decode | kill | 3 | 0.500 | 0.750 | 0.100 | 0.200 | 1 |"]
