@@ -1,7 +1,7 @@
 """Kills and freezes workers of an engine in each of its phases: does it end at once, and does the service go on?
 
     make chaos
-    make chaos CHAOS_ARGS="--rounds 20 --phases decode,idle --kinds kill --tensor-parallel-size 4"
+    make chaos CHAOS_ARGS="--rounds 20 --phases decode,idle --kinds kill --pipeline-parallel-size 1"
 
 A frontend and rank 1 run all the time, with a stream on rank 1. In each round rank 0 starts. When its workers are
 in the phase, one of them gets SIGKILL or SIGSTOP. The engine has to end with a non-zero exit code within --limit
@@ -95,7 +95,7 @@ def main() -> int:
     parser.add_argument("--phases", type=words(PHASES), default=list(PHASES))
     parser.add_argument("--kinds", type=words(list(KINDS)), default=list(KINDS))
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=2)
-    parser.add_argument("--pipeline-parallel-size", "-pp", type=int, default=1)
+    parser.add_argument("--pipeline-parallel-size", "-pp", type=int, default=2)
     parser.add_argument("--worker-timeout", type=float, default=3.0, help="seconds, in rounds that freeze")
     parser.add_argument("--limit", type=float, default=1.0, help="seconds for an end")
     parser.add_argument("--seed", type=int, default=0)
