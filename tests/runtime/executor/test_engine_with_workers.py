@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -27,23 +26,26 @@ MAX_SECONDS = 4.0
 """Of an end after a death. A machine without other load takes well under one second."""
 PATIENCE = 1.5
 SPLIT = ["--tensor-parallel-size", "2"]
+STAGES = ["--pipeline-parallel-size", "2"]
 PHASES = ("load", "warm-up", "prefill", "decode", "idle")
 
 
-@contextlib.asynccontextmanager
-async def engine_of(workers: int, address: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(SCRIPT), str(workers), "demo://", "--link", address, "--ops-port", "0"),
+def engine_of(
+    workers: int, address: str, *options: str
+) -> contextlib.AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    return run_engine(
+        *(sys.executable, str(SCRIPT), str(workers), "demo://", "--link", address),
         *("--kv-cache-memory-bytes", "16Mi", "--worker-timeout", f"{PATIENCE}s", *options),
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+
+
+async def failed(process: asyncio.subprocess.Process) -> tuple[str, str]:
+    """Return the reported failure and the log of an engine that ends because of a worker."""
+    code, log = await ended(process)
+    failure = find_failure(log)
+    assert (code, failure and failure.reason) == (ExitCode.FAILED, Reason.CRASH_LOOPING)
+    assert failure is not None
+    return failure.message, log
 
 
 async def reach(phase: str, frontend: Frontend, folder: Path, workers: int) -> None:
@@ -87,15 +89,11 @@ async def test_killed_worker_ends_the_engine_at_once(
         assert len(workers) == 2
         os.kill(workers[victim], signal.SIGKILL)
         killed = time.monotonic()
-        code, log = await ended(engine)
+        message, log = await failed(engine)
         assert time.monotonic() - killed < MAX_SECONDS
         assert seconds_until_gone(workers, MAX_SECONDS) < MAX_SECONDS
     text = f"worker {victim} was killed by SIGKILL in phase {phase}"
-    assert code == ExitCode.FAILED
-    failure = find_failure(log)
-    assert failure is not None
-    assert failure.reason is Reason.CRASH_LOOPING
-    assert failure.message.startswith(text)
+    assert message.startswith(text)
     assert any("ERROR" in line and text in line for line in log.splitlines()), log
     assert "Traceback" not in log
     if phase != "load":  # a frontend that has accepted the engine
@@ -117,12 +115,47 @@ async def test_killed_rank_ends_the_engine_while_another_waits_for_it(
         workers = children_of(engine.pid)
         os.kill(workers[victim], signal.SIGKILL)
         killed = time.monotonic()
-        code, log = await ended(engine)
+        message, log = await failed(engine)
         assert time.monotonic() - killed < MAX_SECONDS
         seconds_until_gone(workers, MAX_SECONDS)
-    failure = find_failure(log)
-    assert (code, failure and failure.reason) == (ExitCode.FAILED, Reason.CRASH_LOOPING)
-    assert f"worker {victim} was killed by SIGKILL in phase" in log
+    assert message.startswith(f"worker {victim} was killed by SIGKILL in phase")
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("workers", "options", "phase", "victim", "name"),
+    [
+        (2, STAGES, "warm-up", 0, "worker 0 (stage 0)"),
+        (2, STAGES, "warm-up", 1, "worker 1 (stage 1)"),
+        (2, STAGES, "decode", 0, "worker 0 (stage 0)"),
+        (2, STAGES, "decode", 1, "worker 1 (stage 1)"),
+        (4, [*SPLIT, *STAGES], "prefill", 3, "worker 3 (stage 1, tensor rank 1)"),
+    ],
+)
+async def test_killed_worker_of_a_pipeline_ends_the_engine_while_others_wait(
+    frontend: Frontend,
+    address: str,
+    held: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int,
+    options: list[str],
+    phase: str,
+    victim: int,
+    name: str,
+) -> None:
+    """Worker 0 does not begin; those of the next stage wait for its tensor."""
+    monkeypatch.setenv("TEST_ACTION", f"hold {phase}")
+    monkeypatch.setenv("TEST_RANK", "0")
+    async with engine_of(workers, address, *options, "--worker-cls", "held", "--worker-timeout", "60s") as engine:
+        await reach(phase, frontend, held, 1)
+        pids = children_of(engine.pid)
+        assert len(pids) == workers
+        os.kill(pids[victim], signal.SIGKILL)
+        killed = time.monotonic()
+        message, log = await failed(engine)
+        assert time.monotonic() - killed < MAX_SECONDS
+        seconds_until_gone(pids, MAX_SECONDS)
+    assert message.startswith(f"{name} was killed by SIGKILL in phase {phase}")
     assert "Traceback" not in log
 
 
@@ -133,13 +166,25 @@ async def test_hung_rank_is_named_by_the_engine_before_its_peers_give_up(
     monkeypatch.setenv("TEST_RANK", "1")
     async with engine_of(2, address, *SPLIT, "--worker-cls", "held") as engine:
         await reach("decode", frontend, held, 1)
-        code, log = await ended(engine)
-    failure = find_failure(log)
-    assert failure is not None
-    assert code == ExitCode.FAILED
+        message, _ = await failed(engine)
     waits = r"worker 0 is in phase decode of step \d+ for [\d.]+ s, at parallel/torch_group.py:\d+ \(all_reduce\) ←"
     hangs = r"worker 1 is in phase decode of step \d+ for [\d.]+ s, at executor/worker_host.py:\d+ \(execute\) ←"
-    assert re.match(rf"no reply to a step within {PATIENCE:g} s: {waits}.*; {hangs}", failure.message)
+    assert re.match(rf"no reply to a step within {PATIENCE:g} s: {waits}.*; {hangs}", message)
+
+
+async def test_hung_stage_is_named_with_the_stage_that_waits_for_it(
+    frontend: Frontend, address: str, held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_ACTION", "hold decode")
+    monkeypatch.setenv("TEST_RANK", "0")
+    async with engine_of(2, address, *STAGES, "--worker-cls", "held") as engine:
+        await reach("decode", frontend, held, 1)
+        message, _ = await failed(engine)
+    phase = r"is in phase decode of step \d+ for [\d.]+ s"
+    hangs = rf"worker 0 \(stage 0\) {phase}, at executor/worker_host.py:\d+ \(execute\) ←"
+    receives = r"parallel/torch_group.py:\d+ \(recv\) ← worker/stage_link.py:\d+ \(receive\)"
+    waits = rf"worker 1 \(stage 1\) {phase}, at {receives}"
+    assert re.match(rf"no reply to a step within {PATIENCE:g} s: {hangs}.*; {waits}", message)
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -152,16 +197,11 @@ async def test_frozen_worker_ends_the_engine_after_the_timeout(
         workers = children_of(engine.pid)
         os.kill(workers[1], signal.SIGSTOP)
         frozen = time.monotonic()
-        code, log = await ended(engine)
+        message, _ = await failed(engine)
         assert PATIENCE * 0.5 < time.monotonic() - frozen < PATIENCE + MAX_SECONDS
         seconds_until_gone(workers, MAX_SECONDS)
-    assert code == ExitCode.FAILED
-    failure = find_failure(log)
-    assert failure is not None
     # In a step, the timeout of the step may end first.
-    assert re.search(
-        rf"worker 1 (has been stopped for {PATIENCE:g} s|is stopped) in phase {phase}", failure.message
-    )
+    assert re.search(rf"worker 1 (has been stopped for {PATIENCE:g} s|is stopped) in phase {phase}", message)
 
 
 async def test_worker_that_goes_on_in_time_ends_nothing(frontend: Frontend, address: str) -> None:
@@ -181,13 +221,10 @@ async def test_step_that_hangs_ends_the_engine_after_the_timeout(
     monkeypatch.setenv("TEST_ACTION", "hold decode")
     async with engine_of(2, address, "--worker-cls", "held", "--slow-step", "200ms") as engine:
         await reach("decode", frontend, held, 2)
-        code, log = await ended(engine)
-    assert code == ExitCode.FAILED
-    failure = find_failure(log)
-    assert failure is not None
+        message, log = await failed(engine)
     place = r"at executor/worker_host.py:\d+ \(execute\) ← executor/worker_process.py:\d+ \(_step\)"
     workers = [rf"worker {rank} is in phase decode of step \d+ for [\d.]+ s, {place}.*" for rank in (0, 1)]
-    assert re.match(rf"no reply to a step within {PATIENCE:g} s: {'; '.join(workers)}", failure.message)
+    assert re.match(rf"no reply to a step within {PATIENCE:g} s: {'; '.join(workers)}", message)
     slow = [line for line in log.splitlines() if "takes" in line]
     assert re.search(rf"rank 0: step \d+ takes .* in phase execute.*; {'; '.join(workers)}", slow[0])
 

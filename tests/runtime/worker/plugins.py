@@ -52,7 +52,8 @@ class HeldWorker(Worker):
 
     def reach(self, phase):
         action, _, wanted = os.environ["TEST_ACTION"].partition(" ")
-        rank = str(self._placement.parallel.tensor.rank)
+        parallel = self._placement.parallel
+        rank = str(parallel.pipeline.rank * parallel.tensor.size + parallel.tensor.rank)
         if phase == wanted and action == "lose-peer":
             if rank == "1":
                 raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
