@@ -281,7 +281,7 @@ async def quiet_second(pids: list[int]) -> bool:
     return engine <= 0.02 and max(workers) <= 0.0
 
 
-@pytest.mark.parametrize(("workers", "options"), [(2, []), (4, []), (2, SPLIT)])
+@pytest.mark.parametrize(("workers", "options"), [(2, []), (4, []), (2, SPLIT), (2, STAGES)])
 async def test_idle_workers_use_no_cpu_and_leave_on_sigterm(
     frontend: Frontend, address: str, workers: int, options: list[str]
 ) -> None:

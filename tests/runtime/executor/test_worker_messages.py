@@ -3,7 +3,9 @@
 import pytest
 
 from kvasir.config.settings import ExecutorConfig
-from kvasir.executor.worker_messages import name_of_worker, reporting_rank
+from kvasir.executor.shared_memory.channel import MAX_UNANSWERED_FRAMES
+from kvasir.executor.worker_messages import name_of_worker, reporting_rank, steps_in_flight
+from runtime.worker.driver import engine_settings
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,13 @@ def test_a_worker_is_named_with_its_place_in_the_pipeline(tensor: int, stages: i
 @pytest.mark.parametrize(("tensor", "stages", "rank"), [(1, 1, 0), (4, 1, 0), (1, 3, 2), (2, 3, 4)])
 def test_the_first_rank_of_the_last_stage_reports(tensor: int, stages: int, rank: int) -> None:
     assert reporting_rank(ExecutorConfig(tensor_parallel_size=tensor, pipeline_parallel_size=stages)) == rank
+
+
+@pytest.mark.parametrize(
+    ("stages", "overlapped", "steps"),
+    [(1, False, 1), (1, True, 2), (3, False, 3), (1000, False, MAX_UNANSWERED_FRAMES)],
+)
+def test_a_step_for_each_stage_is_in_flight(stages: int, overlapped: bool, steps: int) -> None:
+    """As long as the ring has room: more would block the engine."""
+    executor = ExecutorConfig(pipeline_parallel_size=stages)
+    assert steps_in_flight(engine_settings(async_scheduling=overlapped, executor=executor)) == steps
