@@ -144,9 +144,8 @@ def test_lost_member_is_noticed_at_once_while_idle() -> None:
     with leading(port) as leader:
         with member(port):
             begin(leader, events)
-        began = time.monotonic()
+            leader._tick = lambda now, late: None  # type: ignore[method-assign]  # no heartbeat notices it
         assert events.failure() == "node 1 (127.0.0.1) is lost: its connection broke"
-        assert time.monotonic() - began < 2.0
 
 
 def test_frozen_member_is_lost_after_the_timeout() -> None:
