@@ -32,6 +32,9 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
             ),
             _NOT_YET,
         ),
+        **dict.fromkeys(
+            ("--nnodes", "--node-rank", "--master-addr", "--master-port"), "is an option of kvasir engine"
+        ),
         "--disable-log-requests": "is --no-log-requests here",
         "--enable-log-requests": "is --log-requests here",
         "--enable-chunked-prefill": "is not needed: it is always on",

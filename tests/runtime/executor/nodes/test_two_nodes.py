@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import httpx
@@ -47,11 +47,11 @@ class Nodes:
 
 
 @contextlib.asynccontextmanager
-async def two_nodes(address: str, *options: str) -> AsyncIterator[Nodes]:
+async def two_nodes(address: str, *options: str, split: Sequence[str] = ("-tp", "2")) -> AsyncIterator[Nodes]:
     port, ops = free_port(), free_port()
     common = (
         *(sys.executable, "-m", "kvasir.cli.main", "engine", "demo://", "--device", "cpu", "--dtype", "float32"),
-        *("--kv-cache-memory-bytes", "16Mi", "--link", address, "-tp", "2", "--nnodes", "2"),
+        *("--kv-cache-memory-bytes", "16Mi", "--link", address, *split, "--nnodes", "2"),
         *("--master-addr", "127.0.0.1", "--master-port", str(port), *options),
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -124,6 +124,13 @@ async def test_two_nodes_answer_as_one_process_and_join_again(frontend: Frontend
             await frontend.until(lambda: not frontend.link.engines)
             assert failure.message in frontend.lost[start]
             await gone(workers)
+
+
+async def test_last_stage_of_a_pipeline_may_be_on_another_node(frontend: Frontend, address: str) -> None:
+    expected = await asyncio.to_thread(tokens_of_one_process)
+    async with two_nodes(address, split=("--pipeline-parallel-size", "2")):
+        answers = [await answer(frontend, name) for name in "ab"]
+        assert answers == [expected, expected]
 
 
 async def test_death_of_the_leader_ends_the_member(frontend: Frontend, address: str) -> None:
