@@ -20,6 +20,7 @@ from kvasir.executor.nodes.node_messages import (
     Described,
     Failed,
     Joined,
+    Leaving,
     NodeHello,
     NodeRefused,
     Replies,
@@ -118,6 +119,17 @@ def test_members_report_how_their_workers_start_and_what_they_do() -> None:
         asks.join(WAIT)
         assert described == ["node 1 (127.0.0.1): worker 1 is in phase idle"]
         assert leader.describe([1]) == "node 1 with the workers 1 does not answer"
+
+
+def test_member_that_is_asked_to_end_has_the_engine_drain() -> None:
+    port = free_port()
+    drains = threading.Event()
+    with leading(port) as leader, member(port) as first:
+        leader.drain = drains.set
+        begin(leader, Events())
+        assert isinstance(first.event(), Begin)
+        first.connection.send(Leaving())
+        assert drains.wait(WAIT)
 
 
 def test_failure_of_a_members_worker_names_the_node() -> None:
