@@ -9,9 +9,10 @@ import os
 import secrets
 import signal
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final
 
@@ -31,6 +32,7 @@ from kvasir.hub.source import fetch, normalise
 from kvasir.observability.failures import FailureError, end, failure_of, log_failure
 from kvasir.observability.ops_server import OpsServer
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
+from kvasir_contract.endpoints import KILL_MARGIN_SECONDS
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure
 from kvasir_contract.logs import setup_logging
@@ -40,6 +42,8 @@ from kvasir_contract.reasons import Reason
 log = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 1.0
+_DRAIN_MARGIN_SECONDS: Final = KILL_MARGIN_SECONDS / 2
+"""How much longer than its drain the engine may take to end."""
 _WRITE_SECONDS: Final = 5.0
 """For a frame to find room: the leader sends fewer frames ahead than the ring holds."""
 
@@ -59,6 +63,10 @@ class _Stopped(BaseException):
     """SIGTERM or SIGINT. Not an Exception: libraries that catch those would continue."""
 
 
+class _Leave:
+    """SIGTERM while the engine works: it finishes its requests first."""
+
+
 class _WorkerFailed(FailureError):
     """A worker of this node has failed; the leader has been informed."""
 
@@ -72,14 +80,15 @@ class MemberProcess:
         self._status = MemberStatus(
             f"{name}-{secrets.token_hex(4)}", config.parallel.data_parallel_rank, config.link.heartbeat_timeout
         )
-        self._events: SimpleQueue[LeaderEvent | _WorkerFailed] = SimpleQueue()
+        self._events: SimpleQueue[LeaderEvent | _WorkerFailed | _Leave] = SimpleQueue()
         self._ops: OpsServer | None = None
         self._leader: LeaderConnection | None = None
         self._workers: LocalWorkers | None = None
         self._loading: dict[int, Loading] = {}
         self._num_loaded = 0
         self._ending = False
-        self._leaving = False
+        self._leave_until: float | None = None
+        """The time at which this node ends, whether the engine has ended or not. None: it was not asked to."""
 
     def run(self) -> Failure | None:
         """Work, and end everything; return what the member failed of."""
@@ -127,20 +136,39 @@ class MemberProcess:
 
     def _handle_events(self, leader: LeaderConnection, model: ModelInfo) -> None:
         while True:
-            match self._events.get():
+            match self._next_event():
                 case Begin() as begin:
                     self._start(leader, model, begin)
                 case Describe(ranks) if self._workers is not None:
                     leader.send(Described(self._workers.describe(ranks)))
                 case Rejected(reason):
                     raise FailureError(Failure(Reason.LINK_REFUSED, reason))
-                case LeaderLost(reason) if self._leaving:
+                case _Leave():
+                    self._leave(leader)
+                case LeaderLost(reason) if self._leave_until is not None:
                     log.info("stopped: %s", reason)
                     return
                 case LeaderLost(reason):
                     raise FailureError(Failure(Reason.CRASH_LOOPING, reason))
                 case _WorkerFailed() as error:
                     raise error
+
+    def _next_event(self) -> "LeaderEvent | _WorkerFailed | _Leave":
+        """Wait for an event. Raises _Stopped if the engine takes too long to finish its requests."""
+        until = self._leave_until
+        try:
+            return self._events.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+        except Empty:
+            log.warning("the engine has not finished its requests in time")
+            raise _Stopped from None
+
+    def _leave(self, leader: LeaderConnection) -> None:
+        """Let the engine finish its requests. Its end ends this node."""
+        timeout = self._config.process.drain_timeout
+        log.info("the engine has %.0f s to finish its requests", timeout)
+        self._leave_until = time.monotonic() + timeout + _DRAIN_MARGIN_SECONDS
+        self._status.enter(Phase.DRAINING)
+        leader.send(Leaving())
 
     def _start(self, leader: LeaderConnection, model: ModelInfo, begin: Begin) -> None:
         """Start the workers. In the main thread: the kernel kills them when the thread that did ends."""
@@ -208,9 +236,8 @@ class MemberProcess:
         signal.signal(number, signal.SIG_DFL)
         if self._ending:
             return
-        if number == signal.SIGTERM and self._leader is not None and self._status.phase is Phase.READY:
-            self._leaving = True
-            self._leader.send(Leaving())
+        if number == signal.SIGTERM and self._status.phase is Phase.READY:
+            self._events.put(_Leave())  # the main thread sends it: it may hold a lock of the connection now
             return
         # A library that waits for its own threads, of a download say, would hold up the end.
         signal.signal(signal.SIGALRM, lambda *_: os._exit(ExitCode.OK))

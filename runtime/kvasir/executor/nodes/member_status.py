@@ -87,7 +87,7 @@ class MemberStatus:
         if self.phase is Phase.FAILED:
             return f"the node failed: {self._message}"
         now = self._clock()
-        if self.phase is Phase.READY:
+        if self.phase in (Phase.READY, Phase.DRAINING):
             oldest = next(iter(self._unanswered), None)
             if oldest is None:
                 return None

@@ -67,6 +67,9 @@ def test_liveness_follows_the_slowest_worker() -> None:
     assert status.trouble() is None
     clock.now += 30
     assert status.trouble() == "the workers have not replied for 130 s"
+    status.enter(Phase.DRAINING)
+    assert status.trouble() == "the workers have not replied for 130 s"
+    assert status.unready_reason() == "not ready: Draining"
     status.answered()
     assert status.trouble() is None
     status.answered()
