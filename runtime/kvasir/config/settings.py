@@ -192,13 +192,8 @@ class ExecutorConfig:
         if self.pipeline_parallel_size > 1 and self.distributed_executor_backend == EXTERNAL_LAUNCHER:
             raise ConfigError(
                 f"--distributed-executor-backend {EXTERNAL_LAUNCHER} has no pipelines, because every process "
-                f"samples all tokens itself: leave --pipeline-parallel-size {self.pipeline_parallel_size} out"
-            )
-        if self.pipeline_parallel_size > 1 and self.distributed_executor_backend == EXTERNAL_LAUNCHER:
-            raise ConfigError(
-                f"--distributed-executor-backend {EXTERNAL_LAUNCHER} has no pipelines, and "
-                f"--pipeline-parallel-size is {self.pipeline_parallel_size}: use --tensor-parallel-size alone, or "
-                "choose mp"
+                "needs the tokens that only the last stage samples: leave --pipeline-parallel-size "
+                f"{self.pipeline_parallel_size} out"
             )
         if self.enable_expert_parallel and self.tensor_parallel_size == 1:
             in_stages = "" if self.pipeline_parallel_size == 1 else " in each stage"

@@ -144,7 +144,7 @@ def test_a_model_that_cannot_be_split_is_refused_before_the_ranks_join(
 
 
 def test_a_pipeline_is_refused() -> None:
-    with pytest.raises(ConfigError, match="external_launcher has no pipelines, and --pipeline-parallel-size is 2"):
+    with pytest.raises(ConfigError, match="external_launcher has no pipelines, because"):
         ExecutorConfig(pipeline_parallel_size=2, distributed_executor_backend="external_launcher")
 
 
