@@ -32,8 +32,8 @@ from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
+from kvasir.executor.nodes.lead import lead
 from kvasir.executor.nodes.leader import Leader
-from kvasir.executor.nodes.node_messages import NodeTerms
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
@@ -210,8 +210,7 @@ class EngineProcess:
         config = self._config
         if config.nodes.nnodes == 1:
             return None
-        leader = Leader(config.nodes, config.link, NodeTerms.of(config, model))
-        leader.waits, leader.drain = self._wait_for_nodes, self._drain
+        leader = lead(config, model, self._wait_for_nodes, self._drain)
         self._status.waits_for = lambda: leader.waits_for
         return leader
 

@@ -24,7 +24,7 @@ def executor_for(settings: ResolvedEngine, model: ModelInfo, remote: RemoteWorke
         from kvasir.executor.external_launcher import ExternalLauncherExecutor
 
         return ExternalLauncherExecutor(settings, model)
-    if settings.executor.distributed_executor_backend == RAY:
+    if settings.executor.distributed_executor_backend == RAY and remote is None:
         from kvasir.executor.ray_workers.placement import ray_executor
 
         return ray_executor(settings, model)

@@ -95,10 +95,10 @@ def frozen() -> dict[str, Any]:
 
 def refused() -> dict[str, Any]:
     """Too few CPUs, and too little memory in a worker."""
-    from kvasir.executor.ray_workers import placement  # needs Ray
+    from kvasir.executor.ray_workers import cluster  # needs Ray
 
     found = {}
-    placement.PLACE_SECONDS = 2.0
+    cluster.PLACE_SECONDS = 2.0
     memory: dict[str, Any] = {"kv_cache_memory_bytes": "1000", "num_gpu_blocks_override": None}
     for name, workers, options in (("cpus", 4, {}), ("memory", 2, memory)):
         try:

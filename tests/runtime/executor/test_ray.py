@@ -9,9 +9,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -22,8 +23,8 @@ from kvasir.config.options import ConfigError
 from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import load_model_info
-from runtime.executor import ray_script
-from runtime.executor.processes import is_alive, seconds_until_gone
+from runtime.executor import ray_nodes_script, ray_script
+from runtime.executor.processes import is_alive, named, seconds_until_gone
 from runtime.models.tiny import llama, save
 from runtime.worker.driver import engine_settings
 from service.running import running
@@ -44,17 +45,19 @@ def environment() -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def local_ray(**settings: str) -> Iterator[dict[str, str]]:
+def local_ray(nodes: int = 1, settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[dict[str, str]]:
     """Start a Ray of these tests; yield the variables of its users."""
     folder = tempfile.mkdtemp(prefix="kvasir-ray-", dir="/tmp")  # the paths of its sockets must be short
     variables = {
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_memory_monitor_refresh_ms": "0",  # other tests may need the memory
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # else Ray writes one into the home directory
     }
     head = subprocess.Popen(
-        [sys.executable, FOLDER / "ray_head.py", folder, CPUS],
-        env=os.environ | variables | settings,
+        [sys.executable, FOLDER / "ray_head.py", folder, CPUS, str(nodes)],
+        env={**os.environ, **variables, **settings},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -74,18 +77,6 @@ def run(scenario: str, environment: dict[str, str], folder: Path, code: int = 0)
     assert done.returncode == code, done.stderr
     result: dict[str, Any] = json.loads(file.read_text())
     return result
-
-
-def workers() -> list[int]:
-    """Return the processes of Ray on this machine that are workers of an engine."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and (entry / "cmdline").read_bytes().startswith(b"ray::RayWorkerActor"):
-                found.append(int(entry.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
 
 
 @needs_ray
@@ -119,14 +110,14 @@ def test_a_frozen_worker_of_ray_is_named_by_the_step(environment: dict[str, str]
 @needs_ray
 def test_what_ray_cannot_place_is_refused_by_name(environment: dict[str, str], tmp_path: Path) -> None:
     found = run("refused", environment, tmp_path)
-    assert "Ray had no 4 × 1 free CPUs on this node within 2 s; the node has 2 in all" in found["cpus"]
+    assert "Ray had no room for 4 workers on the engine's node with 1 free CPUs each within 2 s" in found["cpus"]
     assert "--kv-cache-memory-bytes" in found["memory"]
 
 
 @needs_ray
 def test_a_worker_that_rays_memory_monitor_killed_is_named(tmp_path: Path) -> None:
     limits = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "100"}
-    with local_ray(**limits) as environment:
+    with local_ray(settings=limits) as environment:
         found = run("watched", environment, tmp_path)
     assert "due to the node running low on memory" in found["error"]
     assert found["reason"] == "OutOfMemory"
@@ -136,6 +127,23 @@ def test_a_worker_that_rays_memory_monitor_killed_is_named(tmp_path: Path) -> No
 def test_workers_of_ray_end_with_a_killed_engine(environment: dict[str, str], tmp_path: Path) -> None:
     found = run("die", environment, tmp_path, code=-signal.SIGKILL)
     seconds_until_gone(found["pids"], MAX_SECONDS)
+
+
+@needs_ray
+def test_ray_places_the_nodes_of_an_engine(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    command = [sys.executable, str(FOLDER / "ray_nodes_script.py"), str(file)]
+    with local_ray(nodes=2) as environment:
+        done = subprocess.run(command, env=os.environ | environment, timeout=WAIT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(file.read_text())
+    params = SamplingParams(temperature=0, max_tokens=ray_nodes_script.MAX_TOKENS, ignore_eos=True)
+    with LLM("demo://", dtype="float32", kv_cache_memory_bytes="64Mi") as llm:
+        [expected] = llm.generate({"prompt_token_ids": ray_nodes_script.PROMPT}, params)
+    assert found["tokens"] == expected.outputs[0].token_ids
+    assert found["workers"] == 1
+    assert "node 1" in found["error"]
+    assert "node 1 ended (Ray: " in done.stderr
 
 
 @needs_ray
@@ -149,7 +157,7 @@ def test_a_service_with_workers_of_ray_drains_and_ends(environment: dict[str, st
         fields = {"prompt": "Kvasir is", "temperature": 1.0, "seed": 4, "max_tokens": 30, "ignore_eos": True}
         answer = httpx.post(f"{service.url}/v1/completions", json=fields, timeout=60)
         assert answer.raise_for_status().json()["choices"][0]["text"] == expected
-        pids = workers()
+        pids = named("ray::RayWorkerActor")
         assert len(pids) == 2
         assert all(map(is_alive, pids))
     seconds_until_gone(pids, MAX_SECONDS)

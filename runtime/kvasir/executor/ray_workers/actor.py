@@ -5,14 +5,11 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from kvasir.executor.ray_workers.handover import take_over
 from kvasir.executor.worker_process import serve
 from kvasir_contract.exits import ExitCode
-
-PASSED_PREFIXES: Final = ("KVASIR_", "OMP_", "GOMP_", "KMP_", "MKL_", "TORCH_", "HF_")
-"""Variables of the engine that its workers get too. Ray starts processes with its own environment."""
 
 
 class RayWorkerActor:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import ray
 
+from kvasir.executor.ray_workers.cluster import ray, reason_of
 from kvasir.executor.ray_workers.handover import HandoverListener, hand_over
 from kvasir.executor.rendezvous import descriptor_of
 from kvasir.executor.started_worker import places_of, read_stack, receive_all
@@ -31,7 +31,6 @@ _CHECK_SECONDS: Final = 0.5
 """How often the start of a worker is checked while it has not connected."""
 _REASON_SECONDS: Final = 0.8
 """How long Ray may take to give the reason of an end; the engine waits a little longer."""
-_MAX_REASON: Final = 500
 _STOPPED: Final = ("T", "t")
 
 
@@ -133,7 +132,7 @@ class PlacedWorker:
         except ray.exceptions.GetTimeoutError:
             pass  # Ray has not noticed it yet
         except Exception as error:
-            text = _reason(error)
+            text = reason_of(error)
             how = f"ended (Ray: {text})"
             if isinstance(error, ray.exceptions.OutOfMemoryError):
                 cause = WorkerError(Reason.OUT_OF_MEMORY, f"worker {self.rank} {how}", WorkerPhase.START.label)
@@ -142,13 +141,6 @@ class PlacedWorker:
             self.kill()
             select.select([self._pidfd], [], [], _REASON_SECONDS)
         return how, cause
-
-
-def _reason(error: Exception) -> str:
-    """Return the part of Ray's message with the reason of the end."""
-    text = " ".join(str(error).split())
-    detail = text.partition("Worker exit detail: ")[2].partition("Some common causes include")[0]
-    return (detail or text)[:_MAX_REASON].rstrip(" .")
 
 
 def _with_own_descriptors(setup: WorkerSetup, stack_descriptor: int) -> WorkerSetup:

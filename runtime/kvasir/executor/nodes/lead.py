@@ -1,0 +1,28 @@
+"""Makes the leader of an engine, and has Ray start the members if that is chosen. Imports Ray only then."""
+
+from collections.abc import Callable
+
+from kvasir.config.settings import RAY, EngineConfig
+from kvasir.executor.nodes.leader import Leader
+from kvasir.executor.nodes.node_messages import NodeTerms
+from kvasir.hub.model_info import ModelInfo
+
+
+def lead(config: EngineConfig, model: ModelInfo, wait: Callable[[], None], drain: Callable[[], None]) -> Leader:
+    """Return a leader that listens for members.
+
+    It calls `wait` each second while one is missing, and `drain` when one is to end.
+
+    Raises ConfigError, and FailureError if Ray has no room for the members.
+    """
+    leader = Leader(config.nodes, config.link, NodeTerms.of(config, model))
+    leader.waits, leader.drain = wait, drain
+    if config.executor.distributed_executor_backend == RAY:
+        from kvasir.executor.nodes.ray_nodes import RayNodes
+
+        try:
+            leader.waits = RayNodes(config, wait).check
+        except BaseException:
+            leader.close("Ray has not started the members")
+            raise
+    return leader

@@ -1,0 +1,122 @@
+"""The connection to a Ray cluster, for the parts of this package. Importing it needs Ray, and is slow."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from kvasir.config.options import ConfigError
+from kvasir.observability.failures import FailureError
+from kvasir_contract.failure import Failure
+from kvasir_contract.reasons import Reason
+
+try:
+    import ray
+    from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+except ModuleNotFoundError as error:
+    raise ConfigError(
+        "--distributed-executor-backend ray: ray is not installed: pip install 'kvasir[ray]'"
+    ) from error
+
+__all__ = (
+    "PlacementGroup",
+    "connect",
+    "own_bundle",
+    "passed_variables",
+    "place",
+    "ray",
+    "reason_of",
+    "release",
+    "strategy_of",
+)
+
+log = logging.getLogger(__name__)
+
+_NODE: Final = "node:"
+_HEAD: Final = "node:__internal_head__"
+_SOME: Final = 0.001
+"""Of a node's own resource, which binds a bundle to the node."""
+_PASSED_PREFIXES: Final = ("KVASIR_", "OMP_", "GOMP_", "KMP_", "MKL_", "TORCH_", "HF_")
+"""Variables that workers get from the engine: Ray starts processes with its own environment."""
+_MAX_REASON: Final = 500
+PLACE_SECONDS = 30.0
+"""How long another engine that ends may still use the CPUs."""
+
+
+def connect() -> None:
+    """Join the Ray that runs on this node, unless the program has done so. Raises ConfigError."""
+    if ray.is_initialized():
+        return
+    with _own_signals():
+        try:
+            ray.init(address="auto", log_to_driver=False, configure_logging=False)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"--distributed-executor-backend ray: no Ray can be reached from this node ({error}); start one "
+                "with `ray start --head`, or name it in RAY_ADDRESS"
+            ) from error
+
+
+def own_bundle() -> dict[str, float]:
+    """Return the resource that binds a bundle to this node."""
+    node_id = ray.get_runtime_context().get_node_id()
+    resources = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == node_id)
+    return {next(name for name in resources if name.startswith(_NODE) and name != _HEAD): _SOME}
+
+
+def place(bundles: list[dict[str, float]], strategy: str, what: str) -> PlacementGroup:
+    """Return a placement group that has its resources. Raises FailureError."""
+    group = placement_group(bundles, strategy=strategy)
+    if not group.wait(PLACE_SECONDS):
+        remove_placement_group(group)
+        cpus = [f"{node['Resources'].get('CPU', 0):g}" for node in ray.nodes() if node["Alive"]]
+        raise FailureError(
+            Failure(
+                Reason.UNSCHEDULABLE,
+                f"Ray had no room for {what} with {bundles[0]['CPU']:g} free CPUs each within {PLACE_SECONDS:g} s; "
+                f"its nodes have {', '.join(cpus)} CPUs in all: lower --threads or --tensor-parallel-size, or end "
+                "what uses them (`ray status`)",
+            )
+        )
+    log.info("Ray has placed %s with %g CPUs each", what, bundles[0]["CPU"])
+    return group
+
+
+def strategy_of(group: PlacementGroup, bundle: int) -> PlacementGroupSchedulingStrategy:
+    return PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+
+
+def release(group: PlacementGroup) -> None:
+    """Free the resources of a placement group."""
+    with suppress(Exception):  # Ray is gone
+        remove_placement_group(group)
+
+
+def reason_of(error: Exception) -> str:
+    """Return the part of Ray's message with the reason of the end."""
+    text = " ".join(str(error).split())
+    detail = text.partition("Worker exit detail: ")[2].partition("Some common causes include")[0]
+    return (detail or text)[:_MAX_REASON].rstrip(" .")
+
+
+def passed_variables() -> dict[str, str]:
+    """Return the variables of this process that its workers get too."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_PASSED_PREFIXES)}
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep this process's handlers: ray.init replaces the one of SIGTERM, which lets an engine drain."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
