@@ -1,7 +1,10 @@
 """A mixture of gated experts, whole or split over ranks.
 
-Each rank sees all tokens. It holds a part of every expert, or whole experts (expert parallelism): then it computes
-the tokens that chose one of its own. Either way the ranks add up their sums in float32.
+The ranks of an engine all see its tokens. Each holds a part of every expert, or whole experts (expert parallelism):
+then it computes the tokens that chose one of its own. Either way the ranks add up their sums in float32.
+
+Engines that share experts have different tokens. A layer collects the tokens of all engines on each of them
+(dispatch), and adds up the results (combine): see `SharedExperts`.
 """
 
 import torch
@@ -10,6 +13,7 @@ from torch import Tensor, nn
 from kvasir.layers.activation import Activation, gated
 from kvasir.layers.linear import Linear, StackedLinear
 from kvasir.layers.parameter import Placement, Split
+from kvasir.parallel.group import Group
 
 
 class Experts(nn.Module):
@@ -18,12 +22,8 @@ class Experts(nn.Module):
     def __init__(self, size: int, inner: int, activation: Activation, count: int, placement: Placement) -> None:
         super().__init__()
         group = placement.parallel.tensor
-        if placement.parallel.expert_parallel:
-            share, rank, ranks = count // group.size, 0, 1
-            self.own = range(share * group.rank, share * (group.rank + 1))
-        else:
-            rank, ranks = group.rank, group.size
-            self.own = range(count)
+        rank, ranks = (0, 1) if placement.parallel.expert_parallel else (group.rank, group.size)
+        self.own = placement.parallel.own_experts(count)
         self.gate_up_proj = StackedLinear(
             size,
             {"gate_proj": inner, "up_proj": inner},
@@ -77,12 +77,52 @@ class Experts(nn.Module):
         return torch.empty_like(products).index_copy_(0, places, products)
 
 
+class SharedExperts:
+    """The exchange of tokens between engines, each of which holds some of the experts.
+
+    All engines call the layers together and in the same order, with any number of tokens, also with none.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def dispatch(self, x: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+        """Return the tokens of all engines with their weights and experts, and the number of tokens of each.
+
+        A collective operation needs the same shape everywhere: each engine sends as many rows as the largest has.
+        """
+        counts = self._group.all_gather(torch.tensor([x.shape[0]], device=x.device), 0).tolist()
+        if not (most := max(counts)):
+            return x, weights, chosen, counts
+        row = torch.cat([_as_bytes(part) for part in (x, weights, chosen.int())], dim=1)
+        rows = row.new_zeros(most, row.shape[1])
+        rows[: row.shape[0]] = row
+        gathered = self._group.all_gather(rows, 0).view(len(counts), most, -1)
+        gathered = torch.cat([gathered[rank, :count] for rank, count in enumerate(counts)])  # [all T, bytes]
+        sizes = [part.shape[1] * part.element_size() for part in (x, weights, chosen.int())]
+        parts = [part.contiguous() for part in gathered.split(sizes, dim=1)]
+        return parts[0].view(x.dtype), parts[1].view(weights.dtype), parts[2].view(torch.int32).long(), counts
+
+    def combine(self, total: Tensor, counts: list[int]) -> Tensor:
+        """Add up the sums of all engines, [all T, size] float32; return those of this engine's tokens."""
+        if not sum(counts):
+            return total
+        before = sum(counts[: self._group.rank])
+        return self._group.all_reduce(total)[before : before + counts[self._group.rank]]
+
+
+def _as_bytes(x: Tensor) -> Tensor:
+    """[T, n] of any type → [T, bytes]"""
+    return x.contiguous().view(torch.uint8)
+
+
 class SparseMoE(nn.Module):
     """Each token goes to the `top_k` experts that the router scores highest (Shazeer et al., 2017).
 
     `renormalise` makes a token's weights sum to 1. A token's parts are added in float32 in the order of its own
     scores, regardless of its neighbours' choices. Split over ranks, each rank adds its own parts so, and then the
-    ranks' sums are added: other roundings in float32 than on one rank.
+    ranks' sums are added: other roundings in float32 than on one rank. The same holds for engines that share
+    experts; an engine without tokens calls the layer with none.
     """
 
     def __init__(
@@ -100,6 +140,8 @@ class SparseMoE(nn.Module):
         self.gate = Linear(size, experts, bias=False, placement=placement.at("gate"))
         self.experts = Experts(size, inner, activation, experts, placement.at("experts"))
         self._group = placement.parallel.tensor
+        data = placement.parallel.data
+        self._shared = SharedExperts(data) if data.size > 1 else None
         self._top_k = top_k
         self._renormalise = renormalise
 
@@ -107,6 +149,14 @@ class SparseMoE(nn.Module):
         weights, chosen = self.gate(x).float().softmax(dim=-1).topk(self._top_k, dim=-1)  # [T, top_k]
         if self._renormalise:
             weights /= weights.sum(dim=-1, keepdim=True)
+        if self._shared is None:
+            return self._group.all_reduce(self._weighted(x, weights, chosen)).to(x.dtype)
+        *tokens, counts = self._shared.dispatch(x, weights, chosen)
+        total = self._shared.combine(self._weighted(*tokens), counts)
+        return self._group.all_reduce(total).to(x.dtype)
+
+    def _weighted(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        """Return this rank's part of each token, [T, size] float32."""
         scaled = self.experts(x, chosen) * weights[:, :, None]  # [T, top_k, size] float32
         total: Tensor = scaled.sum(dim=1)
-        return self._group.all_reduce(total).to(x.dtype)
+        return total

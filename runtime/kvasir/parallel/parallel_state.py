@@ -1,4 +1,4 @@
-"""A worker's place among the ranks of its engine."""
+"""A worker's place among the ranks of its engine, and among the engines that share experts."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -18,7 +18,23 @@ class ParallelState:
     pipeline: Group = ALONE
     """The ranks of the same place in all stages; its rank is the stage."""
     expert_parallel: bool = False
-    """Tensor ranks hold whole experts instead of a part of each."""
+    """Ranks hold whole experts instead of a part of each."""
+    data: Group = ALONE
+    """The ranks of the same place in all engines that share experts; its rank is that of the engine. They have
+    different tokens. It needs `expert_parallel`."""
+
+    def own_experts(self, count: int) -> range:
+        """Return the experts that this rank holds, of a layer with so many. Raises ValueError if the ranks cannot
+        hold the same number of them."""
+        if not self.expert_parallel:
+            return range(count)
+        ranks = self.data.size * self.tensor.size
+        if count % ranks:
+            raise ValueError(
+                f"{ranks} ranks cannot hold the same number of {count} experts: choose a divisor of {count}"
+            )
+        share, rank = count // ranks, self.data.rank * self.tensor.size + self.tensor.rank
+        return range(share * rank, share * (rank + 1))
 
 
 SINGLE: Final = ParallelState()

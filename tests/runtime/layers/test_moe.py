@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvasir.layers.linear import finish_layers
-from kvasir.layers.moe import SparseMoE
+from kvasir.layers.moe import SharedExperts, SparseMoE
 from kvasir.layers.parameter import WHOLE, Placement, weight_loader_of
 from kvasir.parallel.parallel_state import ParallelState
-from runtime.parallel.thread_group import ThreadGroup, run_ranks
+from runtime.parallel.thread_group import ThreadGroup, run_grid, run_ranks
 
 CPU = torch.device("cpu")
 SIZE, INNER, EXPERTS = 16, 16, 8
@@ -100,3 +100,71 @@ def test_an_expert_that_the_model_does_not_have_is_refused() -> None:
     for index in (EXPERTS, None):
         with pytest.raises(ValueError, match="0 to 7"):
             weight_loader_of(down)(down, torch.zeros(SIZE, INNER), WHOLE, index)
+
+
+@given(
+    engines=st.sampled_from([1, 2, 4]),
+    tensor=st.sampled_from([1, 2]),
+    counts=st.lists(st.integers(0, 5), min_size=4, max_size=4),
+    top_k=st.integers(1, EXPERTS),
+    alike=st.booleans(),
+)
+@settings(max_examples=40, deadline=None)
+def test_engines_that_share_experts_compute_as_one(
+    engines: int, tensor: int, counts: list[int], top_k: int, alike: bool
+) -> None:
+    """With any number of tokens in each, none included, and with all tokens at the same experts."""
+    tokens = [
+        (random(1, SIZE, seed=7).repeat(count, 1) if alike else random(count, SIZE, seed=engine))
+        for engine, count in enumerate(counts[:engines])
+    ]
+    with torch.inference_mode():
+        whole = build(ParallelState(), top_k)
+        expected = [whole(x) for x in tokens]
+
+    def compute(data: ThreadGroup, group: ThreadGroup) -> Tensor:
+        layer = build(ParallelState(group, expert_parallel=True, data=data), top_k)
+        assert len(layer.experts.own) == EXPERTS // (engines * tensor)
+        return cat([layer(tokens[data.rank]), layer(tokens[data.rank][:1])])  # a second call: the order holds
+
+    for engine, results in enumerate(run_grid(engines, tensor, compute)):
+        for result in results:
+            assert torch.equal(result, results[0])
+            assert torch.allclose(result, cat([expected[engine], expected[engine][:1]]), atol=1e-5)
+
+
+def cat(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("counts", [(3, 0), (0, 3), (2, 5)])
+def test_engines_exchange_bfloat16_without_a_loss(counts: tuple[int, int]) -> None:
+    tokens = [random(count, SIZE, seed=count).bfloat16() for count in counts]
+
+    def compute(group: ThreadGroup) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+        x = tokens[group.rank]
+        weights = torch.full((len(x), 2), group.rank + 0.25)
+        return SharedExperts(group).dispatch(x, weights, torch.full((len(x), 2), group.rank + 6))
+
+    for x, weights, chosen, found in run_ranks(2, compute):
+        assert found == list(counts)
+        assert torch.equal(x, cat(tokens))
+        ranks = torch.tensor([0] * counts[0] + [1] * counts[1])[:, None].expand(-1, 2)
+        assert torch.equal(weights, ranks + 0.25)
+        assert torch.equal(chosen, ranks + 6)
+
+
+def test_engines_without_tokens_exchange_only_their_numbers() -> None:
+    def compute(group: ThreadGroup) -> tuple[int, int]:
+        layer = build(ParallelState(expert_parallel=True, data=group), 2)
+        return len(layer(torch.empty(0, SIZE))), group.operations
+
+    assert run_ranks(2, compute) == [(0, 1), (0, 1)]
+
+
+def test_experts_that_the_ranks_cannot_share_evenly_are_refused() -> None:
+    def compute(group: ThreadGroup) -> None:
+        with pytest.raises(ValueError, match="3 ranks cannot hold the same number of 8 experts"):
+            build(ParallelState(expert_parallel=True, data=group), 2)
+
+    run_ranks(3, compute)

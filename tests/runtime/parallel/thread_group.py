@@ -81,19 +81,31 @@ class ThreadGroup:
 
 def run_ranks(size: int, work: Callable[[ThreadGroup], T]) -> list[T]:
     """Return what `work` returns on each rank; raise what a rank raises."""
-    meeting = Meeting(size)
+    [results] = run_grid(1, size, lambda _, group: work(group))
+    return results
 
-    def run(rank: int) -> T:
+
+def run_grid(rows: int, columns: int, work: Callable[[ThreadGroup, ThreadGroup], T]) -> list[list[T]]:
+    """Return what `work` returns on each rank of a grid, by row and column; raise what a rank raises.
+
+    It gets the groups of the rank's column, in which its row is its rank, and of its row.
+    """
+    in_rows = [Meeting(columns) for _ in range(rows)]
+    in_columns = [Meeting(rows) for _ in range(columns)]
+
+    def run(row: int, column: int) -> T:
         try:
             with torch.inference_mode():
-                return work(ThreadGroup(rank, meeting))
+                return work(ThreadGroup(row, in_columns[column]), ThreadGroup(column, in_rows[row]))
         except BaseException:
-            meeting.barrier.abort()
+            for meeting in (*in_rows, *in_columns):
+                meeting.barrier.abort()
             raise
 
-    with ThreadPoolExecutor(size) as threads:
-        futures = [threads.submit(run, rank) for rank in range(size)]
+    with ThreadPoolExecutor(rows * columns) as threads:
+        futures = [threads.submit(run, row, column) for row in range(rows) for column in range(columns)]
     errors = [error for future in futures if (error := future.exception()) is not None]
     for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
         raise error  # a broken barrier is the consequence of another rank's error
-    return [future.result() for future in futures]
+    results = [future.result() for future in futures]
+    return [results[row * columns : (row + 1) * columns] for row in range(rows)]
