@@ -9,7 +9,7 @@ from kvasir.models.load_model import check_whole
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.registry import ARCHITECTURES
 from kvasir.parallel.group import Alone
-from kvasir.parallel.parallel_state import ParallelState
+from kvasir.parallel.parallel_state import ParallelState, UnevenExperts
 
 
 class _Planned(Alone):
@@ -20,19 +20,25 @@ class _Planned(Alone):
         self.size = size
 
 
-def check_ranks(info: ModelInfo, context: int, ranks: int, expert_parallel: bool, *, stages: int = 1) -> None:
+def check_ranks(
+    info: ModelInfo, context: int, ranks: int, expert_parallel: bool, *, stages: int = 1, engines: int = 1
+) -> None:
     """Raise ModelLoadError if the model cannot be split; the message names the number of config.json.
 
     The layers of the first rank of each pipeline stage are made without memory. `ranks` are those of a stage;
-    `context`: tokens of the longest request.
+    `context`: tokens of the longest request; `engines`: how many engines share the experts.
     """
     tensor = _Planned(0, ranks)
-    states = [ParallelState(tensor, _Planned(stage, stages), expert_parallel) for stage in range(stages)]
+    data = _Planned(0, engines)
+    states = [ParallelState(tensor, _Planned(stage, stages), expert_parallel, data) for stage in range(stages)]
     build = ARCHITECTURES.get(info.architecture)
     if build is None:
         check_whole(info.architecture, states[0])
         return
     meta = [Placement(torch.device("meta"), torch.float32, state) for state in states]
-    layers = [layer for placement in meta for layer in build(info.config, placement, context).modules()]
+    try:
+        layers = [layer for placement in meta for layer in build(info.config, placement, context).modules()]
+    except UnevenExperts as error:
+        raise ModelLoadError(f"--data-parallel-size {engines}: {error}") from error
     if expert_parallel and not any(isinstance(layer, Experts) for layer in layers):
         raise ModelLoadError(f"--enable-expert-parallel: {info.architecture} has no experts here: leave it out")

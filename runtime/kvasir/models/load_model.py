@@ -49,6 +49,7 @@ def load_model(
 def check_whole(architecture: str, parallel: ParallelState) -> None:
     """Raise ModelLoadError if a model that is computed by transformers' code would be split."""
     sizes = {"--tensor-parallel-size": parallel.tensor.size, "--pipeline-parallel-size": parallel.pipeline.size}
+    sizes["--data-parallel-size"] = parallel.data.size
     split = [f"{option} 1" for option, size in sizes.items() if size > 1]
     if split:
         raise ModelLoadError(

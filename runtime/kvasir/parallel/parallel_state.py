@@ -6,6 +6,10 @@ from typing import Final
 from kvasir.parallel.group import ALONE, Group
 
 
+class UnevenExperts(ValueError):
+    """The ranks cannot hold the same number of experts."""
+
+
 @dataclass(frozen=True)
 class ParallelState:
     """The groups that a rank belongs to; by default it is the only rank.
@@ -24,13 +28,12 @@ class ParallelState:
     different tokens. It needs `expert_parallel`."""
 
     def own_experts(self, count: int) -> range:
-        """Return the experts that this rank holds, of a layer with so many. Raises ValueError if the ranks cannot
-        hold the same number of them."""
+        """Return the experts that this rank holds, of a layer with so many. Raises UnevenExperts."""
         if not self.expert_parallel:
             return range(count)
         ranks = self.data.size * self.tensor.size
         if count % ranks:
-            raise ValueError(
+            raise UnevenExperts(
                 f"{ranks} ranks cannot hold the same number of {count} experts: choose a divisor of {count}"
             )
         share, rank = count // ranks, self.data.rank * self.tensor.size + self.tensor.rank

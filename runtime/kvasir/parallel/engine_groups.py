@@ -1,0 +1,105 @@
+"""The groups of engines that share experts, over gloo: one for their layers, one for their waves."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from kvasir.observability.failures import FailureError
+from kvasir.parallel.group import Sending
+from kvasir.parallel.meeting_point import MeetingPoint
+from kvasir_contract.failure import Failure
+from kvasir_contract.reasons import Reason
+
+_FOREVER_SECONDS: Final = 10.0**8
+"""A sleeping engine waits for a call as long as it takes. The loss of the caller ends the wait."""
+
+
+class EnginesLost(FailureError):
+    """Another engine of the group has ended or hangs, so this one must end too."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Failure(Reason.CRASH_LOOPING, message))
+
+
+class EngineGroup:
+    """A Group (see group.py) of one rank of each engine. Used by one thread."""
+
+    def __init__(self, group: dist.ProcessGroup, timeout: float | None) -> None:
+        """`timeout`: that of the group, in seconds; None: it has none."""
+        self.rank: int = group.rank()
+        self.size: int = group.size()
+        self._group = group
+        self._timeout = timeout
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        with _losses(self.size, self._timeout):
+            self._group.allreduce([x]).wait()
+        return x
+
+    def all_gather(self, x: Tensor, dim: int) -> Tensor:
+        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.size)]
+        with _losses(self.size, self._timeout):
+            self._group.allgather([parts], [x.contiguous()]).wait()
+        return torch.cat(parts, dim=dim)
+
+    def broadcast(self, x: Tensor, source: int) -> Tensor:
+        with _losses(self.size, self._timeout):
+            self._group.broadcast(x, source).wait()
+        return x
+
+    def send(self, x: Tensor, target: int) -> Sending:
+        with _losses(self.size, self._timeout):
+            return self._group.send([x], target, 0)
+
+    def recv(self, x: Tensor, source: int) -> Tensor:
+        with _losses(self.size, self._timeout):
+            self._group.recv([x], source, 0).wait()
+        return x
+
+
+class EngineWaves:
+    """A WaveGroup (see engine/waves.py)."""
+
+    def __init__(self, together: EngineGroup, calls: EngineGroup) -> None:
+        """`calls` is used by two threads: one sends, the other receives."""
+        self._together = together
+        self._calls = calls
+        self._sent: tuple[Tensor, Sending] | None = None
+        """The last call, which gloo reads until the next engine has received it."""
+
+    def call_next(self, wave: int) -> None:
+        calls, call = self._calls, torch.tensor([wave])
+        if self._sent is not None:
+            self._sent[1].wait()  # it was received before the last wave could end
+        self._sent = call, calls.send(call, (calls.rank + 1) % calls.size)
+
+    def wait_for_call(self) -> int:
+        calls = self._calls
+        return int(calls.recv(torch.zeros(1, dtype=torch.int64), (calls.rank - 1) % calls.size))
+
+    def any(self, flag: bool) -> bool:
+        return bool(self._together.all_reduce(torch.tensor([int(flag)])))
+
+
+def connect(meeting: MeetingPoint, timeout: float) -> tuple[EngineGroup, EngineWaves]:
+    """Connect all engines: the group for layers, and for waves. `timeout`: seconds for a collective operation."""
+    experts = EngineGroup(meeting.group("experts", timeout), timeout)
+    calls = EngineGroup(meeting.group("calls", _FOREVER_SECONDS), None)
+    return experts, EngineWaves(experts, calls)
+
+
+@contextmanager
+def _losses(size: int, timeout: float | None) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        cause = str(error).partition(". ")[0].rpartition("] ")[2] or str(error)
+        hangs = "" if timeout is None else f", or has not answered for {timeout:.0f} s"
+        raise EnginesLost(
+            f"one of the {size} engines that share experts has ended{hangs} ({cause}): its log has the cause; all "
+            "of them start again"
+        ) from error

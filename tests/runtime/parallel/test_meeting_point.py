@@ -1,0 +1,111 @@
+"""Engines that share experts meet at rank 0, compare settings, and notice one that is late or joins twice."""
+
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
+from typing import TypeVar
+
+import pytest
+import torch
+
+from kvasir.config.options import ConfigError
+from kvasir.parallel.engine_groups import connect
+from kvasir.parallel.meeting_point import MeetingPoint
+
+T = TypeVar("T")
+HOST = "127.0.0.1"
+LIMIT = 30.0
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server((HOST, 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def at_once(*work: Callable[[], T]) -> Iterator[list[Future[T]]]:
+    with ThreadPoolExecutor(len(work)) as threads:
+        yield [threads.submit(each) for each in work]
+
+
+def meet(port: int, rank: int, size: int = 2, limit: float = LIMIT) -> MeetingPoint:
+    return MeetingPoint(HOST, port, rank, size, limit)
+
+
+def compare(port: int, rank: int, settings: dict[str, str]) -> MeetingPoint:
+    meeting = meet(port, rank)
+    meeting.compare(settings)
+    return meeting
+
+
+def test_engines_of_the_same_settings_meet_in_any_order(port: int) -> None:
+    same = {"--dtype": "float32", "model": "abc"}
+    with at_once(partial(compare, port, 1, same), partial(compare, port, 0, same)) as meetings:
+        assert [meeting.result(LIMIT).host for meeting in meetings] == [HOST, HOST]
+
+
+@pytest.mark.parametrize("other", [{"--dtype": "bfloat16"}, {"--dtype": "float32", "--new": "1"}])
+def test_a_different_setting_is_refused_by_every_engine(port: int, other: dict[str, str]) -> None:
+    name = "--new" if "--new" in other else "--dtype"
+    work = partial(compare, port, 0, {"--dtype": "float32"}), partial(compare, port, 1, other)
+    with at_once(*work) as meetings:
+        for meeting in meetings:
+            with pytest.raises(ConfigError, match=f"need the same {name}, and rank 0 has .* and rank 1 has"):
+                meeting.result(LIMIT)
+
+
+def test_an_engine_that_joins_twice_ends_the_meeting_for_all(port: int) -> None:
+    first = meet(port, 0, size=3)
+    meet(port, 1, size=3)
+    with at_once(partial(first.compare, {}), partial(meet, port, 1, 3)) as waiting:
+        for each in waiting:
+            with pytest.raises(RuntimeError, match=r"rank 1 .* has joined twice"):
+                each.result(LIMIT)
+
+
+def test_an_engine_that_does_not_come_is_named(port: int) -> None:
+    meeting = meet(port, 0, limit=0.1)
+    with pytest.raises(RuntimeError, match=f"rank 1 .* did not come to {HOST}:{port} within"):
+        meeting.wait_for_all("loaded")
+
+
+def test_a_rank_0_that_does_not_listen_is_named(port: int) -> None:
+    with pytest.raises(RuntimeError, match=f"rank 0 does not listen at {HOST}:{port}"):
+        meet(port, 1, limit=0.1)
+
+
+def test_a_port_that_is_taken_is_refused(port: int) -> None:
+    with socket.create_server((HOST, port)), pytest.raises(ConfigError, match="--data-parallel-rpc-port"):
+        meet(port, 0)
+
+
+def test_rank_0_listens_on_its_address_only(port: int) -> None:
+    meeting = meet(port, 0)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), timeout=5)
+    assert meeting.host == HOST
+
+
+def one_engine(port: int, rank: int) -> tuple[list[float], list[int], list[bool], list[int]]:
+    """What an engine finds in a process of its own."""
+    torch.set_num_threads(1)
+    experts, waves = connect(compare(port, rank, {}), timeout=LIMIT)
+    total = experts.all_reduce(torch.full((2,), rank + 1.0)).tolist()
+    gathered = experts.all_gather(torch.tensor([[rank]]), 0).flatten().tolist()
+    flags = [waves.any(False), waves.any(rank == 1), waves.any(True)]
+    calls = []
+    for wave in range(3):
+        waves.call_next(wave)
+        calls.append(waves.wait_for_call())
+    waves.any(True)  # no engine leaves before the last call has been received
+    return total, gathered, flags, calls
+
+
+def test_engines_compute_together_and_call_each_other(port: int) -> None:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        for engine in [pool.submit(one_engine, port, rank) for rank in range(2)]:
+            assert engine.result(2 * LIMIT) == ([3.0, 3.0], [0, 1], [False, True, True], [0, 1, 2])
