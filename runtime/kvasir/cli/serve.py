@@ -37,7 +37,10 @@ class ServeConfig:
     """Options that only `kvasir serve` has."""
 
     data_parallel_size: int = option(
-        1, "number of engines, each with its own copy of the model (and its own GPU)", parse=parse_int(1, 1024)
+        1,
+        "number of engines, each with its own copy of the model (and its own GPU); with --enable-expert-parallel "
+        "each has an equal part of the experts",
+        parse=parse_int(1, 1024),
     )
 
 
@@ -55,6 +58,9 @@ class ServeSettings:
     link: LinkConfig
     trace: TraceConfig
     process: ProcessConfig
+
+    def __post_init__(self) -> None:
+        self.executor.check_experts(self.serve.data_parallel_size)
 
 
 def parser() -> OptionParser:
@@ -150,13 +156,21 @@ def processes_of(settings: ServeSettings, place: Place) -> list[ProcessSpec]:
     server = replace(settings.server, api_key=())
     frontend_args = ["frontend", settings.model.source, *_options([*shared, server])]
     own = [settings.device, settings.cache, settings.scheduler, settings.executor, settings.trace]
-    engine_args = ["engine", settings.model.source, *_options([*shared, *own])]
+    engine_args = ["engine", settings.model.source, *_options([*shared, *own]), *_sharing(settings, place)]
     env, grace = inherited_environment(), grace_of(settings.process.drain_timeout)
     keys = _key_environment(settings.server.api_key)
     return [
         frontend_spec(place, 0, frontend_args, env | keys, grace + settings.server.shutdown_delay),
         *(engine_spec(place, rank, engine_args, env, grace) for rank in range(settings.serve.data_parallel_size)),
     ]
+
+
+def _sharing(settings: ServeSettings, place: Place) -> list[str]:
+    """Return the options of engines that share experts, besides --enable-expert-parallel."""
+    size = settings.serve.data_parallel_size
+    if size == 1 or not settings.executor.enable_expert_parallel:
+        return []
+    return ["--data-parallel-size", str(size), "--data-parallel-rpc-port", str(place.meeting_port)]
 
 
 def _options(configs: Sequence[object]) -> list[str]:

@@ -123,6 +123,24 @@ class ParallelConfig:
     data_parallel_size_local: int = option(
         1, "ranks on this machine, which share its CPU cores and memory", parse=parse_int(1)
     )
+    data_parallel_size: int = option(
+        1,
+        "with --enable-expert-parallel: engines that share the experts of a mixture, each with an equal part",
+        parse=parse_int(1, 1024),
+    )
+    data_parallel_address: str = option(
+        "127.0.0.1", "address of rank 0, at which engines that share experts meet", metavar="HOST"
+    )
+    data_parallel_rpc_port: int = option(
+        29550, "port of rank 0, at which engines that share experts meet", parse=parse_int(1, 65535)
+    )
+
+    def __post_init__(self) -> None:
+        if self.data_parallel_size > 1 and self.data_parallel_rank >= self.data_parallel_size:
+            raise ConfigError(
+                f"--data-parallel-rank {self.data_parallel_rank} is not below --data-parallel-size "
+                f"{self.data_parallel_size}: ranks count from 0"
+            )
 
 
 @dataclass(frozen=True)
@@ -195,11 +213,14 @@ class ExecutorConfig:
                 "needs the tokens that only the last stage samples: leave --pipeline-parallel-size "
                 f"{self.pipeline_parallel_size} out"
             )
-        if self.enable_expert_parallel and self.tensor_parallel_size == 1:
+
+    def check_experts(self, engines: int) -> None:
+        """Raises ConfigError if the experts are split over a single worker. `engines`: how many share them."""
+        if self.enable_expert_parallel and self.tensor_parallel_size == 1 and engines == 1:
             in_stages = "" if self.pipeline_parallel_size == 1 else " in each stage"
             raise ConfigError(
                 f"--enable-expert-parallel has no effect with one worker{in_stages}: give --tensor-parallel-size 2 "
-                "or more"
+                "or more, or --data-parallel-size 2 or more for engines that share the experts"
             )
 
     def check_serves(self) -> None:
@@ -293,3 +314,6 @@ class EngineConfig:
     ops: OpsConfig = dataclasses.field(default_factory=OpsConfig)
     trace: TraceConfig = dataclasses.field(default_factory=TraceConfig)
     process: ProcessConfig = dataclasses.field(default_factory=ProcessConfig)
+
+    def __post_init__(self) -> None:
+        self.executor.check_experts(self.parallel.data_parallel_size)

@@ -30,6 +30,7 @@ from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_watchdog import StepWatchdog
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
+from kvasir.engine.shared_experts import SharedExpertsGroup, shares_experts
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
 from kvasir.executor.nodes.lead import lead
@@ -37,7 +38,15 @@ from kvasir.executor.nodes.leader import Leader
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
-from kvasir.link.protocol import FEATURE_PREFIX_CACHE, FEATURE_PRIORITY, Dead, Goodbye, Progress, Ready
+from kvasir.link.protocol import (
+    FEATURE_PREFIX_CACHE,
+    FEATURE_PRIORITY,
+    FEATURE_WAVES,
+    Dead,
+    Goodbye,
+    Progress,
+    Ready,
+)
 from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.ops_server import OpsServer
 from kvasir_contract.exits import ExitCode
@@ -89,6 +98,7 @@ class EngineProcess:
         self._executor: Executor | None = None
         self._leader: Leader | None = None
         """Of an engine with several nodes."""
+        self._group: SharedExpertsGroup | None = None
         self._loop: EngineLoop | None = None
         self._watchdog: StepWatchdog | None = None
         self._stop_asked = False
@@ -144,13 +154,16 @@ class EngineProcess:
         with self._phase(Phase.LOADING):
             executor = self._load(settings, model, inbox)
         with self._phase(Phase.WARMING):
+            group = self._group
             settings, cache = prepare_workers(executor, settings, asked=self._config.model.max_model_len)
             core = self._collector.core = build_core(settings, model, cache, executor)
             core.trace = self._status.trace
             if executor.max_in_flight == 1:
                 self._status.step_limit.begin(settings.max_num_batched_tokens)
             inbox.open(core.ingest)
-            self._loop = EngineLoop(core, link, inbox, self._status, self._config.process.drain_timeout)
+            waves = None if group is None else group.waves(inbox)
+            drain_timeout = self._config.process.drain_timeout
+            self._loop = EngineLoop(core, link, inbox, self._status, drain_timeout, waves=waves)
             gc.collect()
             gc.freeze()  # what lives now lives for ever: no later collection has to walk it
         self._check_shutdown()
@@ -201,8 +214,17 @@ class EngineProcess:
             raise ConfigError(
                 f"{source} changed while the engine started: {path} is not {model.path}; start it again"
             )
-        executor = self._executor = executor_for(settings, model, remote=self._leader)
+        group = None
+        executor: Executor
+        if shares_experts(self._config):
+            group = self._group = SharedExpertsGroup(self._config, settings, model)
+            executor = group.new_executor(settings, model)
+        else:
+            executor = executor_for(settings, model, remote=self._leader)
+        self._executor = executor
         executor.start(self._show_progress, inbox.fail)
+        if group is not None:
+            group.wait_until_loaded()
         return executor
 
     def _lead(self, model: ModelInfo) -> Leader | None:
@@ -238,7 +260,7 @@ class EngineProcess:
                 max_model_len=settings.max_model_len,
                 max_num_seqs=settings.max_num_seqs,
                 max_queued_tokens=settings.max_queued_tokens,
-                features=_features(settings),
+                features=_features(settings, in_waves=self._group is not None),
                 hash_algorithm=settings.prefix_caching_hash_algo,
             )
         )
@@ -292,7 +314,7 @@ class EngineProcess:
         log.info("ended after %.1f s", time.monotonic() - self._spawned)
 
 
-def _features(settings: ResolvedEngine) -> tuple[str, ...]:
+def _features(settings: ResolvedEngine, in_waves: bool) -> tuple[str, ...]:
     prefix_cache = (FEATURE_PREFIX_CACHE,) if settings.enable_prefix_caching else ()
     priority = (FEATURE_PRIORITY,) if settings.scheduling_policy == "priority" else ()
-    return prefix_cache + priority
+    return prefix_cache + priority + ((FEATURE_WAVES,) if in_waves else ())

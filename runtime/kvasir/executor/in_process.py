@@ -74,6 +74,10 @@ class InProcessExecutor:
     def work_ahead(self) -> bool:
         return self._worker.work_ahead()
 
+    def empty_pass(self) -> None:
+        """Take part in a forward pass of the engines that this one shares experts with, without tokens."""
+        self._worker.empty_pass()
+
     def check_idle(self) -> None:
         self._worker.check_idle()
 

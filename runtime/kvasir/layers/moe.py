@@ -142,6 +142,7 @@ class SparseMoE(nn.Module):
         self._group = placement.parallel.tensor
         data = placement.parallel.data
         self._shared = SharedExperts(data) if data.size > 1 else None
+        self._no_tokens = torch.empty(0, size, device=placement.device, dtype=placement.dtype)
         self._top_k = top_k
         self._renormalise = renormalise
 
@@ -149,6 +150,14 @@ class SparseMoE(nn.Module):
         weights, chosen = self.gate(x).float().softmax(dim=-1).topk(self._top_k, dim=-1)  # [T, top_k]
         if self._renormalise:
             weights /= weights.sum(dim=-1, keepdim=True)
+        return self._computed(x, weights, chosen)
+
+    def forward_empty(self) -> None:
+        """Take part in the exchanges of a forward pass without a token of this engine."""
+        nothing = torch.empty(0, self._top_k, device=self._no_tokens.device)
+        self._computed(self._no_tokens, nothing, nothing.long())
+
+    def _computed(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         if self._shared is None:
             return self._group.all_reduce(self._weighted(x, weights, chosen)).to(x.dtype)
         *tokens, counts = self._shared.dispatch(x, weights, chosen)

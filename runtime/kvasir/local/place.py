@@ -36,6 +36,8 @@ class Place:
     """One address per frontend; every engine connects to all."""
     frontend_ops_ports: tuple[int, ...]
     engine_ops_ports: tuple[int, ...]
+    meeting_port: int
+    """At which engines that share experts meet."""
     gpus: tuple[str, ...]
     """As CUDA_VISIBLE_DEVICES names them, the same number for each engine; empty for CPU engines."""
     logs: Path
@@ -103,7 +105,7 @@ def open_place(
     listener = _listen(host, port)
     try:
         logs = _log_directory(f"{service}-{listener.getsockname()[1]}")
-        ops_ports = _free_ports(frontends + engines)
+        *ops_ports, meeting_port = _free_ports(frontends + engines + 1)
         private = PrivateDirectory()
     except BaseException:
         listener.close()
@@ -113,8 +115,9 @@ def open_place(
         private=private,
         listener=listener,
         links=tuple(f"ipc://{private.path}/f{number}" for number in range(frontends)),
-        frontend_ops_ports=ops_ports[:frontends],
-        engine_ops_ports=ops_ports[frontends:],
+        frontend_ops_ports=tuple(ops_ports[:frontends]),
+        engine_ops_ports=tuple(ops_ports[frontends:]),
+        meeting_port=meeting_port,
         gpus=tuple(gpus),
         logs=logs,
         uid=str(uuid.uuid4()),

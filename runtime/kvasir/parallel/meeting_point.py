@@ -35,6 +35,8 @@ class MeetingPoint:
         self.host = address if rank == 0 else self._reach(address, port)
         """The address of this machine that the other engines can reach."""
         self._store = self._listen(address, port) if rank == 0 else _connect(address, port)
+        self._device = dist.ProcessGroupGloo.create_device(hostname=self.host)
+        """The I/O thread of gloo, for all groups: each thread wakes up many times a second."""
         if self._store.add(f"joined/{rank}", 1) > 1:
             self._store.set(_BROKEN, str(rank))
         self._check()
@@ -66,7 +68,7 @@ class MeetingPoint:
         """Connect all engines, over gloo. `timeout`: seconds for each operation of the group."""
         options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._timeout = timedelta(seconds=timeout)
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=self.host)]
+        options._devices = [self._device]
         store = PrefixStore(name, self._store)
         return cast(dist.ProcessGroup, dist.ProcessGroupGloo(store, self.rank, self.size, options))
 

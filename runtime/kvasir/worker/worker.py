@@ -7,10 +7,12 @@ import logging
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import nn
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes, groups_of_stage, make_groups
+from kvasir.layers.moe import SparseMoE
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import FitsContext, Generates
 from kvasir.models.load_model import load_model
@@ -49,6 +51,7 @@ class Worker:
         """The same groups with the layers of this worker's pipeline stage."""
         self._table: RequestTable | None = None
         self._model: Generates | None = None
+        self._expert_layers: list[SparseMoE] = []
         self._runner: ModelRunner | None = None
         self._ahead: Iterator[int] = iter(())
 
@@ -60,6 +63,8 @@ class Worker:
         if self._placement.device.type == "cpu":
             collapse()
         self._model = model
+        if isinstance(model, nn.Module):
+            self._expert_layers = [layer for layer in model.modules() if isinstance(layer, SparseMoE)]
         self._prepare_rows(model)
 
     @worker_call
@@ -119,6 +124,12 @@ class Worker:
     def execute(self, step: StepInput) -> StepOutput:
         assert self._runner is not None, "allocate_kv_cache comes first"
         return self._runner.execute(step)
+
+    def empty_pass(self) -> None:
+        """Take part in a forward pass of other engines, with which this one shares experts, without tokens."""
+        with torch.inference_mode():
+            for layer in self._expert_layers:
+                layer.forward_empty()
 
     @worker_call
     def check_idle(self) -> None:

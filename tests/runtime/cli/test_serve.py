@@ -117,6 +117,20 @@ def test_engines_get_the_sizes_of_a_split(place: Place, tensor: str, pipeline: s
     assert not {"--tensor-parallel-size", "--pipeline-parallel-size"} & set(frontend.argv)
 
 
+def test_engines_that_share_experts_get_their_number_and_a_port(place: Place) -> None:
+    frontend, *engines = specs_of(place, "demo://", "--data-parallel-size", "2", "--enable-expert-parallel")
+    for engine in engines:
+        assert engine.argv[engine.argv.index("--data-parallel-size") + 1] == "2"
+        assert engine.argv[engine.argv.index("--data-parallel-rpc-port") + 1] == str(place.meeting_port)
+    assert len({place.meeting_port, *place.engine_ops_ports, *place.frontend_ops_ports}) == 4
+    assert "--data-parallel-size" not in frontend.argv
+
+
+def test_independent_engines_get_no_number(place: Place) -> None:
+    for spec in specs_of(place, "demo://", "--data-parallel-size", "2"):
+        assert "--data-parallel-size" not in spec.argv
+
+
 def test_a_key_with_a_comma_is_refused(place: Place) -> None:
     with pytest.raises(ConfigError, match="must not contain a comma"):
         specs_of(place, "demo://", "--api-key", "a,b")

@@ -139,3 +139,16 @@ def test_float16_on_cpu_is_refused() -> None:
     config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(dtype="float16"))
     with pytest.raises(ConfigError, match="choose bfloat16 or float32"):
         resolve_engine(config, MODEL, CPU)
+
+
+def test_a_rank_must_be_below_the_number_of_ranks() -> None:
+    ParallelConfig(data_parallel_rank=3)  # of a service whose number of engines it does not need
+    with pytest.raises(ConfigError, match="--data-parallel-rank 2 is not below --data-parallel-size 2"):
+        ParallelConfig(data_parallel_rank=2, data_parallel_size=2)
+
+
+def test_whole_experts_need_several_workers_or_engines() -> None:
+    experts = ExecutorConfig(enable_expert_parallel=True)
+    with pytest.raises(ConfigError, match="--enable-expert-parallel has no effect with one worker"):
+        EngineConfig(ModelConfig("demo://"), executor=experts)
+    EngineConfig(ModelConfig("demo://"), executor=experts, parallel=ParallelConfig(data_parallel_size=2))

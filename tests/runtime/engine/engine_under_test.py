@@ -33,8 +33,9 @@ PROMPT = [5, 6, 7, 8]
 class Frontend:
     """A frontend's end of the link, and the events that came from it."""
 
-    def __init__(self, address: str) -> None:
-        model = load_model_info(fetch("demo://", weights=False))
+    def __init__(self, address: str, path: Path | None = None) -> None:
+        """`path`: of the model; None: the demo."""
+        model = load_model_info(path or fetch("demo://", weights=False))
         self.states: list[EngineState] = []
         self.outputs: list[RequestOutput] = []
         self.results: list[Result] = []

@@ -168,3 +168,23 @@ def test_experts_that_the_ranks_cannot_share_evenly_are_refused() -> None:
             build(ParallelState(expert_parallel=True, data=group), 2)
 
     run_ranks(3, compute)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_empty_pass_serves_an_engine_that_has_tokens(dtype: torch.dtype) -> None:
+    x = random(3, SIZE, seed=1).to(dtype)
+    with torch.inference_mode():
+        expected = build(ParallelState(), 2, dtype)(x)
+
+    def compute(group: ThreadGroup) -> Tensor | None:
+        layer = build(ParallelState(expert_parallel=True, data=group), 2, dtype)
+        finish_layers(layer.modules())
+        if group.rank == 1:
+            result: Tensor = layer(x)
+            return result
+        layer.forward_empty()
+        return None
+
+    _, found = run_ranks(2, compute)
+    assert found is not None
+    assert torch.allclose(found, expected, atol=1e-5 if dtype == torch.float32 else 0.05)

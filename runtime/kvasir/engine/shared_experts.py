@@ -1,0 +1,99 @@
+"""This engine's membership in a group of engines that share the experts of a model.
+
+Only engines with `--data-parallel-size` above 1 and `--enable-expert-parallel` have one. They start together: they
+meet, compare the settings that the exchange depends on, load, and wait for each other before the first pass. They
+end together: the loss of one is an error in all others.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import kvasir
+from kvasir.config.options import ConfigError
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.config.settings import EngineConfig
+from kvasir.engine.inbox import Inbox
+from kvasir.engine.waves import LockStep
+from kvasir.hub.model_info import ModelInfo
+
+if TYPE_CHECKING:  # it imports torch, which independent engines with worker processes do not need
+    from kvasir.executor.in_process import InProcessExecutor
+
+START_LIMIT_SECONDS: Final = 3600.0
+"""How long an engine waits for another one at each point of the start: one may have to download the weights."""
+
+log = logging.getLogger(__name__)
+
+
+def shares_experts(config: EngineConfig) -> bool:
+    return config.parallel.data_parallel_size > 1 and config.executor.enable_expert_parallel
+
+
+class SharedExpertsGroup:
+    """One engine of the group."""
+
+    def __init__(self, config: EngineConfig, settings: ResolvedEngine, model: ModelInfo) -> None:
+        """Wait for all engines and connect to them.
+
+        Raises ConfigError for a model that has no experts to share, for options that do not go together, and if the
+        engines' settings differ.
+        """
+        from kvasir.models.check_ranks import check_ranks
+        from kvasir.parallel.engine_groups import connect
+        from kvasir.parallel.meeting_point import MeetingPoint
+        from kvasir.parallel.parallel_state import ParallelState
+
+        parallel = config.parallel
+        _check_options(settings)
+        check_ranks(model, settings.max_model_len, 1, True, engines=parallel.data_parallel_size)
+        rank, size = parallel.data_parallel_rank, parallel.data_parallel_size
+        log.info("rank %d waits for %d other engines, which share its experts", rank, size - 1)
+        address, port = parallel.data_parallel_address, parallel.data_parallel_rpc_port
+        self._meeting = MeetingPoint(address, port, rank, size, START_LIMIT_SECONDS)
+        self._meeting.compare(
+            {
+                "version of Kvasir": kvasir.__version__,
+                "model": model.fingerprint,
+                "--data-parallel-size": str(size),
+                "--dtype": settings.dtype,
+                "--device": settings.device,
+                "--load-format": settings.load_format,
+            }
+        )
+        experts, self._waves = connect(self._meeting, settings.executor.worker_timeout)
+        self._parallel = ParallelState(expert_parallel=True, data=experts)
+
+    def wait_until_loaded(self) -> None:
+        """Wait until every engine can compute."""
+        self._meeting.wait_for_all("loaded")
+
+    def new_executor(self, settings: ResolvedEngine, model: ModelInfo) -> "InProcessExecutor":
+        """Return an executor whose worker has not been started."""
+        from kvasir.executor.in_process import InProcessExecutor
+
+        self._executor = InProcessExecutor(settings, model, self._parallel)
+        return self._executor
+
+    def waves(self, inbox: Inbox) -> LockStep:
+        """Return the policy of the loop, which listens to the other engines from now on."""
+        return LockStep(self._waves, self._executor.empty_pass, inbox.call_wave, inbox.fail)
+
+
+def _check_options(settings: ResolvedEngine) -> None:
+    """Raise ConfigError for options that engines which share experts cannot have."""
+    executor = settings.executor
+    wrong = {
+        f"--tensor-parallel-size {executor.tensor_parallel_size}": executor.tensor_parallel_size > 1,
+        f"--pipeline-parallel-size {executor.pipeline_parallel_size}": executor.pipeline_parallel_size > 1,
+        f"--distributed-executor-backend {executor.distributed_executor_backend}": (
+            executor.distributed_executor_backend not in (None, "uni")
+        ),
+        "--async-scheduling": settings.async_scheduling,
+        f"--device {settings.device}": settings.device != "cpu",
+    }
+    for option, given in wrong.items():
+        if given:
+            raise ConfigError(
+                f"{option} is not supported for engines that share experts (--data-parallel-size, "
+                "--enable-expert-parallel), which have one worker each, on CPUs: leave it out"
+            )
