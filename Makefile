@@ -8,7 +8,7 @@ CPU    := runtime/kvasir/kernels/cpu
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-ray chaos e2e e2e-operator e2e-load images lint mutation format demo-model cluster cluster-down kind-node clean
+.PHONY: help up test test-workers test-ray chaos e2e e2e-operator e2e-load images lint mutation format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -16,13 +16,18 @@ help:  ## list the targets
 up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, until Ctrl-C
 	@exec $(BIN)/kvasir up manifests/examples/demo.yaml
 
-test: lint  ## run lint and all tests
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+# Engines with worker processes take minutes to start so often: a target of their own.
+WORKERS := tests/runtime/executor tests/runtime/parallel
+test: lint  ## run lint and all tests but those of the next target
+	@$(BIN)/python -m pytest $(WORKERS:%=--ignore=%) $(PYTEST_ARGS)
+
+test-workers: $(VENV)/.dev  ## run the tests of engines with several worker processes
+	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 chaos: $(VENV)/.dev  ## kill and freeze workers of an engine in all its phases, 100 times (CHAOS_ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS_ARGS)
 
-test-ray: $(VENV)/.ray  ## run the tests of workers that Ray starts, which `make test` skips without Ray
+test-ray: $(VENV)/.ray  ## run the tests of workers that Ray starts, which `make test-workers` skips without Ray
 	@$(BIN)/python -m pytest tests/runtime/executor/test_ray.py $(PYTEST_ARGS)
 
 # Three targets, so that each one is short enough to wait for. The first and third need a Kubernetes cluster: that of

@@ -250,13 +250,13 @@ async def test_engine_refuses_a_split_before_it_reads_weights(address: str, tmp_
             shutil.copy(file, tmp_path)
     if weights:
         (tmp_path / "model.safetensors").touch()
-    command = ("-m", "kvasir.cli.main", "engine", str(tmp_path), "--link", address, "--tensor-parallel-size", "5")
+    command = ("-m", "kvasir.cli.main", "engine", str(tmp_path), "--link", address, "--tensor-parallel-size", "3")
     async with run_engine(sys.executable, *command) as process:
         code, log = await ended(process)
     failure = find_failure(log)
     assert failure is not None
     assert (code, failure.reason) == (ExitCode.USER_ERROR, Reason.INVALID_SPEC)
-    assert failure.message.startswith("--tensor-parallel-size 5 does not divide num_attention_heads")
+    assert failure.message.startswith("--tensor-parallel-size 3 does not divide num_attention_heads")
     assert ("engine-0-worker-0" in log) == weights
     assert "Traceback" not in log
 

@@ -64,6 +64,8 @@ def test_a_worker_takes_over_the_memory_and_the_descriptors(setup: WorkerSetup, 
     assert theirs.requests.read() == b"frame"
     theirs.replies.write(b"reply")
     assert channel.replies.read(WAIT) == [b"reply"]
+    for descriptor in (file, mine.rendezvous, stack, written):
+        os.close(descriptor)
 
 
 def test_another_user_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_no_process_keeps_the_file_of_the_rendezvous(engines: Engines) -> None:
     executor = engines[1].executor
     assert isinstance(executor, MultiprocessExecutor)
     for pid in (os.getpid(), *executor.pids):
-        assert not [name for name in open_files(pid) if "rendezvous" in name]
+        assert not [name for name in open_files(pid) if "kvasir-rendezvous" in name]
 
 
 def open_files(pid: int) -> list[str]:
