@@ -65,8 +65,8 @@ class ExternalLauncherExecutor:
         tensor: TorchGroup | None = None
         if self._launched.size > 1:
             limit = timedelta(seconds=self._settings.executor.worker_timeout)
-            tensor = TorchGroup(_join(self._launched, limit))
-            self._ranks = _Ranks(_new_group(limit), limit)
+            model_group, own_group = _join(self._launched, limit)
+            tensor, self._ranks = TorchGroup(model_group), _Ranks(own_group, limit)
         self.seed = self._ranks.from_first(secrets.randbits(63))
         self._ranks.compare_settings(self._settings, self._model)
         parallel = SINGLE
@@ -219,19 +219,30 @@ class _Ranks:
         return self._error
 
 
-def _join(launched: LaunchedRank, limit: timedelta) -> dist.ProcessGroup:
-    """Return a group of all launched processes, which torchrun's variables lead to each other."""
+def _join(launched: LaunchedRank, limit: timedelta) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+    """Return two groups of all launched processes, which torchrun's variables lead to each other.
+
+    Raises ConfigError for a default process group of other processes, and FailureError if one cannot be reached.
+    """
     if launched.local_size == launched.size:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if not dist.is_initialized():
-        dist.init_process_group("gloo", init_method="env://", timeout=limit)
-        atexit.register(leave)  # later the threads of gloo would abort the process
-    if dist.get_world_size() != launched.size:
-        raise ConfigError(
-            f"torch.distributed has {dist.get_world_size()} ranks in this process, and WORLD_SIZE is "
-            f"{launched.size}: initialise it with all processes, or leave it to Kvasir"
+    try:
+        if not dist.is_initialized():
+            dist.init_process_group("gloo", init_method="env://", timeout=limit)
+            atexit.register(leave)  # later the threads of gloo would abort the process
+        if dist.get_world_size() != launched.size:
+            raise ConfigError(
+                f"torch.distributed has {dist.get_world_size()} ranks in this process, and WORLD_SIZE is "
+                f"{launched.size}: initialise it with all processes, or leave it to Kvasir"
+            )
+        return _new_group(limit), _new_group(limit)
+    except RuntimeError as error:
+        text = (
+            f"rank {launched.rank} could not connect to the other processes at {launched.address} within "
+            f"{limit.total_seconds():g} s (--worker-timeout): {_first_line(error)}; start all {launched.size} with "
+            "torchrun"
         )
-    return _new_group(limit)
+        raise FailureError(Failure(Reason.CRASH_LOOPING, text)) from error
 
 
 def _new_group(limit: timedelta) -> dist.ProcessGroup:

@@ -22,6 +22,8 @@ class LaunchedRank:
     rank: int
     size: int
     local_size: int
+    address: str
+    """HOST:PORT, at which the processes meet."""
 
     @classmethod
     def of(cls, config: ExecutorConfig, environ: Mapping[str, str] = os.environ) -> "LaunchedRank":
@@ -44,7 +46,7 @@ class LaunchedRank:
         if rank >= size:
             raise ConfigError(f"RANK is {rank} and WORLD_SIZE is {size}: ranks are 0 to {size - 1}")
         local = _number("LOCAL_WORLD_SIZE", environ) if environ.get("LOCAL_WORLD_SIZE") else size
-        return cls(rank, size, local)
+        return cls(rank, size, local, f"{environ['MASTER_ADDR']}:{_number('MASTER_PORT', environ)}")
 
 
 def shows_results(config: ExecutorConfig) -> bool:

@@ -26,6 +26,7 @@ SCRIPT = launched_script.__file__
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 WAIT = 120.0
 TWO = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+PLACE = LaunchedRank(rank=1, size=2, local_size=2, address="localhost:29500")
 LAUNCHED = ExecutorConfig(tensor_parallel_size=2, distributed_executor_backend="external_launcher")
 
 
@@ -111,9 +112,9 @@ def test_only_rank_0_prints_the_figures_of_a_benchmark() -> None:
 
 
 def test_the_place_of_a_process_is_read_from_torchruns_variables() -> None:
-    assert LaunchedRank.of(LAUNCHED, TWO) == LaunchedRank(rank=1, size=2, local_size=2)
+    assert LaunchedRank.of(LAUNCHED, TWO) == PLACE
     without = {name: value for name, value in TWO.items() if name != "LOCAL_WORLD_SIZE"}
-    assert LaunchedRank.of(LAUNCHED, without) == LaunchedRank(rank=1, size=2, local_size=2)
+    assert LaunchedRank.of(LAUNCHED, without) == PLACE
 
 
 @pytest.mark.parametrize(
@@ -123,12 +124,28 @@ def test_the_place_of_a_process_is_read_from_torchruns_variables() -> None:
         ({"MASTER_PORT": ""}, "MASTER_PORT is not set"),
         ({"WORLD_SIZE": "4"}, "WORLD_SIZE is 4 and --tensor-parallel-size is 2: .* give --tensor-parallel-size 4"),
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE=two is not a number"),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT=http is not a number"),
         ({"RANK": "2"}, "RANK is 2 and WORLD_SIZE is 2: ranks are 0 to 1"),
     ],
 )
 def test_an_environment_that_is_not_torchruns_is_refused(changes: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LaunchedRank.of(LAUNCHED, TWO | changes)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_a_rank_without_the_others_names_the_place(
+    rank: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for name, value in (TWO | {"RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    argv = ["bench", "latency", "demo://", "-tp", "2", "--distributed-executor-backend", "external_launcher"]
+    assert main.main([*argv, "--worker-timeout", "1s"]) == 1
+    message = f"rank {rank} could not connect to the other processes at 127.0.0.1:{port} within 1 s"
+    assert message in capfd.readouterr().err
 
 
 def test_a_model_that_cannot_be_split_is_refused_before_the_ranks_join(
