@@ -83,13 +83,13 @@ class LLM:
                 download_dir=config.model.download_dir,
                 progress=progress,
             )
-        info, tokenizer = load_model_info(path), load_tokenizer(path)
+        info, tokenizer, template = load_model_info(path), load_tokenizer(path), ChatTemplate.load(path)
         self._detokenizer = Detokenizer(tokenizer)
         engine = self._engine = start_engine(config, info)
         self._input = InputProcessor(
             info,
             tokenizer,
-            ChatTemplate.load(path),
+            template,
             lambda: engine.settings.max_model_len,
             max_queued=1,
             takes_priority=lambda: engine.settings.scheduling_policy == "priority",

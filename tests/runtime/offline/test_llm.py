@@ -1,6 +1,7 @@
 """The offline API with the demo model: outputs in order, bad input by name, nothing left behind."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import kvasir
 from kvasir import LLM, RequestOutput, SamplingParams
 from kvasir.config.options import ConfigError
+from kvasir.hub.source import fetch
 from kvasir.observability.failures import FailureError
 from kvasir.worker.step import StepInput, StepOutput
 
@@ -205,6 +207,19 @@ def test_a_model_without_a_chat_template_does_not_chat(llm: LLM, monkeypatch: py
     monkeypatch.setattr(llm._input, "_chat_template", None)
     with pytest.raises(ValueError, match="no chat template: write the prompt yourself and call generate"):
         llm.chat([{"role": "user", "content": "What is Kvasir?"}], GREEDY)
+
+
+def test_a_bad_chat_template_is_refused_before_the_engine_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def start(*_: object) -> None:
+        pytest.fail("an engine was started")
+
+    monkeypatch.setattr("kvasir.offline.llm.start_engine", start)
+    shutil.copytree(fetch("demo://", weights=False), tmp_path, dirs_exist_ok=True)
+    (tmp_path / "chat_template.jinja").write_text("{% if %}")
+    with pytest.raises(ConfigError, match="is not a Jinja template, line 1"):
+        LLM(str(tmp_path))
 
 
 # ------------------------------------------------------------------------------------------------ life and end
