@@ -18,7 +18,8 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(
             (
-                *("--decode-context-parallel-size", "--cpu-offload-gb"),
+                *("--decode-context-parallel-size", "--prefill-context-parallel-size", "--cpu-offload-gb"),
+                *("--all2all-backend", "--enable-eplb", "--enable-dbo", "--data-parallel-backend"),
                 *("--quantization", "--kv-cache-dtype", "--calculate-kv-scales", "--swap-space"),
                 *("--enable-lora", "--lora-modules", "--max-lora-rank", "--max-loras", "--speculative-config"),
                 *("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser", "--response-role"),
@@ -35,6 +36,11 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(
             ("--nnodes", "--node-rank", "--master-addr", "--master-port"), "is an option of kvasir engine"
         ),
+        **dict.fromkeys(
+            ("--data-parallel-start-rank", "--data-parallel-hybrid-lb", "--data-parallel-external-lb"),
+            "is not needed: each engine is started with --data-parallel-rank",
+        ),
+        "--headless": "is not needed: kvasir engine has no API server",
         "--disable-log-requests": "is --no-log-requests here",
         "--enable-log-requests": "is --log-requests here",
         "--enable-chunked-prefill": "is not needed: it is always on",

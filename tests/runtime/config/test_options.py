@@ -134,6 +134,7 @@ def test_a_word_that_is_nearly_one_of_the_choices_is_suggested(capsys: pytest.Ca
         ("--decode-context-parallel-size", "(--decode-context-parallel-size is not supported yet)"),
         ("--decode-context-paralel-size", "(did you mean --decode-context-parallel-size? It is not supported yet)"),
         ("--disable-log-requests", "(--disable-log-requests is --no-log-requests here)"),
+        ("--headless", "(--headless is not needed: kvasir engine has no API server)"),
         ("--max-num-sqes", "(did you mean --max-num-seqs?)"),
     ],
 )
