@@ -39,12 +39,14 @@ def plans(arguments: argparse.Namespace) -> list[Plan]:
     cells = list(product(arguments.phases, arguments.kinds))
     result = []
     for number, (phase, kind) in enumerate(islice(cycle(cells), arguments.rounds)):
-        one = str(chosen.randrange(workers))
+        victim = number // len(cells) % workers
+        stage = victim // arguments.tensor_parallel_size
+        one = str(chosen.randrange((stage + 1) * arguments.tensor_parallel_size))  # earlier stages wait for none
         result.append(
             Plan(
                 phase=phase,
                 kind=kind,
-                victim=number // len(cells) % workers,
+                victim=victim,
                 held="all" if phase == "load" else chosen.choice(("all", one)),  # nothing is exchanged in load
                 options=tuple(options),
                 num_workers=workers,

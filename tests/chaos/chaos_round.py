@@ -41,7 +41,7 @@ class Plan:
     victim: int
     """The rank of the worker that gets the signal."""
     held: str
-    """The rank that waits in the phase while the others wait for it in an exchange, or "all"."""
+    """The rank that waits in the phase, while the victim waits for it in an exchange, or "all"."""
     options: tuple[str, ...]
     """The layout of the engine."""
     num_workers: int

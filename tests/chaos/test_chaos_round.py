@@ -63,6 +63,14 @@ def test_a_file_of_shared_memory_is_left_if_no_process_uses_it() -> None:
         os.unlink(f"/dev/shm/{name}")
 
 
+def test_a_victim_never_waits_for_a_later_stage() -> None:
+    """An earlier stage has finished the step, and is in the phase idle."""
+    arguments = argparse.Namespace(seed=0, rounds=200, phases=["decode"], kinds=["kill"], limit=1.0)
+    arguments.tensor_parallel_size, arguments.pipeline_parallel_size, arguments.worker_timeout = 2, 2, 3.0
+    held = {(plan.victim, plan.held) for plan in plans(arguments) if plan.held != "all"}
+    assert held == {(victim, str(rank)) for victim in range(4) for rank in range(4) if rank // 2 <= victim // 2}
+
+
 def test_rounds_cover_all_cells_and_the_table_counts_violations() -> None:
     arguments = argparse.Namespace(
         seed=1, rounds=8, phases=["load", "idle"], kinds=["kill", "freeze"], tensor_parallel_size=2
