@@ -117,7 +117,7 @@ class PlacedWorker:
             self._pidfd = os.pidfd_open(self.pid)
             hand_over(self._control, self._setup)
             return self._control
-        except OSError as error:
+        except Exception as error:  # the worker has ended, or Ray: a thread that raised would let the engine wait
             log.warning("worker %d ended before it had its settings: %s", self.rank, error)
             return None
         finally:
