@@ -23,7 +23,7 @@ import msgspec
 from kvasir.config.options import ConfigError
 from kvasir.executor.rendezvous import join
 from kvasir.executor.shared_memory.channel import WorkerChannel
-from kvasir.executor.shared_memory.ring import RingError
+from kvasir.executor.shared_memory.ring import PeerLostError
 from kvasir.executor.worker_messages import (
     MAX_PACKET_BYTES,
     FrameKind,
@@ -88,7 +88,7 @@ class WorkerProcess:
             self._enter(WorkerPhase.IDLE)
             self._send(Loaded())
             self._serve()
-        except (RingError, BrokenPipeError, ConnectionResetError) as error:
+        except PeerLostError as error:
             log.info("%s: this worker ends", error)
             return ExitCode.OK
         except Exception as error:
@@ -131,7 +131,11 @@ class WorkerProcess:
         self._channel.progress.enter(self._steps, phase)
 
     def _send(self, message: FromWorker) -> None:
-        self._control.send(encode(message))
+        """Raises PeerLostError if the engine has ended."""
+        try:
+            self._control.send(encode(message))
+        except ConnectionError as error:
+            raise PeerLostError(None) from error
 
     def _report(self, error: Exception) -> None:
         if any(text in str(error) for text in _OF_LOST_PEER):
@@ -143,7 +147,7 @@ class WorkerProcess:
         message = failure.message if named else f"{self._name} failed in phase {phase}: {failure.message}"
         try:
             self._send(WorkerError(failure.reason, message, phase))
-        except OSError:
+        except PeerLostError:
             log.info("the engine has ended meanwhile")
 
 

@@ -175,6 +175,10 @@ def test_a_step_that_raises_ends_all_workers(path: Path, submitted: bool) -> Non
         ("reject load", Failure(Reason.INVALID_SPEC, "--threads 7 does not fit")),
         ("raise load", Failure(Reason.CRASH_LOOPING, "worker 0 failed in phase load: RuntimeError: as asked")),
         (
+            "reset load",
+            Failure(Reason.CRASH_LOOPING, "worker 0 failed in phase load: ConnectionResetError: as asked"),
+        ),
+        (
             "raise warm-up",
             Failure(Reason.CRASH_LOOPING, "worker 0 failed in phase warm-up: RuntimeError: as asked"),
         ),

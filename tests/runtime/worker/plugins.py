@@ -63,6 +63,8 @@ class HeldWorker(Worker):
             return
         if action == "raise":
             raise RuntimeError("as asked")
+        if action == "reset":
+            raise ConnectionResetError("as asked")
         if action == "reject":
             raise ConfigError("--threads 7 does not fit")
         Path(os.environ["TEST_FOLDER"], str(os.getpid())).touch()
