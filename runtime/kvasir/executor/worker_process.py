@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
 
-_OF_LOST_PEER: Final = ("Connection closed by peer", "Connection reset by peer")
+_OF_LOST_PEER: Final = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
 """In the error of an exchange with a worker that has ended. The kernel closes its connections first."""
 _LOST_PEER_SECONDS: Final = 1.0
 

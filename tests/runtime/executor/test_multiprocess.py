@@ -197,11 +197,13 @@ def test_an_error_during_the_start_is_the_engines_own(
     executor.shutdown()
 
 
+@pytest.mark.parametrize("loss", ["Connection closed by peer [127.0.0.1]:1", "writev [127.0.0.1]:1: Broken pipe"])
 def test_the_failure_of_a_peer_that_is_lost_is_the_cause(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    loss: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other worker notices the loss first."""
     install_plugins(tmp_path, monkeypatch)
+    monkeypatch.setenv("TEST_LOSS", loss)
     monkeypatch.setenv("TEST_ACTION", "lose-peer warm-up")
     settings = engine_settings(executor=ExecutorConfig(worker_cls="held", tensor_parallel_size=2))
     executor = MultiprocessExecutor(settings, load_model_info(path))

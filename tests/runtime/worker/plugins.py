@@ -30,7 +30,7 @@ class CountingWorker(Worker):
 
 class HeldWorker(Worker):
     """Waits in the phase that the environment names, or raises there, and leaves a file when it is there. With
-    lose-peer rank 1 raises as if rank 0 had ended, and rank 0 raises later.
+    lose-peer rank 1 raises TEST_LOSS as if rank 0 had ended, and rank 0 raises later.
 
     With TEST_RANK only this rank of a split model does so.
     """
@@ -56,7 +56,7 @@ class HeldWorker(Worker):
         rank = str(parallel.pipeline.rank * parallel.tensor.size + parallel.tensor.rank)
         if phase == wanted and action == "lose-peer":
             if rank == "1":
-                raise RuntimeError("Connection closed by peer [127.0.0.1]:1")
+                raise RuntimeError(os.environ["TEST_LOSS"])
             time.sleep(0.3)
             raise RuntimeError("as asked")
         if phase != wanted or os.environ.get("TEST_RANK", rank) != rank:
