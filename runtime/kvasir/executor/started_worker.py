@@ -22,6 +22,7 @@ from typing import Final, Protocol
 import msgspec
 
 import kvasir
+from kvasir.config.options import ConfigError
 from kvasir.executor.rendezvous import descriptor_of
 from kvasir.executor.worker_messages import (
     MAX_PACKET_BYTES,
@@ -38,6 +39,8 @@ _STACK_SECONDS: Final = 0.5
 """How long a worker has to write its stack; the signal's handler in C does so even while torch computes."""
 _STACK_PAUSE_SECONDS: Final = 0.02
 """Without a write for this long, the stack is complete."""
+_PACKET_OVERHEAD_BYTES: Final = 32
+"""Of the kernel, in the buffer of a socket of packets."""
 _SHOWN_FRAMES: Final = 3
 _PACKAGE: Final = str(Path(kvasir.__file__).parent) + "/"
 _FRAME: Final = re.compile(r'File "(.*)", line (\d+) in (\S+)')
@@ -82,13 +85,16 @@ class StartedWorker:
     """
 
     def __init__(self, setup: WorkerSetup, threads: int) -> None:
+        """Raises ConfigError if config.json of the model is too large for a message."""
         self.rank = setup.rank
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_PACKET_BYTES)
         self._stop_timer: threading.Timer | None = None
         self.ended = threading.Event()
         self._asking = threading.Lock()
         self._stacks, stacks_end = os.pipe()
         setup = msgspec.structs.replace(setup, stack_descriptor=stacks_end)
+        packet = _checked(encode(setup), self._control)
         inherited = [theirs.fileno(), stacks_end, *setup.handle.descriptors]
         if (meeting := descriptor_of(setup.rendezvous)) is not None:
             inherited.append(meeting)
@@ -102,9 +108,8 @@ class StartedWorker:
         os.close(stacks_end)
         self.pid = self._process.pid
         self._pidfd = os.pidfd_open(self.pid)
-        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_PACKET_BYTES)
-        with contextlib.suppress(OSError):  # it has ended already: `watch` reports that
-            self._control.send(encode(setup))
+        with contextlib.suppress(ConnectionError):  # it has ended already: `watch` reports that
+            self._control.send(packet)
 
     def watch(
         self,
@@ -180,6 +185,19 @@ class StartedWorker:
             return f"ended with exit code {result.si_status}"
         self._process.returncode = -result.si_status
         return f"was killed by {_name(result.si_status)}"
+
+
+def _checked(packet: bytes, control: socket.socket) -> bytes:
+    """Return the packet. Raises ConfigError if the control socket cannot carry it."""
+    buffer = control.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    limit = min(MAX_PACKET_BYTES, buffer - _PACKET_OVERHEAD_BYTES)
+    if len(packet) > limit:
+        raise ConfigError(
+            f"the settings of a worker process take {len(packet)} bytes with config.json of the model, and at most "
+            f"{limit} can be sent: remove from config.json what the model does not need, or raise sysctl "
+            f"net.core.wmem_max up to {MAX_PACKET_BYTES}"
+        )
+    return packet
 
 
 def receive_all(control: socket.socket, received: Callable[[FromWorker], None]) -> WorkerError | None:

@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.executor import Executor
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.executor.multiprocess import MultiprocessExecutor
+from kvasir.executor.worker_messages import MAX_PACKET_BYTES
 from kvasir.hub.model_info import load_model_info
 from kvasir.observability.failures import FailureError, failure_of
 from kvasir.params import SamplingParams
@@ -209,6 +211,16 @@ def test_the_failure_of_a_peer_that_is_lost_is_the_cause(
     executor = MultiprocessExecutor(settings, load_model_info(path))
     with pytest.raises(FailureError, match=r"^worker 0 failed in phase warm-up: RuntimeError: as asked"):
         started(executor)
+    executor.shutdown()
+
+
+def test_a_config_that_is_too_large_for_a_worker_is_refused(path: Path) -> None:
+    """The worker would wait for its settings, and the engine for the worker."""
+    model = load_model_info(path)
+    model = replace(model, config=model.config | {"id2label": "x" * MAX_PACKET_BYTES})
+    executor = MultiprocessExecutor(engine_settings(), model)
+    with pytest.raises(ConfigError, match=r"config\.json .* at most [0-9]+ can be sent"):
+        executor.start(lambda done, total: None, failed=lambda error: None)
     executor.shutdown()
 
 
