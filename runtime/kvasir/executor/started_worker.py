@@ -39,6 +39,8 @@ _STACK_SECONDS: Final = 0.5
 """How long a worker has to write its stack; the signal's handler in C does so even while torch computes."""
 _STACK_PAUSE_SECONDS: Final = 0.02
 """Without a write for this long, the stack is complete."""
+_LAST_MESSAGE_SECONDS: Final = 1.0
+"""How long the end of a worker waits for the end of its control socket, which a forked child may keep open."""
 _PACKET_OVERHEAD_BYTES: Final = 32
 """Of the kernel, in the buffer of a socket of packets."""
 _SHOWN_FRAMES: Final = 3
@@ -127,9 +129,9 @@ class StartedWorker:
 
         def wait() -> None:
             how = self._wait(stopped, patience)
-            reader.join()
+            reader.join(_LAST_MESSAGE_SECONDS)
             self.ended.set()
-            ended(self.rank, how, errors[0])
+            ended(self.rank, how, errors[0] if errors else None)
 
         reader = threading.Thread(target=read, name=f"control of worker {self.rank}", daemon=True)
         reader.start()

@@ -214,6 +214,19 @@ def test_the_failure_of_a_peer_that_is_lost_is_the_cause(
     executor.shutdown()
 
 
+def test_a_child_of_a_worker_does_not_hide_its_death(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has inherited the sockets of the worker, and ends 5 s later."""
+    install_plugins(tmp_path, monkeypatch)
+    monkeypatch.setenv("TEST_ACTION", "fork-and-die load")
+    settings = engine_settings(executor=ExecutorConfig(worker_cls="held"))
+    executor = MultiprocessExecutor(settings, load_model_info(path))
+    with pytest.raises(FailureError, match=r"^worker 0 was killed by SIGKILL in phase load for [0-3]\.\d s"):
+        started(executor)
+    executor.shutdown()
+
+
 def test_a_config_that_is_too_large_for_a_worker_is_refused(path: Path) -> None:
     """The worker would wait for its settings, and the engine for the worker."""
     model = load_model_info(path)

@@ -8,6 +8,7 @@ import pytest
 
 _CODE = '''
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -65,6 +66,11 @@ class HeldWorker(Worker):
             raise RuntimeError("as asked")
         if action == "reset":
             raise ConnectionResetError("as asked")
+        if action == "fork-and-die":
+            if os.fork() == 0:
+                time.sleep(5)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
         if action == "reject":
             raise ConfigError("--threads 7 does not fit")
         Path(os.environ["TEST_FOLDER"], str(os.getpid())).touch()
