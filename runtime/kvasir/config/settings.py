@@ -14,6 +14,8 @@ from kvasir_contract.endpoints import ANY_HOST, OPS_PORT
 from kvasir_contract.units import parse_bytes, parse_duration
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+MAX_WORKER_TIMEOUT_SECONDS = 7 * 24 * 3600
+"""Waits in the kernel take at most 24 days."""
 EXTERNAL_LAUNCHER = "external_launcher"
 RAY = "ray"
 
@@ -202,6 +204,11 @@ class ExecutorConfig:
     def __post_init__(self) -> None:
         if self.worker_timeout <= 0:
             raise ConfigError("--worker-timeout 0: every step would end the engine; give 10s or more")
+        if self.worker_timeout > MAX_WORKER_TIMEOUT_SECONDS:
+            raise ConfigError(
+                f"--worker-timeout {self.worker_timeout / 3600:g}h is too long: give "
+                f"{MAX_WORKER_TIMEOUT_SECONDS // 3600}h or less"
+            )
         if self.num_workers > 1 and self.distributed_executor_backend == "uni":
             raise ConfigError(
                 f"--distributed-executor-backend uni has one worker, and {self.split} needs {self.num_workers}: "

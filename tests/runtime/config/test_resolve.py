@@ -135,6 +135,12 @@ def test_overlapped_steps_of_a_pipeline_are_refused() -> None:
         resolve(scheduler=SchedulerConfig(async_scheduling=True), executor=ExecutorConfig(pipeline_parallel_size=2))
 
 
+@pytest.mark.parametrize(("seconds", "reason"), [(0.0, "0: every step"), (3.6e6, "1000h is too long: give 168h")])
+def test_a_worker_timeout_that_no_step_can_have_is_refused(seconds: float, reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"--worker-timeout {reason}"):
+        ExecutorConfig(worker_timeout=seconds)
+
+
 def test_float16_on_cpu_is_refused() -> None:
     config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(dtype="float16"))
     with pytest.raises(ConfigError, match="choose bfloat16 or float32"):
