@@ -169,7 +169,10 @@ class StartedWorker:
     def _wait(self, stopped: Callable[[int], None], patience: float) -> str:
         """Return how the process ended."""
         while True:
-            result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WCONTINUED)
+            try:
+                result = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WCONTINUED)
+            except ChildProcessError:  # this process ignores SIGCHLD, so the kernel keeps no status
+                return "ended"
             if result is None:
                 continue
             if self._stop_timer is not None:

@@ -1,6 +1,8 @@
 """Worker processes: their outputs are those of one worker in this process, and their failures reach the engine."""
 
+import os
 import queue
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -225,6 +227,20 @@ def test_a_child_of_a_worker_does_not_hide_its_death(
     with pytest.raises(FailureError, match=r"^worker 0 was killed by SIGKILL in phase load for [0-3]\.\d s"):
         started(executor)
     executor.shutdown()
+
+
+def test_a_death_is_noticed_without_an_exit_status(path: Path) -> None:
+    """A program that ignores SIGCHLD passes that on to the engine that it starts."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        failures: queue.SimpleQueue[Exception] = queue.SimpleQueue()
+        executor = MultiprocessExecutor(engine_settings(), load_model_info(path), num_workers=2)
+        executor.start(lambda done, total: None, failed=failures.put)
+        os.kill(executor.pids[1], signal.SIGKILL)
+        assert str(failures.get(timeout=WAIT)).startswith("worker 1 ended in phase idle")
+        executor.shutdown()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_a_config_that_is_too_large_for_a_worker_is_refused(path: Path) -> None:
