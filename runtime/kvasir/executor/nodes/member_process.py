@@ -25,7 +25,8 @@ from kvasir.executor.nodes.addresses import interface_of, own_address
 from kvasir.executor.nodes.leader_connection import Begin, LeaderConnection, LeaderEvent, LeaderLost, Rejected
 from kvasir.executor.nodes.member_status import MemberCollector, MemberStatus
 from kvasir.executor.nodes.node_messages import Describe, Described, Failed, Leaving, NodeTerms, Replies, WorkerNews
-from kvasir.executor.shared_memory.ring import RingError
+from kvasir.executor.shared_memory.ring import PeerLostError, RingError, RingInterruptedError
+from kvasir.executor.shared_memory.segment import SharedMemoryError
 from kvasir.executor.worker_messages import FromWorker, Loaded, Loading
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
@@ -214,8 +215,13 @@ class MemberProcess:
         self._status.took(body[0])
         try:
             workers.channel.requests.write(body, _WRITE_SECONDS)
-        except RingError as error:
+        except (PeerLostError, RingInterruptedError) as error:
             log.debug("a frame was not written: %s", error)  # the thread that watches the worker reports its end
+        except Exception as error:
+            # The next frame must not take the place of this one: its replies would count for the wrong step.
+            text = f"a frame of {len(body)} bytes did not reach the workers of this node: {error}"
+            reason = Reason.OUT_OF_MEMORY if isinstance(error, SharedMemoryError) else Reason.CRASH_LOOPING
+            self._on_failure(Failure(reason, text), text, raised=False)
 
     def _relay_replies(self, leader: LeaderConnection, workers: LocalWorkers) -> None:
         try:

@@ -1,0 +1,72 @@
+"""A member's process ends when it cannot pass something on, and informs the leader of the cause."""
+
+from typing import Any
+
+import pytest
+
+from kvasir.config.nodes import NodesConfig
+from kvasir.config.settings import DeviceConfig, EngineConfig, ModelConfig
+from kvasir.executor.nodes.member_process import MemberProcess
+from kvasir.executor.nodes.node_messages import Failed, FromMember
+from kvasir.executor.shared_memory.ring import SlowReaderError
+from kvasir.executor.shared_memory.segment import SharedMemoryError
+from kvasir_contract.reasons import Reason
+
+
+class FakeLeader:
+    def __init__(self) -> None:
+        self.sent: list[FromMember] = []
+
+    def send(self, message: FromMember) -> None:
+        self.sent.append(message)
+
+
+class FakeWorkers:
+    """Workers whose ring takes no frame."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+        self.killed = False
+
+    @property
+    def channel(self) -> Any:
+        return self
+
+    @property
+    def requests(self) -> Any:
+        return self
+
+    def write(self, frame: bytes, seconds: float) -> None:
+        raise self._error
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+def new_member() -> MemberProcess:
+    return MemberProcess(
+        EngineConfig(
+            model=ModelConfig("demo://"),
+            device=DeviceConfig(device="cpu"),
+            nodes=NodesConfig(nnodes=2, node_rank=1, master_addr="127.0.0.1"),
+        ),
+        "engine-0-node-1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (SharedMemoryError("kvasir-frame needs 3 MiB"), Reason.OUT_OF_MEMORY),
+        (SlowReaderError("worker 1 does not read", 1), Reason.CRASH_LOOPING),
+    ],
+)
+def test_member_ends_if_a_frame_does_not_reach_its_workers(error: Exception, reason: Reason) -> None:
+    process, leader, workers = new_member(), FakeLeader(), FakeWorkers(error)
+    process._leader, process._workers = leader, workers  # type: ignore[assignment]
+    process._on_frame(b"\0step")
+    [failed] = leader.sent
+    assert isinstance(failed, Failed)
+    assert failed.reason is reason
+    assert str(error) in failed.message
+    assert workers.killed
