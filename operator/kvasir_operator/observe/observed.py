@@ -149,6 +149,8 @@ class Member:
     linked: bool | None = None
     """For engines, whether every frontend that gets requests, or soon will, has accepted it; None if that is not
     known."""
+    reported: bool = True
+    """Whether the pod has sent a report. Without one, a running pod that is not ready counts as Starting."""
 
     @property
     def serves(self) -> bool:

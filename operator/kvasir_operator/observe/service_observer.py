@@ -161,7 +161,13 @@ class ServiceObserver:
         memory.forget_but(marks, of_missing=False)
         frontends = awaited_frontends(pods, waited)
         return [
-            Member(pod, states[pod.uid], waited[pod.uid], is_linked(reports.get(pod.uid), frontends))
+            Member(
+                pod,
+                states[pod.uid],
+                waited[pod.uid],
+                is_linked(reports.get(pod.uid), frontends),
+                reported=pod.uid in reports,
+            )
             for pod in pods
         ]
 

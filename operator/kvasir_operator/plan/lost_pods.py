@@ -62,8 +62,11 @@ def _gone(rank: EngineRank, name: str, observed: Observed) -> Iterator[str]:
 def _behind(rank: EngineRank, member: Member) -> tuple[Phase, ...]:
     """Return the phases of a pod that contradict a later phase of the others: it started again, and they did not.
 
-    The leader starts the members, so it is never before them, but a member may load faster than others.
+    The leader starts the members, so it is never before them, but a member may load faster than others. The phase
+    of a pod without a report is not known: it may be later.
     """
+    if not member.reported:
+        return ()
     leader = rank.pods[0]
     if member is leader:
         return (Phase.STARTING,)

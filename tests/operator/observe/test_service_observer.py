@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
+from kvasir_contract.status_report import StatusReport
 from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     EVENT,
@@ -136,6 +138,15 @@ async def test_a_state_is_timed_from_the_first_look_at_it(looks: Looks) -> None:
     assert (await looks.look(after=7)).engines[0].waited == 0
     looks.set_pod("demo-engine-0")
     assert (await looks.look(after=7)).engines[0].waited == 0  # the earlier mark is dropped
+
+
+async def test_a_pod_that_does_not_answer_has_not_reported(looks: Looks) -> None:
+    looks.set_pod("demo-engine-0")
+    assert not (await looks.look()).engines[0].reported
+    looks.set_pod("demo-engine-0", ready=True)
+    uid = (await looks.look()).engines[0].pod.uid
+    looks.memory.reports = {uid: StatusReport(Phase.READY)}
+    assert (await looks.look()).engines[0].reported
 
 
 async def test_a_wait_ends_with_the_pod(looks: Looks) -> None:

@@ -1,5 +1,6 @@
 """Ranks with a pod that is gone: its other pods start again by themselves, or else are deleted."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,6 +58,12 @@ def test_pods_that_do_not_notice_a_loss_are_deleted(pods: tuple[str, ...], delet
 @pytest.mark.parametrize(("seconds", "deleted"), [(LONG - 1, []), (LONG, [0, 2])])
 def test_pods_do_not_wait_for_a_missing_one_for_ever(seconds: float, deleted: list[int]) -> None:
     assert regrouped(since(1, "ready", "-", "ready"), missing={1: seconds}) == deleted
+
+
+@pytest.mark.parametrize("pods", [("starting", "ready", "ready"), ("unready", "starting", "ready")])
+def test_a_pod_without_reports_may_be_as_far_as_the_others(pods: tuple[str, ...]) -> None:
+    """An operator that may not connect to the pods would otherwise delete the members of each engine that loads."""
+    assert regrouped(tuple(replace(member, reported=False) for member in since(LONG, *pods))) == []
 
 
 def test_pods_of_other_ranks_stay() -> None:
