@@ -8,6 +8,7 @@ from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.nodes import NodesConfig, pod_index
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.settings import (
+    RAY,
     CacheConfig,
     DeviceConfig,
     EngineConfig,
@@ -54,11 +55,8 @@ def config_of(args: argparse.Namespace) -> EngineConfig:
     parallel, nodes = _place_of(args)
     executor = from_args(ExecutorConfig, args)
     nodes.check(executor.num_workers)
-    if nodes.nnodes > 1 and executor.distributed_executor_backend not in (None, "mp"):
-        raise ConfigError(
-            f"--nnodes {nodes.nnodes} with --distributed-executor-backend {executor.distributed_executor_backend}: "
-            "only worker processes (mp) can be spread over nodes; leave one of the two out"
-        )
+    if nodes.nnodes > 1:
+        _check_backend(executor.distributed_executor_backend, nodes)
     return EngineConfig(
         model=from_args(ModelConfig, args, source=args.model),
         device=from_args(DeviceConfig, args),
@@ -72,6 +70,20 @@ def config_of(args: argparse.Namespace) -> EngineConfig:
         trace=from_args(TraceConfig, args),
         process=from_args(ProcessConfig, args),
     )
+
+
+def _check_backend(backend: str | None, nodes: NodesConfig) -> None:
+    """Raise ConfigError for workers that cannot be spread over nodes."""
+    if backend not in (None, "mp", RAY):
+        raise ConfigError(
+            f"--nnodes {nodes.nnodes} with --distributed-executor-backend {backend}: only worker processes (mp or "
+            f"{RAY}) can be spread over nodes; leave one of the two out"
+        )
+    if backend == RAY and not nodes.is_leader:
+        raise ConfigError(
+            f"node {nodes.node_rank} of {nodes.nnodes} with --distributed-executor-backend {RAY}: Ray starts all "
+            "nodes but node 0; start only that one"
+        )
 
 
 def _place_of(args: argparse.Namespace) -> tuple[ParallelConfig, NodesConfig]:

@@ -11,6 +11,8 @@ from kvasir_contract.environment import POD_INDEX
 
 FOUR = ("-tp", "4", "--nnodes", "2", "--master-addr", "engine-{leader}.engine")
 
+ON_RAY = ("-tp", "2", "--nnodes", "2", "--master-addr", "a", "--distributed-executor-backend", "ray")
+
 
 def config(*options: str) -> EngineConfig:
     return config_of(parser().parse_args(["demo://", *options]))
@@ -25,6 +27,11 @@ def test_options_name_a_node() -> None:
     nodes = config("-tp", "4", "--nnodes", "2", "--node-rank", "1", "--master-addr", "10.0.0.7").nodes
     assert nodes == NodesConfig(2, 1, "10.0.0.7", MASTER_PORT)
     assert not nodes.is_leader
+
+
+def test_ray_may_start_the_other_nodes() -> None:
+    engine = config(*ON_RAY)
+    assert (engine.nodes.nnodes, engine.executor.distributed_executor_backend) == (2, "ray")
 
 
 @pytest.mark.parametrize(
@@ -57,8 +64,21 @@ def test_a_pod_index_is_the_rank_of_an_engine_of_one_node(monkeypatch: pytest.Mo
         (("-tp", "4", "--nnodes", "3", "--master-addr", "a"), "--nnodes 3: the engine's 4 workers"),
         (("-tp", "2", "--nnodes", "2"), "--nnodes 2 needs --master-addr"),
         (
-            ("-tp", "2", "--nnodes", "2", "--master-addr", "a", "--distributed-executor-backend", "ray"),
-            "--nnodes 2 with --distributed-executor-backend ray: only worker processes",
+            (
+                "-tp",
+                "2",
+                "--nnodes",
+                "2",
+                "--master-addr",
+                "a",
+                "--distributed-executor-backend",
+                "external_launcher",
+            ),
+            "--nnodes 2 with --distributed-executor-backend external_launcher: only worker processes",
+        ),
+        (
+            (*ON_RAY, "--node-rank", "1"),
+            "node 1 of 2 with --distributed-executor-backend ray: Ray starts all nodes but node 0",
         ),
         (("-tp", "2", "--nnodes", "2", "--node-rank", "2", "--master-addr", "a"), "--node-rank 2 is out of range"),
         (("--node-rank", "1"), "--node-rank 1 is out of range"),
