@@ -254,16 +254,21 @@ class Leader:
                 self._replies.put((member.node_rank, bodies))
             case WorkerNews(rank, news) if self._events is not None:
                 self._events.worker_news(rank, news)
-            case Failed(reason, text, raised) if self._events is not None:
-                member.has_failed = True
-                self._events.worker_failed(
-                    Failure(reason, f"{member.name}: {text}"), f"{member.name}: {text}", raised
-                )
+            case Failed():
+                self._on_failed(member, message)
             case Leaving():
                 log.info("%s is to end: the engine finishes its requests, then all nodes end", member.name)
                 self.drain()
             case Described(text):
                 self._described.put(f"{member.name}: {text}")
+
+    def _on_failed(self, member: MemberRecord, failed: Failed) -> None:
+        text = f"{member.name}: {failed.message}"
+        if self._events is None:
+            log.warning("%s; this node waits until it is started again", text)
+        else:
+            member.has_failed = True
+            self._events.worker_failed(Failure(failed.reason, text), text, failed.raised)
 
     def _on_hello(self, peer: Peer, hello: NodeHello) -> None:
         node = hello.node_rank

@@ -106,7 +106,7 @@ class LeaderConnection:
         self.problem: str = "the leader has not answered yet"
         """Why this node has not joined the leader; "" if it has. Replaced as a whole."""
         self.is_refused = False
-        """The problem is a rejected key: starting this node again does not help."""
+        """The leader rejects this node or its key: starting it again does not help."""
         self._prepared = False
         self._reactor = Reactor()
         self._socket: zmq.Socket[bytes] | None = None
@@ -132,6 +132,7 @@ class LeaderConnection:
         self._reactor.post(self._greet)
 
     def send(self, message: FromMember) -> None:
+        """Send soon; the message is dropped while this node has not joined the leader."""
         self._reactor.post(partial(self._send, message))
 
     def close(self) -> None:
@@ -179,7 +180,7 @@ class LeaderConnection:
             self._send(NodeHello(self._config.node_rank, self._terms, self._prepared))
 
     def _send(self, message: FromMember) -> None:
-        if self._socket is None:
+        if self._socket is None or not (self._incarnation or isinstance(message, NodeHello)):
             return
         try:
             self._socket.send_multipart(encode(self._incarnation, message), zmq.NOBLOCK)
@@ -232,12 +233,13 @@ class LeaderConnection:
             self._monitor.close()
         self._socket = self._monitor = None
 
-    def _drop(self, reason: str) -> None:
+    def _drop(self, reason: str, *, is_refused: bool = False) -> None:
         """Close the connection: for good after the Setup, otherwise until the next attempt."""
         at = f"node 0 at {self._host}, port {self._config.master_port}"
         had_joined, self._incarnation = bool(self._incarnation), ""
         self._disconnect()
         self.problem = f"{at}: {reason}"
+        self.is_refused = is_refused
         if self._has_begun:
             self._deliver(LeaderLost(f"{at} is lost: {reason}"))
             self._closed = True
@@ -255,8 +257,8 @@ class LeaderConnection:
             return
         failure = handshake_failure(*parse_event(self._monitor.recv_multipart(zmq.NOBLOCK)))
         if failure is not None:
-            self.is_refused = True
-            self._drop("the handshake failed: check that both nodes have the same --link-keys, or none")
+            text = "the handshake failed: check that both nodes have the same --link-keys, or none"
+            self._drop(text, is_refused=True)
             return
         while self._receive():  # messages that the leader sent before
             pass
@@ -315,6 +317,8 @@ class LeaderConnection:
     def _reject(self, reason: str) -> None:
         self._disconnect()
         self._closed = True
-        self._deliver(
-            Rejected(f"node 0 at {self._host}, port {self._config.master_port} rejects this node: {reason}")
-        )
+        self.problem = f"node 0 at {self._host}, port {self._config.master_port} rejects this node: {reason}"
+        self.is_refused = True
+        if not self._prepared:
+            log.warning("%s; this node ends when it has read its model", self.problem)
+        self._deliver(Rejected(self.problem))

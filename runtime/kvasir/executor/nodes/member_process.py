@@ -86,7 +86,7 @@ class MemberProcess:
         self._leader: LeaderConnection | None = None
         self._workers: LocalWorkers | None = None
         self._loading: dict[int, Loading] = {}
-        self._num_loaded = 0
+        self._loaded: set[int] = set()
         self._ending = False
         self._leave_until: float | None = None
         """The time at which this node ends, whether the engine has ended or not. None: it was not asked to."""
@@ -104,6 +104,8 @@ class MemberProcess:
             log_failure(log, error, f"node {self._node_rank} failed in phase {self._status.phase}")
             failure = failure_of(error)
             self._status.enter(Phase.FAILED, failure.message)
+            if self._leader is not None and not isinstance(error, _WorkerFailed):
+                self._leader.send(Failed(failure.reason, failure.message, raised=False))
         self._end()
         return failure
 
@@ -190,8 +192,8 @@ class MemberProcess:
             loading = list(self._loading.values())
             self._status.advance(sum(each.done for each in loading), sum(each.total for each in loading))
         elif isinstance(message, Loaded):
-            self._num_loaded += 1
-            if self._workers is not None and self._num_loaded == len(self._workers.ranks):
+            self._loaded.add(rank)
+            if self._workers is not None and len(self._loaded) == len(self._workers.ranks):
                 self._status.enter(Phase.READY)
         if self._leader is not None:
             self._leader.send(WorkerNews(rank, message))

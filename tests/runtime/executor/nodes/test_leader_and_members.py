@@ -3,6 +3,7 @@
 import queue
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,7 @@ from kvasir.executor.nodes.node_messages import (
     Replies,
     Setup,
     WorkerNews,
+    decode_from_member,
 )
 from kvasir.executor.remote_workers import RemoteInterruptedError, RemoteSilentError
 from kvasir.executor.worker_messages import Loaded
@@ -47,6 +49,13 @@ from runtime.executor.nodes.node_pair import (
 )
 from runtime.link.written_keys import write_link_keys
 from runtime.worker.driver import engine_settings
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 def wait_for(text: str, leader: Leader) -> None:
@@ -150,6 +159,32 @@ def test_failure_of_a_members_worker_names_the_node() -> None:
         assert events.failures.empty()  # not another one for the end of this member
 
 
+def test_failure_before_the_setup_is_logged_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    with leading(port) as leader:
+        with member(port, prepared=False) as first:
+            wait_until(lambda: first.connection.problem == "")
+            first.connection.send(Failed(Reason.MODEL_NOT_FOUND, "there is no model", raised=False))
+            wait_until(lambda: "node 1 (127.0.0.1): there is no model" in caplog.text)
+        assert leader.waits_for == "waits for node 1 of 2"
+
+
+def test_member_that_has_not_joined_sends_only_its_hello() -> None:
+    port = free_port()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    silent = context.socket(zmq.ROUTER)  # a leader that never lets the member join
+    silent.rcvtimeo = int(WAIT * 1000)
+    silent.bind(f"tcp://127.0.0.1:{port}")
+    with member(port, prepared=False) as first:
+        received = [decode_from_member(silent.recv_multipart()[1:])[1]]
+        first.connection.send(Failed(Reason.MODEL_NOT_FOUND, "there is no model", raised=False))
+        first.connection.prepared()
+        while received[-1] != NodeHello(1, TERMS, prepared=True):
+            received.append(decode_from_member(silent.recv_multipart()[1:])[1])
+    context.destroy(linger=0)
+    assert {type(message) for message in received} == {NodeHello}
+
+
 def test_lost_member_is_noticed_at_once_while_idle() -> None:
     port = free_port()
     events = Events()
@@ -244,6 +279,14 @@ def test_different_terms_are_refused_by_name_at_both_ends(
         assert leader.waits_for == "waits for node 1 of 2"
 
 
+def test_rejected_member_that_still_reads_its_model_shows_why(caplog: pytest.LogCaptureFixture) -> None:
+    port = free_port()
+    with leading(port), member(port, terms=msgspec.structs.replace(TERMS, model="b"), prepared=False) as other:
+        wait_until(lambda: other.connection.is_refused)
+        assert "model is 'model' on node 0 and 'b' there" in other.connection.problem
+        wait_until(lambda: "this node ends when it has read its model" in caplog.text)
+
+
 def test_unknown_node_rank_is_refused() -> None:
     port = free_port()
     with leading(port), member(port, 2) as other:
@@ -312,6 +355,16 @@ def test_member_with_other_keys_or_none_never_joins(tmp_path: Path, of_member: s
             time.sleep(0.005)
         assert "check that both nodes have the same --link-keys" in first.connection.problem
         assert leader.waits_for == "waits for node 1 of 2"
+
+
+def test_rejected_key_is_no_longer_reported_if_nothing_answers(tmp_path: Path) -> None:
+    write_link_keys(tmp_path / "frontend", tmp_path / "engine")
+    port = free_port()
+    with member(port) as first:
+        with leading(port, keyed(tmp_path / "engine")):
+            wait_until(lambda: first.connection.is_refused)
+        wait_until(lambda: not first.connection.is_refused)
+        assert "nothing answers there yet" in first.connection.problem
 
 
 def test_key_of_the_frontends_is_not_admitted(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kvasir.config.nodes import NodesConfig
+from kvasir.config.options import ConfigError
 from kvasir.config.settings import DeviceConfig, EngineConfig, ModelConfig
 from kvasir.executor.nodes.member_process import MemberProcess
 from kvasir.executor.nodes.node_messages import Failed, FromMember
@@ -19,6 +20,9 @@ class FakeLeader:
 
     def send(self, message: FromMember) -> None:
         self.sent.append(message)
+
+    def close(self) -> None:
+        pass
 
 
 class FakeWorkers:
@@ -70,3 +74,17 @@ def test_member_ends_if_a_frame_does_not_reach_its_workers(error: Exception, rea
     assert failed.reason is reason
     assert str(error) in failed.message
     assert workers.killed
+
+
+def test_leader_learns_why_a_member_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    process, leader = new_member(), FakeLeader()
+
+    def serve() -> None:
+        process._leader = leader  # type: ignore[assignment]
+        raise ConfigError("no network interface of this machine has the address 10.0.0.7")
+
+    monkeypatch.setattr(process, "_serve", serve)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    failure = process.run()
+    assert failure is not None
+    assert leader.sent == [Failed(failure.reason, failure.message, raised=False)]
