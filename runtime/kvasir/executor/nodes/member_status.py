@@ -88,10 +88,10 @@ class MemberStatus:
             return f"the node failed: {self._message}"
         now = self._clock()
         if self.phase in (Phase.READY, Phase.DRAINING):
-            oldest = next(iter(self._unanswered), None)
-            if oldest is None:
+            try:
+                kind, since = self._unanswered[0]  # one operation: an iterator breaks if another thread appends
+            except IndexError:
                 return None
-            kind, since = oldest
             limit = self._step_limit if kind == FrameKind.STEP else STARTUP_LIMIT
             return f"the workers have not replied for {now - since:.0f} s" if now - since > limit else None
         silent = 0.0 if self._waits else now - self._last_sign

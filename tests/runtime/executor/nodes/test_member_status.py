@@ -1,5 +1,7 @@
 """The probes of a member: ready while it works for the leader, and not live if its workers hang."""
 
+import sys
+import threading
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -76,6 +78,28 @@ def test_liveness_follows_the_slowest_worker() -> None:
     status.took(FrameKind.COMMAND)  # memory is allocated, kernels are compiled
     clock.now += 130
     assert status.trouble() is None
+
+
+def test_liveness_is_asked_while_frames_come_and_go() -> None:
+    status = status_at(Clock())
+    status.enter(Phase.READY)
+    ends = threading.Event()
+
+    def work() -> None:
+        while not ends.is_set():
+            status.took(FrameKind.STEP)
+            status.answered()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert {status.trouble() for _ in range(100_000)} == {None}
+    finally:
+        ends.set()
+        thread.join()
+        sys.setswitchinterval(interval)
 
 
 def test_failed_member_reports_its_cause() -> None:
