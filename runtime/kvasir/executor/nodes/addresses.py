@@ -4,6 +4,7 @@ import fcntl
 import ipaddress
 import socket
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,21 @@ def own_address(peer: str) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((peer, _ANY_PORT))  # chooses a route; a datagram socket sends nothing
         return str(probe.getsockname()[0])
+
+
+def address_for(peers: Mapping[str, str]) -> str:
+    """Return the one address of this machine from which all peers are reached. `peers`: their addresses, by name.
+
+    Raises ConfigError if they need several: the exchanges of a rank use one interface. Raises OSError.
+    """
+    own = {name: own_address(address) for name, address in peers.items()}
+    if len(set(own.values())) > 1:
+        each = ", ".join(f"{address} to {name}" for name, address in own.items())
+        raise ConfigError(
+            f"this node has another address for some of the nodes ({each}): give an IP address of this machine "
+            "that all of them can reach as --master-addr"
+        )
+    return next(iter(own.values()))
 
 
 def interface_of(address: str) -> str:

@@ -21,7 +21,7 @@ from typing import Final
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import LinkConfig
-from kvasir.executor.nodes.addresses import interface_of, own_address
+from kvasir.executor.nodes.addresses import address_for, interface_of
 from kvasir.executor.nodes.leader_socket import LeaderSocket, Peer
 from kvasir.executor.nodes.member_record import MemberRecord
 from kvasir.executor.nodes.node_messages import (
@@ -120,10 +120,10 @@ class Leader:
     @contextmanager
     def _listener(self) -> Iterator[socket.socket]:
         """Yield a socket at the address by which members reach this node. Raises _NotAll while one is missing."""
-        first = self._members.get(1)
-        if self.missing or first is None:
+        members = list(self._members.values())
+        if self.missing or not members:
             raise _NotAll
-        address = own_address(first.address)
+        address = address_for({member.name: member.address for member in members})
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.create_server((address, 0), family=family) as listener:
             yield listener

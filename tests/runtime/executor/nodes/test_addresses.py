@@ -5,7 +5,8 @@ import socket
 import pytest
 
 from kvasir.config.options import ConfigError
-from kvasir.executor.nodes.addresses import interface_of, own_address, plain
+from kvasir.executor.nodes.addresses import address_for, interface_of, own_address, plain
+from runtime.executor.nodes.node_pair import address_for_others
 
 
 def test_own_address_towards_loopback_is_loopback() -> None:
@@ -34,3 +35,12 @@ def test_ipv4_address_of_a_socket_for_both_kinds_is_plain() -> None:
 def test_address_of_another_machine_is_rejected(address: str) -> None:
     with pytest.raises(ConfigError, match=f"no network interface of this machine has the address {address}"):
         interface_of(address)
+
+
+def test_one_address_has_to_suffice_for_all_nodes() -> None:
+    assert address_for({"node 1": "127.0.0.1", "node 2": "127.0.0.1"}) == "127.0.0.1"
+    other = address_for_others()
+    if other is None:
+        pytest.skip("this machine has no network")
+    with pytest.raises(ConfigError, match=r"127.0.0.1 to node 1, .* to node 2\): give an IP address"):
+        address_for({"node 1": "127.0.0.1", "node 2": other})
