@@ -114,6 +114,8 @@ class _Ranks:
     """Ranks that are neither outdated nor settled: their new pods do not serve yet."""
     surplus: list[EngineRank]
     """The existing ranks from the desired size upwards."""
+    halves: list[EngineRank]
+    """Ranks with the new template of which a part is on nodes: surge ranks may have the room of the others."""
     all_serve: bool
     """Whether all desired ranks serve."""
 
@@ -131,6 +133,7 @@ class _Ranks:
             running=[rank for rank in outdated if not _is_broken(rank)],
             awaited=desired - len(settled) - len(outdated),
             surplus=[rank for rank in present if rank.number >= desired],
+            halves=[rank for rank in existing if rank not in outdated and _is_half(rank)],
             all_serve=len(existing) == desired and all(rank.serves for rank in existing),
         )
 
@@ -151,9 +154,8 @@ def _roll_running(
     usable = [rank for rank in surge if rank not in stale and len(rank.remaining) == len(rank.pods)]
     revision = template.revision or "unknown"
     running = [rank for rank in ranks.running if _may_go_without_surge(service, rank, template)]
-    refused = (surge_size > 0 and len(running) > 0) and (
-        surge_refused == revision or _has_no_room(service, observed, usable)
-    )
+    no_room = surge_refused == revision or _has_no_room(service, observed, [*usable, *ranks.halves])
+    refused = surge_size > 0 and len(running) > 0 and no_room
     if refused or surge_size == 0:
         size, budget = desired, rollout.max_unavailable
     else:
@@ -192,11 +194,19 @@ def _is_broken(rank: EngineRank) -> bool:
     return not rank.is_whole or rank.state.reason.is_failure or rank.state.phase in (*PENDING, Phase.FAILED)
 
 
-def _has_no_room(service: InferenceService, observed: Observed, surge: Sequence[EngineRank]) -> bool:
-    """Return whether to go on without surge ranks. With maxUnavailable 0, the roll-out waits for them forever."""
+def _is_half(rank: EngineRank) -> bool:
+    """Return whether some of several pods are on nodes and others wait for one."""
+    return len({member.pod.node == "" for member in rank.pods}) > 1
+
+
+def _has_no_room(service: InferenceService, observed: Observed, ranks: Sequence[EngineRank]) -> bool:
+    """Return whether one of these ranks waits for room, so that the roll-out goes on without surge ranks.
+
+    With maxUnavailable 0, the roll-out waits for them forever.
+    """
     if service.rollout.max_unavailable == 0:
         return False
-    waits = any(_cannot_be_placed(rank) and rank.waited >= SURGE_PATIENCE_SECONDS for rank in surge)
+    waits = any(_cannot_be_placed(rank) and rank.waited >= SURGE_PATIENCE_SECONDS for rank in ranks)
     first = service.engine.pods
     return waits or any(
         ordinal >= first and observed.missing.get(ordinal, 0.0) >= SURGE_PATIENCE_SECONDS

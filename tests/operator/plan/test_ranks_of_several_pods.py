@@ -127,6 +127,16 @@ def test_without_room_a_drained_rank_goes_only_if_others_remain() -> None:
     assert (deleted(two), two.ranks) == ([0, 1], 2)
 
 
+@pytest.mark.parametrize(("waited", "ranks"), [(SURGE_PATIENCE_SECONDS - 1, 3), (SURGE_PATIENCE_SECONDS, 2)])
+def test_surge_ranks_leave_their_room_to_a_half_placed_rank(waited: float, ranks: int) -> None:
+    """Rank 1 has left a drained node, and the surge rank has the room of its second pod."""
+    pods = ("ready @b", "ready @a", "unready @b", "pending", "ready @b", "ready @b")
+    found = roll(*pods, ranks=2, cordoned=frozenset({"a"}), waited=waited)
+    assert (deleted(found), found.ranks) == ([], ranks)
+    kept = roll(*pods, ranks=2, cordoned=frozenset({"a"}), waited=waited, rollout={"maxUnavailable": 0})
+    assert (deleted(kept), kept.ranks) == ([], 3)
+
+
 def test_pods_are_counted_in_descriptions() -> None:
     found = roll("old ready", "old ready", "ready", "ready", ranks=2, rollout=NO_SURGE)
     assert found.under_way == "2 engine pods still run the old revision"
