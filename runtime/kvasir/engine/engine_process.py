@@ -49,6 +49,7 @@ from kvasir.link.protocol import (
 )
 from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.ops_server import OpsServer
+from kvasir.observability.seldom_log import SeldomLog
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure
 from kvasir_contract.logs import setup_logging
@@ -107,6 +108,7 @@ class EngineProcess:
         age = self._status.startup_seconds[LAUNCHING] = process_age()
         self._spawned = time.monotonic() - age
         self._progress_logged = time.monotonic()
+        self._waits_log = SeldomLog(log)
 
     def run(self) -> Failure | None:
         """Serve, and end everything; return what the engine failed of."""
@@ -217,7 +219,7 @@ class EngineProcess:
         group = None
         executor: Executor
         if shares_experts(self._config):
-            group = self._group = SharedExpertsGroup(self._config, settings, model)
+            group = self._group = SharedExpertsGroup(self._config, settings, model, self._wait_for_engine)
             executor = group.new_executor(settings, model)
         else:
             executor = executor_for(settings, model, remote=self._leader)
@@ -240,6 +242,14 @@ class EngineProcess:
         """Go on waiting: another node may take any time to be scheduled and to load."""
         self._check_shutdown()
         self._status.beat(busy=True)
+
+    def _wait_for_engine(self, text: str) -> None:
+        """Go on waiting for another engine of the group, which may have to download the weights."""
+        self._check_shutdown()
+        self._status.beat(busy=True)
+        self._status.waits_for = lambda: text
+        if text:
+            self._waits_log.info(text)
 
     def _show_progress(self, done: int, total: int) -> None:
         self._check_shutdown()

@@ -5,7 +5,7 @@ meet, compare the settings that the exchange depends on, load, and wait for each
 end together: the loss of one is an error in all others.
 """
 
-import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import kvasir
@@ -22,8 +22,6 @@ if TYPE_CHECKING:  # it imports torch, which independent engines with worker pro
 START_LIMIT_SECONDS: Final = 3600.0
 """How long an engine waits for another one at each point of the start: one may have to download the weights."""
 
-log = logging.getLogger(__name__)
-
 
 def shares_experts(config: EngineConfig) -> bool:
     return config.parallel.data_parallel_size > 1 and config.executor.enable_expert_parallel
@@ -32,8 +30,10 @@ def shares_experts(config: EngineConfig) -> bool:
 class SharedExpertsGroup:
     """One engine of the group."""
 
-    def __init__(self, config: EngineConfig, settings: ResolvedEngine, model: ModelInfo) -> None:
-        """Wait for all engines and connect to them.
+    def __init__(
+        self, config: EngineConfig, settings: ResolvedEngine, model: ModelInfo, waiting: Callable[[str], None]
+    ) -> None:
+        """Wait for all engines and connect to them. `waiting`: see MeetingPoint.
 
         Raises ConfigError for a model that has no experts to share, for options that do not go together, and if the
         engines' settings differ.
@@ -47,9 +47,8 @@ class SharedExpertsGroup:
         _check_options(settings)
         check_ranks(model, settings.max_model_len, 1, True, engines=parallel.data_parallel_size)
         rank, size = parallel.data_parallel_rank, parallel.data_parallel_size
-        log.info("rank %d waits for %d other engines, which share its experts", rank, size - 1)
         address, port = parallel.data_parallel_address, parallel.data_parallel_rpc_port
-        self._meeting = MeetingPoint(address, port, rank, size, START_LIMIT_SECONDS)
+        self._meeting = MeetingPoint(address, port, rank, size, START_LIMIT_SECONDS, waiting)
         self._meeting.compare(
             {
                 "version of Kvasir": kvasir.__version__,

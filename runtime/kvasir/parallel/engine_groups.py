@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Final
 
 import torch
@@ -29,11 +30,12 @@ class EngineGroup:
     """A Group (see group.py) of one rank of each engine. Used by one thread."""
 
     def __init__(self, group: dist.ProcessGroup, timeout: float | None) -> None:
-        """`timeout`: that of the group, in seconds; None: it has none."""
+        """`timeout`: that of the group, in seconds; None: `recv` waits as long as it takes."""
         self.rank: int = group.rank()
         self.size: int = group.size()
         self._group = group
         self._timeout = timeout
+        self._longest_wait = timedelta(seconds=timeout or _FOREVER_SECONDS)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         with _losses(self.size, self._timeout):
@@ -57,7 +59,7 @@ class EngineGroup:
 
     def recv(self, x: Tensor, source: int) -> Tensor:
         with _losses(self.size, self._timeout):
-            self._group.recv([x], source, 0).wait()
+            self._group.recv([x], source, 0).wait(self._longest_wait)
         return x
 
 
@@ -74,7 +76,8 @@ class EngineWaves:
     def call_next(self, wave: int) -> None:
         calls, call = self._calls, torch.tensor([wave])
         if self._sent is not None:
-            self._sent[1].wait()  # it was received before the last wave could end
+            with _losses(calls.size, None):
+                self._sent[1].wait()  # it was received before the last wave could end
         self._sent = call, calls.send(call, (calls.rank + 1) % calls.size)
 
     def wait_for_call(self) -> int:
@@ -88,7 +91,7 @@ class EngineWaves:
 def connect(meeting: MeetingPoint, timeout: float) -> tuple[EngineGroup, EngineWaves]:
     """Connect all engines: the group for layers, and for waves. `timeout`: seconds for a collective operation."""
     experts = EngineGroup(meeting.group("experts", timeout), timeout)
-    calls = EngineGroup(meeting.group("calls", _FOREVER_SECONDS), None)
+    calls = EngineGroup(meeting.group("calls", timeout), None)
     return experts, EngineWaves(experts, calls)
 
 

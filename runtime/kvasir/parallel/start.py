@@ -78,10 +78,10 @@ def _store(rendezvous: Path | TcpRendezvous, size: int, limit: timedelta) -> Any
         wait_for_workers=False,
         master_listen_fd=rendezvous.listener,
     )
-    return _within(limit, make, f"no rank serves the store at {rendezvous.host}, port {rendezvous.port}")
+    return within(limit, make, f"no rank serves the store at {rendezvous.host}, port {rendezvous.port}")
 
 
-def _within(limit: timedelta, make: Callable[[], Any], message: str) -> Any:
+def within(limit: timedelta, make: Callable[[], Any], message: str) -> Any:
     """Return what `make` returns. A TCPStore ignores its timeout while the port listens without a server."""
     made: Future[Any] = Future()
 

@@ -1,12 +1,14 @@
 """Engines that share experts meet at rank 0, compare settings, and notice one that is late or joins twice."""
 
 import socket
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
-from typing import TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -76,6 +78,48 @@ def test_an_engine_that_does_not_come_is_named(port: int) -> None:
 def test_a_rank_0_that_does_not_listen_is_named(port: int) -> None:
     with pytest.raises(RuntimeError, match=f"rank 0 does not listen at {HOST}:{port}"):
         meet(port, 1, limit=0.1)
+
+
+def test_a_rank_0_that_ends_during_the_meeting_is_named(port: int) -> None:
+    first = meet(port, 0)
+    second = meet(port, 1)
+    del first  # its store ends
+    with pytest.raises(RuntimeError, match=f"rank 0 .*, at {HOST}:{port}, has ended or does not answer"):
+        second.wait_for_all("loaded")
+
+
+def test_a_port_of_another_service_is_given_up(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvasir.parallel.meeting_point._ANSWER_SECONDS", 0.2)
+    with socket.create_server((HOST, port)), pytest.raises(RuntimeError, match="does not answer as rank 0 does"):
+        meet(port, 1)
+
+
+@pytest.mark.parametrize("name", ["experts", "calls"])
+def test_an_engine_that_is_lost_before_it_connects_is_noticed(
+    port: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meeting = meet(port, 0)
+    real = meeting.group
+
+    def group(each: str, timeout: float) -> Any:
+        return real(each, timeout) if each == name else SimpleNamespace(rank=lambda: 0, size=lambda: 2)
+
+    monkeypatch.setattr(meeting, "group", group)
+    with at_once(partial(connect, meeting, 0.2)) as (connected,):
+        with pytest.raises(RuntimeError, match="could not connect to each other"):
+            connected.result(LIMIT)
+
+
+def test_a_waiting_engine_reports_which_one_is_missing(port: int) -> None:
+    texts: list[str] = []
+    first = MeetingPoint(HOST, port, 0, 2, LIMIT, texts.append)
+    with at_once(partial(first.wait_for_all, "loaded")) as (waiting,):
+        while not texts:
+            time.sleep(0.01)
+        meet(port, 1).wait_for_all("loaded")
+        waiting.result(LIMIT)
+    assert set(texts) == {"waits for rank 1 of 2 engines that share experts", ""}
+    assert texts[-1] == ""
 
 
 def test_a_port_that_is_taken_is_refused(port: int) -> None:

@@ -48,7 +48,7 @@ class EngineStatus:
         self.links: Callable[[], tuple[str, ...]] = tuple
         """Returns how many frontends have accepted this engine."""
         self.waits_for: Callable[[], str] = str
-        """Returns which other nodes of the engine its start waits for; "" if none."""
+        """Returns which other nodes, or engines of its group, the start waits for; "" if none."""
         self.unknown_messages: Callable[[], int] = lambda: 0
         """Returns how many messages of later versions the engine has skipped."""
         self.startup_seconds: dict[str, float] = {}
