@@ -27,8 +27,8 @@ def register_gloo() -> str:
 
     def create(options: Any, _: object) -> Any:
         if not devices:
-            with _timer_slack(_SLACK_SECONDS):
-                devices.append(_device())
+            interface = os.environ.get(INTERFACE)
+            devices.append(start_device(interface=interface) if interface else start_device())
         own = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         own._devices = devices
         own._timeout = options.timeout
@@ -38,11 +38,11 @@ def register_gloo() -> str:
     return BACKEND
 
 
-def _device() -> Any:
-    """Start the I/O thread."""
+def start_device(**place: str) -> Any:
+    """Start an I/O thread. `place`: its `interface`, or `hostname`, the address of one; without it gloo chooses."""
     gloo = dist.ProcessGroupGloo
-    interface = os.environ.get(INTERFACE)
-    return gloo.create_device(interface=interface) if interface else gloo.create_default_device()
+    with _timer_slack(_SLACK_SECONDS):
+        return gloo.create_device(**place) if place else gloo.create_default_device()
 
 
 @contextmanager

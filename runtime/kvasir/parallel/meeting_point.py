@@ -1,7 +1,8 @@
 """Where the engines that share experts meet when they start: a store in the process of rank 0.
 
-Every wait is a row of short ones or happens in a thread, so that a signal ends the process meanwhile. An engine that starts again while
-the others still wait for each other ends the meeting for all of them: the connections of its predecessor are gone.
+Every wait is a row of short ones or happens in a thread, so that a signal ends the process meanwhile. An engine
+that starts again while the others still wait for each other ends the meeting for all of them: the connections of
+its predecessor are gone.
 """
 
 import socket
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from kvasir.config.options import ConfigError
+from kvasir.parallel.gloo import start_device
 from kvasir.parallel.start import within
 
 _PAUSE_SECONDS: Final = 0.2
@@ -48,8 +50,8 @@ class MeetingPoint:
         self.host = address if rank == 0 else self._reach(address, port)
         """The address of this machine that the other engines can reach."""
         self._store = self._listen(address, port) if rank == 0 else self._connect(address, port)
-        self._device = dist.ProcessGroupGloo.create_device(hostname=self.host)
-        """The I/O thread of gloo, for all groups: each thread wakes up many times a second."""
+        self._device = start_device(hostname=self.host)
+        """The I/O thread of gloo, for all groups."""
         with self._answers():
             if self._store.add(f"joined/{rank}", 1) > 1:
                 self._store.set(_BROKEN, str(rank))
@@ -158,8 +160,8 @@ class MeetingPoint:
         except dist.DistError as error:
             cause = str(error).partition("\n")[0]
             raise RuntimeError(
-                f"rank 0 of the engines that share experts, at {self._place}, has ended or does not answer ({cause}): "
-                "its log has the reason; all of them must start again"
+                f"rank 0 of the engines that share experts, at {self._place}, has ended or does not answer "
+                f"({cause}): its log has the reason; all of them must start again"
             ) from error
 
     def _check(self) -> None:

@@ -5,6 +5,7 @@ results = run_processes(2, work, tmp_path)
 
 import concurrent.futures
 import multiprocessing
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,3 +51,20 @@ def _run(
             return work(state, *arguments)
     finally:
         leave()
+
+
+def gloo_wake_ups() -> list[int]:
+    """How often each of gloo's threads has slept and woken up."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        status = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
+        if status["Name"].startswith("gloo"):
+            found.append(int(status["voluntary_ctxt_switches"]))
+    return found
+
+
+def idle_wake_ups() -> list[int]:
+    """How often each of gloo's threads wakes up in a second in which nothing is exchanged."""
+    before = gloo_wake_ups()
+    time.sleep(1)
+    return [after - earlier for earlier, after in zip(before, gloo_wake_ups(), strict=True)]

@@ -10,7 +10,7 @@ import torch
 from kvasir.parallel.group import Alone, Group
 from kvasir.parallel.parallel_state import ParallelState
 from kvasir.parallel.start import init
-from runtime.parallel.processes import run_processes
+from runtime.parallel.processes import idle_wake_ups, run_processes
 from runtime.parallel.thread_group import run_ranks
 
 CPU = torch.device("cpu")
@@ -157,25 +157,13 @@ def test_ranks_must_fill_their_tensor_groups(tmp_path: Path) -> None:
         init(0, 6, tmp_path / "rendezvous", 1.0, CPU, tensor_parallel_size=4)
 
 
-def gloo_wake_ups() -> list[int]:
-    """How often each of gloo's threads has slept and woken up."""
-    found = []
-    for task in Path("/proc/self/task").iterdir():
-        status = dict(line.split(":\t", 1) for line in (task / "status").read_text().splitlines())
-        if status["Name"].startswith("gloo"):
-            found.append(int(status["voluntary_ctxt_switches"]))
-    return found
-
-
-def idle_wake_ups(state: ParallelState) -> list[int]:
+def idle_rank(state: ParallelState) -> list[int]:
     state.tensor.all_reduce(torch.ones(1))
-    before = gloo_wake_ups()
-    time.sleep(1)
-    return [after - earlier for earlier, after in zip(before, gloo_wake_ups(), strict=True)]
+    return idle_wake_ups()
 
 
 def test_an_idle_rank_has_one_thread_of_gloo_that_sleeps(tmp_path: Path) -> None:
     """Gloo itself has a thread for each group, which wakes up 100 times a second."""
-    for wake_ups in run_processes(2, idle_wake_ups, tmp_path):
+    for wake_ups in run_processes(2, idle_rank, tmp_path):
         assert len(wake_ups) == 1
         assert wake_ups[0] < 20

@@ -16,6 +16,7 @@ import torch
 from kvasir.config.options import ConfigError
 from kvasir.parallel.engine_groups import connect
 from kvasir.parallel.meeting_point import MeetingPoint
+from runtime.parallel.processes import idle_wake_ups
 
 T = TypeVar("T")
 HOST = "127.0.0.1"
@@ -105,9 +106,11 @@ def test_an_engine_that_is_lost_before_it_connects_is_noticed(
         return real(each, timeout) if each == name else SimpleNamespace(rank=lambda: 0, size=lambda: 2)
 
     monkeypatch.setattr(meeting, "group", group)
-    with at_once(partial(connect, meeting, 0.2)) as (connected,):
-        with pytest.raises(RuntimeError, match="could not connect to each other"):
-            connected.result(LIMIT)
+    with (
+        at_once(partial(connect, meeting, 0.2)) as (connected,),
+        pytest.raises(RuntimeError, match="could not connect to each other"),
+    ):
+        connected.result(LIMIT)
 
 
 def test_a_waiting_engine_reports_which_one_is_missing(port: int) -> None:
@@ -147,6 +150,23 @@ def one_engine(port: int, rank: int) -> tuple[list[float], list[int], list[bool]
         calls.append(waves.wait_for_call())
     waves.any(True)  # no engine leaves before the last call has been received
     return total, gathered, flags, calls
+
+
+def idle_engine(port: int, rank: int) -> list[int]:
+    meeting = meet(port, rank)
+    _, waves = connect(meeting, timeout=LIMIT)
+    waves.any(True)
+    wake_ups = idle_wake_ups()
+    meeting.wait_for_all("done")
+    waves.any(True)  # rank 0, which has the store, ends last
+    return wake_ups
+
+
+def test_an_idle_engine_has_one_thread_of_gloo_that_sleeps(port: int) -> None:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        for engine in [pool.submit(idle_engine, port, rank) for rank in range(2)]:
+            (wake_ups,) = engine.result(2 * LIMIT)
+            assert wake_ups < 20
 
 
 def test_engines_compute_together_and_call_each_other(port: int) -> None:
