@@ -97,16 +97,18 @@ class EngineLoop:
 
     def _step(self) -> None:
         trace = self._core.trace
-        self._waves.before_step(self._core)
         trace.begin(self._core.num_steps + 1)
+        self._waves.before_step(self._core)
         output = self._core.execute()
         trace.enter(StepPhase.UPDATE)
         self._take_messages(may_wait=False)  # an abort that arrived meanwhile counts before the update
         outputs = self._core.update(output)
         trace.enter(StepPhase.SEND)
         self._send(outputs)
-        trace.end()
+        if self._waves.running:
+            trace.enter(StepPhase.WAVE)
         self._waves.after_step(self._core, passed=output is not None and bool(output.token_ids))
+        trace.end()
 
     def drain(self) -> None:
         """Finish the live requests and return from `run`. Safe to call from a signal handler."""

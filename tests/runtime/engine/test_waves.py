@@ -1,12 +1,14 @@
 """Engines in waves take every forward pass together, stop together, and sleep in between."""
 
 import queue
+import time
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvasir.engine.health.step_trace import StepPhase
 from kvasir.engine.waves import Independent, LockStep
 from kvasir.link.engine_end.engine_link import DrainSettled
 from kvasir.link.protocol import Abort, FinishReason, StartWave
@@ -125,6 +127,20 @@ def test_an_engine_that_drains_runs_with_the_others_to_the_end() -> None:
         assert group.engines[0].answer("a")[0] == expected_output(PROMPT, 30)
         group.engines[1].ended.result(WAIT)
         assert group.waves[1].wave == 1
+
+
+def test_the_trace_shows_an_engine_that_waits_for_the_pass_of_another() -> None:
+    with engines_in_waves(2) as group:
+        begun, go_on = held_step(group.engines[0])
+        group.engines[0].tell(add_request("a", PROMPT, 2))
+        assert begun.wait(WAIT)
+        trace, end = group.engines[1].harness.core.trace, time.monotonic() + WAIT
+        while (moment := trace.now) is None or moment.phase is not StepPhase.WAVE:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+        group.engines[0].harness.executor.before_step = lambda: None
+        go_on.set()
+        assert group.engines[0].answer("a")[0] == expected_output(PROMPT, 2)
 
 
 def test_the_loss_of_an_engine_ends_an_engine_that_sleeps() -> None:

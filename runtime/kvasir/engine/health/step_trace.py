@@ -34,6 +34,8 @@ class StepPhase(StrEnum):
     """The worker computes `Moment.batch`, or the thread waits for the device."""
     UPDATE = "update"
     SEND = "send"
+    WAVE = "wave"
+    """An empty pass for the engines that share experts with this one, or the decision on the end of their wave."""
 
 
 class Moment(NamedTuple):

@@ -29,7 +29,7 @@ def run_step(trace: StepTrace, clock: FakeClock, seconds: float, batch: StepInpu
 
 def test_each_phase_is_credited_with_its_own_time(trace: StepTrace, clock: FakeClock) -> None:
     run_step(trace, clock, 5.0)
-    assert trace.phase_seconds == {"schedule": 1.0, "execute": 5.0, "update": 1.0, "send": 1.0}
+    assert trace.phase_seconds == {"schedule": 1.0, "execute": 5.0, "update": 1.0, "send": 1.0, "wave": 0.0}
     assert trace.seconds.sum == 8.0
     assert trace.now is None
 
