@@ -66,14 +66,19 @@ PROGRESS_INTERVAL = 10.0
 
 
 def run_engine(config: EngineConfig) -> int:
-    """Serve until SIGTERM or SIGINT; report the failure if there was one, and return the exit code.
+    """Serve until SIGTERM or SIGINT; report the failure if there was one, and return the exit code. An engine that
+    shares experts ends the process itself.
 
     Must be called in the main thread: it takes over both signals.
     """
     setup_logging(
         f"engine-{config.parallel.data_parallel_rank}", config.process.log_level, config.process.log_format
     )
-    return end(EngineProcess(config).run())
+    code = end(EngineProcess(config).run())
+    if shares_experts(config):
+        logging.shutdown()
+        os._exit(code)  # Python would end a thread that waits in gloo by SIGABRT
+    return code
 
 
 class _Stopped(BaseException):
