@@ -165,7 +165,7 @@ class EngineProcess:
             settings, cache = prepare_workers(executor, settings, asked=self._config.model.max_model_len)
             core = self._collector.core = build_core(settings, model, cache, executor)
             core.trace = self._status.trace
-            if executor.max_in_flight == 1:
+            if executor.max_in_flight == 1 and group is None:  # a step of a group includes waits for other engines
                 self._status.step_limit.begin(settings.max_num_batched_tokens)
             inbox.open(core.ingest)
             waves = None if group is None else group.waves(inbox)

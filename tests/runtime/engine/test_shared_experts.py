@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from transformers import Qwen3MoeConfig
 
+from kvasir.config.settings import LinkConfig
 from kvasir.hub.model_info import load_model_info
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
-from kvasir.link.protocol import FEATURE_WAVES
+from kvasir.link.protocol import FEATURE_WAVES, Heartbeat
+from kvasir.link.sockets import step_age_limit
 from kvasir_contract.exits import ExitCode
 from runtime.engine.engine_under_test import Frontend, ended, run_engine
 from runtime.engine.test_engine_process import REAL, capacity_of, cpu_seconds
@@ -24,6 +26,7 @@ from runtime.worker.driver import engine_settings, greedy
 
 PROMPTS = [[5, 6, 7, 8], list(range(2, 60)), [9, 9, 9], list(range(100, 120))]
 TOKENS = 24
+HEARTBEAT_TIMEOUT = LinkConfig().heartbeat_timeout
 OPTIONS = ("--dtype", "float32", "--device", "cpu", "--kv-cache-memory-bytes", "16Mi", "--enable-expert-parallel")
 
 
@@ -83,6 +86,19 @@ async def group_of(path: Path, address: str, options: Sequence[Sequence[str]]) -
         yield Group(frontend, processes)
 
 
+def step_limits(frontend: Frontend) -> set[float]:
+    """The limits that the engines announce from now on."""
+    limits: set[float] = set()
+    handle = frontend.link._on_heartbeat
+
+    def record(engine: RemoteEngine, message: Heartbeat) -> None:
+        limits.add(message.step_limit)
+        handle(engine, message)
+
+    frontend.link._on_heartbeat = record  # type: ignore[method-assign]
+    return limits
+
+
 async def cpu_of_a_second(process: asyncio.subprocess.Process) -> float:
     before = cpu_seconds(process.pid)
     await asyncio.sleep(1)
@@ -92,6 +108,7 @@ async def cpu_of_a_second(process: asyncio.subprocess.Process) -> float:
 async def test_two_engines_answer_as_one_and_sleep_in_between(model: Model, address: str) -> None:
     async with group_of(model.path, address, [(), ()]) as group:
         engines, frontend = await group.engines(), group.frontend
+        limits = step_limits(frontend)
         assert all(FEATURE_WAVES in capacity_of(engine).features for engine in engines)
         # One engine idle, each in turn; every answer is a wave of its own.
         for number, rank in ((0, 0), (1, 1)):
@@ -105,12 +122,14 @@ async def test_two_engines_answer_as_one_and_sleep_in_between(model: Model, addr
             assert await group.tokens(f"both-{number}") == expected
         for process in group.processes:
             assert await cpu_of_a_second(process) < 0.2
+        assert limits == {step_age_limit(HEARTBEAT_TIMEOUT)}
         frontend.ask(engines[1], "again", TOKENS, PROMPTS[3])
         assert await group.tokens("again") == model.expected[3]
         for process in group.processes:
             process.send_signal(signal.SIGTERM)
         for process in group.processes:
-            assert (await ended(process))[0] == ExitCode.OK
+            code, log = await ended(process)
+            assert code == ExitCode.OK, log
 
 
 @pytest.mark.parametrize(("killed", "busy"), [(0, True), (1, False)])
