@@ -143,6 +143,11 @@ class ParallelConfig:
                 f"--data-parallel-rank {self.data_parallel_rank} is not below --data-parallel-size "
                 f"{self.data_parallel_size}: ranks count from 0"
             )
+        if self.data_parallel_address in ("0.0.0.0", "::", ANY_HOST):
+            raise ConfigError(
+                f"--data-parallel-address {self.data_parallel_address} leads each engine to its own machine: give "
+                "the address of rank 0 that the other engines can reach"
+            )
 
 
 @dataclass(frozen=True)

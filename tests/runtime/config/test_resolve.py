@@ -153,6 +153,12 @@ def test_a_rank_must_be_below_the_number_of_ranks() -> None:
         ParallelConfig(data_parallel_rank=2, data_parallel_size=2)
 
 
+@pytest.mark.parametrize("address", ["*", "0.0.0.0", "::"])
+def test_engines_do_not_meet_at_an_address_of_every_machine(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"--data-parallel-address .* leads each engine to its own machine"):
+        ParallelConfig(data_parallel_address=address)
+
+
 def test_whole_experts_need_several_workers_or_engines() -> None:
     experts = ExecutorConfig(enable_expert_parallel=True)
     with pytest.raises(ConfigError, match="--enable-expert-parallel has no effect with one worker"):
