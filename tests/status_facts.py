@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kvasir_operator.observe.engine_ranks import engine_ranks
 from kvasir_operator.observe.observed import Member, Observed
 from kvasir_operator.plan.conditions import Decisions
 from kvasir_operator.plan.plan import TIME_FORMAT
@@ -26,7 +27,7 @@ def status_of(
     """Return the status of the service with two ranks and one frontend."""
     of = service()
     found: Observed = observed(of, ranks, front, **facts)
-    return service_status(of, found, decisions, previous or {}, now)
+    return service_status(of, found, engine_ranks(of, found), decisions, previous or {}, now)
 
 
 def conditions(status: Status) -> dict[str, str]:

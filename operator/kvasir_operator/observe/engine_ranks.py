@@ -6,6 +6,7 @@ the frontends. The others are members: they run workers for the leader. The ordi
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from kvasir_contract.phases import Phase
@@ -34,7 +35,7 @@ class EngineRank:
     waited: float
     """Seconds for which this operator has observed that pod in that state."""
 
-    @property
+    @cached_property
     def remaining(self) -> list[Member]:
         """The pods that are not terminating."""
         return [member for member in self.pods if not member.pod.terminating]
@@ -44,7 +45,7 @@ class EngineRank:
         """Whether the pods that are not terminating have the same template."""
         return len({member.pod.revision for member in self.remaining}) <= 1
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Whether all pods exist, none is terminating, and all have the same template."""
         return not self.missing and len(self.remaining) == len(self.pods) and self.has_one_revision
@@ -79,9 +80,10 @@ def not_created_ranks(service: InferenceService, observed: Observed) -> dict[int
 def _rank(service: InferenceService, observed: Observed, pods: Mapping[int, Member], number: int) -> EngineRank:
     nodes, name = service.engine.nodes, workload_name(service, "engine")
     ordinals = range(number * nodes, (number + 1) * nodes)
+    members = {ordinal: pods[ordinal] for ordinal in ordinals if ordinal in pods}
     states = [
-        (pods[ordinal].state, pods[ordinal].waited)
-        if ordinal in pods
+        (members[ordinal].state, members[ordinal].waited)
+        if ordinal in members
         else (_missing(f"{name}-{ordinal}", observed.not_created.get(ordinal)), observed.missing.get(ordinal, 0.0))
         for ordinal in ordinals
     ]
@@ -92,8 +94,8 @@ def _rank(service: InferenceService, observed: Observed, pods: Mapping[int, Memb
     return EngineRank(
         number=number,
         leader=f"{name}-{ordinals[0]}",
-        pods=tuple(pods[ordinal] for ordinal in ordinals if ordinal in pods),
-        missing=tuple(ordinal for ordinal in ordinals if ordinal not in pods),
+        pods=tuple(members.values()),
+        missing=tuple(ordinal for ordinal in ordinals if ordinal not in members),
         state=state,
         waited=waited,
     )

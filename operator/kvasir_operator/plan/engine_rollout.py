@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
-from kvasir_operator.observe.engine_ranks import PENDING, EngineRank, engine_ranks
+from kvasir_operator.observe.engine_ranks import PENDING, EngineRank
 from kvasir_operator.observe.observed import Observed, Pod
 from kvasir_operator.plan.words import count, verb
 from kvasir_operator.spec import InferenceService
@@ -56,7 +56,9 @@ class EngineRollout:
         return surge | ({"surgeRefused": self.surge_refused} if self.surge_refused else {})
 
 
-def roll_engines(service: InferenceService, observed: Observed, memo: Mapping[str, Any]) -> EngineRollout:
+def roll_engines(
+    service: InferenceService, observed: Observed, all_ranks: Sequence[EngineRank], memo: Mapping[str, Any]
+) -> EngineRollout:
     """Return the next action. `memo` is that of the previous decision; {} if there is none."""
     surge_refused = memo.get("surgeRefused", "")
     desired, stateful_set = service.engine.data_parallel_size, observed.stateful_set
@@ -71,7 +73,7 @@ def roll_engines(service: InferenceService, observed: Observed, memo: Mapping[st
         return EngineRollout(kept, (), _UNOBSERVED, surge_refused, frozenset(range(desired, kept)))
 
     template = _Template(stateful_set.revision, observed.cordoned)
-    ranks = _Ranks.of(service, observed, template)
+    ranks = _Ranks.of(service, all_ranks, template)
     under_way = _under_way(ranks.outdated, template)
     if not ranks.running and (ranks.awaited == 0 or not surges):
         return EngineRollout(desired, _deletions_of(ranks.broken, template), under_way)
@@ -120,12 +122,13 @@ class _Ranks:
     """Whether all desired ranks serve."""
 
     @classmethod
-    def of(cls, service: InferenceService, observed: Observed, template: _Template) -> "_Ranks":
+    def of(cls, service: InferenceService, ranks: Sequence[EngineRank], template: _Template) -> "_Ranks":
         desired = service.engine.data_parallel_size
-        present = [rank for rank in engine_ranks(service, observed) if rank.pods]
+        present = [rank for rank in ranks if rank.pods]
         existing = [rank for rank in present if rank.number < desired]
         outdated = [rank for rank in existing if template.outdated(rank)]
-        settled = [rank for rank in existing if rank.is_settled and rank not in outdated]
+        current = [rank for rank in existing if not template.outdated(rank)]
+        settled = [rank for rank in current if rank.is_settled]
         return cls(
             existing=existing,
             outdated=outdated,

@@ -1,10 +1,10 @@
 """Deletions after the loss of a pod: the pod itself on a lost node, and the pods that served together with it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kvasir_contract.phases import Phase
-from kvasir_operator.observe.engine_ranks import PENDING, EngineRank, engine_ranks
+from kvasir_operator.observe.engine_ranks import PENDING, EngineRank
 from kvasir_operator.observe.observed import Member, Observed
 from kvasir_operator.plan.engine_rollout import PodDeletion
 from kvasir_operator.resources.names import workload_name
@@ -31,7 +31,7 @@ def release_lost(observed: Observed) -> tuple[PodDeletion, ...]:
     )
 
 
-def regroup(service: InferenceService, observed: Observed) -> tuple[PodDeletion, ...]:
+def regroup(service: InferenceService, observed: Observed, ranks: Sequence[EngineRank]) -> tuple[PodDeletion, ...]:
     """Return deletions of pods that go on although another pod of their rank is gone. The rank then starts again.
 
     While a pod of the rank is pending, nothing is deleted: with a slow image this would never end.
@@ -41,7 +41,7 @@ def regroup(service: InferenceService, observed: Observed) -> tuple[PodDeletion,
     name = workload_name(service, "engine")
     return tuple(
         PodDeletion(member.pod, "Regrouping", f"pod {member.pod.name} does not notice that pod {gone} is gone")
-        for rank in engine_ranks(service, observed)
+        for rank in ranks
         if not rank.serves and not any(member.state.phase in PENDING for member in rank.remaining)
         for gone in list(_gone(rank, name, observed))[:1]
         for member in rank.remaining

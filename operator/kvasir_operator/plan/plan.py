@@ -12,7 +12,7 @@ from typing import Any, Final
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind
-from kvasir_operator.observe.engine_ranks import not_created_ranks
+from kvasir_operator.observe.engine_ranks import EngineRank, engine_ranks, not_created_ranks
 from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership
 from kvasir_operator.plan.applies import Apply, plan_applies, plan_prunes
 from kvasir_operator.plan.conditions import MAX_NAMED, Decisions
@@ -58,7 +58,8 @@ def make_plan(
     service: InferenceService, observed: Observed, previous: Mapping[str, Any], release: Release, now: datetime
 ) -> Plan:
     """Return the plan of a reconcile. `previous` is the current status or {}."""
-    engines = roll_engines(service, observed, previous.get("rollout", {}))
+    ranks = engine_ranks(service, observed)
+    engines = roll_engines(service, observed, ranks, previous.get("rollout", {}))
     frontends = roll_frontends(service, observed)
     desired = _desired(service, observed, release, engines, frontends)
     found = plan_applies(desired.bodies, observed, BLOCKED_INTERVAL_SECONDS)
@@ -71,7 +72,7 @@ def make_plan(
         release=desired.release,
         upgrade=desired.upgrade,
     )
-    status = service_status(service, observed, decisions, previous, now.strftime(TIME_FORMAT))
+    status = service_status(service, observed, ranks, decisions, previous, now.strftime(TIME_FORMAT))
     if service.paused or observed.namespace_terminating:
         again = BLOCKED_INTERVAL_SECONDS if service.paused and _is_moving(observed) else None
         return Plan(status, again=again, held_back=frozenset(observed.refusals))
@@ -81,7 +82,7 @@ def make_plan(
         applies=found.applies,
         held_back=found.held_back,
         prunes=plan_prunes(child_keys(service), observed),
-        deletions=_deletions(service, observed, found.applies, engines, frontends),
+        deletions=_deletions(service, observed, ranks, found.applies, engines, frontends),
         again=_again(observed, status, problems, now, rolling=engines.under_way != ""),
         upgrade_available=desired.upgrade != "",
     )
@@ -90,6 +91,7 @@ def make_plan(
 def _deletions(
     service: InferenceService,
     observed: Observed,
+    ranks: Sequence[EngineRank],
     applies: Sequence[Apply],
     engines: EngineRollout,
     frontends: FrontendRollout,
@@ -99,7 +101,7 @@ def _deletions(
         *release_lost(observed),
         # A pod that is deleted before the new template is applied could be created from the old template again.
         *(() if _changes_template(STATEFUL_SET, applies) else engines.deletions),
-        *(() if _changes_template(STATEFUL_SET, applies) else regroup(service, observed)),
+        *(() if _changes_template(STATEFUL_SET, applies) else regroup(service, observed, ranks)),
         *(() if _changes_template(DEPLOYMENT, applies) else frontends.deletions),
     )
     return tuple({deletion.pod.uid: deletion for deletion in reversed(found)}.values())[::-1]

@@ -5,11 +5,11 @@ a status only after a change. A status never claims more than the facts show: a 
 processed yet counts as under way.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvasir_contract.reasons import Reason
-from kvasir_operator.observe.engine_ranks import engine_ranks
+from kvasir_operator.observe.engine_ranks import EngineRank
 from kvasir_operator.observe.observed import Observed
 from kvasir_operator.plan.conditions import (
     CONDITIONS,
@@ -31,10 +31,14 @@ Status = dict[str, Any]
 
 
 def service_status(
-    service: InferenceService, observed: Observed, decisions: Decisions, previous: Mapping[str, Any], now: str
+    service: InferenceService,
+    observed: Observed,
+    ranks: Sequence[EngineRank],
+    decisions: Decisions,
+    previous: Mapping[str, Any],
+    now: str,
 ) -> Status:
     """Return the status to write. `previous` is the current status or {}; `now` is in RFC 3339."""
-    ranks = engine_ranks(service, observed)
     group = engine_group(service, ranks, decisions)
     frontends = [member.state for member in observed.frontends]
     fields: Status = {

@@ -4,11 +4,18 @@ from typing import Any
 
 import pytest
 
-from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS, roll_engines
+from kvasir_operator.observe.engine_ranks import engine_ranks
+from kvasir_operator.observe.observed import Observed
+from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS, EngineRollout, roll_engines
 from kvasir_operator.plan.lost_pods import LOST_POD_MARGIN_SECONDS, release_lost
+from kvasir_operator.spec import InferenceService
 from operator_facts import engines, observed, service, workload
 
 NO_SURGE = {"maxSurge": 0, "maxUnavailable": 1}
+
+
+def roll(of: InferenceService, facts: Observed, memo: dict[str, Any]) -> EngineRollout:
+    return roll_engines(of, facts, engine_ranks(of, facts), memo)
 
 
 def rolled(
@@ -27,7 +34,7 @@ def rolled(
     memo: dict[str, Any] = {"surgeRefused": refused} if refused else {}
     if facts.pop("surging", sts is not None and sts.replicas > size):
         memo["surgeFrom"] = size
-    found = roll_engines(of, observed(of, engines(*ranks, waited=waited), stateful_set=sts, **facts), memo)
+    found = roll(of, observed(of, engines(*ranks, waited=waited), stateful_set=sts, **facts), memo)
     return found.ranks, sorted(deletion.pod.ordinal for deletion in found.deletions), found.surge_refused
 
 
@@ -111,7 +118,7 @@ def test_deletions_have_the_event_that_explains_them() -> None:
     of = service(2)
     found = observed(of, engines("lost leaving", "old crashing", waited=LOST_POD_MARGIN_SECONDS))
     assert [deletion.event for deletion in release_lost(found)] == ["Released"]
-    assert [deletion.event for deletion in roll_engines(of, found, {}).deletions] == ["Replacing"]
+    assert [deletion.event for deletion in roll(of, found, {}).deletions] == ["Replacing"]
 
 
 def test_without_surge_no_more_ranks_go_while_one_is_not_placed() -> None:
@@ -175,7 +182,7 @@ def test_nothing_is_decided_before_the_spec_is_observed() -> None:
     too_many = workload(7, is_observed=False)
     assert rolled("old ready", "old ready", stateful_set=too_many) == (2, [], "")
     of = service(1)
-    words = roll_engines(of, observed(of, engines("ready"), stateful_set=unseen), {}).under_way
+    words = roll(of, observed(of, engines("ready"), stateful_set=unseen), {}).under_way
     assert "has not processed the new spec" in words
 
 
@@ -197,7 +204,7 @@ def test_a_rollout_describes_the_ranks_that_are_left(ranks: str, words: str) -> 
     names = ranks.split(", ")
     of = service(len(names))
     found = observed(of, engines(*names), stateful_set=workload(len(names)), cordoned=frozenset({"a"}))
-    assert roll_engines(of, found, {}).under_way == words
+    assert roll(of, found, {}).under_way == words
 
 
 @pytest.mark.parametrize(
@@ -210,7 +217,7 @@ def test_a_rollout_describes_the_ranks_that_are_left(ranks: str, words: str) -> 
 def test_a_rollout_with_surge_describes_new_ranks_that_load(ranks: str, words: str) -> None:
     of = service(2)
     found = observed(of, engines(*ranks.split(", "), "ready"), stateful_set=workload(3))
-    assert roll_engines(of, found, {"surgeFrom": 2}).under_way == words
+    assert roll(of, found, {"surgeFrom": 2}).under_way == words
 
 
 def test_ranks_that_leave_are_not_replaced() -> None:

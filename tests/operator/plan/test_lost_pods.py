@@ -5,18 +5,25 @@ from typing import Any
 
 import pytest
 
-from kvasir_operator.observe.observed import Member
+from kvasir_operator.observe.engine_ranks import engine_ranks
+from kvasir_operator.observe.observed import Member, Observed
+from kvasir_operator.plan.engine_rollout import PodDeletion
 from kvasir_operator.plan.lost_pods import REJOIN_SECONDS, regroup
 from kvasir_operator.plan.plan import make_plan
+from kvasir_operator.spec import InferenceService
 from operator_facts import NOON, RELEASE, engines, frontends, observed, service, workload
 
 THREE = {"tensorParallelSize": 3, "nodes": 3}
 
 
+def deletions(of: InferenceService, found: Observed) -> tuple[PodDeletion, ...]:
+    return regroup(of, found, engine_ranks(of, found))
+
+
 def regrouped(members: tuple[Member, ...], **facts: Any) -> list[int]:
     """Return the ordinals of the pods that are deleted in a service of one rank with three pods."""
     of = service(1, engine=THREE)
-    return sorted(deletion.pod.ordinal for deletion in regroup(of, observed(of, members, **facts)))
+    return sorted(deletion.pod.ordinal for deletion in deletions(of, observed(of, members, **facts)))
 
 
 def since(waited: float, *pods: str) -> tuple[Member, ...]:
@@ -69,12 +76,12 @@ def test_a_pod_without_reports_may_be_as_far_as_the_others(pods: tuple[str, ...]
 def test_pods_of_other_ranks_stay() -> None:
     of = service(2, engine=THREE)
     found = observed(of, engines("ready", "ready", "-", "ready", "ready", "ready"), missing={2: LONG})
-    assert sorted(deletion.pod.ordinal for deletion in regroup(of, found)) == [0, 1]
+    assert sorted(deletion.pod.ordinal for deletion in deletions(of, found)) == [0, 1]
 
 
 def test_a_rank_of_one_pod_has_no_others() -> None:
     of = service(2)
-    assert regroup(of, observed(of, engines("starting", "ready", waited=LONG))) == ()
+    assert deletions(of, observed(of, engines("starting", "ready", waited=LONG))) == ()
 
 
 def test_a_pod_is_deleted_once() -> None:
@@ -89,7 +96,7 @@ def test_a_pod_is_deleted_once() -> None:
 
 def test_the_deletion_names_the_pod_that_is_gone() -> None:
     of = service(1, engine=THREE)
-    (deletion,) = regroup(of, observed(of, engines("unready", "starting", "starting", waited=LONG)))
+    (deletion,) = deletions(of, observed(of, engines("unready", "starting", "starting", waited=LONG)))
     assert (deletion.event, deletion.grace) == ("Regrouping", None)
     assert deletion.why == "pod demo-engine-0 does not notice that pod demo-engine-1 is gone"
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvasir_operator.observe.engine_ranks import engine_ranks
 from kvasir_operator.observe.observed import Member
 from kvasir_operator.plan.conditions import UNENCRYPTED
 from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS, EngineRollout, roll_engines
@@ -38,7 +39,8 @@ def roll(
 def decide(of: InferenceService, pods: tuple[Member, ...], replicas: int, **facts: Any) -> EngineRollout:
     desired = of.engine.data_parallel_size
     memo = {"surgeFrom": desired} if replicas > of.engine.pods else {}
-    return roll_engines(of, observed(of, pods, stateful_set=workload(replicas), **facts), memo)
+    found = observed(of, pods, stateful_set=workload(replicas), **facts)
+    return roll_engines(of, found, engine_ranks(of, found), memo)
 
 
 def deleted(rollout: EngineRollout) -> list[int]:

@@ -10,6 +10,7 @@ import yaml
 
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import SERVICE, STATEFUL_SET
+from kvasir_operator.observe.engine_ranks import engine_ranks
 from kvasir_operator.observe.observed import Ownership
 from kvasir_operator.observe.pod_state import MAX_MESSAGE_BYTES as MAX_POD_MESSAGE_BYTES
 from kvasir_operator.plan.conditions import MAX_MESSAGE_BYTES, Decisions
@@ -175,7 +176,7 @@ def test_a_status_is_bounded_whatever_pods_report(letter: str, most: float) -> N
         observed(of, ranks, READY, stateful_set=workload(1024)),
         observed(of, (), READY, stateful_set=workload(1024), not_created=not_created),
     ):
-        status = service_status(of, found, long, {}, AT_NOON)
+        status = service_status(of, found, engine_ranks(of, found), long, {}, AT_NOON)
         assert len(status["engines"]["ranks"]) == 1024
         assert stored_bytes(status) < most
         sizes = [len(entry["message"].encode()) for entry in status["conditions"]]
