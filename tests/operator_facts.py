@@ -67,6 +67,7 @@ def pod(name: str, component: str = "engine", **facts: Any) -> Pod:
         "end_message": "",
         "scheduled": True,
         "schedule_message": "",
+        "scheduling_changed": "",
         "container": Container("image:1", "running", "", "", None, None, 0),
     }
     return Pod(**values | facts)

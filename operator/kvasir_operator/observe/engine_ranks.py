@@ -5,7 +5,7 @@ the frontends. The others are members: they run workers for the leader. The ordi
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -19,6 +19,7 @@ PENDING: Final = (Phase.SCHEDULING, Phase.PULLING)
 """Phases in which the container of a pod does not run yet."""
 
 _FAILURES: Final = frozenset(FAILURES)
+_NO_ROOM: Final = (Reason.UNSCHEDULABLE, Reason.INSUFFICIENT_GPU)
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class EngineRank:
     """The state of the leader, or of a member that keeps the rank from serving. Its `pod` is the pod's name."""
     waited: float
     """Seconds for which this operator has observed that pod in that state."""
+    without_room: float
+    """Seconds for which this operator has observed a pod without room, at most; 0.0 if all have room."""
 
     @cached_property
     def remaining(self) -> list[Member]:
@@ -89,7 +92,9 @@ def _rank(service: InferenceService, observed: Observed, pods: Mapping[int, Memb
     ]
     decisive = _decisive([state for state, _ in states])
     state, waited = states[decisive]
-    if decisive > 0:
+    if nodes > 1 and _has_no_room(state) and ordinals[decisive] in members:
+        state = replace(state, message=f"rank {number} waits for room for all of its {nodes} pods: {state.message}")
+    elif decisive > 0:
         state = _named(state, f"member {decisive} of rank {number}")
     return EngineRank(
         number=number,
@@ -98,7 +103,13 @@ def _rank(service: InferenceService, observed: Observed, pods: Mapping[int, Memb
         missing=tuple(ordinal for ordinal in ordinals if ordinal not in members),
         state=state,
         waited=waited,
+        without_room=max((seconds for state, seconds in states if _has_no_room(state)), default=0.0),
     )
+
+
+def _has_no_room(state: PodState) -> bool:
+    """Return whether no node or quota has room for a pod."""
+    return state.phase is Phase.SCHEDULING and state.reason in _NO_ROOM
 
 
 def _missing(pod: str, why: str | None) -> PodState:
@@ -131,4 +142,4 @@ def _decisive(states: Sequence[PodState]) -> int:
 
 def _named(state: PodState, member: str) -> PodState:
     message = f"{member}: {state.message}" if state.message else member
-    return PodState(state.pod, state.phase, state.reason, message, state.progress, state.ready, state.restarts)
+    return replace(state, message=message)

@@ -67,6 +67,7 @@ def pod_of(resource: Object) -> Pod:
         end_message=status.get("message") or status.get("reason") or "",
         scheduled=_SCHEDULED.get(scheduled.get("status", "True" if spec.get("nodeName") else "")),
         schedule_message=scheduled.get("message", ""),
+        scheduling_changed=scheduled.get("lastTransitionTime") or metadata.get("creationTimestamp", ""),
         container=_container(component, spec, status),
     )
 

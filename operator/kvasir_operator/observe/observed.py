@@ -101,6 +101,8 @@ class Pod:
     scheduled: bool | None
     """None before the scheduler has decided."""
     schedule_message: str
+    scheduling_changed: str
+    """When the scheduler placed the pod or first found no room for it (RFC 3339); before that, its creation."""
     container: Container
 
     @property

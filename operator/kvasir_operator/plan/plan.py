@@ -12,7 +12,7 @@ from typing import Any, Final
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind
-from kvasir_operator.observe.engine_ranks import EngineRank, engine_ranks, not_created_ranks
+from kvasir_operator.observe.engine_ranks import engine_ranks, not_created_ranks
 from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership
 from kvasir_operator.plan.applies import Apply, plan_applies, plan_prunes
 from kvasir_operator.plan.conditions import MAX_NAMED, Decisions
@@ -21,6 +21,7 @@ from kvasir_operator.plan.frontend_rollout import FrontendRollout, roll_frontend
 from kvasir_operator.plan.lost_pods import regroup, release_lost
 from kvasir_operator.plan.problem import Problem
 from kvasir_operator.plan.service_status import Status, service_status
+from kvasir_operator.plan.waiting_ranks import give_room_back
 from kvasir_operator.resources.children import child_keys, children
 from kvasir_operator.resources.names import RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
 from kvasir_operator.resources.pinning import pin
@@ -73,6 +74,10 @@ def make_plan(
         upgrade=desired.upgrade,
     )
     status = service_status(service, observed, ranks, decisions, previous, now.strftime(TIME_FORMAT))
+    incomplete = (
+        *regroup(service, observed, ranks),
+        *give_room_back(service, observed, ranks, previous, now),
+    )
     if service.paused or observed.namespace_terminating:
         again = BLOCKED_INTERVAL_SECONDS if service.paused and _is_moving(observed) else None
         return Plan(status, again=again, held_back=frozenset(observed.refusals))
@@ -82,26 +87,25 @@ def make_plan(
         applies=found.applies,
         held_back=found.held_back,
         prunes=plan_prunes(child_keys(service), observed),
-        deletions=_deletions(service, observed, ranks, found.applies, engines, frontends),
+        deletions=_deletions(observed, found.applies, engines, frontends, incomplete),
         again=_again(observed, status, problems, now, rolling=engines.under_way != ""),
         upgrade_available=desired.upgrade != "",
     )
 
 
 def _deletions(
-    service: InferenceService,
     observed: Observed,
-    ranks: Sequence[EngineRank],
     applies: Sequence[Apply],
     engines: EngineRollout,
     frontends: FrontendRollout,
+    incomplete: Sequence[PodDeletion],
 ) -> tuple[PodDeletion, ...]:
-    """Return each pod to delete once."""
+    """Return each pod to delete once. `incomplete` are the deletions of ranks that lack a pod."""
     found = (
         *release_lost(observed),
         # A pod that is deleted before the new template is applied could be created from the old template again.
         *(() if _changes_template(STATEFUL_SET, applies) else engines.deletions),
-        *(() if _changes_template(STATEFUL_SET, applies) else regroup(service, observed, ranks)),
+        *(() if _changes_template(STATEFUL_SET, applies) else incomplete),
         *(() if _changes_template(DEPLOYMENT, applies) else frontends.deletions),
     )
     return tuple({deletion.pod.uid: deletion for deletion in reversed(found)}.values())[::-1]

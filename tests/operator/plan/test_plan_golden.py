@@ -22,6 +22,7 @@ from kvasir_operator.observe.observed import Observed, Ownership, Refusal
 from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.plan import Plan, make_plan
 from kvasir_operator.plan.text import render
+from kvasir_operator.plan.waiting_ranks import MIN_OBSERVED_SECONDS
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService
 from operator_facts import (
@@ -118,6 +119,13 @@ def rollout_of_ranks_with_several_pods() -> Situation:
     return of, found, {}, RELEASE
 
 
+def rank_waits_for_room() -> Situation:
+    of = service(2, engine={"resourceName": "nvidia.com/gpu", "tensorParallelSize": 2, "nodes": 2})
+    ranks = engines("ready", "ready", "starting", "pending", waited=MIN_OBSERVED_SECONDS)
+    held = [replace(rank, pod=replace(rank.pod, scheduling_changed="2026-11-21T11:30:00Z")) for rank in ranks]
+    return of, observed(of, held, frontends("ready")), {}, RELEASE
+
+
 def child_is_refused() -> Situation:
     of = service()
     found = observed(of, engines("ready", "ready"), frontends("ready"))
@@ -185,6 +193,7 @@ SITUATIONS: Final[list[Callable[[], Situation]]] = [
     node_is_drained,
     node_is_lost,
     pod_of_a_rank_is_lost,
+    rank_waits_for_room,
     rollout_of_ranks_with_several_pods,
     child_is_refused,
     account_is_foreign,

@@ -1,0 +1,87 @@
+"""Deletions of pods that hold room for a rank of which another pod finds none.
+
+Kubernetes places pods one by one. Two ranks, or a rank and other work, can therefore each hold a part of the room
+that the other one needs, for ever. All pods of the rank are deleted, also those without a node: their successors
+queue behind every pod that waits already, while an old pod without a node would take the room again.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from kvasir_operator.observe.engine_ranks import EngineRank
+from kvasir_operator.observe.observed import Observed
+from kvasir_operator.plan.conditions import condition
+from kvasir_operator.plan.engine_rollout import PodDeletion
+from kvasir_operator.spec import InferenceService
+
+MIN_HOLD_SECONDS: Final = 900.0
+"""How long a rank may hold room before its pods are deleted. The cluster autoscaler gives a new node as long."""
+MAX_HOLD_SECONDS: Final = 3600.0
+"""The longest time between two deletions; that of Kueue's backoff."""
+MIN_OBSERVED_SECONDS: Final = 60.0
+"""How long this operator must have observed a pod without room. This limits the rate if clocks are wrong."""
+
+
+def give_room_back(
+    service: InferenceService,
+    observed: Observed,
+    ranks: Sequence[EngineRank],
+    previous: Mapping[str, Any],
+    now: datetime,
+) -> tuple[PodDeletion, ...]:
+    """Return deletions of the pods of one rank that has held room for too long. `previous` is the current status.
+
+    Only the highest rank is deleted, and only after the others have had time to take the room of an earlier one.
+    """
+    if service.engine.nodes == 1 or not _requests_room(service):
+        return ()
+    rank = next((rank for rank in reversed(ranks) if _holds_room_in_vain(rank)), None)
+    if rank is None or _held(rank, now) < _patience(service, previous, now):
+        return ()
+    if any(_held(other, now) < MIN_HOLD_SECONDS for other in ranks if other is not rank and not _is_placed(other)):
+        return ()
+    why = f"rank {rank.number} waits for room for all of its {service.engine.nodes} pods"
+    return tuple(
+        PodDeletion(member.pod, "GivingRoomBack", f"pod {member.pod.name} gives its place back, because {why}")
+        for member in rank.remaining
+    )
+
+
+def _requests_room(service: InferenceService) -> bool:
+    """Return whether the pods request resources. Without requests they keep no other pod from a node."""
+    return service.engine.resource_name != "" or bool(service.engine.pod.resources)
+
+
+def _holds_room_in_vain(rank: EngineRank) -> bool:
+    return rank.without_room >= MIN_OBSERVED_SECONDS and any(member.pod.node for member in rank.remaining)
+
+
+def _is_placed(rank: EngineRank) -> bool:
+    """Return whether all pods of a rank have a node."""
+    return not rank.missing and all(member.pod.node and not member.pod.terminating for member in rank.pods)
+
+
+def _held(rank: EngineRank, now: datetime) -> float:
+    """Return the seconds since a pod of the rank was created or placed; 0.0 while one is terminating."""
+    if len(rank.remaining) < len(rank.pods):
+        return 0.0
+    times = [member.pod.scheduling_changed for member in rank.pods]
+    return min((_seconds(time, now) for time in times if time), default=rank.without_room)
+
+
+def _patience(service: InferenceService, previous: Mapping[str, Any], now: datetime) -> float:
+    """Return how long a rank may hold room: half of the time for which engines have not been ready.
+
+    The interval thus doubles, except for a surge rank while all engines are ready. Services differ by up to 50 %,
+    so that two of them do not give back and take each other's room at the same times.
+    """
+    ready = condition(previous, "EnginesReady")
+    unready = _seconds(ready["lastTransitionTime"], now) if ready.get("status") == "False" else 0.0
+    spread = 1 + zlib.crc32(service.uid.encode()) / 2**33
+    return min(max(MIN_HOLD_SECONDS, unready / 2), MAX_HOLD_SECONDS) * spread
+
+
+def _seconds(time: str, now: datetime) -> float:
+    return (now - datetime.fromisoformat(time)).total_seconds()
