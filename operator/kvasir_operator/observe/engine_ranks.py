@@ -6,7 +6,6 @@ the frontends. The others are members: they run workers for the leader. The ordi
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final
 
 from kvasir_contract.phases import Phase
@@ -38,7 +37,7 @@ class EngineRank:
     without_room: float
     """Seconds for which this operator has observed a pod without room, at most; 0.0 if all have room."""
 
-    @cached_property
+    @property
     def remaining(self) -> list[Member]:
         """The pods that are not terminating."""
         return [member for member in self.pods if not member.pod.terminating]
@@ -48,7 +47,7 @@ class EngineRank:
         """Whether the pods that are not terminating have the same template."""
         return len({member.pod.revision for member in self.remaining}) <= 1
 
-    @cached_property
+    @property
     def is_whole(self) -> bool:
         """Whether all pods exist, none is terminating, and all have the same template."""
         return not self.missing and len(self.remaining) == len(self.pods) and self.has_one_revision

@@ -127,8 +127,8 @@ class _Ranks:
         present = [rank for rank in ranks if rank.pods]
         existing = [rank for rank in present if rank.number < desired]
         outdated = [rank for rank in existing if template.outdated(rank)]
-        current = [rank for rank in existing if not template.outdated(rank)]
-        settled = [rank for rank in current if rank.is_settled]
+        numbers = {rank.number for rank in outdated}
+        settled = [rank for rank in existing if rank.number not in numbers and rank.is_settled]
         return cls(
             existing=existing,
             outdated=outdated,

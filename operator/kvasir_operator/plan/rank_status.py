@@ -12,6 +12,7 @@ def rank_entries(
 ) -> list[dict[str, Any]]:
     """Return `status.engines.ranks`. A rank that keeps its pod and phase keeps its `since` of `previous`."""
     before = {entry["rank"]: entry for entry in previous}
+    most = _message_bytes(len(ranks))
     entries: list[dict[str, Any]] = []
     for rank in ranks:
         old, state = before.get(rank.number, {}), rank.state
@@ -21,7 +22,7 @@ def rank_entries(
             "pod": rank.leader,
             "phase": str(state.phase),
             "progress": state.progress,
-            "message": cut(state.message, _message_bytes(len(ranks))),
+            "message": cut(state.message, most),
             "restarts": rank.restarts or "",
             "since": old.get("since", now) if same else now,
         }

@@ -52,7 +52,7 @@ def service_status(
             "desired": group.desired,
             "ready": group.ready,
             "summary": f"{group.ready}/{group.desired}",
-            "restarts": sum(rank.restarts for rank in ranks),
+            "restarts": sum(member.state.restarts for member in observed.engines),
             "ranks": rank_entries(ranks, previous.get("engines", {}).get("ranks", ()), now),
         },
         "frontends": {
