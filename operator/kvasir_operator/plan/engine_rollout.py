@@ -136,7 +136,7 @@ class _Ranks:
             running=[rank for rank in outdated if not _is_broken(rank)],
             awaited=desired - len(settled) - len(outdated),
             surplus=[rank for rank in present if rank.number >= desired],
-            halves=[rank for rank in existing if rank not in outdated and _is_half(rank)],
+            halves=[rank for rank in existing if rank.number not in numbers and _is_half(rank)],
             all_serve=len(existing) == desired and all(rank.serves for rank in existing),
         )
 
