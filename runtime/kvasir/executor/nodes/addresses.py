@@ -20,7 +20,7 @@ def plain(address: str) -> str:
     """Return an IPv4 address that a socket for both kinds has written as IPv6 (::ffff:10.0.0.7) as IPv4."""
     ip = ipaddress.ip_address(address)
     mapped = ip.ipv4_mapped if ip.version == 6 else None
-    return address if mapped is None else str(mapped)
+    return str(ip if mapped is None else mapped)
 
 
 def own_address(peer: str) -> str:
@@ -31,12 +31,25 @@ def own_address(peer: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def address_for(peers: Mapping[str, str]) -> str:
-    """Return the one address of this machine from which all peers are reached. `peers`: their addresses, by name.
+def reached_at(named: str, peer: str) -> str:
+    """Return the address of this machine at which a peer reaches it. Raises OSError without a route to the peer.
 
-    Raises ConfigError if they need several: the exchanges of a rank use one interface. Raises OSError.
+    `named`: the address that the peer has connected to. `peer`: the peer's address as this machine sees it, which
+    is a loopback address behind the proxy of a service mesh. If another machine has `named`, the route decides.
     """
-    own = {name: own_address(address) for name, address in peers.items()}
+    try:
+        named = plain(named)
+        interface_of(named)
+        return named
+    except ValueError:
+        return own_address(peer)
+
+
+def common_address(own: Mapping[str, str]) -> str:
+    """Return the one address of this machine at which all peers reach it. `own`: it for each peer, by name.
+
+    Raises ConfigError if there are several: the exchanges of a rank use one interface.
+    """
     if len(set(own.values())) > 1:
         each = ", ".join(f"{address} to {name}" for name, address in own.items())
         raise ConfigError(

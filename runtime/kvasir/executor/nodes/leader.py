@@ -21,7 +21,7 @@ from typing import Final
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import LinkConfig
-from kvasir.executor.nodes.addresses import address_for, interface_of
+from kvasir.executor.nodes.addresses import common_address, interface_of, reached_at
 from kvasir.executor.nodes.leader_socket import LeaderSocket, Peer
 from kvasir.executor.nodes.member_record import MemberRecord
 from kvasir.executor.nodes.node_messages import (
@@ -123,7 +123,8 @@ class Leader:
         members = list(self._members.values())
         if self.missing or not members:
             raise _NotAll
-        address = address_for({member.name: member.address for member in members})
+        own = {member.name: reached_at(member.leader_address, member.address) for member in members}
+        address = common_address(own)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with socket.create_server((address, 0), family=family) as listener:
             yield listener
@@ -289,7 +290,7 @@ class Leader:
             self._refuse(Peer(member.identity, member.address), "another process has joined as this node")
             member = None
         if member is None:
-            member = MemberRecord(peer.identity, hello.node_rank, peer.address)
+            member = MemberRecord(peer.identity, hello.node_rank, peer.address, hello.leader_address)
             self._members[member.node_rank] = self._by_identity[peer.identity] = member
             log.info("%s has joined", member.name)
         member.last_seen = time.monotonic()

@@ -177,7 +177,7 @@ class LeaderConnection:
 
     def _greet(self) -> None:
         if not self._has_begun:
-            self._send(NodeHello(self._config.node_rank, self._terms, self._prepared))
+            self._send(NodeHello(self._config.node_rank, self._terms, self._prepared, self._leader_ip))
 
     def _send(self, message: FromMember) -> None:
         if self._socket is None or not (self._incarnation or isinstance(message, NodeHello)):

@@ -13,6 +13,8 @@ class MemberRecord:
     node_rank: int
     address: str
     """The member's IP address."""
+    leader_address: str
+    """The IP address that the member has connected to."""
     prepared: bool = False
     has_failed: bool = False
     """It has reported the failure of a worker, so its end was to be expected."""

@@ -73,6 +73,8 @@ class NodeHello(msgspec.Struct, frozen=True, tag=True):
     terms: NodeTerms
     prepared: bool
     """The weights are on its disk, so it can start workers at once."""
+    leader_address: str
+    """The IP address of the leader that the member has connected to."""
 
 
 class NodeHeartbeat(msgspec.Struct, frozen=True, tag=True):

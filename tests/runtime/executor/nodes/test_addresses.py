@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from kvasir.config.options import ConfigError
-from kvasir.executor.nodes.addresses import address_for, interface_of, own_address, plain
+from kvasir.executor.nodes.addresses import common_address, interface_of, own_address, plain, reached_at
 from runtime.executor.nodes.node_pair import address_for_others
 
 
@@ -38,9 +38,18 @@ def test_address_of_another_machine_is_rejected(address: str) -> None:
 
 
 def test_one_address_has_to_suffice_for_all_nodes() -> None:
-    assert address_for({"node 1": "127.0.0.1", "node 2": "127.0.0.1"}) == "127.0.0.1"
-    other = address_for_others()
-    if other is None:
-        pytest.skip("this machine has no network")
-    with pytest.raises(ConfigError, match=r"127.0.0.1 to node 1, .* to node 2\): give an IP address"):
-        address_for({"node 1": "127.0.0.1", "node 2": other})
+    assert common_address({"node 1": "127.0.0.1", "node 2": "127.0.0.1"}) == "127.0.0.1"
+    with pytest.raises(ConfigError, match=r"127.0.0.1 to node 1, 10.0.0.7 to node 2\): give an IP address"):
+        common_address({"node 1": "127.0.0.1", "node 2": "10.0.0.7"})
+
+
+def test_address_that_a_peer_connected_to_counts_if_this_machine_has_it() -> None:
+    assert reached_at("127.0.0.9", "127.0.0.1") == "127.0.0.9"
+    own = address_for_others()
+    if own is not None:
+        assert reached_at(own, "127.0.0.6") == reached_at(f"::ffff:{own}", "127.0.0.6") == own
+
+
+@pytest.mark.parametrize("named", ["192.0.2.7", "0.0.0.0", "::", "not an address", ""])
+def test_route_to_the_peer_counts_if_another_machine_has_the_address(named: str) -> None:
+    assert reached_at(named, "127.0.0.1") == "127.0.0.1"

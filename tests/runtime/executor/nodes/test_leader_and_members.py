@@ -179,7 +179,7 @@ def test_member_that_has_not_joined_sends_only_its_hello() -> None:
         received = [decode_from_member(silent.recv_multipart()[1:])[1]]
         first.connection.send(Failed(Reason.MODEL_NOT_FOUND, "there is no model", raised=False))
         first.connection.prepared()
-        while received[-1] != NodeHello(1, TERMS, prepared=True):
+        while received[-1] != NodeHello(1, TERMS, prepared=True, leader_address="127.0.0.1"):
             received.append(decode_from_member(silent.recv_multipart()[1:])[1])
     context.destroy(linger=0)
     assert {type(message) for message in received} == {NodeHello}
@@ -200,10 +200,22 @@ def test_frozen_member_is_lost_after_the_timeout() -> None:
     events = Events()
     with leading(port, FAST) as leader:
         frozen = RawMember(port)
-        frozen.send("", NodeHello(1, TERMS, prepared=True))
+        frozen.send("", NodeHello(1, TERMS, prepared=True, leader_address="127.0.0.1"))
         begin(leader, events)
         assert events.failure().startswith("node 1 (127.0.0.1) is lost: it has been silent for 1.")
         frozen.close()
+
+
+def test_ranks_meet_where_the_member_reached_the_leader() -> None:
+    """The proxy of a service mesh connects to the leader from a loopback address."""
+    port = free_port()
+    with leading(port) as leader:
+        proxied = RawMember(port)  # the leader sees it at 127.0.0.1
+        proxied.send("", NodeHello(1, TERMS, prepared=True, leader_address="127.0.0.9"))
+        proxied.receive(Joined)
+        with leader.begin(engine_settings(), 1, Events()) as rendezvous:
+            assert rendezvous.host == "127.0.0.9"
+        proxied.close()
 
 
 def test_frozen_leader_is_lost_after_the_timeout() -> None:
@@ -309,7 +321,7 @@ def test_messages_for_another_incarnation_are_refused() -> None:
         stale = RawMember(port)
         stale.send("0123", Replies([b"old"]))
         assert "not a member of this incarnation" in stale.receive(NodeRefused)[1].reason
-        stale.send("", NodeHello(1, TERMS, prepared=True))
+        stale.send("", NodeHello(1, TERMS, prepared=True, leader_address="127.0.0.1"))
         incarnation, _ = stale.receive(Joined)
         assert incarnation == leader.incarnation
         begin(leader, events)
