@@ -78,7 +78,8 @@ def _store(rendezvous: Path | TcpRendezvous, size: int, limit: timedelta) -> Any
         wait_for_workers=False,
         master_listen_fd=rendezvous.listener,
     )
-    return within(limit, make, f"no rank serves the store at {rendezvous.host}, port {rendezvous.port}")
+    store = within(limit, make, f"no rank serves the store at {rendezvous.host}, port {rendezvous.port}")
+    return dist.PrefixStore(rendezvous.incarnation, store)  # type: ignore[attr-defined]
 
 
 def within(limit: timedelta, make: Callable[[], Any], message: str) -> Any:

@@ -12,5 +12,7 @@ class TcpRendezvous:
     port: int
     interface: str
     """The network interface of this rank with which it reaches the others."""
+    incarnation: str
+    """Of the engine: a rank of another one that reaches the port does not meet these ranks."""
     listener: int | None = None
     """The descriptor of the socket that listens on the port; only the rank that serves the store has it."""

@@ -15,10 +15,12 @@ CPU = torch.device("cpu")
 WAIT = 60.0
 
 
-def summed(rank: int, port: int, listener: socket.socket | None) -> float:
+def summed(
+    rank: int, port: int, listener: socket.socket | None, incarnation: str = "a", timeout: float = WAIT
+) -> float:
     """Return the sum of the ranks' numbers, 1 and 2. The rank with the listener serves the store."""
     descriptor = None if listener is None else listener.detach()
-    state = init(rank, 2, TcpRendezvous("127.0.0.1", port, "lo", descriptor), WAIT, CPU)
+    state = init(rank, 2, TcpRendezvous("127.0.0.1", port, "lo", incarnation, descriptor), timeout, CPU)
     try:
         return state.tensor.all_reduce(torch.ones(1) * (rank + 1)).item()
     finally:
@@ -35,9 +37,24 @@ def test_ranks_meet_at_a_port_that_listens_already() -> None:
     listener.close()
 
 
+def test_ranks_of_another_incarnation_do_not_meet() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(2, mp_context=spawn) as pool:
+        futures = [
+            pool.submit(summed, 1, port, None, "old", 3.0),
+            pool.submit(summed, 0, port, listener, "new", 3.0),
+        ]
+        for future in futures:
+            with pytest.raises(RuntimeError):
+                future.result(timeout=2 * WAIT)
+    listener.close()
+
+
 def test_a_rank_without_its_store_gives_up_after_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:  # accepts and never answers
         began = time.monotonic()
         with pytest.raises(RuntimeError, match="no rank serves the store"):
-            init(1, 2, TcpRendezvous("127.0.0.1", listener.getsockname()[1], "lo"), 1.0, CPU)
+            init(1, 2, TcpRendezvous("127.0.0.1", listener.getsockname()[1], "lo", "a"), 1.0, CPU)
         assert time.monotonic() - began < 30

@@ -112,7 +112,7 @@ class Leader:
             with suppress(_NotAll), self._listener() as listener:
                 host, port = listener.getsockname()[:2]
                 self._send_setups(settings, port, events)
-                yield TcpRendezvous(host, port, interface_of(host), listener.fileno())
+                yield TcpRendezvous(host, port, interface_of(host), self.incarnation, listener.fileno())
                 return
             self.waits()
             self._changed.wait(_WAIT_SECONDS)

@@ -59,6 +59,8 @@ class Begin:
 
     setup: Setup
     leader_ip: str
+    incarnation: str
+    """Of the leader."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +302,7 @@ class LeaderConnection:
                 self._frame(body)
             case Setup():
                 self._has_begun = True
-                self._deliver(Begin(message, self._leader_ip))
+                self._deliver(Begin(message, self._leader_ip, incarnation))
             case Describe():
                 self._deliver(message)
             case NodeGoodbye(reason):

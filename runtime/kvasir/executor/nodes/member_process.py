@@ -181,7 +181,7 @@ class MemberProcess:
         log.info("starts the workers %d to %d", ranks.start, ranks.stop - 1)
         interface = interface_of(own_address(begin.leader_ip))
         workers = self._workers = LocalWorkers(ranks, setup.settings, model, self._on_news, self._on_failure)
-        workers.start(TcpRendezvous(begin.leader_ip, setup.store_port, interface))
+        workers.start(TcpRendezvous(begin.leader_ip, setup.store_port, interface, begin.incarnation))
         threading.Thread(target=self._relay_replies, args=[leader, workers], name="replies", daemon=True).start()
 
     # ------------------------------------------------------------------------------- callbacks of other threads

@@ -84,7 +84,7 @@ def test_leader_waits_for_all_members_that_are_prepared() -> None:
                 event = each.event()
                 assert isinstance(event, Begin)
                 assert (event.setup.first_rank, event.setup.num_ranks) == (rank, 1)
-                assert event.leader_ip == "127.0.0.1"
+                assert (event.leader_ip, event.incarnation) == ("127.0.0.1", leader.incarnation)
                 assert each.connection.problem == ""
 
 
