@@ -1,5 +1,6 @@
 """The addresses of this machine: which one a peer can reach, and to which network interface it belongs."""
 
+import ctypes
 import fcntl
 import ipaddress
 import socket
@@ -11,7 +12,10 @@ from typing import Final
 from kvasir.config.options import ConfigError
 
 _LOOPBACK: Final = "lo"
-_SIOCGIFADDR: Final = 0x8915
+_SIOCGIFCONF: Final = 0x8912
+_ADDRESS_BYTES: Final = 40
+"""Of the kernel's struct ifreq."""
+_MAX_ADDRESSES: Final = 4096
 _ANY_PORT: Final = 9
 _IPV6_ADDRESSES: Final = Path("/proc/net/if_inet6")
 
@@ -64,25 +68,26 @@ def interface_of(address: str) -> str:
     ip = ipaddress.ip_address(address)
     if ip.is_loopback:
         return _LOOPBACK
-    names = [name for _, name in socket.if_nameindex()]
-    found = _with_ipv4(names, address) if ip.version == 4 else _with_ipv6(ip.packed.hex())
+    found = _with_ipv4(address) if ip.version == 4 else _with_ipv6(ip.packed.hex())
     if found is None:
+        names = ", ".join(name for _, name in socket.if_nameindex())
         raise ConfigError(
-            f"no network interface of this machine has the address {address}; its interfaces are {', '.join(names)}"
+            f"no network interface of this machine has the address {address}; its interfaces are {names}"
         )
     return found
 
 
-def _with_ipv4(names: list[str], address: str) -> str | None:
+def _with_ipv4(address: str) -> str | None:
+    """Return the interface with this address, which may be one of several (named eth0:1, for example)."""
+    entries = bytearray(_MAX_ADDRESSES * _ADDRESS_BYTES)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(entries))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for name in names:
-            request = struct.pack("256s", name.encode())
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
-            except OSError:  # an interface without an IPv4 address
-                continue
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
+        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFCONF, struct.pack("iP", len(entries), start))
+    size, _ = struct.unpack("iP", answer)
+    for at in range(0, size, _ADDRESS_BYTES):
+        name, found = struct.unpack_from("16s4x4s", entries, at)
+        if socket.inet_ntoa(found) == address:
+            return str(name.split(b"\0")[0].decode().partition(":")[0])
     return None
 
 

@@ -1,6 +1,8 @@
 """The address by which a peer reaches this machine, and its network interface."""
 
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -22,6 +24,25 @@ def test_interface_of_an_address_of_this_machine() -> None:
     name = interface_of(address)
     assert name in [name for _, name in socket.if_nameindex()]
     assert name != "lo"
+
+
+def test_interface_of_a_second_address_of_an_interface() -> None:
+    """In a network of its own, where the loopback interface gets two addresses."""
+    script = """
+import ctypes, fcntl, socket, struct, sys
+NEW_USER, NEW_NETWORK, SET_ADDRESS = 0x10000000, 0x40000000, 0x8916
+if ctypes.CDLL(None).unshare(NEW_USER | NEW_NETWORK):
+    sys.exit(77)
+from kvasir.executor.nodes.addresses import interface_of
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    for name, address in ((b"lo", "10.1.2.3"), (b"lo:1", "10.1.2.4")):
+        fcntl.ioctl(probe, SET_ADDRESS, struct.pack("16sH2x4s16x", name, socket.AF_INET, socket.inet_aton(address)))
+print(interface_of("10.1.2.3"), interface_of("10.1.2.4"))
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    if result.returncode == 77:
+        pytest.skip("this user may not make a network")
+    assert result.stdout.split() == ["lo", "lo"], result.stderr
 
 
 def test_ipv4_address_of_a_socket_for_both_kinds_is_plain() -> None:
