@@ -35,7 +35,7 @@ from kvasir.executor.worker_messages import (
 
 log = logging.getLogger(__name__)
 
-_STACK_SECONDS: Final = 0.5
+STACK_SECONDS: Final = 0.5
 """How long a worker has to write its stack; the signal's handler in C does so even while torch computes."""
 _STACK_PAUSE_SECONDS: Final = 0.02
 """Without a write for this long, the stack is complete."""
@@ -223,7 +223,7 @@ def read_stack(pidfd: int, pipe: int) -> str:
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGUSR1)
     dump = b""
-    while select.select([pipe], [], [], _STACK_SECONDS if not dump else _STACK_PAUSE_SECONDS)[0]:
+    while select.select([pipe], [], [], STACK_SECONDS if not dump else _STACK_PAUSE_SECONDS)[0]:
         part = os.read(pipe, 65536)
         if not part:
             break

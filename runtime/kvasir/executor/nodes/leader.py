@@ -10,12 +10,10 @@ import secrets
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Final
 
 from kvasir.config.nodes import NodesConfig
@@ -23,9 +21,9 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import LinkConfig
 from kvasir.executor.nodes.addresses import common_address, interface_of, reached_at
 from kvasir.executor.nodes.leader_socket import LeaderSocket, Peer
+from kvasir.executor.nodes.member_answers import Descriptions, MemberReplies
 from kvasir.executor.nodes.member_record import MemberRecord
 from kvasir.executor.nodes.node_messages import (
-    Describe,
     Described,
     Failed,
     Frame,
@@ -42,7 +40,7 @@ from kvasir.executor.nodes.node_messages import (
     Setup,
     WorkerNews,
 )
-from kvasir.executor.remote_workers import RemoteEvents, RemoteInterruptedError, RemoteSilentError
+from kvasir.executor.remote_workers import RemoteEvents
 from kvasir.link.sockets import heartbeat_interval
 from kvasir.observability.seldom_log import SeldomLog
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
@@ -54,8 +52,6 @@ log = logging.getLogger(__name__)
 _WAIT_SECONDS: Final = 1.0
 """Between two calls of `waits` while members are missing."""
 _SETUP_SECONDS: Final = 60.0
-_DESCRIBE_SECONDS: Final = 2.0
-"""How long members have to answer what their workers are doing."""
 
 
 class Leader:
@@ -80,11 +76,10 @@ class Leader:
         """The members that have not joined yet or are not prepared; replaced as a whole."""
         self._changed = threading.Event()
         self._events: RemoteEvents | None = None
-        self._ranks_per_node = 0
-        self._replies: SimpleQueue[tuple[int, list[bytes]] | None] = SimpleQueue()
-        self._arrived: dict[int, deque[list[bytes]]] = {node: deque() for node in self.missing}
-        self._described: SimpleQueue[str] = SimpleQueue()
-        self._describing = threading.Lock()
+        self._replies = MemberReplies(self.missing)
+        self._descriptions = Descriptions(
+            lambda node, question: self._socket.post(partial(self._send_to, node, question))
+        )
         self._seldom = SeldomLog(log)
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="nodes", daemon=True)
@@ -104,7 +99,7 @@ class Leader:
     @contextmanager
     def begin(self, settings: ResolvedEngine, ranks_per_node: int, events: RemoteEvents) -> Iterator[TcpRendezvous]:
         """Wait for all members, have them start their workers, and yield where the ranks meet."""
-        self._ranks_per_node = ranks_per_node
+        self._replies.ranks_per_node = ranks_per_node
         if self.waits_for:
             log.info("%s", self.waits_for)
         while True:
@@ -138,8 +133,9 @@ class Leader:
                 sent.set_result(False)
                 return
             self._events = events
+            size = self._replies.ranks_per_node
             for node, member in self._members.items():
-                self._send(member, Setup(settings, node * self._ranks_per_node, self._ranks_per_node, port))
+                self._send(member, Setup(settings, node * size, size, port))
             sent.set_result(True)
 
         self._socket.post(send)
@@ -157,52 +153,25 @@ class Leader:
 
         Raises RemoteSilentError: nothing is lost, `read` may be called again. Raises RemoteInterruptedError.
         """
-        deadline = None if seconds is None else time.monotonic() + seconds
-        arrived = self._arrived
-        while not all(arrived.values()):
-            remaining = None if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                reply = self._replies.get(timeout=remaining)
-            except Empty:
-                raise RemoteSilentError(self.silent_ranks()) from None
-            if reply is None:
-                self._replies.put(None)
-                raise RemoteInterruptedError
-            arrived[reply[0]].append(reply[1])
-        return [body for node in sorted(arrived) for body in arrived[node].popleft()]
+        return self._replies.read(seconds)
 
     def silent_ranks(self) -> list[int]:
         """Return the workers of the members whose next reply has not arrived. Called by the thread that reads."""
-        with suppress(Empty):
-            while (reply := self._replies.get_nowait()) is not None:
-                self._arrived[reply[0]].append(reply[1])
-            self._replies.put(None)
-        size = self._ranks_per_node
-        nodes = [node for node, replies in self._arrived.items() if not replies]
-        return [rank for node in nodes for rank in range(node * size, (node + 1) * size)]
+        return self._replies.silent_ranks()
 
     def describe(self, ranks: Iterable[int]) -> str:
         """Return what these workers of members are doing, as far as the members answer in time."""
         by_node: dict[int, list[int]] = {}
         for rank in ranks:
-            by_node.setdefault(rank // self._ranks_per_node, []).append(rank)
-        with self._describing:
-            self._described = SimpleQueue()
-            texts = []
-            for node, of_node in by_node.items():
-                self._socket.post(partial(self._send_to, node, Describe(of_node)))
-                try:
-                    texts.append(self._described.get(timeout=_DESCRIBE_SECONDS))
-                except Empty:
-                    texts.append(f"node {node} with the workers {', '.join(map(str, of_node))} does not answer")
-            return "; ".join(texts)
+            by_node.setdefault(rank // self._replies.ranks_per_node, []).append(rank)
+        return self._descriptions.ask(by_node)
 
     # --------------------------------------------------------------------------------------------------------- end
 
     def dismiss(self, reason: str) -> None:
         """End the members, and every wait for their replies."""
         self._socket.post(partial(self._send_all, NodeGoodbye(reason)))
-        self._replies.put(None)
+        self._replies.interrupt()
 
     def close(self, reason: str) -> None:
         """Send a last message to the members and release the port. May be called more than once."""
@@ -252,7 +221,7 @@ class Leader:
         member.last_seen = time.monotonic()
         match message:
             case Replies(bodies):
-                self._replies.put((member.node_rank, bodies))
+                self._replies.put(member.node_rank, bodies)
             case WorkerNews(rank, news) if self._events is not None:
                 self._events.worker_news(rank, news)
             case Failed():
@@ -260,8 +229,8 @@ class Leader:
             case Leaving():
                 log.info("%s is to end: the engine finishes its requests, then all nodes end", member.name)
                 self.drain()
-            case Described(text):
-                self._described.put(f"{member.name}: {text}")
+            case Described(question, text):
+                self._descriptions.put(question, f"{member.name}: {text}")
 
     def _on_failed(self, member: MemberRecord, failed: Failed) -> None:
         text = f"{member.name}: {failed.message}"

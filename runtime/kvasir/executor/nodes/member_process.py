@@ -142,8 +142,8 @@ class MemberProcess:
             match self._next_event():
                 case Begin() as begin:
                     self._start(leader, model, begin)
-                case Describe(ranks) if self._workers is not None:
-                    leader.send(Described(self._workers.describe(ranks)))
+                case Describe(question, ranks) if self._workers is not None:
+                    leader.send(Described(question, self._workers.describe(ranks)))
                 case Rejected(reason):
                     raise FailureError(Failure(Reason.LINK_REFUSED, reason))
                 case _Leave():

@@ -108,8 +108,9 @@ class Leaving(msgspec.Struct, frozen=True, tag=True):
 
 
 class Described(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Describe."""
+    """The answer to the Describe with this number."""
 
+    question: int
     text: str
 
 
@@ -141,8 +142,10 @@ class Frame(msgspec.Struct, frozen=True, tag=True):
 
 
 class Describe(msgspec.Struct, frozen=True, tag=True):
-    """Return what these workers are doing."""
+    """Ask what these workers are doing."""
 
+    question: int
+    """Its number: an answer may come too late, and does not count for another question."""
     ranks: list[int]
 
 

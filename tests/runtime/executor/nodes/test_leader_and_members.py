@@ -123,8 +123,11 @@ def test_members_report_how_their_workers_start_and_what_they_do() -> None:
         described: list[str] = []
         asks = threading.Thread(target=lambda: described.append(leader.describe([1])))
         asks.start()
-        assert first.event() == Describe([1])
-        first.connection.send(Described("worker 1 is in phase idle"))
+        question = first.event()
+        assert isinstance(question, Describe)
+        assert question.ranks == [1]
+        first.connection.send(Described(question.question - 1, "worker 1 was in phase load"))  # a late answer
+        first.connection.send(Described(question.question, "worker 1 is in phase idle"))
         asks.join(WAIT)
         assert described == ["node 1 (127.0.0.1): worker 1 is in phase idle"]
         assert leader.describe([1]) == "node 1 with the workers 1 does not answer"
