@@ -42,6 +42,7 @@ from kvasir.executor.nodes.node_messages import (
 )
 from kvasir.executor.remote_workers import RemoteEvents
 from kvasir.link.sockets import heartbeat_interval
+from kvasir.observability.failures import FailureError
 from kvasir.observability.seldom_log import SeldomLog
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 from kvasir_contract.failure import Failure
@@ -81,6 +82,8 @@ class Leader:
             lambda node, question: self._socket.post(partial(self._send_to, node, question))
         )
         self._seldom = SeldomLog(log)
+        self._failure: Failure | None = None
+        """Of the thread."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="nodes", daemon=True)
         self._thread.start()
@@ -111,6 +114,8 @@ class Leader:
                 return
             self.waits()
             self._changed.wait(_WAIT_SECONDS)
+            if self._failure is not None:
+                raise FailureError(self._failure)
 
     @contextmanager
     def _listener(self) -> Iterator[socket.socket]:
@@ -184,6 +189,20 @@ class Leader:
     # -------------------------------------------------------------------------------------- the leader's thread
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            log.exception("the connections to the other nodes have failed")
+            text = f"the connections to the other nodes have failed: {error!r}"
+            failure = self._failure = Failure(Reason.CRASH_LOOPING, text)
+            self._changed.set()
+            self._replies.interrupt()
+            if self._events is not None:
+                self._events.worker_failed(failure, text, raised=False)
+        finally:
+            self._socket.close()
+
+    def _serve(self) -> None:
         interval = heartbeat_interval(self._timeout)
         due = time.monotonic() + interval
         while not self._closed:
@@ -193,7 +212,6 @@ class Leader:
                 late = now - due
                 self._tick(now, late if late > interval else 0.0)
                 due = now + interval
-        self._socket.close()
 
     def _tick(self, now: float, late: float) -> None:
         """Send heartbeats, and drop members that were silent. `late`: seconds that this process was blocked."""

@@ -147,6 +147,17 @@ class LeaderConnection:
     # ------------------------------------------------------------------------------------------------- the thread
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            log.exception("the connection to node 0 has failed")
+            self._closed = True
+            self._deliver(LeaderLost(f"the connection to node 0 has failed: {error!r}"))
+        finally:
+            self._disconnect(LINGER_SECONDS)
+            self._reactor.close()
+
+    def _serve(self) -> None:
         interval = heartbeat_interval(self._timeout)
         due = time.monotonic()
         while not self._closed:
@@ -158,8 +169,6 @@ class LeaderConnection:
                 late = now - due
                 self._tick(now, late if late > interval else 0.0)
                 due = now + interval
-        self._disconnect(LINGER_SECONDS)
-        self._reactor.close()
 
     def _end(self) -> None:
         self._closed = True

@@ -32,6 +32,7 @@ from kvasir.executor.nodes.node_messages import (
 from kvasir.executor.remote_workers import RemoteInterruptedError, RemoteSilentError
 from kvasir.executor.worker_messages import Loaded
 from kvasir.link.keys import load_engine_keys, load_frontend_keys
+from kvasir.observability.failures import FailureError
 from kvasir_contract.reasons import Reason
 from runtime.executor.nodes.node_pair import (
     FAST,
@@ -230,6 +231,41 @@ def test_frozen_leader_is_lost_after_the_timeout() -> None:
         lost = first.event()
         assert isinstance(lost, LeaderLost)
         assert "is lost: it has been silent for 1." in lost.reason
+
+
+def fail(now: float, late: float) -> None:
+    raise OSError("no descriptors are left")
+
+
+def test_engine_ends_if_the_leaders_thread_fails() -> None:
+    port = free_port()
+    events = Events()
+    with leading(port, FAST) as leader, member(port) as first:
+        begin(leader, events)
+        assert isinstance(first.event(), Begin)
+        leader._tick = fail  # type: ignore[method-assign]
+        assert "have failed: OSError('no descriptors are left')" in events.failure()
+        with pytest.raises(RemoteInterruptedError):
+            leader.read(WAIT)
+        assert isinstance(first.event(), LeaderLost)  # at once: its timeout is longer than the test waits
+
+
+def test_start_ends_if_the_leaders_thread_fails() -> None:
+    with leading(free_port(), FAST) as leader:
+        leader._tick = fail  # type: ignore[method-assign]
+        with pytest.raises(FailureError, match="no descriptors are left"):
+            begin(leader, Events())
+
+
+def test_member_ends_if_the_thread_of_its_connection_fails() -> None:
+    port = free_port()
+    with leading(port) as leader, member(port, link=FAST) as first:
+        begin(leader, Events())
+        assert isinstance(first.event(), Begin)
+        first.connection._tick = fail  # type: ignore[method-assign]
+        lost = first.event()
+        assert isinstance(lost, LeaderLost)
+        assert "no descriptors are left" in lost.reason
 
 
 def test_member_that_leaves_before_the_setup_is_waited_for_again() -> None:
