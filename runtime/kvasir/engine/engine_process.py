@@ -318,14 +318,14 @@ class EngineProcess:
             self._status.enter(Phase.FAILED, last.reason)
         if self._link is not None:
             self._link.close(last)
+        if self._watchdog is not None:  # it asks the executor where workers are
+            self._watchdog.close()
         if self._executor is not None:
             self._executor.shutdown()
         if self._leader is not None:
             self._leader.close(last.reason if isinstance(last, Dead) else "the engine ends")
         if self._ops is not None:
             self._ops.close()
-        if self._watchdog is not None:
-            self._watchdog.close()
         log.info("ended after %.1f s", time.monotonic() - self._spawned)
 
 

@@ -94,6 +94,7 @@ class StartedWorker:
         self._stop_timer: threading.Timer | None = None
         self.ended = threading.Event()
         self._asking = threading.Lock()
+        self._closed = False
         self._stacks, stacks_end = os.pipe()
         setup = msgspec.structs.replace(setup, stack_descriptor=stacks_end)
         packet = _checked(encode(setup), self._control)
@@ -148,6 +149,8 @@ class StartedWorker:
         Call it only when the worker has entered a phase: an earlier signal would end it.
         """
         with self._asking:
+            if self._closed:
+                return ""
             return places_of(read_stack(self._pidfd, self._stacks))
 
     def dismiss(self) -> None:
@@ -162,9 +165,11 @@ class StartedWorker:
 
     def close(self) -> None:
         """Close the descriptors of a worker that has ended."""
-        self._control.close()
-        os.close(self._pidfd)
-        os.close(self._stacks)
+        with self._asking:  # `place` of another thread uses the descriptors
+            self._closed = True
+            self._control.close()
+            os.close(self._pidfd)
+            os.close(self._stacks)
 
     def _wait(self, stopped: Callable[[int], None], patience: float) -> str:
         """Return how the process ended."""
@@ -220,6 +225,8 @@ def receive_all(control: socket.socket, received: Callable[[FromWorker], None]) 
 
 def read_stack(pidfd: int, pipe: int) -> str:
     """Have a worker write its stack to the pipe, and return the text."""
+    while select.select([pipe], [], [], 0)[0] and os.read(pipe, 65536):
+        pass  # a stack that came too late the last time
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGUSR1)
     dump = b""
