@@ -6,7 +6,7 @@ import logging
 
 from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.nodes import NodesConfig, pod_index
-from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
+from kvasir.config.options import ConfigError, OptionParser, add_options, flag_of, from_args, is_given
 from kvasir.config.settings import (
     RAY,
     CacheConfig,
@@ -92,12 +92,16 @@ def _place_of(args: argparse.Namespace) -> tuple[ParallelConfig, NodesConfig]:
     index = pod_index()
     if index is None:
         return parallel, nodes
-    rank = index // nodes.nnodes
-    if parallel.data_parallel_rank not in (0, rank):
-        raise ConfigError(
-            f"--data-parallel-rank {parallel.data_parallel_rank} contradicts {POD_INDEX}={index}, which is rank "
-            f"{rank} with --nnodes {nodes.nnodes}: leave one out"
-        )
+    rank, node_rank = divmod(index, nodes.nnodes)
+    for name, given, own in (
+        ("data_parallel_rank", parallel.data_parallel_rank, rank),
+        ("node_rank", nodes.node_rank, node_rank),
+    ):
+        if given != own and is_given(name, args):
+            raise ConfigError(
+                f"{flag_of(name)} {given} contradicts {POD_INDEX}={index}, which is rank {rank}, node {node_rank}, "
+                f"with --nnodes {nodes.nnodes}: leave one out"
+            )
     return dataclasses.replace(parallel, data_parallel_rank=rank), nodes.at(index)
 
 

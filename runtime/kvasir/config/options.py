@@ -170,6 +170,11 @@ def from_args(
     return config(**values)
 
 
+def is_given(name: str, args: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether an argument or a variable of the environment sets this option."""
+    return getattr(args, name, None) is not None or bool(environ.get(variable_of(name)))
+
+
 def from_values(config: type[Config], values: Mapping[str, object], **fixed: Any) -> Config:
     """Build the config object from Python values by the names of its options; None is the default.
 

@@ -96,8 +96,17 @@ def test_options_must_not_contradict_the_pod_index(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(POD_INDEX, "2")
     with pytest.raises(ConfigError, match="--node-rank 1 contradicts KVASIR_POD_INDEX=2"):
         config(*FOUR, "--node-rank", "1")
-    with pytest.raises(ConfigError, match="--data-parallel-rank 2 contradicts KVASIR_POD_INDEX=2, which is rank 1"):
-        config(*FOUR, "--data-parallel-rank", "2")
+    for rank in ("0", "2"):
+        message = f"--data-parallel-rank {rank} contradicts KVASIR_POD_INDEX=2, which is rank 1"
+        with pytest.raises(ConfigError, match=message):
+            config(*FOUR, "--data-parallel-rank", rank)
+    assert config(*FOUR, "--data-parallel-rank", "1", "--node-rank", "0").parallel.data_parallel_rank == 1
+    monkeypatch.setenv(POD_INDEX, "3")
+    with pytest.raises(ConfigError, match="--node-rank 0 contradicts KVASIR_POD_INDEX=3, which is rank 1, node 1"):
+        config(*FOUR, "--node-rank", "0")
+    monkeypatch.setenv("KVASIR_DATA_PARALLEL_RANK", "0")
+    with pytest.raises(ConfigError, match="--data-parallel-rank 0 contradicts KVASIR_POD_INDEX=3"):
+        config(*FOUR)
 
 
 def test_a_pod_index_is_a_number() -> None:
