@@ -107,7 +107,7 @@ class MultiprocessExecutor:
         return reply
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
-        replies = self._exchange(_CALL + self._encode(call), None)
+        replies = self._exchange(_CALL, call, None)
         return [msgspec.msgpack.decode(reply, type=WorkerResult) for reply in replies]
 
     def work_ahead(self) -> bool:
@@ -161,17 +161,17 @@ class MultiprocessExecutor:
 
     def _command(self, call: WorkerCall, seconds: float | None) -> list[Any]:
         """Run a call that must succeed on every worker. None: no timeout (memory may be large, kernels compile)."""
-        return [msgspec.msgpack.decode(reply) for reply in self._exchange(_COMMAND + self._encode(call), seconds)]
+        return [msgspec.msgpack.decode(reply) for reply in self._exchange(_COMMAND, call, seconds)]
 
-    def _exchange(self, frame: bytes, seconds: float | None) -> list[bytes]:
+    def _exchange(self, kind: bytes, call: WorkerCall, seconds: float | None) -> list[bytes]:
         while self._pending:
             self._take_oldest()
-        self._write(frame)
-        return self._read(seconds)
+        self._write(kind + self._encode(call))
+        return self._read(seconds, f"the call {call.method}")
 
     def _take_oldest(self) -> None:
         """Receive the replies to the oldest step."""
-        replies = self._read(self._timeout)
+        replies = self._read(self._timeout, "a step")
         self._pending.popleft().set_result(self._outputs.decode(replies[self._reporting_rank]))
 
     def _write(self, frame: bytes) -> None:
@@ -179,14 +179,16 @@ class MultiprocessExecutor:
         try:
             channel.requests.write(frame, self._timeout)
         except SlowReaderError as error:
-            self._hung([error.rank or 0])
+            self._hung("a frame was not read", [error.rank or 0])
             raise self._failure() from error
         except RingError as error:
             raise self._failure() from error
         if self._remote is not None:
             self._remote.write(frame)
 
-    def _read(self, seconds: float | None) -> list[bytes]:
+    def _read(self, seconds: float | None, frame: str) -> list[bytes]:
+        """Receive the replies to the oldest frame, which messages describe as `frame`."""
+        silence = f"no reply to {frame}"
         channel = self._running()
         remote = self._remote
         began = time.monotonic()
@@ -196,10 +198,10 @@ class MultiprocessExecutor:
                 return replies
             return replies + remote.read(seconds and max(0.0, seconds - (time.monotonic() - began)))
         except NoReplyError as error:
-            self._hung([*error.ranks, *(remote.silent_ranks() if remote is not None else [])])
+            self._hung(silence, [*error.ranks, *(remote.silent_ranks() if remote is not None else [])])
             raise self._failure() from error
         except RemoteSilentError as error:
-            self._hung(error.ranks)
+            self._hung(silence, error.ranks)
             raise self._failure() from error
         except (RingError, RemoteInterruptedError) as error:
             raise self._failure() from error
@@ -237,8 +239,8 @@ class MultiprocessExecutor:
         else:
             self._fail(failure, text)
 
-    def _hung(self, ranks: Sequence[int]) -> None:
-        text = f"no reply to a step within {self._timeout:g} s: {self._describe(ranks)}"
+    def _hung(self, what: str, ranks: Sequence[int]) -> None:
+        text = f"{what} within {self._timeout:g} s: {self._describe(ranks)}"
         self._fail(Failure(Reason.CRASH_LOOPING, text), text)
 
     def _fail(self, failure: Failure, text: str) -> None:

@@ -3,6 +3,7 @@
 import os
 import queue
 import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.executor import Executor
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.executor.multiprocess import MultiprocessExecutor
-from kvasir.executor.worker_messages import MAX_PACKET_BYTES
+from kvasir.executor.worker_messages import MAX_PACKET_BYTES, WorkerSetup
 from kvasir.hub.model_info import load_model_info
 from kvasir.observability.failures import FailureError, failure_of
 from kvasir.params import SamplingParams
@@ -259,6 +260,40 @@ def test_too_little_memory_in_a_worker_names_the_option(path: Path) -> None:
     with pytest.raises(ConfigError, match="--kv-cache-memory-bytes") as raised:
         executor.kv_layout()
     assert failure_of(raised.value).reason is ConfigError.reason
+    executor.shutdown()
+
+
+class SilentWorker:
+    """A worker that never reads a frame."""
+
+    rank, pid, is_stopped = 0, 0, False
+
+    def __init__(self, setup: WorkerSetup, threads: int) -> None:
+        self.ended = threading.Event()
+        self.ended.set()
+        self._held = [os.dup(descriptor) for descriptor in setup.handle.descriptors]
+
+    def watch(self, *arguments: object) -> None: ...
+
+    def place(self) -> str:
+        return "its place"
+
+    def dismiss(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+    def close(self) -> None:
+        for descriptor in self._held:
+            os.close(descriptor)
+
+
+def test_call_without_a_reply_is_named(path: Path) -> None:
+    settings = engine_settings()
+    settings = replace(settings, executor=replace(settings.executor, worker_timeout=0.1))
+    executor = MultiprocessExecutor(settings, load_model_info(path), start_worker=SilentWorker)
+    executor._local.start(None)
+    with pytest.raises(FailureError, match=r"no reply to the call check_idle within 0.1 s: worker 0 .* its place"):
+        executor.check_idle()
     executor.shutdown()
 
 
