@@ -4,7 +4,6 @@ A thread owns the socket. Until the Setup it connects again whenever there is no
 address yet, and the leader may not listen yet or start again. After the Setup the member ends with its connection.
 """
 
-import itertools
 import logging
 import threading
 import time
@@ -17,8 +16,9 @@ import zmq
 
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.settings import LinkConfig
-from kvasir.executor.nodes.curve import is_loopback, make_client, require_keys
-from kvasir.executor.nodes.leader_socket import LINGER_SECONDS, MAX_NODE_MESSAGE_BYTES
+from kvasir.executor.nodes.curve import is_loopback, require_keys
+from kvasir.executor.nodes.leader_socket import LINGER_SECONDS
+from kvasir.executor.nodes.member_socket import MemberSocket
 from kvasir.executor.nodes.node_messages import (
     Describe,
     Frame,
@@ -33,12 +33,11 @@ from kvasir.executor.nodes.node_messages import (
     NodeTerms,
     Setup,
     decode_from_leader,
-    encode,
 )
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.engine_end.resolver import lookup
 from kvasir.link.keys import load_engine_keys
-from kvasir.link.sockets import handshake_failure, heartbeat_interval, limit, open_monitor, parse_event
+from kvasir.link.sockets import heartbeat_interval
 from kvasir.observability.seldom_log import SeldomLog
 
 log = logging.getLogger(__name__)
@@ -46,11 +45,8 @@ log = logging.getLogger(__name__)
 RETRY_FIRST: Final = 0.1
 RETRY_MOST: Final = 2.0
 """Seconds between attempts to connect. They double from RETRY_FIRST to RETRY_MOST."""
-_NEVER_MS: Final = 24 * 3600 * 1000
-"""Time until ZMQ itself would connect again: a socket serves one connection."""
 _CLOSE_SECONDS: Final = 2.0
 _BATCH: Final = 128
-_names = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -111,8 +107,7 @@ class LeaderConnection:
         """The leader rejects this node or its key: starting it again does not help."""
         self._prepared = False
         self._reactor = Reactor()
-        self._socket: zmq.Socket[bytes] | None = None
-        self._monitor: zmq.Socket[bytes] | None = None
+        self._socket: MemberSocket | None = None
         self._leader_ip = ""
         self._incarnation = ""
         """Of the leader that this node has joined."""
@@ -194,7 +189,7 @@ class LeaderConnection:
         if self._socket is None or not (self._incarnation or isinstance(message, NodeHello)):
             return
         try:
-            self._socket.send_multipart(encode(self._incarnation, message), zmq.NOBLOCK)
+            self._socket.send(self._incarnation, message)
         except zmq.ZMQError as error:
             self._drop(f"nothing can be sent to it: {error}")
 
@@ -220,29 +215,15 @@ class LeaderConnection:
         return found[self._attempts % len(found)]
 
     def _connect(self, ip: str) -> None:
-        socket = self._socket = self._reactor.context.socket(zmq.DEALER)
-        limit(socket)
-        socket.maxmsgsize = MAX_NODE_MESSAGE_BYTES
-        socket.ipv6 = ":" in ip
-        socket.reconnect_ivl = _NEVER_MS
-        if self._keys is not None:
-            make_client(socket, self._keys)
-        self._monitor = open_monitor(self._reactor.context, socket, f"leader-{next(_names)}")
-        self._reactor.watch(socket, self._receive)
-        self._reactor.watch(self._monitor, self._on_event)
         self._last_seen = time.monotonic()
-        host = f"[{ip}]" if ":" in ip else ip
-        socket.connect(f"tcp://{host}:{self._config.master_port}")
+        self._socket = MemberSocket(
+            self._reactor, ip, self._config.master_port, self._keys, self._receive, self._on_event
+        )
 
     def _disconnect(self, linger: float = 0.0) -> None:
         if self._socket is not None:
-            self._reactor.unwatch(self._socket)
-            self._socket.disable_monitor()
-            self._socket.close(linger=int(linger * 1000))
-        if self._monitor is not None:
-            self._reactor.unwatch(self._monitor)
-            self._monitor.close()
-        self._socket = self._monitor = None
+            self._socket.close(linger)
+        self._socket = None
 
     def _drop(self, reason: str, *, is_refused: bool = False) -> None:
         """Close the connection: for good after the Setup, otherwise until the next attempt."""
@@ -264,10 +245,9 @@ class LeaderConnection:
         self._retry = min(2 * self._retry, RETRY_MOST)
 
     def _on_event(self) -> None:
-        if self._monitor is None:
+        if self._socket is None:
             return
-        failure = handshake_failure(*parse_event(self._monitor.recv_multipart(zmq.NOBLOCK)))
-        if failure is not None:
+        if self._socket.is_handshake_failure():
             text = "the handshake failed: check that both nodes have the same --link-keys, or none"
             self._drop(text, is_refused=True)
             return
@@ -282,7 +262,7 @@ class LeaderConnection:
             if self._socket is None:
                 return False
             try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                frames = self._socket.receive()
             except zmq.Again:
                 return False
             try:
