@@ -14,7 +14,7 @@ from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
 from kvasir.engine.inbox import Event, ExecutorFailed, Inbox, Wake, WaveCalled
 from kvasir.engine.ingest import RefusedRequest
-from kvasir.engine.waves import Independent, Waves
+from kvasir.engine.waves import Flags, Independent, Waves
 from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
 from kvasir.link.protocol import Abort, Call, EngineStats, Outputs, RequestOutput, Result, StartWave
 from kvasir_contract.phases import Phase
@@ -98,7 +98,7 @@ class EngineLoop:
     def _step(self) -> None:
         trace = self._core.trace
         trace.begin(self._core.num_steps + 1)
-        self._waves.before_step(self._core)
+        self._waves.before_step(self._core.has_requests)
         output = self._core.execute()
         trace.enter(StepPhase.UPDATE)
         self._take_messages(may_wait=False)  # an abort that arrived meanwhile counts before the update
@@ -107,7 +107,7 @@ class EngineLoop:
         self._send(outputs)
         if self._waves.running:
             trace.enter(StepPhase.WAVE)
-        self._waves.after_step(self._core, passed=output is not None and bool(output.token_ids))
+        self._waves.after_step(self._flags(), passed=output is not None and bool(output.token_ids))
         trace.end()
 
     def drain(self) -> None:
@@ -124,7 +124,7 @@ class EngineLoop:
                 pass  # in small pieces: a message waits for one of them at most
             self._wait_for_message()
         self._take(MOST_REQUESTS)
-        if self._drain_asked and self._drain_began is None:
+        if (self._drain_asked or self._waves.agreed.drains) and self._drain_began is None:
             self._begin_drain()
 
     def _wait_for_message(self) -> None:
@@ -182,7 +182,7 @@ class EngineLoop:
 
     def _begin_drain(self) -> None:
         self._drain_began = time.monotonic()
-        self._waves.close()
+        self._waves.drain()
         self._status.enter(Phase.DRAINING)
         self._link.drain()
         stats = self._core.stats()
@@ -197,15 +197,29 @@ class EngineLoop:
         """Return whether the loop may end. After the drain timeout, end all requests, so that it may."""
         if self._drain_began is None:
             return False
-        elapsed = time.monotonic() - self._drain_began
-        if elapsed >= self._drain_timeout:
-            self._take(None)
-        if elapsed >= self._drain_timeout and (self._core.has_work or self._core.has_requests):
+        if self._overdue():
+            self._end_requests()
+        return self._waves.may_end(self._flags())
+
+    def _overdue(self) -> bool:
+        """Return whether the drain timeout is over, here or in another engine of the group."""
+        if self._drain_began is None:
+            return False
+        return self._waves.agreed.overdue or time.monotonic() - self._drain_began >= self._drain_timeout
+
+    def _end_requests(self) -> None:
+        self._take(None)
+        if self._core.has_work or self._core.has_requests:
             reason = f"the engine shut down and the request did not finish within {self._drain_timeout:.0f} s"
             if failed := self._core.fail_all(reason):  # 0: a row is left to free, or a last step to wait for
                 log.warning("drain timeout: %d requests end with an error", failed)
             self._send(self._core.step())
-        idle = not (self._core.has_work or self._core.has_requests) and self._inbox.empty
-        if self._waves.running and elapsed < self._drain_timeout:
-            return False  # the other engines cannot finish their requests without this one
-        return idle and (self._drain_settled or elapsed >= self._settle_limit)
+
+    def _flags(self) -> Flags:
+        work, began = self._core.has_work, self._drain_began
+        if began is None:
+            return Flags(work)
+        overdue = self._overdue()
+        settled = self._drain_settled or overdue or time.monotonic() - began >= self._settle_limit
+        idle = not (work or self._core.has_requests) and self._inbox.empty
+        return Flags(work, drains=True, stays=not (idle and settled), overdue=overdue)

@@ -2,7 +2,7 @@
 
 Only engines with `--data-parallel-size` above 1 and `--enable-expert-parallel` have one. They start together: they
 meet, compare the settings that the exchange depends on, load, and wait for each other before the first pass. They
-end together: the loss of one is an error in all others.
+end together: if one drains, all drain, and the loss of one is an error in all others.
 """
 
 from collections.abc import Callable

@@ -8,6 +8,9 @@ compute joins the exchanges with none (an empty pass). Between waves the group s
   and calls the one after it. Each engine makes and gets exactly one call per wave, even if several begin at once.
   A frontend may wake all of them earlier, but nothing depends on it.
 - Stop: after each `SYNC_TURNS` turns, the engines decide together whether any of them has work left.
+- End: an engine that is asked to drain begins a wave if none is running. The next decision makes all engines drain.
+  From then on they decide after each turn, and end after the turn in which none of them has to stay. So no engine
+  ends while another one has a request, or may still receive one.
 
 Waves are numbered, and the group agrees on the number. A call for a wave that is over or running is dropped.
 
@@ -16,8 +19,8 @@ Independent engines, the default, have the policy `Independent`, which does noth
 
 import logging
 import threading
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 log = logging.getLogger(__name__)
 
@@ -25,26 +28,30 @@ SYNC_TURNS: Final = 16
 """Turns between two decisions on the end of a wave. More of them cost empty passes, fewer cost exchanges."""
 
 
-class Work(Protocol):
-    """What a policy needs of the EngineCore."""
+class Flags(NamedTuple):
+    """The state of one engine. A decision has each flag that any engine has."""
 
-    @property
-    def has_work(self) -> bool:
-        """Whether the next step does anything."""
-        ...
-
-    @property
-    def has_requests(self) -> bool:
-        """Whether a request is live."""
-        ...
+    work: bool = False
+    """The next step does something."""
+    drains: bool = False
+    """It was asked to drain."""
+    stays: bool = True
+    """It does not drain, or has requests, or may still receive one."""
+    overdue: bool = False
+    """Its drain timeout is over: requests end with an error."""
 
 
 class Waves(Protocol):
-    """The policy of a loop. All methods but `close` belong to the loop's thread."""
+    """The policy of a loop. All methods belong to the loop's thread."""
 
     @property
     def running(self) -> bool:
         """Whether the loop must take turns although it has no work."""
+        ...
+
+    @property
+    def agreed(self) -> Flags:
+        """The last decision of the group."""
         ...
 
     def begin(self, wave: int) -> None:
@@ -55,16 +62,20 @@ class Waves(Protocol):
         """Begin the next wave, unless one is running: a request is about to reach another engine."""
         ...
 
-    def before_step(self, work: Work) -> None:
+    def before_step(self, has_requests: bool) -> None:
         """Begin a wave if the step may have a forward pass."""
         ...
 
-    def after_step(self, work: Work, passed: bool) -> None:
+    def after_step(self, own: Flags, passed: bool) -> None:
         """Complete a turn. `passed`: the step had a forward pass."""
         ...
 
-    def close(self) -> None:
-        """Accept from now on that other engines leave the group."""
+    def drain(self) -> None:
+        """Begin a wave, unless one is running, so that the group decides to drain."""
+        ...
+
+    def may_end(self, own: Flags) -> bool:
+        """Return whether an engine that drains may end now."""
         ...
 
 
@@ -72,6 +83,7 @@ class Independent:
     """The policy of an engine that runs alone."""
 
     running = False
+    agreed = Flags()
 
     def begin(self, wave: int) -> None:
         pass
@@ -79,14 +91,17 @@ class Independent:
     def wake(self) -> None:
         pass
 
-    def before_step(self, work: Work) -> None:
+    def before_step(self, has_requests: bool) -> None:
         pass
 
-    def after_step(self, work: Work, passed: bool) -> None:
+    def after_step(self, own: Flags, passed: bool) -> None:
         pass
 
-    def close(self) -> None:
+    def drain(self) -> None:
         pass
+
+    def may_end(self, own: Flags) -> bool:
+        return not own.stays
 
 
 class WaveGroup(Protocol):
@@ -100,8 +115,8 @@ class WaveGroup(Protocol):
         """Wait without a timeout for the number that the engine before sends. Called in a thread of its own."""
         ...
 
-    def any(self, flag: bool) -> bool:
-        """Return whether the flag of any engine is set. All engines call it together."""
+    def any(self, flags: Sequence[bool]) -> list[bool]:
+        """Return for each flag whether any engine has set it. All engines call it together."""
         ...
 
 
@@ -119,6 +134,7 @@ class LockStep:
         """`empty_pass` joins the exchanges of one forward pass. A thread hands the calls of the engine before to
         `called`, and its loss to `failed`; both must reach the loop, which passes calls on to `begin`."""
         self.running = False
+        self.agreed = Flags()
         self.wave = 0
         """The number of the wave that runs or comes next."""
         self._group = group
@@ -127,7 +143,7 @@ class LockStep:
         self._failed = failed
         self._sync_turns = sync_turns
         self._turns = 0
-        self._closing = False
+        self._draining = False
         self.listener = threading.Thread(target=self._listen, name="waves", daemon=True)
         self.listener.start()
 
@@ -143,31 +159,39 @@ class LockStep:
     def wake(self) -> None:
         self.begin(self.wave)
 
-    def before_step(self, work: Work) -> None:
-        if not self.running and work.has_requests:
+    def before_step(self, has_requests: bool) -> None:
+        if not self.running and has_requests:
             self.begin(self.wave)
 
-    def after_step(self, work: Work, passed: bool) -> None:
+    def after_step(self, own: Flags, passed: bool) -> None:
         if not self.running:
             assert not passed, "a forward pass outside of a wave"
             return
         if not passed:
             self._empty_pass()
         self._turns += 1
-        if self._turns % self._sync_turns == 0 and not self._group.any(work.has_work):
+        if not self.agreed.drains and self._turns % self._sync_turns:
+            return
+        self.agreed = Flags(*self._group.any(own))
+        if not self.agreed.work and not self.agreed.drains:
             self.running = False
             self.wave += 1
 
-    def close(self) -> None:
-        self._closing = True
+    def drain(self) -> None:
+        self._draining = True
+        self.begin(self.wave)
+
+    def may_end(self, own: Flags) -> bool:
+        return self.agreed.drains and not self.agreed.stays
 
     def _listen(self) -> None:
-        """Hand over one call per wave, until an engine of the group leaves."""
+        """Hand over one call per wave, until an engine of the group ends. While the group drains it is in a wave,
+        whose exchanges notice the loss of an engine."""
         try:
             while True:
                 self._called(self._group.wait_for_call())
         except Exception as error:
-            if self._closing:
+            if self._draining:
                 log.info("the group of engines ends")
             else:
                 self._failed(error)

@@ -1,6 +1,6 @@
 """The groups of engines that share experts, over gloo: one for their layers, one for their waves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
@@ -84,8 +84,8 @@ class EngineWaves:
         calls = self._calls
         return int(calls.recv(torch.zeros(1, dtype=torch.int64), (calls.rank - 1) % calls.size))
 
-    def any(self, flag: bool) -> bool:
-        return bool(self._together.all_reduce(torch.tensor([int(flag)])))
+    def any(self, flags: Sequence[bool]) -> list[bool]:
+        return [count > 0 for count in self._together.all_reduce(torch.tensor(flags, dtype=torch.int64)).tolist()]
 
 
 def connect(meeting: MeetingPoint, timeout: float) -> tuple[EngineGroup, EngineWaves]:

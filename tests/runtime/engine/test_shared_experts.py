@@ -132,6 +132,29 @@ async def test_two_engines_answer_as_one_and_sleep_in_between(model: Model, addr
             assert code == ExitCode.OK, log
 
 
+async def test_an_engine_that_is_stopped_drains_the_other(model: Model, address: str) -> None:
+    """Rank 1 finishes its request and takes no further one."""
+    async with group_of(model.path, address, [(), ()]) as group:
+        engines, frontend = await group.engines(), group.frontend
+        frontend.ask(engines[1], "r", 200)
+        await frontend.until(lambda: bool(frontend.received("r")))
+        group.processes[0].send_signal(signal.SIGTERM)
+        await frontend.until(lambda: not any(engine.usable for engine in engines))
+        assert len(await group.tokens("r")) == 200
+        for process in group.processes:
+            code, log = await ended(process)
+            assert code == ExitCode.OK, log
+
+
+async def test_an_idle_engine_that_is_stopped_ends_the_other(model: Model, address: str) -> None:
+    async with group_of(model.path, address, [(), ()]) as group:
+        await group.engines()
+        group.processes[1].send_signal(signal.SIGTERM)
+        for process in group.processes:
+            code, log = await ended(process)
+            assert code == ExitCode.OK, log
+
+
 @pytest.mark.parametrize(("killed", "busy"), [(0, True), (1, False)])
 async def test_the_loss_of_an_engine_ends_the_other(model: Model, address: str, killed: int, busy: bool) -> None:
     async with group_of(model.path, address, [(), ()]) as group:

@@ -2,6 +2,7 @@
 
 import queue
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -9,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvasir.engine.health.step_trace import StepPhase
-from kvasir.engine.waves import Independent, LockStep
+from kvasir.engine.waves import Flags, Independent, LockStep
 from kvasir.link.engine_end.engine_link import DrainSettled
 from kvasir.link.protocol import Abort, FinishReason, StartWave
 from runtime.engine.core_harness import add_request
 from runtime.engine.fake_executor import expected_output
-from runtime.engine.looped_engine import PROMPT, WAIT, held_step
+from runtime.engine.looped_engine import PROMPT, WAIT, Engine, held_step
 from runtime.engine.wave_engines import SYNC, GroupOfEngines, Meeting, ThreadWaveGroup, engines_in_waves
 
 
@@ -62,10 +63,10 @@ def test_a_request_that_comes_at_the_end_of_a_wave_is_computed() -> None:
         late = group.engines[1]
         decide = group.waves[0]._group.any
 
-        def decide_and_add(flag: bool) -> bool:
+        def decide_and_add(flags: Sequence[bool]) -> list[bool]:
             late.tell(add_request("late", PROMPT, 3))  # engine 1 waits for this decision, and has not taken it
             group.waves[0]._group.any = decide  # type: ignore[method-assign]
-            return decide(flag)
+            return decide(flags)
 
         group.waves[0]._group.any = decide_and_add  # type: ignore[method-assign]
         complete(group, 0, "a", 2)
@@ -80,7 +81,6 @@ def test_a_frontend_wakes_engines_that_sleep_and_no_others() -> None:
                 engine.tell(StartWave())
         complete(group, 0, "a", 2 * SYNC)
         group.wait_paused()
-        group.drain()
         assert group.meeting.log == (["pass"] * SYNC + ["decide"]) * (group.passes // SYNC)
         assert len({waves.wave for waves in group.waves}) == 1
 
@@ -89,7 +89,7 @@ def test_a_frontend_that_wakes_one_engine_wakes_all() -> None:
     with engines_in_waves(3) as group:
         group.engines[1].tell(StartWave())
         group.waves[1].began.get(timeout=WAIT)
-        group.drain()
+        group.wait_paused()
         assert [waves.wave for waves in group.waves] == [1, 1, 1]
 
 
@@ -111,22 +111,118 @@ def test_a_refused_request_starts_no_wave() -> None:
     with engines_in_waves(2) as group:
         group.engines[0].tell(add_request("empty", [], 4))
         assert group.engines[0].answer("empty")[1].finish_reason is FinishReason.ERROR
-        group.drain()
         assert group.meeting.log == []
 
 
 def test_an_engine_that_drains_runs_with_the_others_to_the_end() -> None:
-    with engines_in_waves(2) as group:
+    with engines_in_waves(2, drain_settle=3600) as group:
         begun, go_on = held_step(group.engines[0])
         group.engines[0].tell(add_request("a", PROMPT, 30))
         assert begun.wait(WAIT)
         group.engines[1].loop.drain()
-        group.engines[1].inbox.put(DrainSettled())
+        settle(group.engines[1])
         group.engines[0].harness.executor.before_step = lambda: None
         go_on.set()
         assert group.engines[0].answer("a")[0] == expected_output(PROMPT, 30)
+        assert group.engines[0].link.draining.wait(WAIT)
+        assert not group.engines[1].ended.done()
+        settle(group.engines[0])
+        for engine in group.engines:
+            engine.ended.result(WAIT)
+
+
+def settle(engine: Engine) -> None:
+    """Report that all frontends have read that the engine drains."""
+    engine.inbox.put(DrainSettled())
+    engine.inbox.flush()
+
+
+def test_an_idle_engine_that_drains_drains_all() -> None:
+    with engines_in_waves(3) as group:
+        group.engines[1].loop.drain()
+        for engine in group.engines:
+            engine.ended.result(WAIT)
+            assert engine.link.draining.is_set()
+
+
+def test_an_engine_may_be_asked_to_drain_after_the_group_has_ended() -> None:
+    with engines_in_waves(2) as group:
+        group.engines[0].loop.drain()
+        group.engines[0].ended.result(WAIT)
+        group.engines[1].loop.drain()
         group.engines[1].ended.result(WAIT)
-        assert group.waves[1].wave == 1
+
+
+def test_a_late_request_of_an_engine_that_drains_is_answered() -> None:
+    """Its frontend sent it before it read that the engine drains; the other engine has nothing to wait for."""
+    with engines_in_waves(2, drain_settle=3600) as group:
+        for engine in group.engines:
+            engine.loop.drain()
+        for engine in group.engines:
+            assert engine.link.draining.wait(WAIT)
+        settle(group.engines[1])
+        complete(group, 0, "late", 3)
+        assert not any(engine.ended.done() for engine in group.engines)
+        settle(group.engines[0])
+        for engine in group.engines:
+            engine.ended.result(WAIT)
+
+
+def test_the_first_drain_timeout_ends_the_requests_of_all() -> None:
+    with engines_in_waves(2, drain_timeouts=[0, 3600]) as group:
+        begun, go_on = held_step(group.engines[1])
+        group.engines[1].tell(add_request("a", PROMPT, 200))
+        assert begun.wait(WAIT)
+        group.engines[0].loop.drain()
+        group.engines[1].harness.executor.before_step = lambda: None
+        go_on.set()
+        token_ids, last = group.engines[1].answer("a")
+        assert last.finish_reason is FinishReason.ERROR
+        assert len(token_ids) <= 2 * SYNC
+        for engine in group.engines:
+            engine.ended.result(WAIT)
+
+
+@dataclass(frozen=True)
+class LastRequests:
+    """The requests of one engine around a drain, by their numbers of tokens."""
+
+    before: list[int]
+    late: list[int]
+    """Sent after the engine began to drain, before its frontends have read that."""
+    asked: bool
+    """This engine is asked to drain."""
+
+
+counts = st.lists(st.integers(1, 3 * SYNC), max_size=2)
+last_requests = st.builds(LastRequests, counts, counts, st.booleans())
+
+
+@given(st.lists(last_requests, min_size=1, max_size=3), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_drain_ends_all_engines_and_loses_no_request(ranks: list[LastRequests], data: st.DataObject) -> None:
+    drained = data.draw(st.permutations([rank for rank, each in enumerate(ranks) if each.asked] or [0]))
+    settling = data.draw(st.permutations(range(len(ranks))))
+    with engines_in_waves(len(ranks), drain_settle=3600) as group:
+        live: list[tuple[int, str, int]] = []
+
+        def send(rank: int, name: str, tokens: int) -> None:
+            live.append((rank, name, tokens))
+            group.engines[rank].tell(add_request(name, PROMPT, tokens))
+
+        for rank, requests in enumerate(ranks):
+            for number, tokens in enumerate(requests.before):
+                send(rank, f"before-{number}", tokens)
+        for rank in drained:
+            group.engines[rank].loop.drain()
+        for rank in settling:
+            assert group.engines[rank].link.draining.wait(WAIT)
+            for number, tokens in enumerate(ranks[rank].late):
+                send(rank, f"late-{number}", tokens)
+            settle(group.engines[rank])
+        check_answers(group, live)
+        for engine in group.engines:
+            engine.ended.result(WAIT)
 
 
 def test_the_trace_shows_an_engine_that_waits_for_the_pass_of_another() -> None:
@@ -192,10 +288,11 @@ def test_any_arrivals_are_answered_and_all_engines_pass_together(size: int, arri
                 check_answers(group, live)
                 group.wait_paused()
         check_answers(group, live)
-        group.drain()
+        group.wait_paused()
         assert group.passes % SYNC == 0
         assert group.meeting.log == (["pass"] * SYNC + ["decide"]) * (group.passes // SYNC)
         assert len({waves.wave for waves in group.waves}) == 1
+        group.drain()
 
 
 def check_answers(group: GroupOfEngines, live: list[tuple[int, str, int]]) -> None:
@@ -215,12 +312,6 @@ def check_answers(group: GroupOfEngines, live: list[tuple[int, str, int]]) -> No
 
 
 # ------------------------------------------------------------------------------------------------- the policy
-
-
-@dataclass
-class Idle:
-    has_work: bool = False
-    has_requests: bool = False
 
 
 class Alone(ThreadWaveGroup):
@@ -244,15 +335,15 @@ def test_a_wave_is_begun_and_called_once_however_often_it_is_asked_for() -> None
     waves = policy(group)
     for _ in range(3):
         waves.begin(0)
-        waves.before_step(Idle(has_requests=True))
+        waves.before_step(has_requests=True)
     assert waves.running
     assert group.called == [0]
 
 
 def test_a_step_without_a_request_begins_no_wave() -> None:
     waves = policy(Alone())
-    waves.before_step(Idle(has_work=True))
-    waves.after_step(Idle(), passed=False)
+    waves.before_step(has_requests=False)
+    waves.after_step(Flags(work=True), passed=False)
     assert not waves.running
 
 
@@ -261,7 +352,7 @@ def test_a_call_for_a_wave_that_is_over_starts_nothing() -> None:
     waves = policy(group)
     waves.begin(0)
     for _ in range(SYNC):
-        waves.after_step(Idle(), passed=False)
+        waves.after_step(Flags(), passed=False)
     assert not waves.running
     waves.begin(0)
     assert not waves.running
@@ -277,7 +368,7 @@ def test_waking_begins_the_next_wave_once() -> None:
         waves.wake()
     assert group.called == [0]
     for _ in range(SYNC):
-        waves.after_step(Idle(), passed=False)
+        waves.after_step(Flags(), passed=False)
     waves.wake()
     assert group.called == [0, 1]
 
@@ -291,22 +382,22 @@ def test_work_keeps_a_wave_running_and_requests_that_wait_do_not() -> None:
     waves = policy(Alone())
     waves.begin(0)
     for _ in range(3 * SYNC):
-        waves.after_step(Idle(has_work=True), passed=True)
+        waves.after_step(Flags(work=True), passed=True)
     assert waves.running
     for _ in range(SYNC):
-        waves.after_step(Idle(has_requests=True), passed=False)
+        waves.after_step(Flags(), passed=False)
     assert not waves.running
 
 
-def test_an_engine_that_leaves_is_a_failure_unless_the_group_ends() -> None:
-    for closing in (False, True):
+def test_an_engine_that_leaves_is_a_failure_unless_the_group_drains() -> None:
+    for draining in (False, True):
         group = Alone()
         failed: queue.SimpleQueue[Exception] = queue.SimpleQueue()
         waves = LockStep(group, group.forward_pass, lambda wave: None, failed.put)
-        if closing:
-            waves.close()
+        if draining:
+            waves.drain()
         group.meeting.leave()
-        if not closing:
+        if not draining:
             assert "is gone" in str(failed.get(timeout=WAIT))
         waves.listener.join(WAIT)
         assert failed.empty()
@@ -316,6 +407,7 @@ def test_an_independent_engine_never_runs_without_work() -> None:
     waves = Independent()
     waves.begin(0)
     waves.wake()
-    waves.before_step(Idle(has_requests=True))
-    waves.after_step(Idle(), passed=True)
+    waves.drain()
+    waves.before_step(has_requests=True)
+    waves.after_step(Flags(work=True), passed=True)
     assert not waves.running

@@ -6,7 +6,7 @@ with engines_in_waves(2) as group:
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -29,10 +29,10 @@ class Meeting:
         """Why the engines have met."""
         self.calls: list[SimpleQueue[int | None]] = [SimpleQueue() for _ in range(size)]
         self._barrier = threading.Barrier(size, timeout=WAIT)
-        self._given: list[tuple[str, bool]] = [("", False)] * size
+        self._given: list[tuple[str, Sequence[bool]]] = [("", ())] * size
 
-    def meet(self, rank: int, reason: str, flag: bool) -> bool:
-        self._given[rank] = reason, flag
+    def meet(self, rank: int, reason: str, flags: Sequence[bool]) -> list[bool]:
+        self._given[rank] = reason, flags
         try:
             self._barrier.wait()
             given = list(self._given)
@@ -42,7 +42,7 @@ class Meeting:
         except threading.BrokenBarrierError:
             raise RuntimeError("an engine of the group is gone") from None
         assert len({reason for reason, _ in given}) == 1, f"the engines disagree: {given}"
-        return any(flag for _, flag in given)
+        return [any(column) for column in zip(*(flags for _, flags in given), strict=True)]
 
     def leave(self) -> None:
         """End the group, as the loss of an engine does."""
@@ -67,11 +67,11 @@ class ThreadWaveGroup:
             raise RuntimeError("an engine of the group is gone")
         return wave
 
-    def any(self, flag: bool) -> bool:
-        return self.meeting.meet(self.rank, "decide", flag)
+    def any(self, flags: Sequence[bool]) -> list[bool]:
+        return self.meeting.meet(self.rank, "decide", flags)
 
     def forward_pass(self) -> None:
-        self.meeting.meet(self.rank, "pass", False)
+        self.meeting.meet(self.rank, "pass", ())
 
 
 class WatchedWaves(LockStep):
@@ -102,13 +102,20 @@ class WatchedWaves(LockStep):
 
 
 class GroupOfEngines:
-    def __init__(self, size: int, pool: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, size: int, pool: ThreadPoolExecutor, drain_settle: float, drain_timeouts: Sequence[float]
+    ) -> None:
         self.meeting = Meeting(size)
         self.waves: list[WatchedWaves] = []
         self.engines: list[Engine] = []
         for rank in range(size):
             group = ThreadWaveGroup(rank, self.meeting)
-            engine = Engine(pool, waves=self._maker(group))
+            engine = Engine(
+                pool,
+                drain_timeout=drain_timeouts[rank] if drain_timeouts else 3600,
+                drain_settle=drain_settle,
+                waves=self._maker(group),
+            )
             engine.harness.executor.execute = passing(  # type: ignore[assignment, method-assign]
                 engine.harness.executor.execute, group.forward_pass
             )
@@ -150,10 +157,12 @@ def passing(
 
 
 @contextmanager
-def engines_in_waves(size: int) -> Iterator[GroupOfEngines]:
+def engines_in_waves(
+    size: int, *, drain_settle: float = 0.05, drain_timeouts: Sequence[float] = ()
+) -> Iterator[GroupOfEngines]:
     """Engines that are drained at the end; one that has failed before does not hold up the others."""
     with ThreadPoolExecutor(size) as pool:
-        group = GroupOfEngines(size, pool)
+        group = GroupOfEngines(size, pool, drain_settle, drain_timeouts)
         try:
             yield group
         finally:

@@ -143,22 +143,22 @@ def one_engine(port: int, rank: int) -> tuple[list[float], list[int], list[bool]
     experts, waves = connect(compare(port, rank, {}), timeout=LIMIT)
     total = experts.all_reduce(torch.full((2,), rank + 1.0)).tolist()
     gathered = experts.all_gather(torch.tensor([[rank]]), 0).flatten().tolist()
-    flags = [waves.any(False), waves.any(rank == 1), waves.any(True)]
+    flags = waves.any([False, rank == 1, True])
     calls = []
     for wave in range(3):
         waves.call_next(wave)
         calls.append(waves.wait_for_call())
-    waves.any(True)  # no engine leaves before the last call has been received
+    waves.any([True])  # no engine leaves before the last call has been received
     return total, gathered, flags, calls
 
 
 def idle_engine(port: int, rank: int) -> list[int]:
     meeting = meet(port, rank)
     _, waves = connect(meeting, timeout=LIMIT)
-    waves.any(True)
+    waves.any([True])
     wake_ups = idle_wake_ups()
     meeting.wait_for_all("done")
-    waves.any(True)  # rank 0, which has the store, ends last
+    waves.any([True])  # rank 0, which has the store, ends last
     return wake_ups
 
 
