@@ -57,6 +57,9 @@ class SharedExpertsGroup:
                 "--dtype": settings.dtype,
                 "--device": settings.device,
                 "--load-format": settings.load_format,
+                "--max-model-len": str(settings.max_model_len),
+                "--worker-cls": str(settings.executor.worker_cls),
+                "--worker-extension-cls": str(settings.executor.worker_extension_cls),
             }
         )
         experts, self._waves = connect(self._meeting, settings.executor.worker_timeout)

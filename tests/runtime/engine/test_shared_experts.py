@@ -170,12 +170,21 @@ async def test_the_loss_of_an_engine_ends_the_other(model: Model, address: str, 
         await group.frontend.until(lambda: not group.frontend.link.engines)
 
 
-async def test_engines_of_different_settings_are_refused_by_name(model: Model, address: str) -> None:
-    async with group_of(model.path, address, [(), ("--dtype", "bfloat16")]) as group:
+@pytest.mark.parametrize(
+    ("option", "value", "difference"),
+    [
+        ("--dtype", "bfloat16", "rank 0 has float32 and rank 1 has bfloat16"),
+        ("--max-model-len", "1", "rank 0 has 256 and rank 1 has 1:"),  # its warm-up has no pass
+    ],
+)
+async def test_engines_of_different_settings_are_refused_by_name(
+    model: Model, address: str, option: str, value: str, difference: str
+) -> None:
+    async with group_of(model.path, address, [(), (option, value)]) as group:
         for process in group.processes:
             code, log = await ended(process)
             assert code == ExitCode.USER_ERROR
-            assert "need the same --dtype, and rank 0 has float32 and rank 1 has bfloat16" in log
+            assert f"need the same {option}, and {difference}" in log
 
 
 async def test_models_that_cannot_share_experts_are_refused(tmp_path: Path, address: str) -> None:
