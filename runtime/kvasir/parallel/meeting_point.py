@@ -5,6 +5,7 @@ that starts again while the others still wait for each other ends the meeting fo
 its predecessor are gone.
 """
 
+import errno
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,8 @@ _PAUSE_SECONDS: Final = 0.2
 _BROKEN: Final = "broken"
 _ANSWER_SECONDS: Final = 60.0
 """For an operation that waits for no other engine."""
+_PORT_SECONDS: Final = 20.0
+"""How long rank 0 waits for its port, which a predecessor that ends may still have."""
 
 
 class MeetingPoint:
@@ -46,7 +49,7 @@ class MeetingPoint:
         self.size = size
         self._limit = limit
         self._waiting = waiting
-        self._place = f"{address}:{port}"
+        self._place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         self.host = address if rank == 0 else self._reach(address, port)
         """The address of this machine that the other engines can reach."""
         self._store = self._listen(address, port) if rank == 0 else self._connect(address, port)
@@ -97,21 +100,31 @@ class MeetingPoint:
 
     def _listen(self, address: str, port: int) -> TCPStore:
         """Listen at this address only: the store of torch would listen on all interfaces."""
-        try:
-            listener = socket.create_server((address, port))
-        except OSError as error:
-            raise ConfigError(
-                f"rank 0 cannot listen at --data-parallel-address {address}, --data-parallel-rpc-port {port}: "
-                f"{error}; give the address of its machine and a free port"
-            ) from error
         return TCPStore(
             address,
             port,
             is_master=True,
             timeout=timedelta(seconds=_ANSWER_SECONDS),
             wait_for_workers=False,
-            master_listen_fd=listener.detach(),
+            master_listen_fd=self._take_port(address, port).detach(),
         )
+
+    def _take_port(self, address: str, port: int) -> socket.socket:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        end = time.monotonic() + _PORT_SECONDS
+        while True:
+            try:
+                listener = socket.create_server((address, port), family=family)
+                self._waiting("")
+                return listener
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > end:
+                    raise ConfigError(
+                        f"rank 0 cannot listen at --data-parallel-address {address}, --data-parallel-rpc-port "
+                        f"{port}: {error}; give the address of its machine and a free port"
+                    ) from error
+                self._waiting(f"waits until no other process listens at {self._place}")
+                time.sleep(_PAUSE_SECONDS)
 
     def _connect(self, address: str, port: int) -> TCPStore:
         limit = timedelta(seconds=_ANSWER_SECONDS)

@@ -125,9 +125,32 @@ def test_a_waiting_engine_reports_which_one_is_missing(port: int) -> None:
     assert texts[-1] == ""
 
 
-def test_a_port_that_is_taken_is_refused(port: int) -> None:
+def test_a_port_that_is_taken_is_refused(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvasir.parallel.meeting_point._PORT_SECONDS", 0.1)
     with socket.create_server((HOST, port)), pytest.raises(ConfigError, match="--data-parallel-rpc-port"):
         meet(port, 0)
+
+
+def test_rank_0_waits_for_a_port_that_is_taken_for_a_moment(port: int) -> None:
+    texts: list[str] = []
+    taken = socket.create_server((HOST, port))
+    with at_once(partial(MeetingPoint, HOST, port, 0, 1, LIMIT, texts.append)) as (waiting,):
+        while not texts:
+            time.sleep(0.01)
+        taken.close()
+        waiting.result(LIMIT)
+    assert set(texts) == {f"waits until no other process listens at {HOST}:{port}", ""}
+    assert texts[-1] == ""
+
+
+def join(address: str, port: int, rank: int) -> list[float]:
+    experts, _ = connect(MeetingPoint(address, port, rank, 2, LIMIT), LIMIT)
+    return experts.all_reduce(torch.full((1,), rank + 1.0)).tolist()
+
+
+def test_engines_meet_at_an_address_of_ipv6(port: int) -> None:
+    with at_once(partial(join, "::1", port, 0), partial(join, "::1", port, 1)) as totals:
+        assert [total.result(LIMIT) for total in totals] == [[3.0], [3.0]]
 
 
 def test_rank_0_listens_on_its_address_only(port: int) -> None:
