@@ -168,7 +168,7 @@ class EngineProcess:
             if executor.max_in_flight == 1 and group is None:  # a step of a group includes waits for other engines
                 self._status.step_limit.begin(settings.max_num_batched_tokens)
             inbox.open(core.ingest)
-            waves = None if group is None else group.waves(inbox)
+            waves = None if group is None else group.waves
             drain_timeout = self._config.process.drain_timeout
             self._loop = EngineLoop(core, link, inbox, self._status, drain_timeout, waves=waves)
             gc.collect()
@@ -225,7 +225,7 @@ class EngineProcess:
         executor: Executor
         if shares_experts(self._config):
             group = self._group = SharedExpertsGroup(self._config, settings, model, self._wait_for_engine)
-            executor = group.new_executor(settings, model)
+            executor = group.new_executor(settings, model, inbox)
         else:
             executor = executor_for(settings, model, remote=self._leader)
         self._executor = executor

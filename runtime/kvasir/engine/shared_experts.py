@@ -44,11 +44,13 @@ class SharedExpertsGroup:
         from kvasir.parallel.parallel_state import ParallelState
 
         parallel = config.parallel
+        self._waiting = waiting
+        self._loss: Exception | None = None
         _check_options(settings)
         check_ranks(model, settings.max_model_len, 1, True, engines=parallel.data_parallel_size)
         rank, size = parallel.data_parallel_rank, parallel.data_parallel_size
         address, port = parallel.data_parallel_address, parallel.data_parallel_rpc_port
-        self._meeting = MeetingPoint(address, port, rank, size, START_LIMIT_SECONDS, waiting)
+        self._meeting = MeetingPoint(address, port, rank, size, START_LIMIT_SECONDS, self._wait)
         self._meeting.compare(
             {
                 "version of Kvasir": kvasir.__version__,
@@ -62,23 +64,31 @@ class SharedExpertsGroup:
                 "--worker-extension-cls": str(settings.executor.worker_extension_cls),
             }
         )
-        experts, self._waves = connect(self._meeting, settings.executor.worker_timeout)
+        experts, self._engines = connect(self._meeting, settings.executor.worker_timeout)
         self._parallel = ParallelState(expert_parallel=True, data=experts)
 
     def wait_until_loaded(self) -> None:
         """Wait until every engine can compute."""
         self._meeting.wait_for_all("loaded")
 
-    def new_executor(self, settings: ResolvedEngine, model: ModelInfo) -> "InProcessExecutor":
-        """Return an executor whose worker has not been started."""
+    def new_executor(self, settings: ResolvedEngine, model: ModelInfo, inbox: Inbox) -> "InProcessExecutor":
+        """Return an executor whose worker has not been started. From now on the loss of an engine is noticed."""
         from kvasir.executor.in_process import InProcessExecutor
 
-        self._executor = InProcessExecutor(settings, model, self._parallel)
-        return self._executor
+        def lost(error: Exception) -> None:
+            self._loss = error
+            inbox.fail(error)
 
-    def waves(self, inbox: Inbox) -> LockStep:
-        """Return the policy of the loop, which listens to the other engines from now on."""
-        return LockStep(self._waves, self._executor.empty_pass, inbox.call_wave, inbox.fail)
+        executor = InProcessExecutor(settings, model, self._parallel)
+        self.waves = LockStep(self._engines, executor.empty_pass, inbox.call_wave, lost)
+        """The policy of the loop."""
+        return executor
+
+    def _wait(self, text: str) -> None:
+        """Go on waiting for an engine, unless one is lost."""
+        if self._loss is not None:
+            raise self._loss
+        self._waiting(text)
 
 
 def _check_options(settings: ResolvedEngine) -> None:

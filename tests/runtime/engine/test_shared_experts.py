@@ -1,10 +1,12 @@
 """Two engine processes that share the experts of a model answer as one, sleep together, and end together."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +14,14 @@ from pathlib import Path
 import pytest
 from transformers import Qwen3MoeConfig
 
-from kvasir.config.settings import LinkConfig
+from kvasir.config.settings import EngineConfig, LinkConfig, ModelConfig, ParallelConfig
+from kvasir.engine.inbox import Inbox
+from kvasir.engine.shared_experts import SharedExpertsGroup
 from kvasir.hub.model_info import load_model_info
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import FEATURE_WAVES, Heartbeat
 from kvasir.link.sockets import step_age_limit
+from kvasir.parallel.engine_groups import EnginesLost
 from kvasir_contract.exits import ExitCode
 from runtime.engine.engine_under_test import Frontend, ended, run_engine
 from runtime.engine.test_engine_process import REAL, capacity_of, cpu_seconds
@@ -168,6 +173,24 @@ async def test_the_loss_of_an_engine_ends_the_other(model: Model, address: str, 
         assert code == ExitCode.FAILED
         assert "one of the 2 engines that share experts has ended" in log
         await group.frontend.until(lambda: not group.frontend.link.engines)
+
+
+def test_an_engine_that_is_lost_while_it_loads_is_noticed(model: Model) -> None:
+    info, settings, port = load_model_info(model.path), engine_settings(), int(free_port())
+
+    def join(rank: int) -> SharedExpertsGroup:
+        parallel = ParallelConfig(rank, data_parallel_size=2, data_parallel_rpc_port=port)
+        config = EngineConfig(ModelConfig(str(model.path)), parallel=parallel)
+        return SharedExpertsGroup(config, settings, info, lambda text: None)
+
+    with ThreadPoolExecutor(2) as threads:
+        groups = list(threads.map(join, range(2)))
+    first = groups[0]
+    first.new_executor(settings, info, Inbox())
+    groups.clear()
+    gc.collect()  # with rank 1, its connections end
+    with pytest.raises(EnginesLost, match="one of the 2 engines that share experts has ended"):
+        first.wait_until_loaded()
 
 
 @pytest.mark.parametrize(
