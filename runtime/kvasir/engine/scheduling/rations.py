@@ -37,8 +37,10 @@ class StageRation:
     its share of all requests that could run. Chunks of prompts that do not sample are not counted: the token budget
     limits them, and the next chunk needs no result of the one before.
 
-    A row that is left out for want of room joins a later step before all steps in flight have returned twice: the
-    steps hold all running requests only if none of them holds less than its share.
+    The shares of as many successive steps as there are stages differ by at most one row, and together they are all
+    the rows: 7 rows join 3 steps as 3, 2 and 2. A row that is left out for want of room therefore joins one of the
+    next steps before all steps in flight have returned twice: the steps hold all running requests unless one of
+    them holds less than its share.
     """
 
     def __init__(self, num_stages: int, max_num_seqs: int) -> None:
@@ -47,11 +49,17 @@ class StageRation:
         self._of_running = 0
         self._of_all = 0
         self._num_joined = 0
+        self._place = 0
+        """The place of the step among `num_stages` successive ones; the first of them take the remainder."""
+        self._has_tokens = False
 
     def step_begins(self, num_running: int, num_waiting: int) -> None:
+        if self._has_tokens:  # otherwise the step before was not submitted
+            self._place = (self._place + 1) % self._num_stages
         self._of_running = self._share(num_running)
         self._of_all = self._share(min(num_running + num_waiting, self._max_num_seqs))
         self._num_joined = 0
+        self._has_tokens = False
 
     def most(self, request: EngineRequest, count: int) -> int:
         share = self._of_running if request.status is RequestStatus.RUNNING else self._of_all
@@ -59,9 +67,12 @@ class StageRation:
 
     def joined(self, request: EngineRequest, count: int) -> None:
         self._num_joined += _samples(request, count)
+        self._has_tokens = True
 
     def _share(self, requests: int) -> int:
-        return -(-requests // self._num_stages)
+        """Return at least 1: with fewer requests than stages, any step may take one."""
+        size, remainder = divmod(requests, self._num_stages)
+        return max(1, size + (self._place < remainder))
 
 
 def _samples(request: EngineRequest, count: int) -> bool:

@@ -1,6 +1,8 @@
 """Rations: what one step may hold of a request, and the even shares of a pipeline's steps."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvasir.engine.scheduling.rations import StageRation
 from runtime.engine.core_harness import CoreHarness, add_request
@@ -149,6 +151,39 @@ def test_a_row_that_a_pipeline_leaves_out_is_next() -> None:
             scheduled = {row.request_id for row in step.scheduled}
             gaps = {name: 0 if name in scheduled else gap + 1 for name, gap in gaps.items()}
             assert max(gaps.values()) <= 3
+    core.run()
+
+
+@settings(max_examples=40, deadline=None)
+@given(stages=st.integers(2, 5), lengths=st.lists(st.integers(2, 30), min_size=1, max_size=8))
+def test_the_steps_of_a_pipeline_are_balanced(stages: int, lengths: list[int]) -> None:
+    """The requests begin with different steps and end at different times; the lasting ones are spread evenly."""
+    core = pipeline(stages, budget=200, num_blocks=400)
+    for i, length in enumerate(lengths):
+        core.add(add_request(f"early{i}", prompt(5, i), length))
+        core.step()
+    late = [f"late{i}" for i in range(8)]
+    for i, name in enumerate(late):
+        core.add(add_request(name, prompt(5, i), 80, ignore_eos=True))
+    while {each.request_id for each in core.scheduler.running} != set(late):
+        core.step()
+    before = len(core.executor.steps)
+    for _ in range(6 * stages):  # until every step in flight has returned a few times
+        core.step()
+    last = sizes(core, before)[-stages:]
+    assert (sum(last), max(last) - min(last)) == (8, int(8 % stages > 0))
+    assert {row.request_id for step in core.executor.steps[-stages:] for row in step.scheduled} == set(late)
+    core.run()
+
+
+@pytest.mark.parametrize(("requests", "expected"), [(7, [3, 2, 2]), (8, [3, 3, 2]), (4, [2, 1, 1])])
+def test_the_remainder_of_a_pipelines_rows_is_spread(requests: int, expected: list[int]) -> None:
+    core = pipeline(3, budget=200)
+    for i in range(requests):
+        core.add(add_request(f"r{i}", prompt(5, i), 30, ignore_eos=True))
+    for _ in range(20):
+        core.step()
+    assert sorted(sizes(core)[-3:], reverse=True) == expected
     core.run()
 
 
