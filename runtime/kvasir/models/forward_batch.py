@@ -4,7 +4,7 @@ A feature that gives models more input (embeddings of images, states of an encod
 Models that support the feature read the field; the others must reject a batch that has it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -32,8 +32,8 @@ class ForwardBatch:
 
     token_ids: Tensor  # [T]
     positions: Tensor  # [T]
-    attention: Sequence[AttentionPlan]
-    """By KV group: `attention[cache.group]` is the plan of the layer that owns `cache`."""
+    attention: Mapping[int, AttentionPlan]
+    """By number of the KV group: `attention[cache.group]` is the plan of the layer that owns `cache`."""
     caches: Sequence[KVCache]
     """By layer, of the layers that this process computes."""
     arrived: Intermediate | None = None

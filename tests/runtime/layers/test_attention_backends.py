@@ -248,7 +248,7 @@ def test_a_window_reads_only_the_blocks_that_it_touches() -> None:
     batch = paged.inputs.build(
         [ScheduledRow(str(index), length - 1, 1, []) for index, length in enumerate(LENGTHS)]
     )
-    (plan,) = batch.attention
+    (plan,) = batch.attention.values()
 
     def blocks(window: int | None) -> int:
         assert isinstance(plan, GatherPlan)
@@ -261,7 +261,7 @@ def test_a_window_reads_only_the_blocks_that_it_touches() -> None:
 @torch.inference_mode()
 def test_without_a_context_longer_than_the_window_there_is_one_plan() -> None:
     paged = Paged((64,), None)
-    (plan,) = paged.inputs.build([ScheduledRow("6", 0, 64, [])]).attention
+    (plan,) = paged.inputs.build([ScheduledRow("6", 0, 64, [])]).attention.values()
     assert isinstance(plan, GatherPlan)
     assert plan.within(64) is plan.within(None)
 
@@ -275,7 +275,7 @@ def test_capped_prefills_of_many_queries_give_the_definition() -> None:
     windows = (None, 50)
     groups = _groups(windows, SHAPE, freed=False)
     builder = InputBuilder(table, CPU, groups=groups, heads=SHAPE, windows=windows, vocab_size=10)
-    (plan,) = builder.build([ScheduledRow("r", 0, 300, [])]).attention
+    (plan,) = builder.build([ScheduledRow("r", 0, 300, [])]).attention.values()
     cache, _ = allocate(KVCacheConfig(groups, 75), SHAPE, CPU)
     for window in windows:
         output = plan.write_and_attend(qkv.clone(), cache, SCALE, window=window, softcap=2.0)

@@ -66,7 +66,7 @@ class Table:
 
 
 def plan_of(batch: StepBatch) -> GatherPlan:
-    (plan,) = batch.attention
+    (plan,) = batch.attention.values()
     assert isinstance(plan, GatherPlan)
     return plan
 
@@ -86,6 +86,26 @@ def test_a_stage_that_does_not_sample_computes_the_same_tokens_in_the_same_order
     assert torch.equal(other.token_ids, last.token_ids)
     assert torch.equal(other.positions, last.positions)
     assert (len(last.rows), len(other.rows), len(other.outputs)) == (2, 0, 0)
+
+
+def test_groups_without_a_layer_in_the_stage_are_not_planned() -> None:
+    spec = FullAttention(block_shape(HEADS, BLOCK, torch.float32))
+    table = RequestTable(4, 64, BLOCK, kv_groups=3)
+    builder = InputBuilder(
+        table,
+        Placement(torch.device("cpu"), torch.float32),
+        groups=[KVGroup(spec, ()), KVGroup(spec, (4,)), KVGroup(spec, ())],
+        heads=HEADS,
+        windows=(None,) * 5,
+        vocab_size=100,
+    )
+    table.add(NewRow("a", packed(range(6)), 6, GREEDY))
+    table.append_blocks(table.row_of("a"), [[1, 2], [3, 4], [5, 6]])
+    plans = builder.build([ScheduledRow("a", 0, 6, [])]).attention
+    assert list(plans) == [1]
+    plan = plans[1]
+    assert isinstance(plan, GatherPlan)
+    assert plan.blocks.tolist() == [3] * 4 + [4] * 2
 
 
 def test_tokens_positions_and_places_of_decodes_before_chunks() -> None:

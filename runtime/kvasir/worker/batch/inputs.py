@@ -4,10 +4,11 @@ The tokens of a step stand in one flat batch, decodes first:
 
     | one token of each decoding row, by length of context | whole prompts, by length | chunks of longer prompts |
 
-numpy does all work per token. The planner of each KV group plans the attention of its layers.
+numpy does all work per token. The planner of each KV group plans the attention of its layers; a group without a
+layer in this pipeline stage needs none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +37,7 @@ class StepBatch:
 
     token_ids: Tensor  # [T]
     positions: Tensor  # [T]
-    attention: tuple[AttentionPlan, ...]  # by KV group
+    attention: Mapping[int, AttentionPlan]  # by number of the KV group
     sampled: Tensor | None  # [R] places of the tokens whose successors are sampled; None: all, in order
     sampling: SamplingPlan
     rows: Ints  # [R] rows of the request table
@@ -68,7 +69,8 @@ class InputBuilder:
             of_layers = {windows[layer] for layer in group.layers}
             return backend.planner(block_table, group.spec, heads, of_layers, placement)
 
-        self._planners = [planner(*each) for each in zip(groups, table.block_tables, strict=True)]
+        tables = zip(groups, table.block_tables, strict=True)
+        self._planners = {number: planner(*each) for number, each in enumerate(tables) if each[0].layers}
         self._samples = samples
         self._sampling = SamplingInputs(table, placement, vocab_size)
 
@@ -91,7 +93,7 @@ class InputBuilder:
         return StepBatch(
             token_ids=self._tensor(table.tokens[token_rows, positions].astype(np.int64)),
             positions=self._tensor(positions),
-            attention=tuple(planner.plan(step) for planner in self._planners),
+            attention={group: planner.plan(step) for group, planner in self._planners.items()},
             sampled=None if samples.all() and decodes == count else self._tensor(ends[samples] - 1),
             sampling=self._sampling.build(sampled_rows),
             rows=sampled_rows,
