@@ -11,6 +11,7 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.engine.core import EngineCore
+from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
 from kvasir.executor.launched_rank import shows_results
 from kvasir.hub.model_info import ModelInfo, load_model_info
@@ -49,11 +50,16 @@ class Run:
 class LocalEngine:
     """Made by `start_engine`."""
 
-    def __init__(self, core: EngineCore, model: ModelInfo, settings: ResolvedEngine) -> None:
+    def __init__(self, core: EngineCore, executor: Executor, model: ModelInfo, settings: ResolvedEngine) -> None:
         self._core = core
+        self._executor = executor
         self.shows_results = shows_results(settings.executor)
         self.model = model
         self.settings = settings
+
+    def close(self) -> None:
+        """End its worker processes."""
+        self._executor.shutdown()
 
     def run(self, requests: Sequence[AddRequest], progress: Callable[[int, int], None]) -> Run:
         """Give all requests at once and step until the last has ended; `progress` gets how many have."""
@@ -94,7 +100,12 @@ def start_engine(config: EngineConfig) -> LocalEngine:
     model = load_model_info(path)
     settings = resolve_settings(config, model)
     executor = executor_for(settings, model)
-    with progress_bar("loading weights", in_bytes=True, shown=shown) as progress:
-        executor.start(progress, failed=lambda error: None)
-    settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
-    return LocalEngine(build_core(settings, model, cache, executor), model, settings)
+    try:
+        with progress_bar("loading weights", in_bytes=True, shown=shown) as progress:
+            executor.start(progress, failed=lambda error: None)
+        settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
+        core = build_core(settings, model, cache, executor)
+    except BaseException:
+        executor.shutdown()
+        raise
+    return LocalEngine(core, executor, model, settings)

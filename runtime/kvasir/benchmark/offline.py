@@ -3,6 +3,7 @@
 import random
 import resource
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 from kvasir.benchmark.figures import Figures, percentiles, time_lines
@@ -26,7 +27,11 @@ class Measurement:
 
 def measure_throughput(config: EngineConfig, workload: OfflineWorkload, requests: int) -> Measurement:
     """All requests are given at once; the engine batches them as it likes."""
-    engine = start_engine(config)
+    with closing(start_engine(config)) as engine:
+        return _throughput(engine, workload, requests)
+
+
+def _throughput(engine: LocalEngine, workload: OfflineWorkload, requests: int) -> Measurement:
     draw = random_requests(engine, workload)
     _check(engine.run([next(draw)], lambda done, total: None))
     asked = [next(draw) for _ in range(requests)]
@@ -60,7 +65,11 @@ def measure_latency(
     config: EngineConfig, workload: OfflineWorkload, batch_size: int, iterations: int
 ) -> Measurement:
     """Batches of the same size one after the other, each of new prompts; the first is not counted."""
-    engine = start_engine(config)
+    with closing(start_engine(config)) as engine:
+        return _latency(engine, workload, batch_size, iterations)
+
+
+def _latency(engine: LocalEngine, workload: OfflineWorkload, batch_size: int, iterations: int) -> Measurement:
     if batch_size > engine.settings.max_num_seqs:
         raise ConfigError(
             f"--batch-size {batch_size}: the engine takes {engine.settings.max_num_seqs} requests into a step at "

@@ -1,6 +1,7 @@
 """`kvasir bench`: every request is sent, within the concurrency; engines and start-ups give their figures."""
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 
 from kvasir.cli import main
 from runtime.cli.fake_server import FakeServer, fake_server, sse, text_chunk
+from runtime.executor.processes import children_of
 
 USAGE = {"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 2}}
 
@@ -145,6 +147,14 @@ def test_throughput_runs_an_engine_without_a_server(tmp_path: Path) -> None:
     assert (figures["prompt_tokens"], figures["output_tokens"]) == (45, 20)
     assert figures["steps"] >= 4
     assert figures["peak_memory_bytes"] > 2**20
+
+
+@pytest.mark.parametrize(("options", "exit_code"), [(["--batch-size", "1"], 0), (["--batch-size", "5000"], 2)])
+def test_latency_ends_the_workers_before_it_returns(options: list[str], exit_code: int) -> None:
+    before = children_of(os.getpid())
+    argv = ["bench", "latency", *ENGINE, "--iterations", "1", "--tensor-parallel-size", "2", *options]
+    assert main.main(argv) == exit_code
+    assert set(children_of(os.getpid())) <= set(before)
 
 
 def test_latency_times_batches(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
