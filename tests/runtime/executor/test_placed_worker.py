@@ -1,11 +1,10 @@
 """The engine's side of a worker that Ray has placed, with a stand-in for Ray."""
 
 import os
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from kvasir.executor.shared_memory.channel import EngineChannel
 from kvasir.executor.worker_messages import WorkerError, WorkerSetup
 from kvasir.hub.model_info import load_model_info
+from runtime.executor.ray_stand_in import ray_stand_in
 from runtime.models.tiny import llama, save
 from runtime.worker.driver import engine_settings
 
@@ -34,22 +34,8 @@ def lost_ray(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     unused = type("Unused", (Exception,), {})
     exceptions = SimpleNamespace(GetTimeoutError=unused, OutOfMemoryError=unused)
     ray = {"exceptions": exceptions, "wait": fail, "get": fail, "kill": fail}
-    group = dict.fromkeys(("PlacementGroup", "placement_group", "remove_placement_group"))
-    modules: dict[str, dict[str, Any]] = {
-        "ray": ray,
-        "ray.util": {},
-        "ray.util.placement_group": group,
-        "ray.util.scheduling_strategies": {"PlacementGroupSchedulingStrategy": None},
-    }
-    for name, content in modules.items():
-        module = ModuleType(name)
-        vars(module).update(content)
-        monkeypatch.setitem(sys.modules, name, module)
-    for name in USERS:
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    yield
-    for name in USERS:
-        sys.modules.pop(name, None)
+    with ray_stand_in(monkeypatch, ray, *USERS):
+        yield
 
 
 def test_a_lost_ray_ends_a_worker_that_has_not_connected(lost_ray: None, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def lead(config: EngineConfig, model: ModelInfo, wait: Callable[[], None], drain
         from kvasir.executor.nodes.ray_nodes import RayNodes
 
         try:
-            leader.waits = RayNodes(config, wait).check
+            leader.waits = RayNodes(config, wait, lambda: leader.is_ending).check
         except BaseException:
             leader.close("Ray has not started the members")
             raise

@@ -84,6 +84,8 @@ class Leader:
         self._seldom = SeldomLog(log)
         self._failure: Failure | None = None
         """Of the thread."""
+        self.is_ending = False
+        """The members were asked to end."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="nodes", daemon=True)
         self._thread.start()
@@ -175,6 +177,7 @@ class Leader:
 
     def dismiss(self, reason: str) -> None:
         """End the members, and every wait for their replies."""
+        self.is_ending = True
         self._socket.post(partial(self._send_all, NodeGoodbye(reason)))
         self._replies.interrupt()
 

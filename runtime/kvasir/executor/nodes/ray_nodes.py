@@ -45,9 +45,13 @@ class RayNodeActor:
 class RayNodes:
     """The members of an engine that Ray has placed."""
 
-    def __init__(self, config: EngineConfig, wait: Callable[[], None]) -> None:
-        """Start them. `wait` is called by `check`. Raises ConfigError and FailureError."""
+    def __init__(self, config: EngineConfig, wait: Callable[[], None], is_ending: Callable[[], bool]) -> None:
+        """Start them. `wait` is called by `check`. `is_ending`: whether the members were asked to end.
+
+        Raises ConfigError and FailureError.
+        """
         self._wait = wait
+        self._is_ending = is_ending
         self._failure: Failure | None = None
         connect()
         nodes = config.nodes.nnodes
@@ -84,7 +88,11 @@ class RayNodes:
         [run, *_], _ = ray.wait(self._runs)
         node = self._runs.index(run) + 1
         try:
-            text = f"node {node} ended with exit code {ray.get(run)}: see its log (`ray logs`)"
+            code = ray.get(run)
+            if self._is_ending():
+                log.debug("node %d ended with exit code %d", node, code)
+                return
+            text = f"node {node} ended with exit code {code}: see its log (`ray logs`)"
         except Exception as error:
             text = f"node {node} ended (Ray: {reason_of(error)})"
         log.error("%s", text)
