@@ -27,6 +27,7 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.executor.executor import SubmittedStep
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.executor.launched_rank import LaunchedRank
+from kvasir.executor.load_exchange import LoadExchange
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.observability.failures import FailureError
@@ -39,8 +40,6 @@ from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
 
-_LOAD_LIMIT: Final = timedelta(days=1)
-"""A rank may load much longer than another. One that ends meanwhile is noticed by its broken connection."""
 _OF_MACHINE: Final = ("threads", "yield_threads")
 """Settings that may differ between the ranks."""
 
@@ -74,8 +73,8 @@ class ExternalLauncherExecutor:
             parallel = ParallelState(tensor, expert_parallel=self._settings.executor.enable_expert_parallel)
         settings = _of_process(self._settings, self._launched)
         self._inner = InProcessExecutor(settings, self._model, parallel)
-        self._inner.start(progress, failed)
-        self._ranks.wait_for_all()
+        with self._ranks.loading():
+            self._inner.start(progress, failed)
 
     def kv_layout(self) -> KVCacheConfig:
         layout = self._running.kv_layout()
@@ -134,7 +133,7 @@ class _Compared:
 class _Ranks:
     """What the ranks exchange besides tensors of the model. Without a group there is one rank."""
 
-    def __init__(self, group: dist.ProcessGroup | None = None, limit: timedelta = _LOAD_LIMIT) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, limit: timedelta = timedelta()) -> None:
         self._group = group
         self._limit = limit
         self._rank = 0 if group is None else group.rank()
@@ -164,13 +163,21 @@ class _Ranks:
         """Return the number of rank 0."""
         return self.gather(value)[0]
 
-    def wait_for_all(self) -> None:
-        """Return when all ranks have loaded. Raises FailureError."""
-        if self._group is not None:
-            try:
-                dist.monitored_barrier(self._group, timeout=_LOAD_LIMIT)
-            except RuntimeError as error:
-                raise self.failure(f"another process ended while it loaded: {_first_line(error)}") from error
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """Load in the block; then wait until all ranks have loaded. Raises FailureError if another could not."""
+        if self._group is None:
+            yield
+            return
+        exchange = LoadExchange(self.gather)
+        try:
+            yield
+            failed = exchange.finish()
+        except BaseException:
+            exchange.fail()
+            raise
+        if failed:
+            raise self.failure(f"rank {failed[0]} could not load the model: its output has the reason")
 
     def compare_settings(self, settings: ResolvedEngine, model: ModelInfo) -> None:
         """Raises ConfigError if ranks have different settings or models, with the name of one."""

@@ -100,6 +100,20 @@ def kill(workers: int) -> dict[str, Any]:
         return {"error": error_of(lambda: llm.generate(PROMPTS))}
 
 
+def fail_to_load(workers: int) -> dict[str, Any]:
+    """Rank 1 fails while it loads; its program lives until the other one has ended."""
+    if RANK == 1:
+
+        def broken(worker: Worker, progress: Callable[[int, int], None]) -> None:
+            raise RuntimeError("a broken file")
+
+        Worker.load = broken  # type: ignore[method-assign]
+    found = {"error": error_of(lambda: make(workers))}
+    if RANK == 1:
+        input()
+    return found
+
+
 def act_in_step(number: int, act: Callable[[], None]) -> None:
     execute = Worker.execute
 

@@ -46,6 +46,7 @@ def start(scenario: str, folder: Path) -> list["subprocess.Popen[bytes]"]:
     return [
         subprocess.Popen(
             [sys.executable, SCRIPT, scenario, folder],
+            stdin=subprocess.PIPE,
             env=os.environ | TWO | {"RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
         )
         for rank in range(2)
@@ -77,6 +78,21 @@ def test_a_killed_rank_ends_the_others(tmp_path: Path) -> None:
     codes = [rank.wait(WAIT) for rank in ranks]
     assert codes == [0, -9]
     assert "FailureError: rank 0: a step failed: " in json.loads((tmp_path / "0.json").read_text())["error"]
+
+
+def test_a_rank_that_cannot_load_ends_the_wait_of_the_others(tmp_path: Path) -> None:
+    other, failing = start("fail_to_load", tmp_path)
+    try:
+        assert other.wait(WAIT) == 0
+        assert failing.poll() is None
+        error = json.loads((tmp_path / "0.json").read_text())["error"]
+        assert error == "FailureError: rank 0: rank 1 could not load the model: its output has the reason"
+        failing.communicate(b"\n", timeout=WAIT)
+        assert json.loads((tmp_path / "1.json").read_text()) == {"error": "RuntimeError: a broken file"}
+    finally:
+        for each in (other, failing):
+            each.kill()
+            each.wait()
 
 
 def test_an_interrupt_of_one_rank_never_mixes_requests(tmp_path: Path) -> None:
