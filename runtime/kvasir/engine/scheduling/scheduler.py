@@ -123,8 +123,7 @@ class Scheduler:
         self._stalled = False
 
     def wake(self, request_id: str) -> None:
-        """Have gates and rations asked again about a request, after the event that it waits for. It may be blocked,
-        or have ended meanwhile."""
+        """Ask gates and rations again about a request, which may have ended, after the event that it waits for."""
         self._queues.wake(request_id)
         self._stalled = False
 
@@ -134,8 +133,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step is needed, also if only to free rows in the worker, or is in flight. False if each live
-        request waits for an event."""
+        """Whether a step is in flight or needed, if only to free rows. False if each request waits for an event."""
         runnable = not self._stalled and (self.running or self.waiting)
         return bool(runnable or self._queues.freed_rows or self._in_flight)
 
@@ -194,8 +192,7 @@ class Scheduler:
                 self._take_limited(step, request, count, new_block_ids)
 
     def _admit_waiting(self, step: _Step) -> None:
-        """Move requests from the head of the queue into rows while the budget, every gate and every ration allow
-        it."""
+        """Move requests from the head of the queue into rows while budget, gates and rations allow it."""
         while step.budget > 0 and (request := self._queues.next_admissible()) is not None:
             most = step.budget
             if self._rations:
