@@ -31,6 +31,7 @@ from kvasir.executor.load_exchange import LoadExchange
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.observability.failures import FailureError
+from kvasir.parallel.gloo import INTERFACE, register_gloo
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.parallel.start import leave
 from kvasir.parallel.torch_group import TorchGroup
@@ -232,10 +233,10 @@ def _join(launched: LaunchedRank, limit: timedelta) -> tuple[dist.ProcessGroup, 
     Raises ConfigError for a default process group of other processes, and FailureError if one cannot be reached.
     """
     if launched.local_size == launched.size:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault(INTERFACE, "lo")
     try:
         if not dist.is_initialized():
-            dist.init_process_group("gloo", init_method="env://", timeout=limit)
+            dist.init_process_group(register_gloo(), init_method="env://", timeout=limit)
             atexit.register(leave)  # later the threads of gloo would abort the process
         if dist.get_world_size() != launched.size:
             raise ConfigError(
@@ -253,7 +254,7 @@ def _join(launched: LaunchedRank, limit: timedelta) -> tuple[dist.ProcessGroup, 
 
 
 def _new_group(limit: timedelta) -> dist.ProcessGroup:
-    group = dist.new_group(timeout=limit, backend="gloo")
+    group = dist.new_group(timeout=limit, backend=register_gloo())
     assert isinstance(group, dist.ProcessGroup)
     return group
 

@@ -9,6 +9,7 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final
 
 import torch.distributed as dist
@@ -21,8 +22,9 @@ _SLACK_SECONDS: Final = 1.0
 """The end of the groups waits for one timeout at most."""
 
 
+@cache
 def register_gloo() -> str:
-    """Register the backend for the groups that are made next. Return the name for `init_process_group`."""
+    """Register the backend for the groups that are made next. Return its name for torch.distributed."""
     devices: list[Any] = []
 
     def create(options: Any, _: object) -> Any:

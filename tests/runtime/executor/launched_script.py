@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 from kvasir import LLM, SamplingParams
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.observability.failures import FailureError
@@ -72,6 +74,7 @@ def mistakes(workers: int) -> dict[str, Any]:
 
     Worker.kv_layout = smaller  # type: ignore[method-assign, assignment]
     with make(workers) as llm:
+        found["backend"] = dist.get_backend()
         found["blocks"] = llm._engine._core.scheduler.blocks.pool.num_free
         found["prompts"] = error_of(lambda: llm.generate(["one", "of rank 0", "of rank 1"][:: 1 + RANK]))
         found["after"] = error_of(lambda: llm.generate("one"))

@@ -18,6 +18,7 @@ from kvasir.executor.executor_for import executor_for
 from kvasir.executor.launched_rank import LaunchedRank, shows_results
 from kvasir.hub.model_info import load_model_info
 from kvasir.models.model_load_error import ModelLoadError
+from kvasir.parallel.gloo import BACKEND
 from runtime.executor import launched_script
 from runtime.models.tiny import llama, save
 from runtime.worker.driver import engine_settings
@@ -69,6 +70,7 @@ def test_differences_between_the_ranks_are_named(tmp_path: Path) -> None:
             f"block_size differs between rank 0 and rank 1 (on rank {rank} it is {16 << rank})" in found["settings"]
         )
         assert found["blocks"] == 40
+        assert found["backend"] == BACKEND, "its thread sleeps while nothing is exchanged"
         assert "the processes are at different steps (here step 1): give each the same requests" in found["prompts"]
         assert found["after"] == "RuntimeError: a step of this LLM has failed: create a new one"
 
