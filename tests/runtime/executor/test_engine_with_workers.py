@@ -18,7 +18,7 @@ from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import find_failure
 from kvasir_contract.reasons import Reason
 from runtime.engine.engine_under_test import WAIT, Frontend, ended, run_engine
-from runtime.executor.processes import children_of, cpu_seconds, seconds_until_gone
+from runtime.executor.processes import children_of, cpu_seconds, imports_torch, seconds_until_gone
 from runtime.worker.plugins import install_plugins
 
 SCRIPT = Path(__file__).with_name("engine_with_workers.py")
@@ -259,10 +259,6 @@ async def test_engine_refuses_a_split_before_it_reads_weights(address: str, tmp_
     assert failure.message.startswith("--tensor-parallel-size 3 does not divide num_attention_heads")
     assert ("engine-0-worker-0" in log) == weights
     assert "Traceback" not in log
-
-
-def imports_torch(pid: int) -> bool:
-    return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
 
 
 async def test_engine_with_workers_does_not_import_torch(frontend: Frontend, address: str) -> None:
