@@ -110,7 +110,7 @@ def fail_to_load(workers: int) -> dict[str, Any]:
         def broken(worker: Worker, progress: Callable[[int, int], None]) -> None:
             raise RuntimeError("a broken file")
 
-        Worker.load = broken  # type: ignore[method-assign]
+        Worker.load = broken  # type: ignore[method-assign, assignment]
     found = {"error": error_of(lambda: make(workers))}
     if RANK == 1:
         input()
