@@ -1,6 +1,7 @@
 """The phases of an engine or frontend, from scheduling to its end."""
 
 from enum import StrEnum
+from typing import Final
 
 
 class Phase(StrEnum):
@@ -20,3 +21,7 @@ class Phase(StrEnum):
     DRAINING = "Draining"
     """The process finishes its requests and accepts no new ones."""
     FAILED = "Failed"
+
+
+STARTUP_LIMIT: Final = 900.0
+"""Seconds without progress after which a start-up counts as stuck. A kernel compilation reports no progress."""

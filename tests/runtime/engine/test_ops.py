@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import OpsConfig
 from kvasir.engine.health.engine_collector import EngineCollector
-from kvasir.engine.health.engine_status import LINK_PATIENCE, STARTUP_LIMIT, EngineStatus
+from kvasir.engine.health.engine_status import LINK_PATIENCE, EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
 from kvasir.link.engine_end.conversation import LinkProblem
 from kvasir.link.protocol import Progress
@@ -22,7 +22,7 @@ from kvasir.observability import ops_server
 from kvasir.observability.ops_server import OpsServer
 from kvasir.worker.step import ScheduledRow, StepInput
 from kvasir_contract import status_report as contract
-from kvasir_contract.phases import Phase
+from kvasir_contract.phases import STARTUP_LIMIT, Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import StatusReport
 from runtime.engine.core_harness import CoreHarness, add_request

@@ -13,12 +13,9 @@ from kvasir.engine.health.step_trace import StepTrace
 from kvasir.engine.health.step_watchdog import describe_batch
 from kvasir.link.engine_end.conversation import LinkProblem
 from kvasir.link.protocol import Progress
-from kvasir_contract.phases import Phase
+from kvasir_contract.phases import STARTUP_LIMIT, Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import ReportedProgress, RunningStep, StatusReport
-
-STARTUP_LIMIT: Final = 900.0
-"""Seconds without progress after which a start-up counts as stuck. A kernel compilation reports no progress."""
 
 LINK_PATIENCE: Final = 5.0
 """Seconds after the start of the process during which a missing frontend is not reported: both start together."""
@@ -46,7 +43,7 @@ class EngineStatus:
         self.link_problem: Callable[[], LinkProblem | None] = lambda: None
         """Returns why no frontend has accepted this engine; None if one has."""
         self.links: Callable[[], tuple[str, ...]] = tuple
-        """Returns how many frontends have accepted this engine."""
+        """Returns the addresses of the frontends that have accepted this engine."""
         self.waits_for: Callable[[], str] = str
         """Returns which other nodes, or engines of its group, the start waits for; "" if none."""
         self.unknown_messages: Callable[[], int] = lambda: 0

@@ -6,19 +6,15 @@ Plain attributes are shared, and each is replaced as a whole, so no lock is need
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kvasir.executor.worker_messages import FrameKind
 from kvasir.link.sockets import step_age_limit
-from kvasir_contract.phases import Phase
+from kvasir_contract.phases import STARTUP_LIMIT, Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import ReportedProgress, StatusReport
-
-STARTUP_LIMIT: Final = 900.0
-"""Seconds without progress after which a start counts as stuck, and seconds of a command such as the warm-up."""
 
 
 class MemberStatus:
@@ -92,7 +88,7 @@ class MemberStatus:
                 kind, since = self._unanswered[0]  # one operation: an iterator breaks if another thread appends
             except IndexError:
                 return None
-            limit = self._step_limit if kind == FrameKind.STEP else STARTUP_LIMIT
+            limit = self._step_limit if kind == FrameKind.STEP else STARTUP_LIMIT  # a command such as the warm-up
             return f"the workers have not replied for {now - since:.0f} s" if now - since > limit else None
         silent = 0.0 if self._waits else now - self._last_sign
         return f"{self.phase} without progress for {silent:.0f} s" if silent > STARTUP_LIMIT else None
