@@ -13,7 +13,7 @@ from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.engine.core import EngineCore
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
-from kvasir.executor.launched_rank import shows_results
+from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.protocol import AddRequest

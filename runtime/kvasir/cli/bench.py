@@ -22,7 +22,7 @@ from kvasir.config.settings import (
     SchedulerConfig,
 )
 from kvasir.config.variables import unknown_variables
-from kvasir.executor.launched_rank import shows_results
+from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.local.check_model import check_model
 from kvasir.observability.progress import progress_bar
 from kvasir_contract.logs import setup_logging

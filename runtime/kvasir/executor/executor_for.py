@@ -21,7 +21,7 @@ def executor_for(settings: ResolvedEngine, model: ModelInfo, remote: RemoteWorke
     Only executors with a worker in this process import torch.
     """
     if settings.executor.distributed_executor_backend == EXTERNAL_LAUNCHER:
-        from kvasir.executor.external_launcher import ExternalLauncherExecutor
+        from kvasir.executor.torchrun.external_launcher import ExternalLauncherExecutor
 
         return ExternalLauncherExecutor(settings, model)
     if settings.executor.distributed_executor_backend == RAY and remote is None:

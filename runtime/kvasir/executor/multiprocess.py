@@ -18,14 +18,20 @@ from typing import Any, Final
 import msgspec
 
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.executor.local_workers import LocalWorkers
+from kvasir.executor.processes.local_workers import LocalWorkers
+from kvasir.executor.processes.rendezvous import rendezvous_of
+from kvasir.executor.processes.started_worker import StartedWorker, StartWorker
+from kvasir.executor.processes.worker_messages import (
+    FrameKind,
+    FromWorker,
+    Loading,
+    reporting_rank,
+    steps_in_flight,
+)
 from kvasir.executor.remote_workers import RemoteInterruptedError, RemoteSilentError, RemoteWorkers
-from kvasir.executor.rendezvous import rendezvous_of
 from kvasir.executor.shared_memory.channel import EngineChannel
 from kvasir.executor.shared_memory.replies import NoReplyError
 from kvasir.executor.shared_memory.ring import RingError, SlowReaderError
-from kvasir.executor.started_worker import StartedWorker, StartWorker
-from kvasir.executor.worker_messages import FrameKind, FromWorker, Loading, reporting_rank, steps_in_flight
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.observability.failures import FailureError, error_of

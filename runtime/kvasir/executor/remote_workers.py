@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.executor.worker_messages import FromWorker
+from kvasir.executor.processes.worker_messages import FromWorker
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 from kvasir_contract.failure import Failure
 

@@ -16,7 +16,7 @@ from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import LiveRequest
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.stop_strings import StopSearch
-from kvasir.executor.launched_rank import shows_results
+from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.types.chat import CHAT
 from kvasir.frontend.types.fields import parse

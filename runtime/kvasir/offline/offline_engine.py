@@ -19,7 +19,7 @@ from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.engine.core import EngineCore
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
-from kvasir.executor.launched_rank import shows_results
+from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.protocol import Outputs, RequestOutput
 from kvasir.observability.progress import Show, progress_bar
@@ -177,7 +177,7 @@ def start_engine(config: EngineConfig, model: ModelInfo) -> OfflineEngine:
 def _common_seed(executor: Executor, config: ExecutorConfig) -> int | None:
     if config.distributed_executor_backend != EXTERNAL_LAUNCHER:
         return None
-    from kvasir.executor.external_launcher import ExternalLauncherExecutor
+    from kvasir.executor.torchrun.external_launcher import ExternalLauncherExecutor
 
     assert isinstance(executor, ExternalLauncherExecutor)
     return executor.seed

@@ -222,7 +222,7 @@ async def test_step_that_hangs_ends_the_engine_after_the_timeout(
     async with engine_of(2, address, "--worker-cls", "held", "--slow-step", "200ms") as engine:
         await reach("decode", frontend, held, 2)
         message, log = await failed(engine)
-    place = r"at executor/worker_host.py:\d+ \(execute\) ← executor/worker_process.py:\d+ \(_step\)"
+    place = r"at executor/worker_host.py:\d+ \(execute\) ← executor/processes/worker_process.py:\d+ \(_step\)"
     workers = [rf"worker {rank} is in phase decode of step \d+ for [\d.]+ s, {place}.*" for rank in (0, 1)]
     assert re.match(rf"no reply to a step within {PATIENCE:g} s: {'; '.join(workers)}", message)
     slow = [line for line in log.splitlines() if "takes" in line]

@@ -15,7 +15,7 @@ from kvasir.cli import main
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.executor_for import executor_for
-from kvasir.executor.launched_rank import LaunchedRank, shows_results
+from kvasir.executor.torchrun.launched_rank import LaunchedRank, shows_results
 from kvasir.hub.model_info import load_model_info
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.parallel.gloo import BACKEND

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from kvasir.executor.processes.worker_messages import WorkerSetup
 from kvasir.executor.ray_workers.handover import HandoverError, HandoverListener, hand_over, take_over
 from kvasir.executor.shared_memory.channel import EngineChannel, WorkerChannel
-from kvasir.executor.worker_messages import WorkerSetup
 from kvasir.hub.model_info import load_model_info
 from runtime.models.tiny import llama, save
 from runtime.worker.driver import engine_settings

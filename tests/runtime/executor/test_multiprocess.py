@@ -19,7 +19,7 @@ from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.executor import Executor
 from kvasir.executor.in_process import InProcessExecutor
 from kvasir.executor.multiprocess import MultiprocessExecutor
-from kvasir.executor.worker_messages import MAX_PACKET_BYTES, WorkerSetup
+from kvasir.executor.processes.worker_messages import MAX_PACKET_BYTES, WorkerSetup
 from kvasir.hub.model_info import load_model_info
 from kvasir.observability.failures import FailureError, failure_of
 from kvasir.params import SamplingParams

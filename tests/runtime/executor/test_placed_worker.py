@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from kvasir.executor.processes.worker_messages import WorkerError, WorkerSetup
 from kvasir.executor.shared_memory.channel import EngineChannel
-from kvasir.executor.worker_messages import WorkerError, WorkerSetup
 from kvasir.hub.model_info import load_model_info
 from runtime.executor.ray_stand_in import ray_stand_in
 from runtime.models.tiny import llama, save

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvasir.executor.started_worker import StartedWorker, read_stack
+from kvasir.executor.processes.started_worker import StartedWorker, read_stack
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import pytest
 
 from kvasir.config.settings import ExecutorConfig
+from kvasir.executor.processes.worker_messages import name_of_worker, reporting_rank, steps_in_flight
 from kvasir.executor.shared_memory.channel import MAX_UNANSWERED_FRAMES
-from kvasir.executor.worker_messages import name_of_worker, reporting_rank, steps_in_flight
 from runtime.worker.driver import engine_settings
 
 

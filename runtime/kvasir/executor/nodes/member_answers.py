@@ -10,8 +10,8 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from kvasir.executor.nodes.node_messages import Describe
+from kvasir.executor.processes.started_worker import STACK_SECONDS
 from kvasir.executor.remote_workers import RemoteInterruptedError, RemoteSilentError
-from kvasir.executor.started_worker import STACK_SECONDS
 
 _DESCRIBE_SECONDS: Final = 2.0
 """How long members have to answer what their workers are doing, besides the time for the stacks of these."""

@@ -20,14 +20,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import EngineConfig
-from kvasir.executor.local_workers import LocalWorkers
 from kvasir.executor.nodes.addresses import interface_of, own_address
 from kvasir.executor.nodes.leader_connection import Begin, LeaderConnection, LeaderEvent, LeaderLost, Rejected
 from kvasir.executor.nodes.member_status import MemberCollector, MemberStatus
 from kvasir.executor.nodes.node_messages import Describe, Described, Failed, Leaving, NodeTerms, Replies, WorkerNews
+from kvasir.executor.processes.local_workers import LocalWorkers
+from kvasir.executor.processes.worker_messages import FromWorker, Loaded, Loading
 from kvasir.executor.shared_memory.ring import PeerLostError, RingError, RingInterruptedError
 from kvasir.executor.shared_memory.segment import SharedMemoryError
-from kvasir.executor.worker_messages import FromWorker, Loaded, Loading
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.observability.failures import FailureError, end, failure_of, log_failure

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from kvasir.executor.worker_messages import FrameKind
+from kvasir.executor.processes.worker_messages import FrameKind
 from kvasir.link.sockets import step_age_limit
 from kvasir_contract.phases import STARTUP_LIMIT, Phase
 from kvasir_contract.reasons import Reason

@@ -21,7 +21,7 @@ import msgspec
 import kvasir
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
-from kvasir.executor.worker_messages import FromWorker
+from kvasir.executor.processes.worker_messages import FromWorker
 from kvasir.hub.model_info import ModelInfo
 from kvasir_contract.reasons import Reason
 

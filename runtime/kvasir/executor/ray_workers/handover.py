@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kvasir.executor.rendezvous import descriptor_of
-from kvasir.executor.worker_messages import MAX_PACKET_BYTES, WorkerSetup, decode_setup, encode
+from kvasir.executor.processes.rendezvous import descriptor_of
+from kvasir.executor.processes.worker_messages import MAX_PACKET_BYTES, WorkerSetup, decode_setup, encode
 
 _CREDENTIALS: Final = struct.Struct("iII")  # pid, uid, gid
 _MAX_DESCRIPTORS: Final = 16

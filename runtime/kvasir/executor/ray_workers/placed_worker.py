@@ -18,11 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
+from kvasir.executor.processes.rendezvous import descriptor_of
+from kvasir.executor.processes.started_worker import places_of, read_stack, receive_all
+from kvasir.executor.processes.worker_messages import FromWorker, WorkerError, WorkerPhase, WorkerSetup
 from kvasir.executor.ray_workers.cluster import ray, reason_of
 from kvasir.executor.ray_workers.handover import HandoverListener, hand_over
-from kvasir.executor.rendezvous import descriptor_of
-from kvasir.executor.started_worker import places_of, read_stack, receive_all
-from kvasir.executor.worker_messages import FromWorker, WorkerError, WorkerPhase, WorkerSetup
 from kvasir_contract.reasons import Reason
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from typing import Any
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.executor.multiprocess import MultiprocessExecutor
-from kvasir.executor.ray_workers.actor import RayWorkerActor
+from kvasir.executor.processes.worker_messages import WorkerSetup
 from kvasir.executor.ray_workers.cluster import (
     PlacementGroup,
     connect,
@@ -22,7 +22,7 @@ from kvasir.executor.ray_workers.cluster import (
     strategy_of,
 )
 from kvasir.executor.ray_workers.placed_worker import PlacedWorker
-from kvasir.executor.worker_messages import WorkerSetup
+from kvasir.executor.ray_workers.worker_actor import RayWorkerActor
 from kvasir.hub.model_info import ModelInfo
 
 
@@ -30,10 +30,10 @@ def ray_executor(settings: ResolvedEngine, model: ModelInfo) -> MultiprocessExec
     """Return an executor whose workers Ray starts. Raises ConfigError."""
     if settings.device != "cpu":
         raise ConfigError("--distributed-executor-backend ray is supported on CPUs only: give --device cpu, or mp")
-    return MultiprocessExecutor(settings, model, start_worker=Placement(settings.executor.num_workers).start)
+    return MultiprocessExecutor(settings, model, start_worker=RayPlacement(settings.executor.num_workers).start)
 
 
-class Placement:
+class RayPlacement:
     """A placement group, made when its first worker is started and removed when its last one is closed."""
 
     def __init__(self, num_workers: int) -> None:

@@ -16,7 +16,7 @@ from kvasir.executor.nodes.addresses import own_address
 from kvasir.executor.nodes.leader import Leader
 from kvasir.executor.nodes.leader_connection import LeaderConnection, LeaderEvent
 from kvasir.executor.nodes.node_messages import FromLeader, FromMember, NodeTerms, decode_from_leader, encode
-from kvasir.executor.worker_messages import FromWorker
+from kvasir.executor.processes.worker_messages import FromWorker
 from kvasir_contract.failure import Failure
 from runtime.worker.driver import engine_settings
 

@@ -29,8 +29,8 @@ from kvasir.executor.nodes.node_messages import (
     WorkerNews,
     decode_from_member,
 )
+from kvasir.executor.processes.worker_messages import Loaded
 from kvasir.executor.remote_workers import RemoteInterruptedError, RemoteSilentError
-from kvasir.executor.worker_messages import Loaded
 from kvasir.link.keys import load_engine_keys, load_frontend_keys
 from kvasir.observability.failures import FailureError
 from kvasir_contract.reasons import Reason

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client import CollectorRegistry, generate_latest
 
 from kvasir.executor.nodes.member_status import MemberCollector, MemberStatus
-from kvasir.executor.worker_messages import FrameKind
+from kvasir.executor.processes.worker_messages import FrameKind
 from kvasir_contract.phases import STARTUP_LIMIT, Phase
 from kvasir_contract.reasons import Reason
 

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Mapping
 from typing import NoReturn
 
+from kvasir.executor.processes.worker_process import serve
 from kvasir.executor.ray_workers.handover import take_over
-from kvasir.executor.worker_process import serve
 from kvasir_contract.exits import ExitCode
 
 

@@ -23,8 +23,8 @@ import msgspec
 
 import kvasir
 from kvasir.config.options import ConfigError
-from kvasir.executor.rendezvous import descriptor_of
-from kvasir.executor.worker_messages import (
+from kvasir.executor.processes.rendezvous import descriptor_of
+from kvasir.executor.processes.worker_messages import (
     MAX_PACKET_BYTES,
     FromWorker,
     WorkerError,
@@ -103,7 +103,7 @@ class StartedWorker:
             inherited.append(meeting)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kvasir.executor.worker_process", str(theirs.fileno())],
+                [sys.executable, "-m", "kvasir.executor.processes.worker_process", str(theirs.fileno())],
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "OMP_NUM_THREADS": str(threads)},

@@ -1,4 +1,4 @@
-"""The process of one worker: `python -m kvasir.executor.worker_process FD`, started by the engine.
+"""The process of one worker: `python -m kvasir.executor.processes.worker_process FD`, started by the engine.
 
 It loads the weights, then computes the frames of the ring until the engine ends. Two independent mechanisms end it
 with the engine, however the engine dies: the kernel sends it SIGKILL, and a thread waits for the end of the control
@@ -21,10 +21,8 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from kvasir.config.options import ConfigError
-from kvasir.executor.rendezvous import join
-from kvasir.executor.shared_memory.channel import WorkerChannel
-from kvasir.executor.shared_memory.ring import PeerLostError
-from kvasir.executor.worker_messages import (
+from kvasir.executor.processes.rendezvous import join
+from kvasir.executor.processes.worker_messages import (
     MAX_PACKET_BYTES,
     FrameKind,
     FromWorker,
@@ -40,6 +38,8 @@ from kvasir.executor.worker_messages import (
     phase_of_step,
     reporting_rank,
 )
+from kvasir.executor.shared_memory.channel import WorkerChannel
+from kvasir.executor.shared_memory.ring import PeerLostError
 from kvasir.observability.failures import failure_of, log_failure
 from kvasir.worker.split_refusal import check_split
 from kvasir.worker.step import StepInput

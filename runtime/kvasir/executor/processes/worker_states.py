@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterable, Sequence
 
 from kvasir.config.settings import ExecutorConfig
+from kvasir.executor.processes.started_worker import RunningWorker
+from kvasir.executor.processes.worker_messages import WorkerPhase, name_of_worker
 from kvasir.executor.shared_memory.worker_progress import ProgressReader
-from kvasir.executor.started_worker import RunningWorker
-from kvasir.executor.worker_messages import WorkerPhase, name_of_worker
 
 
 class WorkerStates:

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.executor.shared_memory.channel import EngineChannel
-from kvasir.executor.shared_memory.segment import SharedMemoryError
-from kvasir.executor.started_worker import RunningWorker, StartedWorker, StartWorker, wait_for_end
-from kvasir.executor.worker_messages import (
+from kvasir.executor.processes.started_worker import RunningWorker, StartedWorker, StartWorker, wait_for_end
+from kvasir.executor.processes.worker_messages import (
     FromWorker,
     WorkerError,
     WorkerSetup,
     current_log_level,
     settings_of_worker,
 )
-from kvasir.executor.worker_states import WorkerStates
+from kvasir.executor.processes.worker_states import WorkerStates
+from kvasir.executor.shared_memory.channel import EngineChannel
+from kvasir.executor.shared_memory.segment import SharedMemoryError
 from kvasir.hub.model_info import ModelInfo
 from kvasir.observability.failures import FailureError
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous

@@ -26,8 +26,8 @@ from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.executor.executor import SubmittedStep
 from kvasir.executor.in_process import InProcessExecutor
-from kvasir.executor.launched_rank import LaunchedRank
-from kvasir.executor.load_exchange import LoadExchange
+from kvasir.executor.torchrun.launched_rank import LaunchedRank
+from kvasir.executor.torchrun.load_exchange import LoadExchange
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.observability.failures import FailureError
