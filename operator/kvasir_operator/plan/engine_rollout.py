@@ -70,7 +70,8 @@ def roll_engines(
     surges = desired < present <= most and memo.get("surgeFrom") == desired
     if not stateful_set.is_observed:
         kept = present if surges else desired
-        return EngineRollout(kept, (), _UNOBSERVED, surge_refused, frozenset(range(desired, kept)))
+        under_way = _UNOBSERVED if stateful_set.pods else ""  # the first pods are loading, not rolled out
+        return EngineRollout(kept, (), under_way, surge_refused, frozenset(range(desired, kept)))
 
     template = _Template(stateful_set.revision, observed.cordoned)
     ranks = _Ranks.of(service, all_ranks, template)

@@ -49,7 +49,7 @@ def _under_way(observed: Observed, desired: int) -> str:
     deployment = observed.deployment
     if deployment is None:
         return ""
-    if not deployment.is_observed:
+    if not deployment.is_observed and deployment.pods:  # the first pods are loading, not rolled out
         return "the Deployment controller has not processed the new spec of the frontends yet"
     old = deployment.pods - deployment.updated
     if old > 0:

@@ -186,6 +186,12 @@ def test_nothing_is_decided_before_the_spec_is_observed() -> None:
     assert "has not processed the new spec" in words
 
 
+def test_the_first_engines_are_not_a_rollout() -> None:
+    of = service(1)
+    unseen = workload(1, pods=0, updated=0, is_observed=False)
+    assert roll(of, observed(of, engines("loading"), stateful_set=unseen), {}) == EngineRollout(1)
+
+
 @pytest.mark.parametrize(
     ("ranks", "words"),
     [

@@ -109,6 +109,10 @@ def test_the_deployments_roll_out_is_under_way(deployment: Any, words: str) -> N
     assert (found.replicas, found.deletions) == (1, ())
 
 
+def test_the_first_frontends_are_not_a_rollout() -> None:
+    assert rolled(["loading"], deployment=workload(1, pods=0, updated=0, is_observed=False)).under_way == ""
+
+
 def test_a_drain_is_under_way() -> None:
     assert rolled(["ready @a"], cordoned=DRAINED).under_way == "1 frontend pod is on a node that is being drained"
     two = rolled(["ready @a", "ready @a"], 2, cordoned=DRAINED, deployment=workload(2, is_observed=False)).under_way
