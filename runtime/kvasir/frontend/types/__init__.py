@@ -1,1 +1,0 @@
-"""What clients send: one msgspec struct per request body, and how bad bodies are refused (fields.py)."""
