@@ -17,10 +17,16 @@ import yaml
 
 from demo.reading import Entry, read_corpus, read_entries
 from kvasir.cli.main import COMMANDS
-from kvasir.frontend.routes import chat, completions, control, description, models, ops, tokens
-from kvasir.frontend.types.chat import CHAT
-from kvasir.frontend.types.completions import COMPLETION
-from kvasir.frontend.types.tokens import DETOKENIZE, TOKENIZE
+from kvasir.frontend.endpoints.chat import route as chat
+from kvasir.frontend.endpoints.chat.request import CHAT
+from kvasir.frontend.endpoints.completions import route as completions
+from kvasir.frontend.endpoints.completions.request import COMPLETION
+from kvasir.frontend.endpoints.control import route as control
+from kvasir.frontend.endpoints.description import route as description
+from kvasir.frontend.endpoints.models import route as models
+from kvasir.frontend.endpoints.ops import route as ops
+from kvasir.frontend.endpoints.tokens import route as tokens
+from kvasir.frontend.endpoints.tokens.request import DETOKENIZE, TOKENIZE
 from kvasir.local.manifests.manifest import read_manifest
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason

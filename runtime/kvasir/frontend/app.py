@@ -10,12 +10,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
+from kvasir.frontend.endpoints.chat import route as chat
+from kvasir.frontend.endpoints.completions import route as completions
+from kvasir.frontend.endpoints.control import route as control
+from kvasir.frontend.endpoints.description import route as description
+from kvasir.frontend.endpoints.models import route as models
+from kvasir.frontend.endpoints.ops import route as ops
+from kvasir.frontend.endpoints.tokens import route as tokens
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
-from kvasir.frontend.middleware import Entrance, Gate
-from kvasir.frontend.request_log import record_of
-from kvasir.frontend.routes import chat, completions, control, description, models, ops, tokens
+from kvasir.frontend.http.middleware import Entrance, Gate
 from kvasir.frontend.routing import PlainApp
 from kvasir.frontend.service import Service
+from kvasir.frontend.telemetry.request_log import record_of
 
 
 def create_app(service: Service) -> PlainApp:

@@ -22,12 +22,12 @@ import uvloop
 from kvasir.client.async_llm import AsyncLLM
 from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.frontend.app import create_app
-from kvasir.frontend.auth import ApiKeys
-from kvasir.frontend.connection import Connection
-from kvasir.frontend.listener import BACKLOG, listen
-from kvasir.frontend.metrics import Metrics
+from kvasir.frontend.http.auth import ApiKeys
+from kvasir.frontend.http.connection import Connection
+from kvasir.frontend.http.listener import BACKLOG, listen
 from kvasir.frontend.service import Service, served_names
 from kvasir.frontend.status import FrontendStatus
+from kvasir.frontend.telemetry.metrics import Metrics
 from kvasir.hub import source
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import load_model_info

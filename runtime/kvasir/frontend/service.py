@@ -7,11 +7,11 @@ from starlette.requests import Request
 
 from kvasir.client.async_llm import AsyncLLM
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
-from kvasir.frontend.auth import ApiKeys
 from kvasir.frontend.errors import ApiError
-from kvasir.frontend.live import LiveRequests
-from kvasir.frontend.metrics import Metrics
-from kvasir.frontend.uploads import Uploads
+from kvasir.frontend.generation.live import LiveRequests
+from kvasir.frontend.http.auth import ApiKeys
+from kvasir.frontend.http.uploads import Uploads
+from kvasir.frontend.telemetry.metrics import Metrics
 
 
 class Service:

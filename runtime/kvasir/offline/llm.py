@@ -17,9 +17,9 @@ from kvasir.client.journal import LiveRequest
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.stop_strings import StopSearch
 from kvasir.executor.torchrun.launched_rank import shows_results
+from kvasir.frontend.endpoints.chat.request import CHAT
+from kvasir.frontend.endpoints.fields import parse
 from kvasir.frontend.errors import ApiError
-from kvasir.frontend.types.chat import CHAT
-from kvasir.frontend.types.fields import parse
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch, normalise

@@ -13,7 +13,7 @@ import openai
 
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.config.settings import LinkConfig, ModelConfig, ProcessConfig
-from kvasir.frontend.listener import listen
+from kvasir.frontend.http.listener import listen
 from kvasir.frontend.server import Server, build_service
 from kvasir.frontend.service import Service
 from kvasir.frontend.status import FrontendStatus

@@ -9,8 +9,8 @@ import pytest
 
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
-from kvasir.frontend import auth
-from kvasir.frontend.auth import ApiKeys
+from kvasir.frontend.http import auth
+from kvasir.frontend.http.auth import ApiKeys
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_contract.status_report import StatusReport

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from kvasir.frontend import body
+from kvasir.frontend.http import body
 from runtime.frontend.harness import running_frontend
 
 LIMIT = 10_000

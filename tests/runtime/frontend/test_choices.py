@@ -12,7 +12,7 @@ from kvasir.client.collector import Delta
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import RequestFailed
 from kvasir.client.request_observer import Trace
-from kvasir.frontend.generation import Generation
+from kvasir.frontend.generation.generation import Generation
 from kvasir.link.protocol import FinishReason
 from kvasir.params import SamplingParams
 from kvasir.tokens import token_array

@@ -10,7 +10,7 @@ import pytest
 
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
-from kvasir.frontend import request_log
+from kvasir.frontend.telemetry import request_log
 from kvasir_contract.logs import JsonFormatter
 from runtime.frontend.harness import MODEL, Frontend, running_frontend
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from kvasir.client.text.detokenizer import Detokenizer
-from kvasir.frontend import logprobs
-from kvasir.frontend.logprobs import CompletionLogprobs, TokenNames, of_chat, of_prompt
-from kvasir.frontend.types.answers import ChatAnswer, CompletionAnswer
+from kvasir.frontend.endpoints.answers import ChatAnswer, CompletionAnswer
+from kvasir.frontend.generation import logprobs
+from kvasir.frontend.generation.logprobs import CompletionLogprobs, TokenNames, of_chat, of_prompt
 from kvasir.link.protocol import Logprobs
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model, script_for
 from runtime.frontend.scripted import logprobs_of
@@ -227,7 +227,7 @@ def test_what_json_cannot_say_is_a_very_small_number(logprob: float) -> None:
 
 
 async def test_many_logprobs_are_written_in_a_thread(frontend: Frontend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvasir.frontend.logprobs.INLINE_ENTRIES", 0)
+    monkeypatch.setattr("kvasir.frontend.generation.logprobs.INLINE_ENTRIES", 0)
     events = await events_of(frontend, COMPLETIONS, prompt="Hi", echo=True, logprobs=2, max_tokens=50)
     assert "".join(event["choices"][0]["text"] for event in events) == "Hi" + ANSWER
     async with frontend.http() as client:

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from kvasir.frontend.connection import Connection
+from kvasir.frontend.http.connection import Connection
 from runtime.frontend.harness import Frontend, running_frontend
 from runtime.frontend.scripted import TIMEOUT
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from kvasir.frontend.connection import Connection, _HeadWithBody
+from kvasir.frontend.http.connection import Connection, _HeadWithBody
 from runtime.frontend.harness import Frontend
 from runtime.frontend.scripted import TIMEOUT
 from runtime.frontend.test_slow_clients import connect, connection_of

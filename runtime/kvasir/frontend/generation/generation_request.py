@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from kvasir.client.known_ranks import RANK_FIELD
+from kvasir.frontend.endpoints.fields import Schema
 from kvasir.frontend.errors import bad_field
-from kvasir.frontend.types.fields import Schema
 from kvasir.params import SamplingFields
 
 MOST_CHOICES = 128

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.client.text.detokenizer import Detokenizer, TextStream
-from kvasir.frontend.types.generation import GenerationRequest
+from kvasir.frontend.generation.generation_request import GenerationRequest
 from kvasir.link.protocol import Logprobs
 
 LEAST: Final = -9999.0

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from kvasir.frontend.errors import as_api_error
-from kvasir.frontend.live import LiveRequests
-from kvasir.frontend.request_log import RequestRecord
+from kvasir.frontend.generation.live import LiveRequests
+from kvasir.frontend.telemetry.request_log import RequestRecord
 
 log = logging.getLogger(__name__)
 

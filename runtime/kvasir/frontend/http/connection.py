@@ -14,7 +14,7 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from kvasir.frontend.errors import ApiError
-from kvasir.frontend.http_parser import HttpParser
+from kvasir.frontend.http.http_parser import HttpParser
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvasir.client.request_errors import TooManyRequests
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error, internal_error
-from kvasir.frontend.request_log import RequestRecord
 from kvasir.frontend.service import Service
+from kvasir.frontend.telemetry.request_log import RequestRecord
 from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kvasir.client.request_observer import Trace
-from kvasir.frontend.engine_load import EngineLoads
+from kvasir.frontend.telemetry.engine_load import EngineLoads
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import FinishReason
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from kvasir.frontend.generation import Generation
+from kvasir.frontend.generation.generation import Generation
 
 log = logging.getLogger(__name__)
 

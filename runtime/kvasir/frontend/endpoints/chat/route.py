@@ -12,16 +12,16 @@ from starlette.responses import Response
 from kvasir.client.async_llm import Delta
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import InvalidRequest
-from kvasir.frontend import logprobs
-from kvasir.frontend.body import read_json
+from kvasir.frontend.endpoints.chat.request import CHAT, ChatRequest
+from kvasir.frontend.endpoints.fields import parse
 from kvasir.frontend.errors import bad_field
-from kvasir.frontend.generation import Choice, Generation
-from kvasir.frontend.request_log import record_of
+from kvasir.frontend.generation import logprobs
+from kvasir.frontend.generation.generation import Choice, Generation
+from kvasir.frontend.generation.sse import Chunks, EventStream
+from kvasir.frontend.http.body import read_json
 from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import Service, service_of
-from kvasir.frontend.sse import Chunks, EventStream
-from kvasir.frontend.types.chat import CHAT, ChatRequest
-from kvasir.frontend.types.fields import parse
+from kvasir.frontend.telemetry.request_log import record_of
 
 OBJECT = "chat.completion"
 

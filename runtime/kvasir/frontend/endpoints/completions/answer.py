@@ -5,9 +5,9 @@ from typing import Any
 from kvasir.client.async_llm import Delta
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.text.detokenizer import Detokenizer, TextStream
-from kvasir.frontend.generation import Choice
-from kvasir.frontend.logprobs import CompletionLogprobs, TokenNames, concatenated, of_prompt
-from kvasir.frontend.types.completions import CompletionRequest
+from kvasir.frontend.endpoints.completions.request import CompletionRequest
+from kvasir.frontend.generation.generation import Choice
+from kvasir.frontend.generation.logprobs import CompletionLogprobs, TokenNames, concatenated, of_prompt
 
 
 class CompletionWriter:

@@ -4,9 +4,9 @@ from typing import Annotated, cast
 
 from msgspec import Meta
 
+from kvasir.frontend.endpoints.fields import Schema
 from kvasir.frontend.errors import bad_field
-from kvasir.frontend.types.fields import Schema
-from kvasir.frontend.types.generation import CHILDREN, NOT_YET, GenerationRequest
+from kvasir.frontend.generation.generation_request import CHILDREN, NOT_YET, GenerationRequest
 from kvasir.params import TOP_LOGPROBS
 
 DEFAULT_MAX_TOKENS = 16

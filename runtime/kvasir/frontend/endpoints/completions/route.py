@@ -12,17 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kvasir.client.input.input_processor import Prompted
-from kvasir.frontend import logprobs
-from kvasir.frontend.body import read_json
-from kvasir.frontend.completion_writer import CompletionWriter
+from kvasir.frontend.endpoints.completions.answer import CompletionWriter
+from kvasir.frontend.endpoints.completions.request import COMPLETION, DEFAULT_MAX_TOKENS, CompletionRequest
+from kvasir.frontend.endpoints.fields import parse
 from kvasir.frontend.errors import bad_field
-from kvasir.frontend.generation import Generation
-from kvasir.frontend.request_log import record_of
+from kvasir.frontend.generation import logprobs
+from kvasir.frontend.generation.generation import Generation
+from kvasir.frontend.generation.sse import Chunks, EventStream
+from kvasir.frontend.http.body import read_json
 from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import Service, service_of
-from kvasir.frontend.sse import Chunks, EventStream
-from kvasir.frontend.types.completions import COMPLETION, DEFAULT_MAX_TOKENS, CompletionRequest
-from kvasir.frontend.types.fields import parse
+from kvasir.frontend.telemetry.request_log import record_of
 
 OBJECT = "text_completion"
 

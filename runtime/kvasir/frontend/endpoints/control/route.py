@@ -4,10 +4,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from kvasir.frontend.endpoints.answers import EngineLoad, EngineReset, LoadAnswer, ResetAnswer
 from kvasir.frontend.errors import ApiError, bad_field
 from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import service_of
-from kvasir.frontend.types.answers import EngineLoad, EngineReset, LoadAnswer, ResetAnswer
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 routes = Routes()

@@ -10,15 +10,15 @@ from typing import Any, Final
 import msgspec
 
 from kvasir import __version__
-from kvasir.frontend import schemas
-from kvasir.frontend.metrics import CONTENT_TYPE
-from kvasir.frontend.middleware import OPEN
+from kvasir.frontend.endpoints import answers
+from kvasir.frontend.endpoints.chat.request import CHAT
+from kvasir.frontend.endpoints.completions.request import COMPLETION
+from kvasir.frontend.endpoints.description import schemas
+from kvasir.frontend.endpoints.fields import Schema
+from kvasir.frontend.endpoints.tokens.request import DETOKENIZE, TOKENIZE
+from kvasir.frontend.http.middleware import OPEN
 from kvasir.frontend.routing import PlainApp, PlainRoute
-from kvasir.frontend.types import answers
-from kvasir.frontend.types.chat import CHAT
-from kvasir.frontend.types.completions import COMPLETION
-from kvasir.frontend.types.fields import Schema
-from kvasir.frontend.types.tokens import DETOKENIZE, TOKENIZE
+from kvasir.frontend.telemetry.metrics import CONTENT_TYPE
 from kvasir_contract.endpoints import LIVE_PATH, READY_PATH
 
 STATUSES: Final = {

@@ -4,8 +4,8 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from kvasir.frontend.docs_page import render
-from kvasir.frontend.openapi import describe
+from kvasir.frontend.endpoints.description.docs_page import render
+from kvasir.frontend.endpoints.description.openapi import describe
 from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import service_of
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from kvasir.frontend.types.fields import Schema
+from kvasir.frontend.endpoints.fields import Schema
 
 REFERENCE: Final = "#/components/schemas/{name}"
 

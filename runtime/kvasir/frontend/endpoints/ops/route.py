@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kvasir import __version__
-from kvasir.frontend.metrics import CONTENT_TYPE
 from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import service_of
+from kvasir.frontend.telemetry.metrics import CONTENT_TYPE
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 

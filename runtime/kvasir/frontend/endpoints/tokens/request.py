@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
+from kvasir.frontend.endpoints.chat.request import MESSAGE, Message, template_variables
+from kvasir.frontend.endpoints.fields import Schema
 from kvasir.frontend.errors import bad_field
-from kvasir.frontend.types.chat import MESSAGE, Message, template_variables
-from kvasir.frontend.types.fields import Schema
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

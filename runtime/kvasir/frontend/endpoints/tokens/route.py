@@ -4,14 +4,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kvasir.frontend.body import read_json
-from kvasir.frontend.request_log import record_of
+from kvasir.frontend.endpoints.answers import DetokenizeAnswer, TokenizeAnswer
+from kvasir.frontend.endpoints.chat.request import template_messages
+from kvasir.frontend.endpoints.fields import parse
+from kvasir.frontend.endpoints.tokens.request import DETOKENIZE, TOKENIZE, TokenizeRequest
+from kvasir.frontend.http.body import read_json
 from kvasir.frontend.routing import Routes
 from kvasir.frontend.service import Service, service_of
-from kvasir.frontend.types.answers import DetokenizeAnswer, TokenizeAnswer
-from kvasir.frontend.types.chat import template_messages
-from kvasir.frontend.types.fields import parse
-from kvasir.frontend.types.tokens import DETOKENIZE, TOKENIZE, TokenizeRequest
+from kvasir.frontend.telemetry.request_log import record_of
 
 routes = Routes()
 

@@ -1,0 +1,1 @@
+"""GET /load, POST /reset_prefix_cache."""

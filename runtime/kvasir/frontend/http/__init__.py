@@ -1,0 +1,1 @@
+"""The server's own matters: listener, connections, limits, keys, bodies, and what surrounds each request."""
