@@ -54,6 +54,7 @@ def local_ray(nodes: int = 1, settings: Mapping[str, str] = MappingProxyType({})
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # else Ray writes one into the home directory
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),  # the scripts import from the tests
     }
     head = subprocess.Popen(
         [sys.executable, FOLDER / "ray_head.py", folder, CPUS, str(nodes)],
