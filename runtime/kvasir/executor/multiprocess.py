@@ -78,6 +78,8 @@ class MultiprocessExecutor:
         """Of the start-up; None: a worker has ended."""
         self._lock = threading.Lock()
         self._error: Exception | None = None
+        self._reason = "the engine ends"
+        """Why the other nodes are dismissed."""
         self._has_failed = threading.Event()
         self._failed: Callable[[Exception], None] | None = None
         """Set when `start` is over; before, `start` itself raises the error."""
@@ -137,7 +139,7 @@ class MultiprocessExecutor:
                 return
             self._closed = True
         if self._remote is not None:
-            self._remote.dismiss("the engine ends")
+            self._remote.dismiss(self._reason)
         self._local.shutdown()
 
     # ---------------------------------------------------------------------------------------------- the start-up
@@ -255,6 +257,7 @@ class MultiprocessExecutor:
             if self._closed or self._error is not None:
                 return
             error = self._error = error_of(failure)
+            self._reason = failure.message  # a thread that sees the failure may shut down before this one goes on
             failed = self._failed
         self._has_failed.set()
         self._local.kill()
