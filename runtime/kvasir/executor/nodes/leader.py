@@ -73,6 +73,8 @@ class Leader:
         )
         self._members: dict[int, MemberRecord] = {}
         self._by_identity: dict[bytes, MemberRecord] = {}
+        self._broken: dict[bytes, str] = {}
+        """By identity: why nothing could be sent to a member."""
         self.missing = tuple(range(1, config.nnodes))
         """The members that have not joined yet or are not prepared; replaced as a whole."""
         self._changed = threading.Event()
@@ -215,6 +217,7 @@ class Leader:
                 late = now - due
                 self._tick(now, late if late > interval else 0.0)
                 due = now + interval
+            self._lose_broken()
 
     def _tick(self, now: float, late: float) -> None:
         """Send heartbeats, and drop members that were silent. `late`: seconds that this process was blocked."""
@@ -323,7 +326,17 @@ class Leader:
 
     def _send(self, member: MemberRecord, message: FromLeader) -> None:
         if (problem := self._socket.send(member.identity, message)) is not None:
-            self._lose(member, problem)
+            self._broken[member.identity] = problem
+
+    def _lose_broken(self) -> None:
+        """Lose the members to which nothing could be sent. Their messages come first: one may have the cause."""
+        if not self._broken:
+            return
+        self._socket.receive_all()
+        broken, self._broken = self._broken, {}
+        for identity, problem in broken.items():
+            if (member := self._by_identity.get(identity)) is not None:
+                self._lose(member, problem)
 
 
 class _NotAll(Exception):

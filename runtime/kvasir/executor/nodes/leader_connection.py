@@ -191,7 +191,9 @@ class LeaderConnection:
         try:
             self._socket.send(self._incarnation, message)
         except zmq.ZMQError as error:
-            self._drop(f"nothing can be sent to it: {error}")
+            self._receive_all()
+            if self._socket is not None:
+                self._drop(f"nothing can be sent to it: {error}")
 
     # --------------------------------------------------------------------------------------------- the connection
 
@@ -251,10 +253,14 @@ class LeaderConnection:
             text = "the handshake failed: check that both nodes have the same --link-keys, or none"
             self._drop(text, is_refused=True)
             return
-        while self._receive():  # messages that the leader sent before
-            pass
+        self._receive_all()
         if self._socket is not None:
             self._drop("the connection broke" if self._incarnation else "nothing answers there yet")
+
+    def _receive_all(self) -> None:
+        """Handle the messages that the leader sent before its connection broke: one may have the cause."""
+        while self._receive():
+            pass
 
     def _receive(self) -> bool:
         """Handle a batch of messages. Return False if no more are waiting."""

@@ -117,6 +117,11 @@ class LeaderSocket:
             return "its connection broke"
         return None
 
+    def receive_all(self) -> None:
+        """Handle all messages that have arrived."""
+        while self._receive():
+            pass
+
     def close(self) -> None:
         """Close the sockets. Messages that were sent have a moment to leave."""
         self._router.disable_monitor()
@@ -128,12 +133,13 @@ class LeaderSocket:
             self._key_check.close()
         self._reactor.close()
 
-    def _receive(self) -> None:
+    def _receive(self) -> bool:
+        """Handle a batch of messages. Return False if no more are waiting."""
         for _ in range(_BATCH):
             try:
                 identity, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
-                return
+                return False
             peer = Peer(identity.bytes, _address_of(frames))
             try:
                 incarnation, message = decode_from_member([frame.bytes for frame in frames])
@@ -142,6 +148,7 @@ class LeaderSocket:
                 self.send(peer.identity, NodeRefused(str(error)))
                 continue
             self._on_message(peer, incarnation, message)
+        return True
 
     def _on_event(self) -> None:
         failure = handshake_failure(*parse_event(self._monitor.recv_multipart(zmq.NOBLOCK)))

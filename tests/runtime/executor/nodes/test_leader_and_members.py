@@ -22,6 +22,7 @@ from kvasir.executor.nodes.node_messages import (
     Failed,
     Joined,
     Leaving,
+    NodeHeartbeat,
     NodeHello,
     NodeRefused,
     Replies,
@@ -161,6 +162,30 @@ def test_failure_of_a_members_worker_names_the_node() -> None:
         with pytest.raises(RemoteInterruptedError):
             leader.read(WAIT)
         assert events.failures.empty()  # not another one for the end of this member
+
+
+def test_failure_that_a_member_sent_comes_before_the_break_of_its_connection() -> None:
+    port = free_port()
+    events = Events()
+    held, ended = threading.Event(), threading.Event()
+    with leading(port) as leader:
+
+        def hold() -> None:
+            held.set()
+            ended.wait(WAIT)
+            (identity,) = leader._by_identity
+            wait_until(lambda: leader._socket.send(identity, NodeHeartbeat()) is not None)
+
+        with member(port) as first:
+            begin(leader, events)
+            assert isinstance(first.event(), Begin)
+            leader._socket.post(hold)
+            assert held.wait(WAIT)
+            first.connection.send(Failed(Reason.OUT_OF_MEMORY, "worker 1 was killed", raised=False))
+        leader.write(b"a frame")  # to a member that has ended
+        ended.set()
+        failure, _ = events.failures.get(timeout=WAIT)
+        assert failure.message == "node 1 (127.0.0.1): worker 1 was killed"
 
 
 def test_failure_before_the_setup_is_logged_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:
