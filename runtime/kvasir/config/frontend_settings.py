@@ -77,6 +77,7 @@ class ServerConfig:
         ("*",), "request headers that these pages may send [default: all]", many=True, metavar="HEADER"
     )
     allow_credentials: bool = option(False, "let these pages send cookies and HTTP authentication")
+    strict_fields: bool = option(False, "reject unknown fields of a request, which are ignored otherwise")
     log_requests: bool = option(True, "log a line at the end of each request, except probes")
     shutdown_delay: float = option(
         0.0,

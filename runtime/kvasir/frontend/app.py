@@ -1,7 +1,7 @@
 """The ASGI application: routes, their errors in OpenAI's body, and what surrounds each request.
 
-Bodies are read, checked and written by the routes themselves (msgspec and orjson): errors keep OpenAI's form, and a
-chunk of a stream costs one encoding.
+FastAPI makes the document of the API from the endpoints' signatures; routing.py has the differences to it. Errors
+keep OpenAI's form, and a chunk of a stream costs one encoding.
 """
 
 from starlette.exceptions import HTTPException
@@ -9,6 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from kvasir import __version__
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.frontend.endpoints.chat import route as chat
 from kvasir.frontend.endpoints.completions import route as completions
@@ -19,14 +20,20 @@ from kvasir.frontend.endpoints.ops import route as ops
 from kvasir.frontend.endpoints.tokens import route as tokens
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
 from kvasir.frontend.http.middleware import Entrance, Gate
-from kvasir.frontend.routing import PlainApp
+from kvasir.frontend.routing import LeanApp
 from kvasir.frontend.service import Service
 from kvasir.frontend.telemetry.request_log import record_of
 
 
-def create_app(service: Service) -> PlainApp:
+def create_app(service: Service) -> LeanApp:
     modules = (completions, chat, tokens, models, control, ops, description)
-    app = PlainApp(route for module in modules for route in module.routes.table)
+    app = LeanApp(
+        title="Kvasir",
+        version=__version__,
+        openapi_url=None,  # endpoints/description has both pages: they need nothing from elsewhere
+        redirect_slashes=False,
+        routes=[route for module in modules for route in module.router.routes],
+    )
     app.state.service = service
     for kind in (ApiError, InvalidRequest, TooManyRequests, EngineUnavailable, RequestFailed):
         app.add_exception_handler(kind, _known_error)
@@ -40,7 +47,7 @@ def create_app(service: Service) -> PlainApp:
 
 
 async def _known_error(request: Request, error: Exception) -> Response:
-    return _told(request, as_api_error(error, request.state.request_id))
+    return _told(request, as_api_error(error, record_of(request).request_id))
 
 
 async def _routing_error(request: Request, error: Exception) -> Response:

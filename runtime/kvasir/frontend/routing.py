@@ -1,70 +1,110 @@
-"""The table of endpoints: which function answers a method and a path; used by app.py and the routes.
+"""FastAPI's application and routes, without the steps per request that Kvasir does not use.
 
-Starlette without its wrapper around each function: every endpoint here takes the request and returns a response,
-and one place handles errors.
+Endpoints are written as FastAPI's users know them: pydantic models and `Depends` in the signature, from which
+FastAPI makes the OpenAPI document. A `LeanRoute` calls its endpoint directly: a dependency is a function of the
+request, the body is read by http/body.py and validated once. Nothing runs in a thread, and nothing is cleaned up
+later.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, get_args, get_origin
 
-from starlette.applications import Starlette
+from fastapi import APIRouter, FastAPI
+from fastapi.params import Depends
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-Endpoint = Callable[[Request], Awaitable[Response]]
+from kvasir.frontend.endpoints.request_body import RequestBody, parse
+from kvasir.frontend.http.body import read_json
+from kvasir.frontend.service import service_of
+
+Argument = Callable[[Request], Any]
+"""Returns the value of one parameter of an endpoint."""
 
 
-class PlainRoute(Route):
-    """Calls its endpoint with the request, and nothing else."""
+class LeanRoute(APIRoute):
+    """Calls `endpoint(**arguments)`, a coroutine function, and sends the response or model that it returns."""
 
-    def __init__(self, method: str, path: str, endpoint: Endpoint) -> None:
-        super().__init__(path, endpoint, methods=[method])
-        self.method = method
-        self.methods = {method}  # middleware.Entrance asks a HEAD as a GET
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            response = await endpoint(Request(scope, receive, send))
-            await response(scope, receive, send)
-
-        self.app = app
+    def __init__(self, path: str, endpoint: Callable[..., Any], **fastapis: Any) -> None:
+        super().__init__(path, endpoint, **fastapis)
+        assert self.methods is not None
+        (self.method,) = self.methods  # middleware.Entrance asks a HEAD as a GET
+        self.app = _asgi_app(endpoint, self.path_format)
 
 
-class Routes:
-    """One module's endpoints, in their order: the first that fits a request takes it."""
-
-    def __init__(self) -> None:
-        self.table: list[PlainRoute] = []
-
-    def get(self, path: str) -> Callable[[Endpoint], Endpoint]:
-        return self._route("GET", path)
-
-    def post(self, path: str) -> Callable[[Endpoint], Endpoint]:
-        return self._route("POST", path)
-
-    def _route(self, method: str, path: str) -> Callable[[Endpoint], Endpoint]:
-        def add(endpoint: Endpoint) -> Endpoint:
-            self.table.append(PlainRoute(method, path, endpoint))
-            return endpoint
-
-        return add
+def new_router() -> APIRouter:
+    """One family's endpoints, in their order: the first that fits a request takes it."""
+    return APIRouter(route_class=LeanRoute, generate_unique_id_function=_operation_id)
 
 
-class PlainApp(Starlette):
+def _operation_id(route: APIRoute) -> str:
+    assert route.methods is not None
+    return f"{route.name}_{next(iter(route.methods)).lower()}"
+
+
+class LeanApp(FastAPI):
     """Its exception handlers and the middleware that was added are all that stands before its routes: the outermost
     must raise nothing."""
-
-    def __init__(self, table: Iterable[PlainRoute]) -> None:
-        self.table = tuple(table)
-        self.description: dict[str, Any] | None = None
-        """The OpenAPI document, once it is asked for."""
-        super().__init__(routes=self.table)
-        self.router.redirect_slashes = False
 
     def build_middleware_stack(self) -> ASGIApp:
         app: ASGIApp = ExceptionMiddleware(self.router, self.exception_handlers)
         for middleware, args, kwargs in reversed(self.user_middleware):
             app = middleware(app, *args, **kwargs)
         return app
+
+
+def _asgi_app(endpoint: Callable[..., Awaitable[Response | BaseModel]], path: str) -> ASGIApp:
+    arguments, body = _arguments(endpoint, path)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive, send)
+        values = {name: value_of(request) for name, value_of in arguments}
+        if body is not None:
+            service = service_of(request)
+            given = await read_json(request, service.max_request_bytes)
+            values[body[0]] = parse(body[1], given, strict=service.strict_fields)
+        answer = await endpoint(**values)
+        if isinstance(answer, BaseModel):
+            answer = Response(answer.model_dump_json().encode(), media_type="application/json")
+        await answer(scope, receive, send)
+
+    return app
+
+
+def _arguments(
+    endpoint: Callable[..., Any], path: str
+) -> tuple[list[tuple[str, Argument]], tuple[str, type[RequestBody]] | None]:
+    """The parameters of an endpoint but its body; and the body's name and model. Raises TypeError for a parameter
+    of another kind."""
+    arguments: list[tuple[str, Argument]] = []
+    body = None
+    for name, parameter in inspect.signature(endpoint, eval_str=True).parameters.items():
+        kind = parameter.annotation
+        dependencies = [each for each in get_args(kind)[1:] if isinstance(each, Depends)]
+        if get_origin(kind) is Annotated and dependencies:
+            assert dependencies[0].dependency is not None
+            arguments.append((name, dependencies[0].dependency))
+        elif kind is Request:
+            arguments.append((name, _request))
+        elif isinstance(kind, type) and issubclass(kind, RequestBody):
+            body = name, kind
+        elif f"{{{name}}}" in path:
+            arguments.append((name, _path_parameter(name)))
+        else:
+            raise TypeError(
+                f"{endpoint.__name__}: {name} is neither a dependency, a body, the request nor in {path}"
+            )
+    return arguments, body
+
+
+def _request(request: Request) -> Request:
+    return request
+
+
+def _path_parameter(name: str) -> Argument:
+    return lambda request: request.path_params[name]

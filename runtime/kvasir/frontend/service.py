@@ -1,9 +1,9 @@
 """What the routes of one server share; built by server.py, found by the routes with `service_of`."""
 
 import time
-from typing import Any
+from typing import Annotated, Any
 
-from starlette.requests import Request
+from fastapi import Depends, Request
 
 from kvasir.client.async_llm import AsyncLLM
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
@@ -30,6 +30,7 @@ class Service:
         self.log_requests = config.server.log_requests
         self.cors = cors_options(config.server)
         self.max_prompts = config.server.max_live_requests
+        self.strict_fields = config.server.strict_fields
         self.started = int(time.time())
         self.stopping = False
         """A signal to stop came: unready, though requests are still answered."""
@@ -80,3 +81,7 @@ def service_of(request: Request) -> Service:
     service = request.app.state.service
     assert isinstance(service, Service)
     return service
+
+
+ServiceDep = Annotated[Service, Depends(service_of)]
+"""A parameter of an endpoint."""

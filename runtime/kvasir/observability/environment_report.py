@@ -21,7 +21,19 @@ from kvasir_contract.api import CRD_NAME
 
 PACKAGES: Final = (
     *("torch", "numpy", "safetensors", "transformers", "tokenizers", "huggingface-hub", "triton"),
-    *("msgspec", "pyzmq", "starlette", "uvicorn", "uvloop", "httptools", "orjson", "httpx", "aiohttp"),
+    *(
+        "msgspec",
+        "pyzmq",
+        "fastapi",
+        "pydantic",
+        "starlette",
+        "uvicorn",
+        "uvloop",
+        "httptools",
+        "orjson",
+        "httpx",
+        "aiohttp",
+    ),
     *("prometheus-client", "kopf", "kubernetes"),
 )
 SETTINGS: Final = (

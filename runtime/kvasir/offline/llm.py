@@ -17,8 +17,8 @@ from kvasir.client.journal import LiveRequest
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.stop_strings import StopSearch
 from kvasir.executor.torchrun.launched_rank import shows_results
-from kvasir.frontend.endpoints.chat.request import CHAT
-from kvasir.frontend.endpoints.fields import parse
+from kvasir.frontend.endpoints.chat.request import ChatRequest
+from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import ApiError
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import load_model_info
@@ -193,7 +193,7 @@ class LLM:
         return self._request(text, token_ids, params)
 
     def _chat(self, fields: dict[str, Any], params: SamplingParams) -> _Request:
-        body = parse(fields, CHAT)
+        body = parse(ChatRequest, fields, strict=True)
         body.check()
         text = self._input.chat_text(body.template_messages(), **body.template_variables())
         # The template wrote the special tokens itself.

@@ -25,6 +25,8 @@ from kvasir.listening import url_of
 from runtime.frontend.scripted import TIMEOUT, Script, ScriptedEngine
 
 MODEL = "demo"
+POST_JSON = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+"""The beginning of a request's head, for tests that write to the socket themselves."""
 ANSWER = "A pod is a group of containers."
 
 

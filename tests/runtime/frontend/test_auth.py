@@ -27,7 +27,7 @@ async def test_only_the_api_needs_a_key_and_every_given_key_is_accepted() -> Non
             accepted = await client.get("/v1/models", headers={"authorization": f"Bearer {key}"})
             assert accepted.status_code == 200
         missing = await client.get("/v1/models")
-        wrong = await client.post("/v1/completions", headers={"authorization": "Bearer third"}, content=b"{")
+        wrong = await client.post("/v1/completions", headers={"authorization": "Bearer third"}, json={})
         basic = await client.get("/v1/models", headers={"authorization": "Basic first"})
     assert _error(missing) == (401, "missing_api_key")
     assert _error(wrong) == (401, "invalid_api_key")

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 USER = {"role": "user", "content": "Hi"}
+JSON = {"content-type": "application/json"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -31,14 +32,14 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": 5}, "prompt", "expected a string or an array, got an integer"),
     ({"prompt": {"text": "Hi"}}, "prompt", "expected a string or an array, got an object"),
     ({"prompt": []}, "prompt", "the list is empty"),
-    ({"prompt": ["a", 5]}, "prompt", "not a mixture"),
-    ({"prompt": [[5], "a"]}, "prompt", "not a mixture"),
+    ({"prompt": ["a", 5]}, "prompt[1]", "expected a string, got an integer"),
+    ({"prompt": [[5], "a"]}, "prompt[1]", "expected an array, got a string"),
     ({"prompt": [True]}, "prompt[0]", "got a boolean"),
     ({"prompt": [[5.5]]}, "prompt[0][0]", "expected an integer, got a number"),
     ({"prompt": [10**6]}, "prompt", "1000000"),
     ({"prompt": [-1]}, "prompt", "-1"),
     ({"prompt": [[]]}, "prompt", "empty"),
-    ({"prompt": "Hi", "max_tokens": "5"}, "max_tokens", "expected an integer or null, got a string"),
+    ({"prompt": "Hi", "max_tokens": "5"}, "max_tokens", "expected an integer, got a string"),
     ({"prompt": "Hi", "max_tokens": 0}, "max_tokens", "at least 1"),
     ({"prompt": "Hi", "max_tokens": 10**6}, "max_tokens", "context"),
     ({"prompt": "Hi", "temperature": -1}, "temperature", "0 (greedy) or more"),
@@ -57,8 +58,7 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "Hi", "stop_token_ids": [10**6]}, "stop_token_ids", "1000000"),
     ({"prompt": "Hi", "stream": "yes"}, "stream", "expected a boolean, got a string"),
     ({"prompt": "Hi", "stream_options": True}, "stream_options", "expected an object"),
-    ({"prompt": "Hi", "stream_options": {"usage": True}}, "stream_options.usage", "unknown field"),
-    ({"prompt": "Hi", "max_token": 5}, "max_token", "did you mean max_tokens?"),
+    ({"prompt": "Hi", "max_tokens": 5.5}, "max_tokens", "expected an integer, got a number"),
     ({"prompt": "Hi", "model": 5}, "model", "got an integer"),
     ({"prompt": "Hi", "n": 0}, "n", "expected an integer >= 1"),
     ({"prompt": "Hi", "n": 129}, "n", "expected an integer <= 128"),
@@ -78,7 +78,7 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "Hi", "presence_penalty": 2.5}, "presence_penalty", "expected a number <= 2"),
     ({"prompt": "Hi", "frequency_penalty": -2.5}, "frequency_penalty", "expected a number >= -2"),
     ({"prompt": "Hi", "repetition_penalty": 0}, "repetition_penalty", "expected a number >= 0.01"),
-    ({"prompt": "Hi", "logit_bias": {"5": 101}}, "logit_bias[...]", "expected a number <= 100"),
+    ({"prompt": "Hi", "logit_bias": {"5": 101}}, "logit_bias.5", "expected a number <= 100"),
     ({"prompt": "Hi", "logit_bias": {"five": 1}}, "logit_bias", "not a token id"),
     ({"prompt": "Hi", "logit_bias": [5]}, "logit_bias", "expected an object"),
     ({"prompt": "Hi", "bad_words": "x"}, "bad_words", "expected an array"),
@@ -114,13 +114,11 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str]] = [
     (message(role="robot", content="Hi"), "messages[1].role", "'robot' is not a role"),
     (message(role="tool", content="Hi"), "messages[1].role", "'tool' is not supported yet"),
     (message(role="user", content=5), "messages[1].content", "got an integer"),
-    (message(role="user", content="Hi", mood="bad"), "messages[1].mood", "unknown field"),
-    (message(role="assistant", content="", tool_calls=[{}]), "messages[1].tool_calls", "not supported yet"),
     (message(role="user", content=[{"text": "Hi"}]), "messages[1].content[0].type", "is missing"),
     (
         message(role="user", content=[{"type": "image_url", "image_url": {"url": "x"}}]),
-        "messages[1].content[0].image_url",
-        "not supported yet",
+        "messages[1].content[0].type",
+        "reads text only",
     ),
     (message(role="user", content=[{"type": "text"}]), "messages[1].content[0].text", "is missing"),
     (message(role="user", content=[{"type": "video"}]), "messages[1].content[0].type", "reads text only"),
@@ -168,16 +166,23 @@ async def test_a_bad_field_is_named(
     assert shared.engine.seen.requests == []
 
 
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_a_name_of_megabytes_is_refused_without_looking_for_one_like_it(
-    shared: Frontend, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("difflib.get_close_matches", lambda *args, **kwargs: pytest.fail("looked"))
-    name = "max_token" * 500_000
+@pytest.mark.parametrize("media_type", [None, "text/plain", "application/x-www-form-urlencoded", "text/json"])
+async def test_a_body_without_the_content_type_of_json_is_refused(shared: Frontend, media_type: str | None) -> None:
+    """A page of another site can send such bodies without asking."""
+    headers = {} if media_type is None else {"content-type": media_type}
     async with shared.http() as client:
-        response = await client.post(path, json={name: 5})
+        response = await client.post(COMPLETIONS, content=b'{"prompt": "Hi"}', headers=headers)
+    assert response.status_code == 415
+    assert "Content-Type: application/json" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "media_type", ["application/json", "Application/JSON; charset=utf-8", "application/x+json"]
+)
+async def test_types_of_json_are_taken(shared: Frontend, media_type: str) -> None:
+    async with shared.http() as client:
+        response = await client.post(COMPLETIONS, content=b'{"prompt": 5}', headers={"content-type": media_type})
     assert response.status_code == 400
-    assert response.json()["error"]["param"] == name
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
@@ -198,7 +203,7 @@ async def test_a_body_that_is_no_json_object_is_refused(
     shared: Frontend, path: str, body: bytes, text: str
 ) -> None:
     async with shared.http() as client:
-        response = await client.post(path, content=body)
+        response = await client.post(path, content=body, headers=JSON)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_json"
     assert text in response.json()["error"]["message"]
@@ -236,6 +241,6 @@ async def test_a_wrong_method_is_405_and_the_right_one_is_told(shared: Frontend)
 
 async def test_a_compressed_body_is_refused(shared: Frontend) -> None:
     async with shared.http() as client:
-        response = await client.post(COMPLETIONS, content=b"\x1f\x8b", headers={"content-encoding": "gzip"})
+        response = await client.post(COMPLETIONS, content=b"\x1f\x8b", headers={**JSON, "content-encoding": "gzip"})
     assert response.status_code == 415
     assert "gzip" in response.json()["error"]["message"]

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kvasir.frontend.http import body
-from runtime.frontend.harness import running_frontend
+from runtime.frontend.harness import POST_JSON, running_frontend
 
 LIMIT = 10_000
+JSON = {"content-type": "application/json"}
 
 
 async def chunks(size: int) -> AsyncIterator[bytes]:
@@ -19,8 +20,8 @@ async def chunks(size: int) -> AsyncIterator[bytes]:
 
 async def test_a_body_over_the_limit_is_413_and_the_connection_can_be_used_again() -> None:
     async with running_frontend(max_request_bytes=LIMIT) as frontend, frontend.http() as client:
-        announced = await client.post("/v1/completions", content=b" " * (LIMIT + 1))
-        chunked = await client.post("/v1/completions", content=chunks(50 * LIMIT))
+        announced = await client.post("/v1/completions", content=b" " * (LIMIT + 1), headers=JSON)
+        chunked = await client.post("/v1/completions", content=chunks(50 * LIMIT), headers=JSON)
         for response in (announced, chunked):
             assert response.status_code == 413
             assert response.json()["error"]["code"] == "request_too_large"
@@ -32,7 +33,7 @@ async def test_an_endless_body_is_answered_while_it_is_still_being_sent() -> Non
     async with running_frontend(max_request_bytes=LIMIT) as frontend:
         host, port = frontend.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(POST_JSON + b"Transfer-Encoding: chunked\r\n\r\n")
         answer = asyncio.create_task(reader.readuntil(b"\r\n\r\n"))
         async with asyncio.timeout(10):
             while not answer.done():

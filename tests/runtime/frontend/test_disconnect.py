@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from runtime.frontend.harness import Frontend
+from runtime.frontend.harness import POST_JSON, Frontend
 from runtime.frontend.scripted import TIMEOUT
 
 
@@ -73,7 +73,7 @@ async def test_others_go_on_when_one_client_leaves(frontend: Frontend) -> None:
 async def test_a_client_that_leaves_while_sending_its_body_leaves_nothing(frontend: Frontend) -> None:
     host, port = frontend.url.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"prompt"')
+    writer.write(POST_JSON + b'Content-Length: 100\r\n\r\n{"prompt"')
     await writer.drain()
     async with frontend.http() as client:
         await client.get("/version")  # by then the server has begun to read the other request

@@ -28,6 +28,7 @@ GET_PATHS = (
     ),
     *("/v1/models", f"/v1/models/{MODEL}"),
 )
+JSON = {"content-type": "application/json"}
 ORIGIN = "https://chat.example.org"
 
 
@@ -69,12 +70,12 @@ async def test_every_error_has_the_request_id_and_one_form() -> None:
                 (401, await stranger.get("/nothing")),
                 (401, await stranger.post("/tokenize", json={"prompt": "a"})),
                 (401, await stranger.post("/reset_prefix_cache")),
-                (400, await client.post("/v1/completions", content=b"{")),
+                (400, await client.post("/v1/completions", content=b"{", headers=JSON)),
                 (404, await client.get("/nothing")),
                 (404, await client.get("/v1/models/other")),
                 (405, await client.get("/v1/completions")),
                 (405, await client.delete("/health")),
-                (413, await client.post("/v1/completions", content=b" " * 2000)),
+                (413, await client.post("/v1/completions", content=b" " * 2000, headers=JSON)),
             ]
     for status, answer in answers:
         assert answer.status_code == status, answer.url

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from runtime.frontend.harness import Frontend
+from runtime.frontend.harness import POST_JSON, Frontend
 from runtime.frontend.scripted import TIMEOUT
 from runtime.frontend.test_slow_clients import (
     answer_to,
@@ -25,12 +25,14 @@ WEBSOCKET = (
 
 
 def post(more: bytes = JAVAS_OFFER, body: bytes = BODY) -> bytes:
-    return b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n" % (more, len(body)) + body
+    return POST_JSON + b"%sContent-Length: %d\r\n\r\n" % (more, len(body)) + body
 
 
-CHUNKED = (
-    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
-) % (JAVAS_OFFER, len(BODY), BODY)
+CHUNKED = (POST_JSON + b"%sTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n") % (
+    JAVAS_OFFER,
+    len(BODY),
+    BODY,
+)
 GET = b"GET /version HTTP/1.1\r\nHost: x\r\n%s\r\n" % JAVAS_OFFER
 
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from kvasir.client.text.detokenizer import Detokenizer
@@ -245,4 +244,4 @@ async def test_an_answer_with_everything_is_what_the_description_says(frontend: 
     async with frontend.http() as client:
         response = await client.post(path, json=body)
     described = ChatAnswer if path == CHAT else CompletionAnswer
-    assert msgspec.to_builtins(msgspec.json.decode(response.content, type=described)) == response.json()
+    assert described.model_validate(response.json()).model_dump(exclude_unset=True) == response.json()

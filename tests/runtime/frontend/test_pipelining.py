@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from kvasir.frontend.http.connection import MAX_HEAD_BYTES, MAX_QUEUED
-from runtime.frontend.harness import Frontend
+from runtime.frontend.harness import POST_JSON, Frontend
 from runtime.frontend.scripted import TIMEOUT
 from runtime.frontend.test_http_versions import GET, read_answer
 from runtime.frontend.test_slow_clients import connect, connection_of
@@ -19,7 +19,7 @@ GARBAGE = b"\x00garbage\r\n\r\n"
 
 def post(**fields: object) -> bytes:
     body = json.dumps({"prompt": "Hi", **fields}).encode()
-    return b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    return POST_JSON + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
 async def until_queued(frontend: Frontend, count: int) -> None:

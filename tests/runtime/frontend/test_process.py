@@ -19,7 +19,7 @@ from kvasir.config.settings import LinkConfig
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import find_failure
 from kvasir_contract.reasons import Reason
-from runtime.frontend.harness import ANSWER, demo_model, eventually, script_for, short_folder
+from runtime.frontend.harness import ANSWER, POST_JSON, demo_model, eventually, script_for, short_folder
 from runtime.frontend.scripted import TIMEOUT, ScriptedEngine
 from runtime.hub.silent_hub import silent_hub
 
@@ -210,7 +210,7 @@ async def test_a_client_that_does_not_read_cannot_hold_up_the_stop() -> None:
         with socket.socket() as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
             deaf.connect((url.host, url.port))
-            head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = POST_JSON.decode() + f"Content-Length: {len(body)}\r\n\r\n"
             deaf.sendall(head.encode() + body)
             await asyncio.to_thread(process.engine.wait_requests, len(prompts))
             process.signal(signal.SIGTERM)

@@ -8,12 +8,12 @@ import socket
 import pytest
 
 from kvasir.frontend.http.connection import Connection
-from runtime.frontend.harness import Frontend, running_frontend
+from runtime.frontend.harness import POST_JSON, Frontend, running_frontend
 from runtime.frontend.scripted import TIMEOUT
 
 SHORT = 0.2
 PROMPTS = 1000
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+HEAD = POST_JSON + b"Content-Length: 100\r\n"
 
 
 async def connect(frontend: Frontend) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -84,7 +84,7 @@ async def test_a_request_that_waits_behind_a_long_answer_is_not_late(frontend: F
     frontend.engine.script.pause_at = 1
     reader, writer = await connect(frontend)
     body = json.dumps({"prompt": "Hi", "max_tokens": 3, "user": "x" * 1_000_000}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    head = POST_JSON + f"Content-Length: {len(body)}\r\n\r\n".encode()
     writer.write((head + body) * 2)
     await asyncio.to_thread(frontend.engine.wait_requests, 1)
     connection = connection_of(frontend)
@@ -113,7 +113,7 @@ def send_for_a_long_answer(frontend: Frontend, stream: bool) -> socket.socket:
     client.connect((host, int(port)))
     prompts = [[1000] * 1900] * PROMPTS
     body = json.dumps({"prompt": prompts, "stream": stream, "max_tokens": 1, "return_token_ids": True}).encode()
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    head = POST_JSON + b"Content-Length: %d\r\n\r\n" % len(body)
     client.sendall(head + body)
     frontend.engine.wait_requests(PROMPTS)
     return client

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from kvasir.frontend.http.uploads import Uploads
-from runtime.frontend.harness import Frontend, running_frontend
+from runtime.frontend.harness import POST_JSON, Frontend, running_frontend
 from runtime.frontend.scripted import TIMEOUT
 from runtime.frontend.test_metrics import scrape
 
@@ -36,7 +36,7 @@ class Upload:
         host, port = self._frontend.url.removeprefix("http://").split(":")
         self.reader, self.writer = await asyncio.open_connection(host, int(port))
         length = "Transfer-Encoding: chunked" if self._chunked else f"Content-Length: {len(self._body)}"
-        self.writer.write(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n".encode())
+        self.writer.write(POST_JSON + f"{length}\r\n\r\n".encode())
         self._send(self._body[:-1])
 
     def finish(self) -> None:
@@ -88,7 +88,7 @@ async def test_a_body_beyond_the_bound_on_all_of_them_is_429_and_the_others_are_
     # The rest of the refused one goes nowhere, and its connection serves the next request.
     third.finish()
     again = Upload(bounded, size=1000)
-    third.writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n" + again._body)
+    third.writer.write(POST_JSON + b"Content-Length: 1000\r\n\r\n" + again._body)
     assert (await third.answer())[0] == 200
     assert bounded.service.uploads.held == 0
     assert (await scrape(bounded))["vllm:admission_rejections_total",].value == 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from kvasir.frontend.http.connection import Connection, _HeadWithBody
-from runtime.frontend.harness import Frontend
+from runtime.frontend.harness import POST_JSON, Frontend
 from runtime.frontend.scripted import TIMEOUT
 from runtime.frontend.test_slow_clients import connect, connection_of
 
@@ -99,7 +99,7 @@ async def test_the_first_tokens_do_not_wait_for_the_last(frontend: Frontend) -> 
 async def test_a_client_that_waits_to_send_its_body_is_told_to_go_on_at_once(frontend: Frontend) -> None:
     reader, writer = await connect(frontend)
     body = json.dumps({"prompt": [5, 6, 7], "max_tokens": 3}).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nConnection: close\r\n"
+    head = POST_JSON.decode() + "Expect: 100-continue\r\nConnection: close\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode())
     async with asyncio.timeout(TIMEOUT):
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"

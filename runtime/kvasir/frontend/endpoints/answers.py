@@ -1,22 +1,22 @@
 """What the endpoints answer, as far as clients may rely on it: for the OpenAPI description, and for the routes of
-small answers, which encode these very structs.
+small answers, which return these very models.
 
 Generation's answers are written by their routes (a chunk costs one encoding); tests compare them with these.
 """
 
-from typing import Literal
+from typing import Any, Final, Literal
 
-import msgspec
+from pydantic import BaseModel
 
 
-class ErrorObject(msgspec.Struct):
+class ErrorObject(BaseModel):
     message: str
     type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
     param: str | None
     code: str | None
 
 
-class ErrorAnswer(msgspec.Struct):
+class ErrorAnswer(BaseModel):
     """OpenAI's error object; the same in an event of a stream that fails."""
 
     error: ErrorObject
@@ -25,18 +25,18 @@ class ErrorAnswer(msgspec.Struct):
 # ---------------------------------------------------------------------------------------------- generation
 
 
-class PromptTokensDetails(msgspec.Struct):
+class PromptTokensDetails(BaseModel):
     cached_tokens: int
 
 
-class Usage(msgspec.Struct):
+class Usage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None
 
 
-class TopLogprob(msgspec.Struct):
+class TopLogprob(BaseModel):
     token: str
     logprob: float
     bytes: list[int]
@@ -46,12 +46,12 @@ class TokenLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(msgspec.Struct):
+class ChatLogprobs(BaseModel):
     content: list[TokenLogprob]
     refusal: None
 
 
-class CompletionLogprobs(msgspec.Struct):
+class CompletionLogprobs(BaseModel):
     """An entry per token; null where a token has no log probability, as the first of an echoed prompt."""
 
     tokens: list[str]
@@ -60,7 +60,7 @@ class CompletionLogprobs(msgspec.Struct):
     text_offset: list[int]
 
 
-class PromptLogprob(msgspec.Struct):
+class PromptLogprob(BaseModel):
     logprob: float
     rank: int
     decoded_token: str
@@ -70,18 +70,18 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]
 """By token id, per token of the prompt; null for the first."""
 
 
-class CompletionChoice(msgspec.Struct):
+class CompletionChoice(BaseModel):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
     stop_reason: int | str | None
-    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
-    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
-    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
-class CompletionAnswer(msgspec.Struct):
+class CompletionAnswer(BaseModel):
     id: str
     object: Literal["text_completion"]
     created: int
@@ -90,47 +90,47 @@ class CompletionAnswer(msgspec.Struct):
     usage: Usage
 
 
-class ChatMessage(msgspec.Struct):
+class ChatMessage(BaseModel):
     role: Literal["assistant"]
     content: str | None
     refusal: None
 
 
-class ChatChoice(msgspec.Struct):
+class ChatChoice(BaseModel):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length"]
     stop_reason: int | str | None
-    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    token_ids: list[int] | None = None
 
 
-class ChatAnswer(msgspec.Struct):
+class ChatAnswer(BaseModel):
     id: str
     object: Literal["chat.completion"]
     created: int
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
-    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 # ---------------------------------------------------------------------------------------------- the rest
 
 
-class TokenizeAnswer(msgspec.Struct):
+class TokenizeAnswer(BaseModel):
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
 
 
-class DetokenizeAnswer(msgspec.Struct):
+class DetokenizeAnswer(BaseModel):
     prompt: str
 
 
-class Model(msgspec.Struct):
+class Model(BaseModel):
     id: str
     object: Literal["model"]
     created: int
@@ -140,12 +140,12 @@ class Model(msgspec.Struct):
     max_model_len: int
 
 
-class ModelList(msgspec.Struct):
+class ModelList(BaseModel):
     object: Literal["list"]
     data: list[Model]
 
 
-class EngineLoad(msgspec.Struct):
+class EngineLoad(BaseModel):
     rank: int
     incarnation: str
     usable: bool
@@ -156,29 +156,29 @@ class EngineLoad(msgspec.Struct):
     """Share of its KV blocks in use, 0 to 1."""
 
 
-class LoadAnswer(msgspec.Struct):
+class LoadAnswer(BaseModel):
     server_load: int
     """Requests that this frontend is generating for."""
     max_live_requests: int
     engines: list[EngineLoad]
 
 
-class EngineReset(msgspec.Struct):
+class EngineReset(BaseModel):
     rank: int
     incarnation: str
 
 
-class ResetAnswer(msgspec.Struct):
+class ResetAnswer(BaseModel):
     engines: list[EngineReset]
 
 
-class LoadProgress(msgspec.Struct):
+class LoadProgress(BaseModel):
     done: int
     """Bytes of the weights."""
     total: int
 
 
-class EngineHealth(msgspec.Struct):
+class EngineHealth(BaseModel):
     rank: int
     incarnation: str
     node: str
@@ -188,15 +188,56 @@ class EngineHealth(msgspec.Struct):
     step_age: float
 
 
-class HealthAnswer(msgspec.Struct):
+class HealthAnswer(BaseModel):
     status: str
     engines: list[EngineHealth]
 
 
-class ProbeAnswer(msgspec.Struct):
+class ProbeAnswer(BaseModel):
     status: str
-    reason: str | msgspec.UnsetType = msgspec.UNSET
+    reason: str | None = None
 
 
-class VersionAnswer(msgspec.Struct):
+class VersionAnswer(BaseModel):
     version: str
+
+
+# ---------------------------------------------------------------------------------------------- for the description
+
+_STATUSES: Final = {
+    400: "The request is wrong; `param` names the field",
+    401: "The API key is missing or wrong",
+    404: "There is no such model, or it is not served here",
+    408: "The body did not arrive in time",
+    409: "It was not done, or not in all engines",
+    413: "The body is too large",
+    415: "The body is compressed, or its Content-Type is not JSON",
+    429: "Too many requests, tokens or bytes of bodies are in flight: try again after `Retry-After` seconds",
+    500: "The engine was lost in the middle of the answer, or a defect of the server",
+    503: "No engine is ready, or the server is stopping: try again after `Retry-After` seconds",
+}
+_OF_BODIES: Final = (400, 408, 413, 415, 429, 500, 503)
+
+Responses = dict[int | str, dict[str, Any]]
+
+STREAM: Final[Responses] = {
+    200: {
+        "content": {
+            "text/event-stream": {
+                "schema": {
+                    "type": "object",
+                    "description": "An event of a stream: a chunk or an error object as JSON, [DONE] at the end.",
+                    "properties": {"data": {"type": "string"}},
+                    "required": ["data"],
+                }
+            }
+        }
+    }
+}
+"""An endpoint that streams its answer, if the request asks for it."""
+
+
+def errors(*statuses: int, body: bool = False) -> Responses:
+    """The error answers of an endpoint; `body`: those of every endpoint with a body, too."""
+    described = sorted({*statuses, *(_OF_BODIES if body else ())})
+    return {status: {"model": ErrorAnswer, "description": _STATUSES[status]} for status in described}

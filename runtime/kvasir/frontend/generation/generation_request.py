@@ -2,15 +2,15 @@
 
 import re
 import secrets
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final, cast
 
-import msgspec
-from msgspec import Meta
+from pydantic import Field, model_validator
+from starlette.types import Scope
 
 from kvasir.client.known_ranks import RANK_FIELD
-from kvasir.frontend.endpoints.fields import Schema
+from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
+from kvasir.frontend.generation.sampling_body import SamplingBody
 from kvasir.params import SamplingFields
 
 MOST_CHOICES = 128
@@ -19,41 +19,68 @@ MOST_CHOICES = 128
 RANK_HEADER: Final = "X-data-parallel-rank"
 """The header of routers for vLLM that means the same as the field `data_parallel_rank`."""
 
-_RANK = re.compile(r"[0-9]{1,9}")
+_RANK = re.compile(rb"[0-9]{1,9}")
+_RANK_HEADER = RANK_HEADER.lower().encode()
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
-class StreamOptions(msgspec.Struct):
+class StreamOptions(BodyPart):
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        return {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else given
+
     include_usage: bool = False
     continuous_usage_stats: bool = False
     """Report the usage so far with every chunk, not only at the end."""
 
 
-class GenerationRequest(SamplingFields, kw_only=True):
+class GenerationRequest(SamplingBody):
     """Fields of both request bodies. None: the model's generation_config or the server decides."""
+
+    not_yet: ClassVar = {
+        "length_penalty": (1,),
+        "spaces_between_special_tokens": (True,),
+        "use_beam_search": (False,),
+        "response_format": ({"type": "text"},),
+        "structured_outputs": (),
+        "guided_json": (),
+        "guided_regex": (),
+        "guided_choice": ([],),
+        "guided_grammar": (),
+        "kv_transfer_params": (),
+        "store": (False,),
+        "service_tier": ("auto", "default"),
+        "prompt_cache_retention": ("in_memory", "in-memory"),
+    }
 
     model: str | None = None
     max_tokens: int | None = None
-    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] = 1
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
     """Choices for each prompt; the one at index i draws from seed + i."""
     stream: bool = False
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
     """Log probabilities name tokens as token_id:ID, which no two of them share."""
-    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     """Keep this many of the prompt's last tokens; -1: as many as fit into the context with max_tokens."""
-    priority: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] = 0
-    cache_salt: Annotated[str, Meta(max_length=1024)] = ""
+    priority: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] = 0
+    cache_salt: Annotated[str, Field(max_length=1024)] = ""
     request_id: str | None = None
     """For the answer's id."""
-    data_parallel_rank: Annotated[int, Meta(ge=0, lt=10**9)] | None = None
+    data_parallel_rank: Annotated[int, Field(ge=0, lt=10**9)] | None = None
     """Only engines of this rank compute it."""
     # Labels for the client's own books: they ask nothing of the answer.
     user: str | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+
+    @property
+    def sampling(self) -> SamplingFields:
+        """This body, which has all fields of SamplingFields under their names."""
+        return cast(SamplingFields, self)
 
     @property
     def include_usage(self) -> bool:
@@ -70,17 +97,17 @@ class GenerationRequest(SamplingFields, kw_only=True):
         if self.continuous_usage and not self.include_usage:
             name = "stream_options.continuous_usage_stats"
             raise bad_field(name, f"{name} needs stream_options.include_usage")
-        if self.prompt_logprobs is not None and self.stream:
+        if self.sampling.prompt_logprobs is not None and self.stream:
             raise bad_field("prompt_logprobs", "prompt_logprobs cannot be streamed: leave out one of the two")
         if self.truncate_prompt_tokens == 0:
             raise bad_field("truncate_prompt_tokens", "truncate_prompt_tokens is 0: keep at least 1 token")
         if self.request_id is not None and not _REQUEST_ID.fullmatch(self.request_id):
             raise bad_field("request_id", "request_id: give 1 to 128 printable ASCII characters without spaces")
 
-    def take_rank(self, headers: Mapping[str, str]) -> None:
+    def take_rank(self, scope: Scope) -> None:
         """Take the rank from the header, if there is one. Raises ApiError for a header that is not a rank, or that
         differs from the field."""
-        text = headers.get(RANK_HEADER)
+        text = next((value for name, value in scope["headers"] if name == _RANK_HEADER), None)
         if text is None:
             return
         if not _RANK.fullmatch(text):
@@ -105,23 +132,3 @@ class GenerationRequest(SamplingFields, kw_only=True):
         if self.truncate_prompt_tokens == -1:
             return max(1, limit - (max_tokens or 1))
         return self.truncate_prompt_tokens
-
-
-CHILDREN: dict[str, Schema[Any]] = {"stream_options": Schema(StreamOptions, {"include_obfuscation": (False,)})}
-
-NOT_YET: dict[str, tuple[Any, ...]] = {
-    "length_penalty": (1,),
-    "spaces_between_special_tokens": (True,),
-    "use_beam_search": (False,),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": ([],),
-    "guided_grammar": (),
-    "kv_transfer_params": (),
-    "store": (False,),
-    "service_tier": ("auto", "default"),
-    "prompt_cache_retention": ("in_memory", "in-memory"),
-}
-"""Fields of OpenAI's and vLLM's APIs whose feature is not there → the values that ask for nothing."""

@@ -38,7 +38,7 @@ def check_size(body: GenerationRequest, prompts: Sequence[Prompted], choices: in
         if params.logprobs is not None and not body.stream and (bounded or len(prompts) * choices > 1):
             of_output += choices * params.max_tokens * (params.logprobs + 1)
     if of_prompts + of_output > MOST_IN_ANSWER:
-        name = "logprobs" if body.prompt_logprobs is None or of_output > of_prompts else "prompt_logprobs"
+        name = "logprobs" if body.sampling.prompt_logprobs is None or of_output > of_prompts else "prompt_logprobs"
         cure = "a smaller max_tokens" if of_output > of_prompts else "shorter prompts"
         raise InvalidRequest(
             f"{name}: the answer would hold up to {of_prompts + of_output} log probabilities, more than "

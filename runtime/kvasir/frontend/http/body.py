@@ -1,6 +1,7 @@
 """Reads a request's JSON body, within the size limit; called by every route that takes one."""
 
 import asyncio
+import re
 from typing import Final
 
 import orjson
@@ -11,18 +12,24 @@ from kvasir.frontend.service import Service, service_of
 
 MAX_BRACKETS: Final = 1_000_000
 """Arrays and objects of one body. Parsing so many takes about a second, in which no other request is served."""
+_JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
 
 
 async def read_json(request: Request, limit: int) -> dict[str, object]:
     """The JSON object that the client sent.
 
     Raises ApiError: 413 when the body is larger than `limit` bytes (known from Content-Length or found while
-    reading), 408 when it does not arrive in time, 415 when it is compressed, 400 when it is not a JSON object; and
-    TooManyRequests when the bodies that are being received are too large together.
+    reading), 408 when it does not arrive in time, 415 when it is compressed or of another type than JSON, 400 when
+    it is not a JSON object; and TooManyRequests when the bodies that are being received are too large together.
     """
-    if encoding := request.headers.get("content-encoding"):
+    headers = request.headers
+    if not _is_json(headers.get("content-type", "")):
+        raise ApiError(
+            415, "the body is not marked as JSON: send the header Content-Type: application/json", code="not_json"
+        )
+    if encoding := headers.get("content-encoding"):
         raise ApiError(415, f"Content-Encoding {encoding!r} is not supported: send the JSON uncompressed")
-    length = request.headers.get("content-length", "")
+    length = headers.get("content-length", "")
     if length.isdecimal() and int(length) > limit:
         raise _too_large(limit)
     service = service_of(request)
@@ -52,6 +59,12 @@ async def read_json(request: Request, limit: int) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ApiError(400, "the request body must be a JSON object", code="invalid_json")
     return value
+
+
+def _is_json(content_type: str) -> bool:
+    """application/json, or a type of JSON like application/x+json. A page of another site can send other types
+    without asking (CORS)."""
+    return bool(_JSON_TYPE.fullmatch(content_type.partition(";")[0].strip()))
 
 
 async def _read(request: Request, limit: int, service: Service) -> bytes | bytearray:

@@ -5,9 +5,9 @@ Routes add the generation that they started; error handlers add the error messag
 
 import logging
 import time
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from starlette.requests import Request
+from fastapi import Depends, Request
 
 from kvasir.frontend.generation.generation import Generation
 
@@ -76,9 +76,13 @@ class RequestRecord:
 
 
 def record_of(request: Request) -> RequestRecord:
-    record = request.state.record
+    record = request.scope["state"]["record"]
     assert isinstance(record, RequestRecord)
     return record
+
+
+RecordDep = Annotated[RequestRecord, Depends(record_of)]
+"""A parameter of an endpoint."""
 
 
 def _sentence(fields: dict[str, Any]) -> str:

@@ -1,12 +1,12 @@
 """The body of POST /v1/chat/completions and the messages that the chat template gets."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-import msgspec
+from pydantic import Field
 
-from kvasir.frontend.endpoints.fields import Schema
+from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
-from kvasir.frontend.generation.generation_request import CHILDREN, NOT_YET, GenerationRequest
+from kvasir.frontend.generation.generation_request import GenerationRequest
 from kvasir.params import TOP_LOGPROBS
 
 ROLES = ("system", "developer", "user", "assistant")
@@ -21,28 +21,53 @@ RESERVED_VARIABLES = {
 """Of the chat template: set by the server, or part of features that are not there yet."""
 
 
-class TextPart(msgspec.Struct):
+class TextPart(BodyPart):
     type: str
     text: str | None = None
 
 
-class Message(msgspec.Struct):
+class Message(BodyPart):
     role: str
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     name: str | None = None
 
 
-class ChatRequest(GenerationRequest, kw_only=True):
-    messages: list[Message]
+Messages = Annotated[list[Message], Field(fail_fast=True)]
+
+
+class ChatRequest(GenerationRequest):
+    not_yet: ClassVar = {
+        **GenerationRequest.not_yet,
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "parallel_tool_calls": (True, False),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "modalities": (["text"],),
+        "audio": (),
+        "prediction": (),
+        "reasoning_effort": (),
+        "verbosity": (),
+        "web_search_options": (),
+        "chat_template": (),
+        "documents": ([],),
+        "mm_processor_kwargs": ({},),
+        "add_special_tokens": (False,),
+        "echo": (False,),
+        "best_of": (1,),
+        "include_reasoning": (True,),
+    }
+
+    messages: Messages
     max_completion_tokens: int | None = None
     """Wins over `max_tokens`, its older name."""
     logprobs: bool = False
-    top_logprobs: Annotated[int, TOP_LOGPROBS.meta] | None = None
+    top_logprobs: Annotated[int, Field(ge=TOP_LOGPROBS.least, le=TOP_LOGPROBS.most)] | None = None
     add_generation_prompt: bool | None = None
     """End the prompt with the beginning of the assistant's answer; the default, unless a message is continued."""
     continue_final_message: bool = False
     """End the prompt with the last message, which the answer continues."""
-    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Further variables of the chat template, for example {"enable_thinking": false}."""
 
     @property
@@ -119,44 +144,3 @@ def _text_of(part: TextPart, path: str) -> str:
     if part.text is None:
         raise bad_field(f"{path}.text", f"{path}.text is missing")
     return part.text
-
-
-_PART = Schema(TextPart, {"image_url": (), "input_audio": (), "file": (), "refusal": ()})
-MESSAGE = Schema(
-    Message,
-    # Clients send back the assistant's message as they got it, its empty fields included.
-    {
-        "tool_calls": ([],),
-        "tool_call_id": (),
-        "function_call": (),
-        "refusal": (),
-        "audio": (),
-        "annotations": ([],),
-    },
-    {"content": _PART},
-)
-CHAT: Schema[ChatRequest] = Schema(
-    ChatRequest,
-    NOT_YET
-    | {
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
-        "parallel_tool_calls": (True, False),
-        "functions": ([],),
-        "function_call": ("none", "auto"),
-        "modalities": (["text"],),
-        "audio": (),
-        "prediction": (),
-        "reasoning_effort": (),
-        "verbosity": (),
-        "web_search_options": (),
-        "chat_template": (),
-        "documents": ([],),
-        "mm_processor_kwargs": ({},),
-        "add_special_tokens": (False,),
-        "echo": (False,),
-        "best_of": (1,),
-        "include_reasoning": (True,),
-    },
-    CHILDREN | {"messages": MESSAGE},
-)

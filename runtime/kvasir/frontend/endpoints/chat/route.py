@@ -6,38 +6,36 @@ from contextlib import aclosing
 from typing import Any
 
 import orjson
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import Request, Response
 
 from kvasir.client.async_llm import Delta
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import InvalidRequest
-from kvasir.frontend.endpoints.chat.request import CHAT, ChatRequest
-from kvasir.frontend.endpoints.fields import parse
+from kvasir.frontend.endpoints.answers import STREAM, ChatAnswer, errors
+from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation import logprobs
 from kvasir.frontend.generation.generation import Choice, Generation
 from kvasir.frontend.generation.sse import Chunks, EventStream
-from kvasir.frontend.http.body import read_json
-from kvasir.frontend.routing import Routes
-from kvasir.frontend.service import Service, service_of
-from kvasir.frontend.telemetry.request_log import record_of
+from kvasir.frontend.routing import new_router
+from kvasir.frontend.service import Service, ServiceDep
+from kvasir.frontend.telemetry.request_log import RecordDep
 
 OBJECT = "chat.completion"
 
-routes = Routes()
+router = new_router()
 
 
-@routes.post("/v1/chat/completions")
-async def create_chat_completion(request: Request) -> Response:
+@router.post("/v1/chat/completions", response_model=ChatAnswer, responses=STREAM | errors(404, body=True))
+async def create_chat_completion(
+    request: Request, body: ChatRequest, service: ServiceDep, record: RecordDep
+) -> Response:
     """A conversation in, the assistant's next message out."""
-    service = service_of(request)
-    body = parse(await read_json(request, service.max_request_bytes), CHAT)
     body.check()
-    body.take_rank(request.headers)
+    body.take_rank(request.scope)
     model = service.model_name(body.model)
     generation = Generation(service.llm, body.ids("chatcmpl"), [await _prepare(service, body)], body.n)
-    record_of(request).follow(model, generation)
+    record.follow(model, generation)
     created = int(time.time())
     writer = _Writer(service, body)
     if body.stream:
@@ -63,7 +61,7 @@ async def _prepare(service: Service, body: ChatRequest) -> Prompted:
     try:
         prompted = llm.input.prepare(
             prompt,
-            body,
+            body.sampling,
             max_tokens=max_tokens,
             logprobs=body.wanted_logprobs,
             priority=body.priority,
@@ -98,7 +96,7 @@ class _Writer:
     def __init__(self, service: Service, body: ChatRequest) -> None:
         self._token_ids = body.return_token_ids
         self._top = body.wanted_logprobs
-        self._prompt_top = body.prompt_logprobs
+        self._prompt_top = body.sampling.prompt_logprobs
         self._names = logprobs.TokenNames(service.llm.detokenizer, body.return_tokens_as_token_ids)
         self.continuous_usage = body.continuous_usage
 

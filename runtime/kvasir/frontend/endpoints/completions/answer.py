@@ -18,8 +18,8 @@ class CompletionWriter:
         self._n = body.n
         self._echoes = echoes if body.echo else None
         self._token_ids = body.return_token_ids
-        self._skip_special_tokens = body.skip_special_tokens
-        self._prompt_top = body.prompt_logprobs
+        self._skip_special_tokens = body.sampling.skip_special_tokens
+        self._prompt_top = body.sampling.prompt_logprobs
         self._names = TokenNames(detokenizer, body.return_tokens_as_token_ids)
         self._scored: dict[int, tuple[CompletionLogprobs, TextStream]] = {}
         """By choice of a stream: what its log probabilities need to know of the tokens before."""

@@ -1,12 +1,11 @@
 """The body of POST /v1/completions."""
 
-from typing import Annotated, cast
+from typing import Annotated, Any, ClassVar, cast
 
-from msgspec import Meta
+from pydantic import Discriminator, Field, Tag
 
-from kvasir.frontend.endpoints.fields import Schema
 from kvasir.frontend.errors import bad_field
-from kvasir.frontend.generation.generation_request import CHILDREN, NOT_YET, GenerationRequest
+from kvasir.frontend.generation.generation_request import GenerationRequest
 from kvasir.params import TOP_LOGPROBS
 
 DEFAULT_MAX_TOKENS = 16
@@ -15,14 +14,36 @@ MOST_CANDIDATES = 20
 """OpenAI's limit of best_of."""
 
 
-class CompletionRequest(GenerationRequest, kw_only=True):
-    prompt: str | list[str | int | list[int]]
+def _kind_of_prompt(prompt: Any) -> str:
+    """Which of its forms a prompt has, by the first item of a list."""
+    if not isinstance(prompt, list):
+        return "text" if isinstance(prompt, str) else "neither"
+    if not prompt:
+        return "empty"
+    return "texts" if isinstance(prompt[0], str) else "lists" if isinstance(prompt[0], list) else "tokens"
+
+
+_TokenIds = Annotated[list[int], Field(fail_fast=True)]
+Prompt = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[list[Any], Field(max_length=0), Tag("empty")]
+    | Annotated[list[str], Field(fail_fast=True), Tag("texts")]
+    | Annotated[_TokenIds, Tag("tokens")]
+    | Annotated[list[_TokenIds], Field(fail_fast=True), Tag("lists")],
+    Discriminator(_kind_of_prompt, custom_error_type="string_or_list_type", custom_error_message="neither"),
+]
+
+
+class CompletionRequest(GenerationRequest):
+    not_yet: ClassVar = {**GenerationRequest.not_yet, "suffix": ("",), "prompt_embeds": ()}
+
+    prompt: Prompt
     """A text, a list of texts, token ids, or a list of lists of token ids."""
     add_special_tokens: bool = True
     """Add the tokenizer's special tokens (a begin-of-sequence token, say) to a prompt that is text."""
-    best_of: Annotated[int, Meta(ge=1, le=MOST_CANDIDATES)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MOST_CANDIDATES)] | None = None
     """Generate so many and answer with the `n` whose log probability per token is highest."""
-    logprobs: Annotated[int, TOP_LOGPROBS.meta] | None = None
+    logprobs: Annotated[int, Field(ge=TOP_LOGPROBS.least, le=TOP_LOGPROBS.most)] | None = None
     echo: bool = False
     """Put the prompt before the output, its log probabilities too; then max_tokens may be 0."""
 
@@ -49,19 +70,11 @@ class CompletionRequest(GenerationRequest, kw_only=True):
                 raise bad_field("best_of", "best_of cannot be streamed: which one is best is known at the end")
 
     def prompts(self) -> list[str | list[int]]:
-        """At least one. Raises ApiError for an empty or mixed list."""
+        """At least one. Raises ApiError for an empty list."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         if not self.prompt:
             raise bad_field("prompt", "prompt: the list is empty")
-        kinds = {type(item) for item in self.prompt}
-        if len(kinds) > 1:
-            raise bad_field("prompt", "prompt: a list holds texts, token ids or lists of token ids, not a mixture")
-        if kinds == {int}:
+        if isinstance(self.prompt[0], int):
             return [cast(list[int], self.prompt)]
         return cast(list[str | list[int]], self.prompt)
-
-
-COMPLETION: Schema[CompletionRequest] = Schema(
-    CompletionRequest, NOT_YET | {"suffix": ("",), "prompt_embeds": ()}, CHILDREN
-)

@@ -8,25 +8,23 @@ from dataclasses import dataclass
 from functools import partial
 
 import orjson
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import Request, Response
 
 from kvasir.client.input.input_processor import Prompted
+from kvasir.frontend.endpoints.answers import STREAM, CompletionAnswer, errors
 from kvasir.frontend.endpoints.completions.answer import CompletionWriter
-from kvasir.frontend.endpoints.completions.request import COMPLETION, DEFAULT_MAX_TOKENS, CompletionRequest
-from kvasir.frontend.endpoints.fields import parse
+from kvasir.frontend.endpoints.completions.request import DEFAULT_MAX_TOKENS, CompletionRequest
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation import logprobs
 from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.generation.sse import Chunks, EventStream
-from kvasir.frontend.http.body import read_json
-from kvasir.frontend.routing import Routes
-from kvasir.frontend.service import Service, service_of
-from kvasir.frontend.telemetry.request_log import record_of
+from kvasir.frontend.routing import new_router
+from kvasir.frontend.service import Service, ServiceDep
+from kvasir.frontend.telemetry.request_log import RecordDep
 
 OBJECT = "text_completion"
 
-routes = Routes()
+router = new_router()
 
 
 @dataclass(frozen=True)
@@ -36,19 +34,19 @@ class _Prompt:
     """The text that comes before each of its choices."""
 
 
-@routes.post("/v1/completions")
-async def create_completion(request: Request) -> Response:
+@router.post("/v1/completions", response_model=CompletionAnswer, responses=STREAM | errors(404, body=True))
+async def create_completion(
+    request: Request, body: CompletionRequest, service: ServiceDep, record: RecordDep
+) -> Response:
     """Text or tokens in, text out."""
-    service = service_of(request)
-    body = parse(await read_json(request, service.max_request_bytes), COMPLETION)
     body.check()
-    body.take_rank(request.headers)
+    body.take_rank(request.scope)
     model = service.model_name(body.model)
     prompts = await _prepare(service, body)
     generation = Generation(
         service.llm, body.ids("cmpl"), [each.prompted for each in prompts], body.candidates, body.prompt_only
     )
-    record_of(request).follow(model, generation)
+    record.follow(model, generation)
     created = int(time.time())
     writer = CompletionWriter(service.llm.detokenizer, body, [each.echo for each in prompts])
     if body.stream:
@@ -97,7 +95,7 @@ async def _prepare_one(service: Service, body: CompletionRequest, prompt: str | 
         max_tokens = DEFAULT_MAX_TOKENS
     prompted = llm.input.prepare(
         tokens,
-        body,
+        body.sampling,
         max_tokens=max_tokens,
         logprobs=body.needed_logprobs,
         prompt_logprobs=body.logprobs if body.echo else None,
@@ -107,10 +105,10 @@ async def _prepare_one(service: Service, body: CompletionRequest, prompt: str | 
     )
     if not body.echo:
         return _Prompt(prompted, "")
-    as_tokens = body.add_special_tokens and not body.skip_special_tokens  # then the prompt's are seen, too
+    as_tokens = body.add_special_tokens and not body.sampling.skip_special_tokens  # then the prompt's are seen, too
     if isinstance(prompt, str) and keep is None and not as_tokens:
         return _Prompt(prompted, prompt)
-    return _Prompt(prompted, await llm.input.detokenize(tokens, body.skip_special_tokens))
+    return _Prompt(prompted, await llm.input.detokenize(tokens, body.sampling.skip_special_tokens))
 
 
 async def _stream(

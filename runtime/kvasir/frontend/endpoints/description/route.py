@@ -1,23 +1,23 @@
 """GET /openapi.json and GET /docs: what this API is, for programs and for people."""
 
 import orjson
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from fastapi import Request, Response
+from fastapi.responses import HTMLResponse
 
 from kvasir.frontend.endpoints.description.docs_page import render
 from kvasir.frontend.endpoints.description.openapi import describe
-from kvasir.frontend.routing import Routes
-from kvasir.frontend.service import service_of
+from kvasir.frontend.routing import new_router
+from kvasir.frontend.service import ServiceDep
 
-routes = Routes()
+router = new_router()
 
 
-@routes.get("/openapi.json")
-async def openapi(request: Request) -> Response:
-    document = describe(request.app, with_keys=service_of(request).keys.needed)
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi(request: Request, service: ServiceDep) -> Response:
+    document = describe(request.app, with_keys=service.keys.needed)
     return Response(orjson.dumps(document), media_type="application/json")
 
 
-@routes.get("/docs")
-async def docs(request: Request) -> Response:
-    return HTMLResponse(render(describe(request.app, with_keys=service_of(request).keys.needed)))
+@router.get("/docs", include_in_schema=False)
+async def docs(request: Request, service: ServiceDep) -> Response:
+    return HTMLResponse(render(describe(request.app, with_keys=service.keys.needed)))

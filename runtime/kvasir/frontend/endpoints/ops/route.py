@@ -1,76 +1,89 @@
 """What probes, operators and Prometheus ask: /health, /health/live, /health/ready, /ping, /metrics, /version."""
 
-from typing import Any
-
-import orjson
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import Response
 
 from kvasir import __version__
-from kvasir.frontend.routing import Routes
-from kvasir.frontend.service import service_of
+from kvasir.frontend.endpoints.answers import (
+    EngineHealth,
+    HealthAnswer,
+    LoadProgress,
+    ProbeAnswer,
+    Responses,
+    VersionAnswer,
+)
+from kvasir.frontend.routing import new_router
+from kvasir.frontend.service import ServiceDep
 from kvasir.frontend.telemetry.metrics import CONTENT_TYPE
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, READY_PATH
 
-routes = Routes()
+router = new_router()
 
 
-@routes.get(LIVE_PATH)
-async def live(request: Request) -> Response:
+class MetricsResponse(Response):
+    media_type = CONTENT_TYPE
+
+
+@router.get(LIVE_PATH)
+async def live() -> ProbeAnswer:
     """The process answers."""
-    return _json(200, {"status": "live"})
+    return ProbeAnswer(status="live")
 
 
-@routes.get(READY_PATH)
-async def ready(request: Request) -> Response:
+@router.get(
+    READY_PATH, response_model=ProbeAnswer, responses={503: {"model": ProbeAnswer, "description": "Not now"}}
+)
+async def ready(service: ServiceDep) -> Response:
     """New requests may be sent here: an engine has been ready once and the server is not stopping."""
-    reason = service_of(request).unready_reason()
-    if reason is not None:
-        return _json(503, {"status": "unready", "reason": reason})
-    return _json(200, {"status": "ready"})
+    reason = service.unready_reason()
+    answer = ProbeAnswer(status="ready" if reason is None else "unready", reason=reason)
+    return Response(
+        answer.model_dump_json(exclude_none=True), 200 if reason is None else 503, media_type="application/json"
+    )
 
 
-@routes.get("/health")
-async def health(request: Request) -> Response:
+UNHEALTHY: Responses = {503: {"model": HealthAnswer, "description": "Not now"}}
+
+
+@router.get("/health", response_model=HealthAnswer, responses=UNHEALTHY)
+async def health(service: ServiceDep) -> Response:
     """A request would be answered now; with the engines that would do it."""
-    engines = list(service_of(request).llm.engines.values())
+    engines = list(service.llm.engines.values())
     usable = any(engine.usable for engine in engines)
-    body = {"status": "ok" if usable else "no usable engine", "engines": [_engine(e) for e in engines]}
-    return _json(200 if usable else 503, body)
+    answer = HealthAnswer(
+        status="ok" if usable else "no usable engine", engines=[_engine(engine) for engine in engines]
+    )
+    return Response(answer.model_dump_json(), 200 if usable else 503, media_type="application/json")
 
 
-@routes.get("/ping")
-@routes.post("/ping")
-async def ping(request: Request) -> Response:
+@router.get("/ping", response_model=HealthAnswer, responses=UNHEALTHY)
+@router.post("/ping", response_model=HealthAnswer, responses=UNHEALTHY)
+async def ping(service: ServiceDep) -> Response:
     """The same as /health, under the name that SageMaker asks for."""
-    return await health(request)
+    return await health(service)
 
 
-@routes.get(METRICS_PATH)
-async def metrics(request: Request) -> Response:
+@router.get(METRICS_PATH, response_class=MetricsResponse)
+async def metrics(service: ServiceDep) -> Response:
     """For Prometheus; docs/metrics.md lists them."""
-    return Response(service_of(request).metrics.render(), headers={"content-type": CONTENT_TYPE})
+    # Set as a header: Starlette would add a second charset to the media type.
+    return Response(service.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
 
-@routes.get("/version")
-async def version(request: Request) -> Response:
+@router.get("/version")
+async def version() -> VersionAnswer:
     """Of kvasir."""
-    return _json(200, {"version": __version__})
+    return VersionAnswer(version=__version__)
 
 
-def _engine(engine: RemoteEngine) -> dict[str, Any]:
+def _engine(engine: RemoteEngine) -> EngineHealth:
     progress = engine.progress
-    return {
-        "rank": engine.rank,
-        "incarnation": engine.incarnation,
-        "node": engine.node,
-        "phase": engine.state,
-        "progress": None if progress is None else {"done": progress.done, "total": progress.total},
-        "usable": engine.usable,
-        "step_age": engine.step_age,
-    }
-
-
-def _json(status: int, value: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(value), status, media_type="application/json")
+    return EngineHealth(
+        rank=engine.rank,
+        incarnation=engine.incarnation,
+        node=engine.node,
+        phase=engine.state,
+        progress=None if progress is None else LoadProgress(done=progress.done, total=progress.total),
+        usable=engine.usable,
+        step_age=engine.step_age,
+    )

@@ -1,28 +1,30 @@
 """The bodies of POST /tokenize and POST /detokenize, in vLLM's shapes."""
 
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-import msgspec
+from pydantic import Field
 
-from kvasir.frontend.endpoints.chat.request import MESSAGE, Message, template_variables
-from kvasir.frontend.endpoints.fields import Schema
+from kvasir.frontend.endpoints.chat.request import Messages, template_variables
+from kvasir.frontend.endpoints.request_body import RequestBody
 from kvasir.frontend.errors import bad_field
 
 
-class TokenizeRequest(msgspec.Struct, kw_only=True):
+class TokenizeRequest(RequestBody):
     """Either `prompt` or `messages`."""
+
+    not_yet: ClassVar = {"chat_template": (), "mm_processor_kwargs": ({},), "tools": ([],)}
 
     model: str | None = None
     prompt: str | None = None
     add_special_tokens: bool | None = None
     """Add the tokenizer's special tokens to the prompt (the default). Of messages the template writes them."""
-    messages: list[Message] | None = None
+    messages: Messages | None = None
     add_generation_prompt: bool | None = None
     """End the conversation with the beginning of the assistant's answer; the default, unless a message is
     continued."""
     continue_final_message: bool = False
     """End it with the last message, which an answer would continue."""
-    chat_template_kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     return_token_strs: bool = False
 
     def check(self) -> None:
@@ -55,18 +57,6 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
         }
 
 
-class DetokenizeRequest(msgspec.Struct, kw_only=True):
+class DetokenizeRequest(RequestBody):
     model: str | None = None
-    tokens: list[int]
-
-
-TOKENIZE: Schema[TokenizeRequest] = Schema(
-    TokenizeRequest,
-    {
-        "chat_template": (),
-        "mm_processor_kwargs": ({},),
-        "tools": ([],),
-    },
-    {"messages": MESSAGE},
-)
-DETOKENIZE: Schema[DetokenizeRequest] = Schema(DetokenizeRequest, {})
+    tokens: Annotated[list[int], Field(fail_fast=True)]

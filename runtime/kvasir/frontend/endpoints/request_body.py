@@ -1,0 +1,130 @@
+"""The base of all bodies: pydantic models that know which features are not there yet.
+
+Clients send defaults for features that this server does not have. A field of such a feature is accepted if its
+value does not request the feature, and rejected otherwise. null counts as absent. Fields that are accepted without
+any effect (labels such as `user`) are fields of the model. Other unknown fields are ignored and logged, as in vLLM;
+--strict-fields rejects them.
+"""
+
+import difflib
+import logging
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, to_json
+
+from kvasir.frontend.endpoints.field_errors import explain
+from kvasir.frontend.errors import bad_field
+from kvasir.observability.seldom_log import SeldomLog
+
+log = SeldomLog(logging.getLogger(__name__), every=3600.0)
+
+MAX_EXACT: Final = 2**53
+"""Up to this number every integer is a float of its own."""
+_LONGEST_TYPO: Final = 64
+"""Characters of an unknown name that is compared with the known ones: that takes seconds for megabytes."""
+
+Body = TypeVar("Body", bound="RequestBody")
+
+
+class BodyPart(BaseModel):
+    """An object within a body. Fields that it does not have are ignored."""
+
+    model_config = ConfigDict(strict=True, use_attribute_docstrings=True, protected_namespaces=())
+
+
+class RequestBody(BodyPart):
+    """The whole body of a request."""
+
+    not_yet: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Fields of features that are not there yet → the values that ask for nothing."""
+    known: ClassVar[frozenset[str]] = frozenset()
+    """The names of the fields."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        cls.known = frozenset(cls.model_fields)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Add null for the fields that may be left out, and the fields that are not supported yet."""
+        described = handler.resolve_ref_schema(handler(schema))
+        properties, required = described.setdefault("properties", {}), described.get("required", ())
+        for name, field in properties.items():
+            if name not in required:
+                properties[name] = _or_null(field)
+        for name, harmless in cls.not_yet.items():
+            properties[name] = {"enum": [*harmless, None], "description": "Not supported yet: leave it out"}
+        return described
+
+
+def parse(model: type[Body], body: Mapping[str, Any], *, strict: bool = False) -> Body:
+    """The body as its model. `strict`: reject unknown fields. Raises ApiError 400 that names the field."""
+    given = {name: value for name, value in body.items() if value is not None}
+    for name in given.keys() - model.known:
+        _check_unknown(model, name, given.pop(name), strict)
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        if not _make_integers(given, error):
+            raise explain(error, given) from None
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise explain(error, given) from None
+
+
+def _check_unknown(model: type[RequestBody], name: str, value: Any, strict: bool) -> None:
+    if name in model.not_yet:
+        harmless = model.not_yet[name]
+        if not any(_same(value, each) for each in harmless):
+            raise bad_field(name, f"{name} is not supported yet{_accepted(harmless)}")
+    elif strict:
+        raise bad_field(name, f"unknown field {name}{_suggestion(name, model.known)}")
+    else:
+        shown = name if len(name) <= _LONGEST_TYPO else name[:_LONGEST_TYPO] + "…"
+        log.warning(f"a request has the unknown field {shown!r}, which is ignored (--strict-fields rejects it)")
+
+
+def _make_integers(given: dict[str, Any], error: ValidationError) -> bool:
+    """Make integers of the numbers like 100.0 that some clients send; return whether there were any."""
+    made = False
+    for each in error.errors(include_url=False, include_context=False):
+        value = each["input"]
+        at_top = each["type"] == "int_type" and len(each["loc"]) == 1
+        if at_top and isinstance(value, float) and value.is_integer() and abs(value) <= MAX_EXACT:
+            given[str(each["loc"][0])] = int(value)
+            made = True
+    return made
+
+
+def _same(value: Any, harmless: Any) -> bool:
+    """Equal, where True is not 1."""
+    return value == harmless and isinstance(value, bool) == isinstance(harmless, bool)
+
+
+def _accepted(harmless: tuple[Any, ...]) -> str:
+    if not harmless:
+        return ": leave it out"
+    return f": leave it out (or send {' or '.join(to_json(value).decode() for value in harmless)})"
+
+
+def _suggestion(name: str, known: frozenset[str]) -> str:
+    if len(name) > _LONGEST_TYPO:
+        return ""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f": did you mean {close[0]}?" if close else ""
+
+
+def _or_null(described: dict[str, Any]) -> dict[str, Any]:
+    null = {"type": "null"}
+    if null in described.get("anyOf", ()):
+        return described
+    outside: dict[str, Any] = {
+        key: described[key] for key in ("default", "description", "title") if key in described
+    }
+    if "anyOf" in described:
+        return {**outside, "anyOf": [*described["anyOf"], null]}
+    return {**outside, "anyOf": [{k: v for k, v in described.items() if k not in outside}, null]}

@@ -1,0 +1,76 @@
+"""The sampling fields of a body for pydantic: made from `kvasir.params.SamplingFields`, their one definition.
+
+A new sampling parameter needs no change here.
+"""
+
+import ast
+import inspect
+import textwrap
+import types
+import typing
+from typing import TYPE_CHECKING, Annotated, Any, Union
+
+import msgspec
+from pydantic import Field, create_model
+
+from kvasir.frontend.endpoints.request_body import RequestBody
+from kvasir.params import SamplingFields
+
+
+def _definitions(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """Of each field its type, with its range, and its default, for pydantic."""
+    hints = typing.get_type_hints(struct, include_extras=True)
+    texts = _texts(struct)
+    result = {}
+    for field in msgspec.structs.fields(struct):
+        about: dict[str, Any] = {"description": texts.get(field.name)}
+        if field.default_factory is not msgspec.NODEFAULT:
+            about["default_factory"] = field.default_factory
+        else:
+            about["default"] = field.default
+        result[field.name] = (_hint(hints[field.name]), Field(**about))
+    return result
+
+
+def _hint(hint: Any) -> Any:
+    """The same type with pydantic's ranges in place of msgspec's. A list is read up to its first error."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        ranges = [_range(each) for each in args[1:] if isinstance(each, msgspec.Meta)]
+        return Annotated[(_hint(args[0]), *ranges)]
+    if origin is list:
+        return Annotated[list[_hint(args[0])], Field(fail_fast=True)]  # type: ignore[misc]
+    if origin is dict:
+        return dict[args[0], _hint(args[1])]  # type: ignore[misc,valid-type]
+    if origin in (types.UnionType, Union):
+        return Union[tuple(_hint(each) for each in args)]  # noqa: UP007
+    return hint
+
+
+def _range(meta: msgspec.Meta) -> Any:
+    names = ("ge", "gt", "le", "lt", "min_length", "max_length")
+    return Field(**{name: value for name in names if (value := getattr(meta, name)) is not None})
+
+
+def _texts(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """The text that stands below each field in the struct's source, in one line; none where there is no source."""
+    try:
+        source = textwrap.dedent(inspect.getsource(struct))
+    except OSError:
+        return {}
+    definition = ast.parse(source).body[0]
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                found[name] = " ".join(text.split())
+    return found
+
+
+if TYPE_CHECKING:
+
+    class SamplingBody(RequestBody):
+        """A body with the fields of SamplingFields."""
+else:
+    SamplingBody = create_model("SamplingBody", __base__=RequestBody, **_definitions(SamplingFields))
