@@ -15,7 +15,7 @@ from kvasir.client.request_errors import RequestFailed, failure_of
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.text.logprob_lists import first_of
 from kvasir.client.text.stop_strings import StopSearch
-from kvasir.link.protocol import FinishReason, RefusalKind, RequestOutput
+from kvasir.link.protocol import FinishReason, RefusalKind, RequestOutput, RequestProgress
 
 log = logging.getLogger(__name__)
 
@@ -166,6 +166,8 @@ class OutputProcessor:
         if output.num_cached_tokens is not None:
             request.trace.cached_tokens = output.num_cached_tokens
             request.trace.queue_seconds = output.queue_seconds
+        if output.progress is not None:
+            _note(request.trace, output.progress)
         token_ids, reason, stop_reason = output.token_ids, output.finish_reason, output.stop_token_id
         if reason is FinishReason.ERROR or reason is FinishReason.ABORT:
             message = output.error or f"the engine {request.engine} gave up the request: try again"
@@ -233,3 +235,11 @@ class OutputProcessor:
         trace.output_tokens += count
         trace.last_token = now
         self._observer.tokens_received(trace, count, seconds)
+
+
+def _note(trace: Trace, progress: RequestProgress) -> None:
+    trace.num_preemptions = progress.num_preemptions
+    if progress.prefill_seconds is not None:
+        trace.prefill_seconds = progress.prefill_seconds
+    if progress.decode_seconds is not None:
+        trace.decode_seconds = progress.decode_seconds

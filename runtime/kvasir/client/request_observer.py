@@ -12,12 +12,23 @@ from kvasir.params import SamplingParams
 
 
 @dataclass(slots=True, eq=False)
+class PromptChoices:
+    """The choices of one prompt."""
+
+    unfinished: int
+    most_tokens: int = 0
+    """Tokens of the longest choice that has ended."""
+
+
+@dataclass(slots=True, eq=False)
 class Trace:
     """The history of one request. Times are those of time.perf_counter."""
 
     params: SamplingParams | None = None
     choices: int | None = 1
     """Number of choices for the prompt; None for all choices but the first, so that a prompt counts once."""
+    siblings: PromptChoices | None = None
+    """All choices of the prompt, if there are several."""
     prompt_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int | None = None
@@ -36,6 +47,12 @@ class Trace:
     """Why it ended: ABORT if the client disconnected, ERROR if it failed or its engine was lost."""
     queue_seconds: float | None = None
     """Time in the engine's queue before its first step, as reported by the engine."""
+    prefill_seconds: float | None = None
+    """Time in the engine from then to the first token, as reported by the engine."""
+    decode_seconds: float | None = None
+    """Time in the engine from the first token to the last one, as reported by the engine."""
+    num_preemptions: int = 0
+    """How often the request was preempted, as reported by the engine."""
 
 
 class RequestObserver(Protocol):

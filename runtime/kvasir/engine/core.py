@@ -183,6 +183,7 @@ class EngineCore:
             kv_blocks_used=scheduler.blocks.pool.num_used,
             step=self.num_steps,
             preemptions=scheduler.num_preemptions,
+            corrupted=scheduler.num_corrupted_requests,
         )
 
     def work_ahead(self) -> bool:

@@ -61,4 +61,4 @@ class FrontendStatus:
         )
 
     def metrics(self) -> bytes:
-        return b"" if self._service is None else self._service.metrics.render()
+        return b"" if self._service is None else self._service.metrics.render_own()

@@ -98,6 +98,8 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Steps done since the engine started: stands still while idle."""
     preemptions: int = 0
     """Preemptions since the engine started."""
+    corrupted: int = 0
+    """Requests whose logits were not numbers, since the engine started."""
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -161,6 +163,17 @@ class Logprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     top: list[list[float]]
 
 
+class RequestProgress(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The history of a request in an engine, for metrics and traces. One struct, because most outputs have none."""
+
+    num_preemptions: int = 0
+    """So far, in this attempt."""
+    prefill_seconds: float | None = None
+    """Time from the end of `RequestOutput.queue_seconds` to the first token; with the first output."""
+    decode_seconds: float | None = None
+    """Time from the first token to the last; with the last output."""
+
+
 class RequestOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     """What one step did for one request."""
 
@@ -185,6 +198,8 @@ class RequestOutput(msgspec.Struct, frozen=True, array_like=True, omit_defaults=
     """Time from the request's arrival in the engine until it was first admitted; with `num_cached_tokens`."""
     refusal: RefusalKind | None = None
     """With FinishReason.ERROR: why the engine does not compute the request. None: it tried, and failed."""
+    progress: RequestProgress | None = None
+    """With the first output of an attempt and with its last; with all of them after a preemption."""
 
 
 class Outputs(_Message, frozen=True):
@@ -303,6 +318,8 @@ class Heartbeat(_Message, frozen=True):
     """From a frontend, once, in answer to Draining: no AddRequest follows this message."""
     step_limit: float = 0.0
     """From an engine: the `step_age` in seconds from which it is stuck. 0: not announced."""
+    shows_load: bool = True
+    """From an engine: the metrics of this frontend include the engine's load. One of its frontends does."""
 
 
 class Goodbye(_Message, frozen=True):

@@ -8,7 +8,7 @@ import pytest
 from kvasir.client.collector import Delta
 from kvasir.client.output_processor import SLICE
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
-from kvasir.link.protocol import FinishReason, RefusalKind
+from kvasir.link.protocol import FinishReason, RefusalKind, RequestProgress
 from runtime.client.output_bench import ENGINE, EOS, Bench, Numbers, output
 
 
@@ -23,6 +23,19 @@ async def test_steps_become_deltas_and_the_last_one_has_the_finish_reason() -> N
     assert bench.observer.tokens == [1, 2, 1]
     assert len(bench.observer.first_tokens) == 1
     assert bench.observer.finished == [(FinishReason.LENGTH, 2, 4)]
+
+
+async def test_the_trace_keeps_what_the_engine_reports() -> None:
+    bench = Bench()
+    trace = bench.add("r").trace
+    first = RequestProgress(prefill_seconds=0.5)
+    bench.receive(ENGINE, [output("r", 0, 10, num_cached_tokens=1, queue_seconds=0.25, progress=first)])
+    bench.receive(ENGINE, [output("r", 1, 11)])
+    bench.receive(ENGINE, [output("r", 2, 12, progress=RequestProgress(3))])
+    last = RequestProgress(4, decode_seconds=2.0)
+    bench.receive(ENGINE, [output("r", 3, 13, finish_reason=FinishReason.LENGTH, progress=last)])
+    assert (trace.cached_tokens, trace.num_preemptions) == (1, 4)
+    assert (trace.queue_seconds, trace.prefill_seconds, trace.decode_seconds) == (0.25, 0.5, 2.0)
 
 
 @pytest.mark.parametrize(("token_id", "stop_token_id"), [(EOS, None), (77, 77)])

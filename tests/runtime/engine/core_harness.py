@@ -10,7 +10,7 @@ from kvasir.engine.scheduling.rations import Ration
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
 from kvasir.hashing import chain_root, packed_chain
-from kvasir.link.protocol import AddRequest, FinishReason, Outputs, RefusalKind
+from kvasir.link.protocol import AddRequest, FinishReason, Outputs, RefusalKind, RequestProgress
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed, token_array
 from runtime.engine.fake_executor import EOS, VOCAB_SIZE, FakeExecutor, next_token
@@ -74,6 +74,9 @@ class Answer:
     """One per output."""
     queue_seconds: list[float | None] = field(default_factory=list)
     """As in each of its outputs."""
+    prefill_seconds: list[float | None] = field(default_factory=list)
+    decode_seconds: list[float | None] = field(default_factory=list)
+    num_preemptions: int = 0
     logprobs: list[float] = field(default_factory=list)
     prompt_logprobs: list[list[float]] = field(default_factory=list)
     """One list per output that had any."""
@@ -156,6 +159,10 @@ class CoreHarness:
                 answer.refusal = output.refusal
                 answer.num_cached_tokens.append(output.num_cached_tokens)
                 answer.queue_seconds.append(output.queue_seconds)
+                progress = output.progress or RequestProgress()
+                answer.prefill_seconds.append(progress.prefill_seconds)
+                answer.decode_seconds.append(progress.decode_seconds)
+                answer.num_preemptions = max(answer.num_preemptions, progress.num_preemptions)
                 answer.logprobs += output.logprobs.token if output.logprobs else []
                 answer.prompt_logprobs += [output.prompt_logprobs.token] if output.prompt_logprobs else []
 

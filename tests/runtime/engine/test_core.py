@@ -242,6 +242,7 @@ def test_nan_ends_its_request_with_an_error_that_names_it_and_no_other(
         assert answer.finish_reason is FinishReason.ERROR
         assert answer.error == "the model computed NaN: its weights or its precision are broken"
     assert sound.token_ids == expected_output(PROMPT, 20)
+    assert engine.core.stats().corrupted == 2
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("request a ends with an error: the model computed NaN")
 

@@ -162,6 +162,8 @@ def test_metrics_carry_the_names_and_labels_of_vllm(
         f"vllm:num_requests_waiting{labels} 1.0",
         f"vllm:kv_cache_usage_perc{labels} 0.125",
         f"vllm:num_preemptions_total{labels} 0.0",
+        f"vllm:corrupted_requests_total{labels} 0.0",
+        f"vllm:prompt_tokens_cached_total{labels} 0.0",
         f"vllm:prompt_tokens_total{labels} 5.0",
         f"vllm:generation_tokens_total{labels} 2.0",
         f"vllm:prefix_cache_queries_total{labels} 5.0",

@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from kvasir.client.request_observer import Trace
+from kvasir.engine.health import engine_collector
 from kvasir.frontend.telemetry.metrics import Metrics
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import FinishReason
@@ -30,6 +31,11 @@ def parse(text: str) -> dict[Key, Sample]:
     return samples
 
 
+async def load_shown(frontend: Frontend) -> None:
+    """Wait for the heartbeat with which the engine chooses this frontend to show its load."""
+    await frontend.until(lambda: all(engine.shows_load for engine in frontend.service.llm.engines.values()))
+
+
 async def scrape(frontend: Frontend) -> dict[Key, Sample]:
     async with frontend.http() as client:
         response = await client.get("/metrics")
@@ -42,6 +48,7 @@ async def test_requests_tokens_and_times_are_counted_for_the_engine_that_served_
     async with frontend.http() as client:
         await client.post("/v1/completions", json={"prompt": [5, 6, 7], "max_tokens": 50})
         await client.post("/v1/completions", json={"prompt": [5], "max_tokens": 2})
+    await load_shown(frontend)
     samples = await scrape(frontend)
     tokens = len(frontend.engine.script.answer) + 1 + 2
     values = {
@@ -49,6 +56,7 @@ async def test_requests_tokens_and_times_are_counted_for_the_engine_that_served_
         ("vllm:generation_tokens_total", "0"): tokens,
         ("vllm:prefix_cache_queries_total", "0"): 4,
         ("vllm:prefix_cache_hits_total", "0"): 2,
+        ("vllm:prompt_tokens_cached_total", "0"): 2,
         ("vllm:request_success_total", "0", "stop"): 1,
         ("vllm:request_success_total", "0", "length"): 1,
         ("vllm:request_success_total", "0", "abort"): 0,
@@ -63,12 +71,16 @@ async def test_requests_tokens_and_times_are_counted_for_the_engine_that_served_
         ("vllm:request_time_per_output_token_seconds_count", "0"): 2,
         ("vllm:request_prompt_tokens_sum", "0"): 4,
         ("vllm:request_generation_tokens_sum", "0"): tokens,
+        ("vllm:request_max_num_generation_tokens_sum", "0"): tokens,
+        ("vllm:request_num_preemptions_count", "0"): 2,
+        ("vllm:request_num_preemptions_sum", "0"): 0,
         ("vllm:request_params_max_tokens_sum", "0"): 52,
         ("vllm:request_params_n_sum", "0"): 2,
         ("vllm:request_params_n_count", "0"): 2,
         ("kvasir:engine_usable", "0"): 1,
         ("kvasir:live_requests",): 0,
         ("http_requests_total", "/v1/completions", "POST", "2xx"): 2,
+        ("http_request_duration_seconds_count", "/v1/completions", "POST"): 2,
     }
     assert {key: samples[key].value for key in values} == values
     assert samples["vllm:generation_tokens_total", "0"].labels["model_name"] == MODEL
@@ -94,6 +106,43 @@ async def test_the_choices_of_a_prompt_are_told_once_for_each_prompt(frontend: F
         "count": 4,
         "sum": 1 + 2 + 2 + 3,
     }
+
+
+async def test_the_longest_choice_of_a_prompt_is_observed_once(frontend: Frontend) -> None:
+    longest = len(frontend.engine.script.answer) + 1
+    frontend.engine.script.by_seed = {7: frontend.engine.script.answer[:2]}  # the seed of the first choice
+    async with frontend.http() as client:
+        await client.post("/v1/completions", json={"prompt": ["Hi", "Ho"], "n": 3, "seed": 7, "max_tokens": 50})
+    samples = await scrape(frontend)
+    assert samples["vllm:request_max_num_generation_tokens_count", "0"].value == 2
+    assert samples["vllm:request_max_num_generation_tokens_sum", "0"].value == 2 * longest
+    assert samples["vllm:request_generation_tokens_count", "0"].value == 6
+
+
+async def test_the_probe_port_leaves_out_what_engines_show(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        await client.post("/v1/completions", json={"prompt": "Hi"})
+    await load_shown(frontend)
+    both = parse(frontend.service.metrics.render().decode())
+    own = parse(frontend.status.metrics().decode())
+    of_engines = {key[0].removesuffix("_total") for key in both.keys() - own.keys()}
+    shown = {name for name, _ in (*engine_collector._GAUGES, *engine_collector._COUNTERS)}
+    assert shown | {"vllm:cache_config_info", "kvasir:engine_step_age_seconds"} == {
+        name for name in of_engines if not name.endswith("_created")
+    }
+    assert ("vllm:e2e_request_latency_seconds_count", "0") in own
+    assert own.keys() <= both.keys()
+
+
+async def test_an_engine_that_another_frontend_shows_is_left_out(frontend: Frontend) -> None:
+    await load_shown(frontend)
+    await frontend.add_engine()
+    await load_shown(frontend)
+    first, second = frontend.service.llm.engines.values()
+    second.shows_load = False
+    samples = parse(frontend.service.metrics.render().decode())  # before the next heartbeat
+    assert {key[1] for key in samples if key[0] == "kvasir:engine_step_age_seconds"} == {str(first.rank)}
+    assert {key[1] for key in samples if key[0] == "kvasir:engine_usable"} == {str(first.rank), str(second.rank)}
 
 
 def ended(trace: Trace, reason: FinishReason) -> Trace:
@@ -175,6 +224,7 @@ async def test_every_answer_of_429_is_counted_once(monkeypatch: pytest.MonkeyPat
 async def test_the_documentation_lists_exactly_these_metrics(frontend: Frontend) -> None:
     async with frontend.http() as client:
         await client.post("/v1/completions", json={"prompt": "Hi"})
+        await load_shown(frontend)
         text = (await client.get("/metrics")).text
     shown = {family.name for family in text_string_to_metric_families(text)}
     page = (Path(__file__).parents[3] / "docs/metrics.md").read_text()

@@ -82,6 +82,23 @@ async def test_the_load_of_an_idle_engine_comes_with_its_heartbeat(sockets: Path
             assert f.link.engines[e.incarnation].step_age == 0
 
 
+async def test_one_frontend_at_a_time_shows_the_load_of_an_engine(sockets: Path) -> None:
+    """Sums over all frontends must count the engine once."""
+    second = f"ipc://{sockets}/second"
+    async with frontend(f"ipc://{sockets}/first", silence=2) as f1:
+        with engine(f1.link.addresses, second, silence=2) as e:
+            e.set_load(STATS, busy=False)
+            await f1.ready(e.incarnation)
+            await f1.seen.until(lambda: f1.link.engines[e.incarnation].shows_load)
+            async with frontend(second, silence=2) as f2:
+                await f2.ready(e.incarnation)
+                await f2.seen.until(lambda: f2.link.engines[e.incarnation].stats == STATS)
+                assert f1.link.engines[e.incarnation].shows_load
+                assert not f2.link.engines[e.incarnation].shows_load
+                await f1.link.close()
+                await f2.seen.until(lambda: f2.link.engines[e.incarnation].shows_load)
+
+
 async def test_a_draining_engine_is_not_used_but_gets_what_was_already_sent(sockets: Path) -> None:
     async with frontend(f"ipc://{sockets}/link") as f:
         with engine(f.link.addresses) as e:

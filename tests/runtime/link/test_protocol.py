@@ -32,6 +32,7 @@ from kvasir.link.protocol import (
     RefusalKind,
     Refused,
     RequestOutput,
+    RequestProgress,
     Result,
     StartWave,
     Welcome,
@@ -66,13 +67,14 @@ READY = Ready(
 REFUSED = Outputs(
     [RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS
 )
-HEARTBEAT = Heartbeat(STATS, step_age=1.5, step_limit=30.0)
+HEARTBEAT = Heartbeat(STATS, step_age=1.5, step_limit=30.0, shows_load=False)
 ADD = AddRequest("r", 3, packed([1, 2**31]), packed([7]), PARAMS)
 
 FROM_ENGINE: list[FromEngine] = [
     HELLO,
     READY,
     Outputs([RequestOutput("r", 2, 17, [4, 5], FinishReason.STOP, stop_token_id=5)], STATS),
+    Outputs([RequestOutput("r", 1, 0, [4], progress=RequestProgress(2, 0.5, 1.5))], STATS),
     REFUSED,
     Draining(),
     Dead("out of memory"),
@@ -155,9 +157,9 @@ def test_fields_that_an_older_peer_does_not_know_have_their_defaults() -> None:
     assert decode_from_engine(without_last(READY, 2)) == older
     oldest = msgspec.structs.replace(older, features=())
     assert decode_from_engine(without_last(READY, 3)) == oldest
-    assert decode_from_engine(without_last(HEARTBEAT, 4)) == Heartbeat()
+    assert decode_from_engine(without_last(HEARTBEAT, 5)) == Heartbeat()
     name, [refused], stats = msgspec.msgpack.decode(encode(REFUSED))
-    decoded = decode_from_engine(msgspec.msgpack.encode([name, [refused[:-1]], stats]))
+    decoded = decode_from_engine(msgspec.msgpack.encode([name, [refused[:11]], stats[:5]]))
     assert isinstance(decoded, Outputs)
     [output] = decoded.outputs
     assert output == msgspec.structs.replace(REFUSED.outputs[0], refusal=None)
@@ -170,7 +172,7 @@ def test_fields_that_an_older_peer_does_not_know_have_their_defaults() -> None:
 
 def test_a_kind_of_refusal_of_a_newer_peer_is_unknown() -> None:
     name, [refused], stats = msgspec.msgpack.decode(encode(REFUSED))
-    frame = msgspec.msgpack.encode([name, [[*refused[:-1], "too late"]], stats])
+    frame = msgspec.msgpack.encode([name, [[*refused[:11], "too late", *refused[12:]]], stats])
     decoded = decode_from_engine(frame)
     assert isinstance(decoded, Outputs)
     assert decoded.outputs[0].refusal is RefusalKind.UNKNOWN

@@ -22,7 +22,9 @@ _GAUGES = (
 )
 _COUNTERS = (
     ("vllm:num_preemptions", "Requests that lost their row and were computed again."),
+    ("vllm:corrupted_requests", "Requests that ended because their logits were not numbers."),
     ("vllm:prompt_tokens", "Prompt tokens of requests that have begun to generate, including cached ones."),
+    ("vllm:prompt_tokens_cached", "Prompt tokens of these requests that were found in the prefix cache."),
     ("vllm:generation_tokens", "Tokens generated."),
     ("vllm:prefix_cache_queries", "Tokens of requests that were looked up in the prefix cache."),
     ("vllm:prefix_cache_hits", "Tokens that were found in the prefix cache."),
@@ -110,7 +112,9 @@ def _read(core: EngineCore) -> tuple[tuple[float, ...], tuple[float, ...]]:
         (len(scheduler.running), core.num_waiting, blocks.pool.usage),
         (
             scheduler.num_preemptions,
+            scheduler.num_corrupted_requests,
             scheduler.num_prompt_tokens,
+            scheduler.num_cached_prompt_tokens,
             scheduler.num_generated_tokens,
             blocks.num_queried_tokens,
             blocks.num_hit_tokens,

@@ -1,11 +1,12 @@
 """The end of a request and its outputs. The scheduler asks for the status after every token."""
 
 import logging
+import time
 from collections.abc import Collection
 from typing import Final
 
 from kvasir.engine.scheduling.engine_request import FINISH_REASONS, EngineRequest, RequestStatus
-from kvasir.link.protocol import AddRequest, FinishReason, Logprobs, RefusalKind, RequestOutput
+from kvasir.link.protocol import AddRequest, FinishReason, Logprobs, RefusalKind, RequestOutput, RequestProgress
 from kvasir.observability.seldom_log import SeldomLog
 from kvasir.worker.step import NAN_COMPUTED
 
@@ -85,6 +86,7 @@ class Endings:
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=num_cached_tokens,
             queue_seconds=None if num_cached_tokens is None else request.queue_seconds,
+            progress=_progress(request),
         )
 
     def broken_off(self, request: EngineRequest, failure: str) -> RequestOutput:
@@ -109,3 +111,15 @@ class Endings:
         token_id = request.token_ids[-1]
         by_eos = token_id in self._eos_token_ids and not request.params.ignore_eos
         return token_id if request.status is RequestStatus.STOPPED and not by_eos else None
+
+
+def _progress(request: EngineRequest) -> RequestProgress | None:
+    """Return the report for an output, and note the time of the first token."""
+    finished, prefill_seconds = request.status.finished, None
+    if request.first_token is None:
+        request.first_token = time.monotonic()
+        prefill_seconds = request.first_token - request.arrived - (request.queue_seconds or 0.0)
+    elif not (finished or request.num_preemptions):
+        return None
+    decode_seconds = time.monotonic() - request.first_token if finished else None
+    return RequestProgress(request.num_preemptions, prefill_seconds, decode_seconds)

@@ -55,6 +55,7 @@ class EngineRequest:
         "block_hashes",
         "block_tables",
         "chain_root",
+        "first_token",
         "frontend",
         "lookup",
         "num_cached_tokens",
@@ -62,6 +63,7 @@ class EngineRequest:
         "num_drafts",
         "num_known_blocks",
         "num_pending",
+        "num_preemptions",
         "num_prompt_tokens",
         "num_reserved_tokens",
         "num_slots",
@@ -115,6 +117,9 @@ class EngineRequest:
         self.arrived = time.monotonic()
         self.queue_seconds: float | None = None
         """Seconds from its arrival to its first admission; None before."""
+        self.first_token: float | None = None
+        """When the engine sent the first token of this attempt, on the clock of `arrived`; None before."""
+        self.num_preemptions = 0
         self.prompt_counted = False
         """Whether its prompt is counted in the metrics: once, with its first output, even if it is preempted."""
 

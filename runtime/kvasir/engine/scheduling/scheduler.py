@@ -146,6 +146,16 @@ class Scheduler:
     def num_generated_tokens(self) -> int:
         return self._results.num_generated_tokens
 
+    @property
+    def num_cached_prompt_tokens(self) -> int:
+        """Return the part of `num_prompt_tokens` that was found in the prefix cache."""
+        return self._results.num_cached_prompt_tokens
+
+    @property
+    def num_corrupted_requests(self) -> int:
+        """Return how many requests ended because their logits were not numbers."""
+        return self._results.num_corrupted_requests
+
     # ------------------------------------------------------------------------------------------ before the step
 
     def schedule(self) -> StepInput | None:
@@ -277,6 +287,7 @@ class Scheduler:
         """Take the row and the blocks of the request. Pending tokens are still appended."""
         self._queues.preempt(request)
         request.num_computed_tokens = 0
+        request.num_preemptions += 1
         self.num_preemptions += 1
 
     # ------------------------------------------------------------------------------------------- after the step

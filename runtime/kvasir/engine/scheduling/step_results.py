@@ -23,7 +23,11 @@ class StepResults:
         """`keeps_sampled`: keep the sampled tokens of requests that go on, for `take_sampled`."""
         self.num_prompt_tokens = 0
         """Prompt tokens of the requests that have begun to generate. Each request counts once."""
+        self.num_cached_prompt_tokens = 0
+        """Those of them that were found in the prefix cache."""
         self.num_generated_tokens = 0
+        self.num_corrupted_requests = 0
+        """Requests that ended because their logits were not numbers."""
         self._drafts: dict[EngineRequest, list[int]] = {}
         self._keeps_sampled = keeps_sampled
         self._sampled = NONE_SAMPLED
@@ -86,9 +90,10 @@ class StepResults:
         if is_first:
             request.prompt_counted = True
             self.num_prompt_tokens += request.num_prompt_tokens
+            self.num_cached_prompt_tokens += request.num_cached_tokens or 0
         if status.finished:
             self._queues.finish(request, status)
-        elif not (is_first or output.logprobs):
+        elif not (is_first or output.logprobs or request.num_preemptions):
             return RequestOutput(request.request_id, request.attempt, position, token_ids)
         return self._endings.output(
             request,
@@ -103,6 +108,7 @@ class StepResults:
         """End a request that has no next token. After NaN none of its KV is used again."""
         if failure == NAN_COMPUTED:
             self._blocks.distrust(request)
+            self.num_corrupted_requests += 1
         self._queues.finish(request, RequestStatus.ABORTED)
         return self._endings.broken_off(request, failure)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvasir.client.async_llm import AsyncLLM, Delta
 from kvasir.client.input.input_processor import Prompted
-from kvasir.client.request_observer import Trace
+from kvasir.client.request_observer import PromptChoices, Trace
 from kvasir.client.text.logprob_lists import joined, mean
 from kvasir.link.protocol import FinishReason, Logprobs
 
@@ -54,7 +54,11 @@ class Generation:
         self.id, self._unique_id = ids
         self.prompts = [prompted.child(index) for prompted in prompts for index in range(n)]
         """By index of the choice."""
-        self.traces = [Trace(choices=None if index % n else n) for index in range(len(self.prompts))]
+        choices = [PromptChoices(n) if n > 1 else None for _ in prompts]
+        self.traces = [
+            Trace(choices=None if index % n else n, siblings=choices[index // n])
+            for index in range(len(self.prompts))
+        ]
         """One per choice, for the request log."""
         self.output_tokens = 0
         self._unfinished = len(self.prompts)

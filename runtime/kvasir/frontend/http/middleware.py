@@ -7,6 +7,7 @@ it, and answers plainly for our own defects.
 import logging
 import re
 import secrets
+import time
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -50,7 +51,8 @@ class Entrance:
             await self._app(scope, receive, _Answer(send, record, self._service).send)
         finally:
             record.status = record.status or CLIENT_CLOSED_REQUEST
-            self._service.metrics.http_request_ended(_route(scope), record.method, record.status)
+            seconds = time.perf_counter() - record.started
+            self._service.metrics.http_request_ended(_route(scope), record.method, record.status, seconds)
             if self._service.log_requests and record.path not in PROBES:
                 record.write()
 

@@ -1,4 +1,4 @@
-"""The frontend's metrics of the engines on its link, from the last report of each."""
+"""The frontend's metrics of the engines on its link, from the last report of each. Collected at each scrape."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -9,37 +9,48 @@ from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 _LABELS = ("model_name", "engine")
 
+Engines = Callable[[], Mapping[str, RemoteEngine]]
 
-class EngineLoads(Collector):
-    """Collected at each scrape. `live` returns the number of live requests of this frontend."""
 
-    def __init__(
-        self, model_name: str, engines: Callable[[], Mapping[str, RemoteEngine]], live: Callable[[], int]
-    ) -> None:
+class LinkedEngines(Collector):
+    """The number of live requests of this frontend, and its view of its engines."""
+
+    def __init__(self, model_name: str, engines: Engines, live: Callable[[], int]) -> None:
         self._model_name = model_name
         self._engines = engines
         self._live = live
 
     def collect(self) -> Iterable[Metric]:
-        # One of each rank: while an old incarnation drains next to a new one, the usable one counts.
-        known = sorted(self._engines().values(), key=lambda engine: engine.usable)
-        engines = list({engine.rank: engine for engine in known}.values())
         live = GaugeMetricFamily(
             "kvasir:live_requests", "Requests that this frontend is generating for.", labels=("model_name",)
         )
         live.add_metric((self._model_name,), self._live())
         usable = GaugeMetricFamily("kvasir:engine_usable", "1 for an engine that takes requests.", labels=_LABELS)
-        step_age = GaugeMetricFamily(
-            "kvasir:engine_step_age_seconds", "How long an engine's step has taken so far.", labels=_LABELS
-        )
         unknown = CounterMetricFamily(
             "kvasir:unknown_messages", "Messages of a newer engine that this frontend skipped.", labels=_LABELS
         )
+        for engine in _one_of_each_rank(self._engines()):
+            labels = (self._model_name, str(engine.rank))
+            unknown.add_metric(labels, engine.agreement.skipped)
+            usable.add_metric(labels, engine.usable)
+        return [live, usable, unknown]
+
+
+class EngineLoads(Collector):
+    """The load of the engines that chose this frontend to show it (`RemoteEngine.shows_load`)."""
+
+    def __init__(self, model_name: str, engines: Engines) -> None:
+        self._model_name = model_name
+        self._engines = engines
+
+    def collect(self) -> Iterable[Metric]:
+        engines = [engine for engine in _one_of_each_rank(self._engines()) if engine.shows_load]
+        step_age = GaugeMetricFamily(
+            "kvasir:engine_step_age_seconds", "How long an engine's step has taken so far.", labels=_LABELS
+        )
         for engine in engines:
-            unknown.add_metric(self._labels(engine), engine.agreement.skipped)
-            usable.add_metric(self._labels(engine), engine.usable)
             step_age.add_metric(self._labels(engine), engine.step_age)
-        return [live, usable, step_age, unknown, *self._loads(engines), self._cache_config(engines)]
+        return [step_age, *self._loads(engines), self._cache_config(engines)]
 
     def _loads(self, engines: Iterable[RemoteEngine]) -> list[Metric]:
         running = GaugeMetricFamily(
@@ -50,6 +61,9 @@ class EngineLoads(Collector):
             "vllm:kv_cache_usage_perc", "Share of an engine's KV blocks in use, 0 to 1.", labels=_LABELS
         )
         preemptions = CounterMetricFamily("vllm:num_preemptions", "Requests that gave up their KV.", labels=_LABELS)
+        corrupted = CounterMetricFamily(
+            "vllm:corrupted_requests", "Requests that ended because their logits were not numbers.", labels=_LABELS
+        )
         for engine in engines:
             if engine.stats is None:
                 continue
@@ -57,9 +71,10 @@ class EngineLoads(Collector):
             running.add_metric(labels, engine.stats.running)
             waiting.add_metric(labels, engine.stats.waiting)
             preemptions.add_metric(labels, engine.stats.preemptions)
+            corrupted.add_metric(labels, engine.stats.corrupted)
             if engine.capacity is not None:
                 kv_use.add_metric(labels, engine.stats.kv_blocks_used / max(1, engine.capacity.num_blocks))
-        return [running, waiting, kv_use, preemptions]
+        return [running, waiting, kv_use, preemptions, corrupted]
 
     def _cache_config(self, engines: Iterable[RemoteEngine]) -> Metric:
         info = GaugeMetricFamily(
@@ -75,3 +90,9 @@ class EngineLoads(Collector):
 
     def _labels(self, engine: RemoteEngine) -> tuple[str, str]:
         return self._model_name, str(engine.rank)
+
+
+def _one_of_each_rank(engines: Mapping[str, RemoteEngine]) -> list[RemoteEngine]:
+    """Return one incarnation of each rank: while an old one drains next to a new one, the usable one."""
+    known = sorted(engines.values(), key=lambda engine: engine.usable)
+    return list({engine.rank: engine for engine in known}.values())

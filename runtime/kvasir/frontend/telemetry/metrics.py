@@ -1,6 +1,10 @@
 """Prometheus metrics under vLLM's names, so that its dashboards and autoscalers work; AsyncLLM reports to it.
 
 docs/metrics.md describes each. Metrics that only Kvasir has begin with kvasir:; engine_load.py has the engines'.
+
+A sum over all targets of Prometheus must count everything once. So there are two views. The HTTP port shows all,
+and each engine chooses one frontend that shows its load. The probe port leaves out the metrics that engines have on
+theirs.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +23,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kvasir.client.request_observer import Trace
-from kvasir.frontend.telemetry.engine_load import EngineLoads
+from kvasir.frontend.telemetry.engine_load import EngineLoads, LinkedEngines
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import FinishReason
 
@@ -42,6 +46,8 @@ _REQUEST_BUCKETS = (
 )
 _COUNT_BUCKETS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
 _N_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0)
+_PREEMPTION_BUCKETS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
+_HTTP_BUCKETS = (0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 _HISTOGRAMS = {
     "vllm:time_to_first_token_seconds": ("From a request's start to its first token.", _TTFT_BUCKETS),
@@ -54,11 +60,14 @@ _HISTOGRAMS = {
     "vllm:request_time_per_output_token_seconds": ("Mean of a request's times between tokens.", _TOKEN_BUCKETS),
     "vllm:request_prompt_tokens": ("Prompt tokens of a request.", _COUNT_BUCKETS),
     "vllm:request_generation_tokens": ("Tokens that a request generated.", _COUNT_BUCKETS),
+    "vllm:request_max_num_generation_tokens": ("Tokens of the longest choice of a prompt.", _COUNT_BUCKETS),
+    "vllm:request_num_preemptions": ("How often a request was preempted.", _PREEMPTION_BUCKETS),
     "vllm:request_params_max_tokens": ("Tokens that a request could have generated.", _COUNT_BUCKETS),
     "vllm:request_params_n": ("Choices that were generated for a prompt.", _N_BUCKETS),
 }
-_COUNTERS = {
+_COUNTERS_OF_ENGINES = {
     "vllm:prompt_tokens": "Prompt tokens of requests given to engines.",
+    "vllm:prompt_tokens_cached": "Those of them that an engine found in its prefix cache.",
     "vllm:generation_tokens": "Tokens generated.",
     "vllm:prefix_cache_queries": "Prompt tokens that were looked up in the prefix cache.",
     "vllm:prefix_cache_hits": "Those of them that were found.",
@@ -71,6 +80,8 @@ class Metrics:
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
         self._registry = CollectorRegistry()
+        self._registry_of_engines = CollectorRegistry()
+        """What the engines' probe ports show too."""
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             self._registry.register(collector)
         self._histograms = {
@@ -80,7 +91,8 @@ class Metrics:
         between_tokens = self._histograms["vllm:inter_token_latency_seconds"]
         self._registry.register(_SecondName(between_tokens, "vllm:time_per_output_token_seconds"))
         self._counters = {
-            name: Counter(name, help, LABELS, registry=self._registry) for name, help in _COUNTERS.items()
+            name: Counter(name, help, LABELS, registry=self._registry_of_engines)
+            for name, help in _COUNTERS_OF_ENGINES.items()
         }
         self._ended = Counter(
             "vllm:request_success",
@@ -100,17 +112,36 @@ class Metrics:
             ("handler", "method", "status"),
             registry=self._registry,
         )
+        self._http_seconds = Histogram(
+            "http_request_duration_seconds",
+            "From the start of an HTTP request to the end of its answer.",
+            ("handler", "method"),
+            buckets=_HTTP_BUCKETS,
+            registry=self._registry,
+        )
+        self._http_series: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
         self._ranks: dict[int, _Series] = {}
 
     def report_engines(self, engines: Callable[[], Mapping[str, RemoteEngine]], live: Callable[[], int]) -> None:
         """Add the engines' load and the number of live requests, read when the metrics are."""
-        self._registry.register(EngineLoads(self._model_name, engines, live))
+        self._registry.register(LinkedEngines(self._model_name, engines, live))
+        self._registry_of_engines.register(EngineLoads(self._model_name, engines))
 
     def render(self) -> bytes:
+        """Return all metrics, for the HTTP port."""
+        return self.render_own() + generate_latest(self._registry_of_engines)
+
+    def render_own(self) -> bytes:
+        """Return the metrics that no engine shows, for the probe port."""
         return generate_latest(self._registry)
 
-    def http_request_ended(self, route: str, method: str, status: int) -> None:
-        self._http.labels(route, method, f"{status // 100}xx").inc()
+    def http_request_ended(self, route: str, method: str, status: int, seconds: float) -> None:
+        key = (route, method, f"{status // 100}xx")
+        series = self._http_series.get(key)
+        if series is None:
+            series = self._http_series[key] = (self._http.labels(*key), self._http_seconds.labels(route, method))
+        series[0].inc()
+        series[1].observe(seconds)
         if status == HTTPStatus.TOO_MANY_REQUESTS:
             self._rejected.inc()
 
@@ -157,6 +188,7 @@ class _Series:
         self._ended = ended
         self._queries = counters["vllm:prefix_cache_queries"]
         self._hits = counters["vllm:prefix_cache_hits"]
+        self._cached = counters["vllm:prompt_tokens_cached"]
         self.prompt_tokens = counters["vllm:prompt_tokens"]
         self.generation_tokens = counters["vllm:generation_tokens"]
         self.first_token = histograms["vllm:time_to_first_token_seconds"]
@@ -169,15 +201,28 @@ class _Series:
         if trace.cached_tokens is not None:
             self._queries.inc(trace.prompt_tokens)
             self._hits.inc(trace.cached_tokens)
+            self._cached.inc(trace.cached_tokens)
         self._observe("e2e_request_latency_seconds", trace.finished - trace.started)
         self._observe("request_prompt_tokens", trace.prompt_tokens)
         self._observe("request_generation_tokens", trace.output_tokens)
+        self._observe("request_num_preemptions", trace.num_preemptions)
+        self._longest_choice(trace)
         if trace.params is not None:
             self._observe("request_params_max_tokens", trace.params.max_tokens)
         if trace.choices is not None:
             self._observe("request_params_n", trace.choices)
         if trace.first_token is not None and trace.last_token is not None:
             self._phases(trace, trace.first_token, trace.last_token)
+
+    def _longest_choice(self, trace: Trace) -> None:
+        """Observe the longest choice of the prompt, once all of them have ended."""
+        siblings, longest = trace.siblings, trace.output_tokens
+        if siblings is not None:
+            siblings.unfinished -= 1
+            longest = siblings.most_tokens = max(siblings.most_tokens, longest)
+            if siblings.unfinished:
+                return
+        self._observe("request_max_num_generation_tokens", longest)
 
     def _phases(self, trace: Trace, first: float, last: float) -> None:
         """Of a request that had a token."""

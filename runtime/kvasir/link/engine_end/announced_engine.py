@@ -105,9 +105,14 @@ class AnnouncedEngine:
             return [Draining()]
         return [self._ready] if self._ready is not None else []
 
-    def heartbeat(self) -> Heartbeat:
+    def heartbeat(self, shows_load: bool = True) -> Heartbeat:
         load = self._load
-        return Heartbeat(load.stats if load is not None else None, self._step_age(), step_limit=self._step_limit())
+        return Heartbeat(
+            load.stats if load is not None else None,
+            self._step_age(),
+            step_limit=self._step_limit(),
+            shows_load=shows_load,
+        )
 
     def _step_age(self) -> float:
         load = self._load

@@ -34,6 +34,9 @@ class Conversation(Protocol):
     def must_probe(self) -> bool:
         """A new endpoint may lead to a frontend that is on the link."""
 
+    def shows_load(self, connection: "FrontendConnection") -> bool:
+        """Whether the frontend of this connection shows the engine's load in its metrics."""
+
     def probed(self, connection: "FrontendConnection", frontend: str) -> bool:
         """Return whether the connection may send Hello to this frontend; "": a frontend without a name."""
 

@@ -119,7 +119,7 @@ class FrontendConnection:
         elif self.state is State.WELCOMED and silence > self._timeout:
             self.drop(f"it was silent for {silence:.1f} s")
         elif self.state is State.WELCOMED:
-            self.show(self._engine.heartbeat())
+            self.show(self._engine.heartbeat(self._link.shows_load(self)))
         elif self.state is State.REFUSED and now >= self.retry_at:
             self._greet(now)
 

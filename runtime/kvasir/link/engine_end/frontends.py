@@ -213,6 +213,10 @@ class Frontends:
     def must_probe(self) -> bool:
         return bool(self._by_frontend)
 
+    def shows_load(self, connection: FrontendConnection) -> bool:
+        """Whether this frontend shows the engine's load in its metrics: the one that is on the link the longest."""
+        return next(iter(self._by_frontend.values()), None) is connection
+
     def probed(self, connection: FrontendConnection, frontend: str) -> bool:
         """Keep a connection from a frontend that is on the link: it would end the one with the live requests."""
         used = self._by_frontend.get(frontend)

@@ -193,10 +193,12 @@ class FrontendLink:
 
     def _on_heartbeat(self, engine: RemoteEngine, message: Heartbeat) -> None:
         engine.step_age = message.step_age
+        changed = message.stats is not None or message.shows_load != engine.shows_load
+        engine.shows_load = message.shows_load
         if message.step_age > min(message.step_limit or math.inf, self._step_age_limit):
             self._lose_alive(engine, f"its step has not ended for {message.step_age:.0f} s")
-        elif message.stats is not None:
-            engine.stats = message.stats
+        elif changed:
+            engine.stats = message.stats or engine.stats
             self.events.append(EngineChanged(engine))
 
     def _on_hello(self, incarnation: str, engine: RemoteEngine | None, hello: Hello) -> None:

@@ -58,6 +58,9 @@ class RemoteEngine:
     stats: EngineStats | None = None
     step_age: float = 0.0
     """Seconds that its current step had taken at its last heartbeat; 0 when idle."""
+    shows_load: bool = False
+    """Whether the metrics of this frontend include the engine's load. One frontend shows it, so that sums count
+    it once. False until the first heartbeat."""
     agreement: Agreement = field(default_factory=lambda: Agreement(CODEC))
 
     @property

@@ -114,6 +114,26 @@ def test_the_first_output_reports_the_time_in_the_queue() -> None:
     assert later == [None, None]
 
 
+def test_outputs_report_the_times_of_prefill_and_decode() -> None:
+    engine = CoreHarness(max_num_seqs=1, budget=4)
+    before = time.monotonic()
+    answer = engine.add(add_request("long", prompt(8), 3))
+    engine.step()
+    time.sleep(0.01)
+    engine.step()  # the second part of the prompt
+    time.sleep(0.02)
+    engine.run()
+    passed = time.monotonic() - before
+    prefill, *rest = answer.prefill_seconds
+    *earlier, decode = answer.decode_seconds
+    assert prefill is not None
+    assert decode is not None
+    assert prefill >= 0.01
+    assert decode >= 0.02
+    assert prefill + decode <= passed
+    assert rest == earlier == [None, None]
+
+
 # -------------------------------------------------------------------------------------------------- preemption
 
 
@@ -124,6 +144,7 @@ def test_preempted_requests_give_the_same_output() -> None:
         engine.add(request)
     engine.run()
     assert engine.scheduler.num_preemptions > 0
+    assert sum(answer.num_preemptions for answer in engine.answers.values()) == engine.scheduler.num_preemptions
     for request in requests:
         expected = expected_output(prompt_of(request), 24)
         assert engine.answers[request.request_id].token_ids == expected
