@@ -1,0 +1,116 @@
+"""A real Prometheus on loopback that scrapes a service: Debian's package, unpacked into the user's cache."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvasir" / "prometheus"
+START_SECONDS = 60.0
+SCRAPE_SECONDS = 1
+
+_CONFIG = """\
+global: {{scrape_interval: {interval}s, scrape_timeout: {interval}s}}
+scrape_configs:
+  - job_name: kvasir
+    static_configs: [{{targets: {targets}}}]
+"""
+
+
+class NoPrometheus(Exception):
+    """The program could not be found or fetched. The message contains the cause and the next action."""
+
+
+class Prometheus:
+    """The API of a running Prometheus."""
+
+    def __init__(self, url: str) -> None:
+        self._http = httpx.Client(base_url=url, timeout=10)
+
+    def query(self, expression: str) -> list[float]:
+        """Return the current values of all series of an expression, without NaN."""
+        answer = self._http.get("/api/v1/query", params={"query": expression}).json()
+        assert answer["status"] == "success", f"{expression}: {answer}"
+        values = [float(series["value"][1]) for series in answer["data"]["result"]]
+        return [value for value in values if value == value]
+
+    def targets(self) -> list[dict[str, Any]]:
+        active: list[dict[str, Any]] = self._http.get("/api/v1/targets").json()["data"]["activeTargets"]
+        return active
+
+    def is_ready(self) -> bool:
+        try:
+            return self._http.get("/-/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def close(self) -> None:
+        self._http.close()
+
+
+def program() -> Path:
+    """Return the path of Prometheus, which is fetched with apt-get if it is not installed. Raises NoPrometheus."""
+    if installed := shutil.which("prometheus"):
+        return Path(installed)
+    path = CACHE / "usr/bin/prometheus"
+    if not path.exists():
+        if shutil.which("apt-get") is None:
+            raise NoPrometheus("Debian's package prometheus is needed, and apt-get is not here: install Prometheus")
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+            _run(["apt-get", "-q", "download", "prometheus"], folder)
+            [package] = Path(folder).glob("prometheus_*.deb")
+            _run(["dpkg-deb", "-x", str(package), str(CACHE)], folder)
+    return path
+
+
+def _run(command: Sequence[str], folder: str) -> None:
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise NoPrometheus(
+            f"Debian's package prometheus could not be fetched: {' '.join(command)}: {ended.stderr.strip()}; "
+            "install Prometheus, or run apt-get update"
+        )
+
+
+@contextmanager
+def scraping(targets: Sequence[str], folder: Path) -> Iterator[Prometheus]:
+    """Run Prometheus with these targets (HOST:PORT). It ends with the block."""
+    config, log = folder / "prometheus.yml", folder / "prometheus.log"
+    config.write_text(_CONFIG.format(interval=SCRAPE_SECONDS, targets=list(targets)))
+    address = f"127.0.0.1:{_free_port()}"
+    command = [
+        str(program()),
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={address}",
+    ]
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    api = Prometheus(f"http://{address}")
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not api.is_ready():
+            assert process.poll() is None, f"Prometheus ended:\n{log.read_text()}"
+            assert time.monotonic() < deadline, f"Prometheus is not ready:\n{log.read_text()}"
+            time.sleep(0.1)  # another process: there is no event to wait for
+        yield api
+    finally:
+        api.close()
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
