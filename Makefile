@@ -84,13 +84,13 @@ $(VENV)/.run: $(BUILT) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: $(BUILT) $(VENV)/.run | $(BIN)/python
-	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,dev]'
+	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,otel,dev]'
 	@touch $@
 
 $(VENV)/.ray: pyproject.toml | $(VENV)/.dev
-	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,dev,ray]'
+	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,otel,dev,ray]'
 	@touch $@
 
 $(VENV)/.mutation: pyproject.toml | $(VENV)/.dev
-	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,dev,mutation]'
+	@$(PIP) install --progress-bar on -e '.[frontend,engine,bench,operator,otel,dev,mutation]'
 	@touch $@

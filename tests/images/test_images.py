@@ -21,8 +21,8 @@ def stage(name: str) -> str:
     return str(found)
 
 
-def requirements(extra: str) -> list[str]:
-    command = [sys.executable, str(ROOT / "images/requirements.py"), str(ROOT / "pyproject.toml"), extra]
+def requirements(*extras: str) -> list[str]:
+    command = [sys.executable, str(ROOT / "images/requirements.py"), str(ROOT / "pyproject.toml"), *extras]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
@@ -34,6 +34,12 @@ def distribution(requirement: str) -> str:
 def test_an_image_gets_the_requirements_of_its_extra(image: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert set(requirements(image)) == {*project["dependencies"], *project["optional-dependencies"][image]}
+
+
+def test_the_frontend_image_can_send_traces() -> None:
+    assert "print frontend otel > /requirements/frontend.txt" in stage("requirements")
+    packages = set(map(distribution, requirements("frontend", "otel")))
+    assert {"starlette", "opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"} <= packages
 
 
 @pytest.mark.parametrize("image", ["operator", "frontend"])

@@ -40,6 +40,8 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
             ("--data-parallel-start-rank", "--data-parallel-hybrid-lb", "--data-parallel-external-lb"),
             "is not needed: each engine is started with --data-parallel-rank",
         ),
+        "--collect-detailed-traces": "is not needed: --otlp-traces-endpoint alone sends the times in queue, "
+        "prefill and decode; there are no spans of single steps",
         "--headless": "is not needed: kvasir engine has no API server",
         "--disable-log-requests": "is --no-log-requests here",
         "--enable-log-requests": "is --log-requests here",

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from kvasir.config.options import ConfigError, option
 from kvasir.config.parsers import parse_int
@@ -79,6 +80,12 @@ class ServerConfig:
     allow_credentials: bool = option(False, "let these pages send cookies and HTTP authentication")
     strict_fields: bool = option(False, "reject unknown fields of a request, which are ignored otherwise")
     log_requests: bool = option(True, "log a line at the end of each request, except probes")
+    otlp_traces_endpoint: str | None = option(
+        None,
+        "send OpenTelemetry traces of requests to this collector, for example http://localhost:4318/v1/traces, or "
+        "grpc://localhost:4317 [default: no traces]",
+        metavar="URL",
+    )
     shutdown_delay: float = option(
         0.0,
         "on SIGTERM, accept requests for this time, until load balancers have removed this server",
@@ -108,6 +115,17 @@ class ServerConfig:
                 )
         self._check_origins()
         self._check_keys()
+        self._check_traces()
+
+    def _check_traces(self) -> None:
+        if (endpoint := self.otlp_traces_endpoint) is None:
+            return
+        url = urlsplit(endpoint)
+        if url.scheme not in ("http", "https", "grpc", "grpcs") or not url.hostname:
+            raise ConfigError(
+                f"--otlp-traces-endpoint {endpoint}: give a URL with http://, https://, grpc:// or grpcs:// and a "
+                "host, for example http://localhost:4318/v1/traces"
+            )
 
     def _check_keys(self) -> None:
         """Reject empty keys: an unset shell variable must not disable authentication."""

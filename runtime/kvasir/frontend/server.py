@@ -15,6 +15,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
@@ -36,6 +37,9 @@ from kvasir.listening import url_of
 from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.ops_server import OpsServer
 from kvasir_contract.logs import setup_logging
+
+if TYPE_CHECKING:
+    from kvasir.frontend.telemetry.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +96,15 @@ def build_service(config: FrontendConfig) -> Service:
     metrics = Metrics(served_names(config)[0])
     llm = AsyncLLM(config, load_model_info(path), load_tokenizer(path), ChatTemplate.load(path), observer=metrics)
     metrics.report_engines(lambda: llm.engines, lambda: llm.live_requests)
-    return Service(config, llm, keys, metrics)
+    return Service(config, llm, keys, metrics, _tracing(config))
+
+
+def _tracing(config: FrontendConfig) -> "Tracing | None":
+    if config.server.otlp_traces_endpoint is None:
+        return None
+    from kvasir.frontend.telemetry.tracing import Tracing
+
+    return Tracing(config.server.otlp_traces_endpoint)
 
 
 async def serve(service: Service, config: FrontendConfig, listener: socket.socket, status: FrontendStatus) -> None:
@@ -103,6 +115,8 @@ async def serve(service: Service, config: FrontendConfig, listener: socket.socke
         await Server(service, config, status).serve([listener])
     finally:
         await service.llm.close()
+        if service.tracing is not None:
+            await asyncio.to_thread(service.tracing.close)
 
 
 class Server(uvicorn.Server):

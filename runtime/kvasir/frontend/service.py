@@ -1,7 +1,7 @@
 """What the routes of one server share; built by server.py, found by the routes with `service_of`."""
 
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request
 
@@ -13,14 +13,26 @@ from kvasir.frontend.http.auth import ApiKeys
 from kvasir.frontend.http.uploads import Uploads
 from kvasir.frontend.telemetry.metrics import Metrics
 
+if TYPE_CHECKING:
+    from kvasir.frontend.telemetry.tracing import Tracing
+
 
 class Service:
     """One model, served."""
 
-    def __init__(self, config: FrontendConfig, llm: AsyncLLM, keys: ApiKeys, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        config: FrontendConfig,
+        llm: AsyncLLM,
+        keys: ApiKeys,
+        metrics: Metrics,
+        tracing: "Tracing | None" = None,
+    ) -> None:
         self.llm = llm
         self.keys = keys
         self.metrics = metrics
+        self.tracing = tracing
+        """None unless `--otlp-traces-endpoint` is set."""
         self.live = LiveRequests()
         self.model_names = served_names(config)
         self.model_source = config.model.source

@@ -49,7 +49,8 @@ class Generation:
         """`ids`: the answer's, and one that no other request has. `n`: choices for each prompt. `prompt_only`: the
         one token that an engine generates at least is not wanted."""
         self._llm = llm
-        self._n = n
+        self.n = n
+        """Choices that are generated for each prompt."""
         self._prompt_only = prompt_only
         self.id, self._unique_id = ids
         self.prompts = [prompted.child(index) for prompted in prompts for index in range(n)]
@@ -71,13 +72,13 @@ class Generation:
     @property
     def usage(self) -> dict[str, Any]:
         """So far; a prompt counts once, whatever the number of its choices."""
-        prompt_tokens = sum(len(prompted.prompt_token_ids) for prompted in self.prompts[:: self._n])
+        prompt_tokens = sum(len(prompted.prompt_token_ids) for prompted in self.prompts[:: self.n])
         return {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": self.output_tokens,
             "total_tokens": prompt_tokens + self.output_tokens,
             "prompt_tokens_details": {
-                "cached_tokens": sum(trace.cached_tokens or 0 for trace in self.traces[:: self._n])
+                "cached_tokens": sum(trace.cached_tokens or 0 for trace in self.traces[:: self.n])
             },
         }
 
@@ -100,11 +101,11 @@ class Generation:
         async with aclosing(self.events()) as events:
             async for index, delta in events:
                 choices[index].add(delta)
-        if wanted == self._n:
+        if wanted == self.n:
             return choices
         best = []
-        for start in range(0, len(choices), self._n):
-            candidates = choices[start : start + self._n]
+        for start in range(0, len(choices), self.n):
+            candidates = choices[start : start + self.n]
             best += sorted(candidates, key=lambda choice: mean(choice.logprobs), reverse=True)[:wanted]
         return best
 
@@ -116,9 +117,9 @@ class Generation:
     async def _many(self) -> AsyncGenerator[Event, None]:
         # As large as there are choices: while the reader is slow, the deltas wait (and grow) in AsyncLLM.
         queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue(len(self.prompts))
-        scores = [self._awaited_scores(prompted) for prompted in self.prompts[:: self._n]]
+        scores = [self._awaited_scores(prompted) for prompted in self.prompts[:: self.n]]
         tasks = [
-            asyncio.create_task(self._feed(index, queue, scores[index // self._n]))
+            asyncio.create_task(self._feed(index, queue, scores[index // self.n]))
             for index in range(len(self.prompts))
         ]
         try:
@@ -138,7 +139,7 @@ class Generation:
 
     def _awaited_scores(self, prompted: Prompted) -> Scores | None:
         """Return the future of the prompt's log probabilities for the other choices; None if none needs it."""
-        shared = self._n > 1 and prompted.params.prompt_logprobs is not None
+        shared = self.n > 1 and prompted.params.prompt_logprobs is not None
         return asyncio.get_running_loop().create_future() if shared else None
 
     async def _feed(
@@ -159,7 +160,7 @@ class Generation:
     async def _share(self, index: int, delta: Delta, scores: Scores) -> None:
         """The prompt's log probabilities go from its first choice to the others, which asked for none. Where the
         first fails, the whole generation does."""
-        if index % self._n == 0:
+        if index % self.n == 0:
             scores.set_result(delta.prompt_logprobs)
         else:
             delta.prompt_logprobs = await scores

@@ -55,6 +55,8 @@ class Entrance:
             self._service.metrics.http_request_ended(_route(scope), record.method, record.status, seconds)
             if self._service.log_requests and record.path not in PROBES:
                 record.write()
+            if self._service.tracing is not None and record.path not in PROBES:
+                self._service.tracing.request_ended(record, _route(scope), scope["headers"])
 
 
 class _Answer:

@@ -30,11 +30,12 @@ class RequestRecord:
         self.model = ""
         self.error = ""
         """The error message that the client got, in the answer or in the stream."""
-        self._generation: Generation | None = None
+        self.generation: Generation | None = None
+        """None for a request that does not generate."""
 
     def follow(self, model: str, generation: Generation) -> None:
         """It generates."""
-        self.model, self._generation = model, generation
+        self.model, self.generation = model, generation
 
     def write(self) -> None:
         """The line at its end."""
@@ -52,8 +53,8 @@ class RequestRecord:
         }
         if self.model:
             result["model"] = self.model
-        if self._generation is not None:
-            result |= self._generated(self._generation)
+        if self.generation is not None:
+            result |= self._generated(self.generation)
         if self.error:
             result["error"] = _one_line(self.error)
         return result
