@@ -21,7 +21,7 @@ _CONFIG = """\
 global: {{scrape_interval: {interval}s, scrape_timeout: {interval}s}}
 scrape_configs:
   - job_name: kvasir
-    static_configs: [{{targets: {targets}}}]
+    {discovery}
 """
 
 
@@ -82,10 +82,10 @@ def _run(command: Sequence[str], folder: str) -> None:
 
 
 @contextmanager
-def scraping(targets: Sequence[str], folder: Path) -> Iterator[Prometheus]:
-    """Run Prometheus with these targets (HOST:PORT). It ends with the block."""
+def scraping(discovery: str, folder: Path) -> Iterator[Prometheus]:
+    """Run Prometheus with the targets of this `static_configs` or `file_sd_configs`. It ends with the block."""
     config, log = folder / "prometheus.yml", folder / "prometheus.log"
-    config.write_text(_CONFIG.format(interval=SCRAPE_SECONDS, targets=list(targets)))
+    config.write_text(_CONFIG.format(interval=SCRAPE_SECONDS, discovery=discovery))
     address = f"127.0.0.1:{_free_port()}"
     command = [
         str(program()),

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from dashboard.prometheus import Prometheus, scraping
+from kvasir.local.run import TARGETS
 from service.running import Service, running
 
 PANELS = json.loads((Path(__file__).parent / "vllm_panels.json").read_text())["panels"]
@@ -77,9 +78,9 @@ def without_data(prometheus: Prometheus) -> list[str]:
     return missing
 
 
-def check(service: Service, targets: list[str], engines: int, folder: Path) -> None:
+def check(service: Service, discovery: str, engines: int, folder: Path) -> None:
     traffic = Traffic(service.url)
-    with scraping(targets, folder) as prometheus:
+    with scraping(discovery, folder) as prometheus:
         deadline = time.monotonic() + PATIENCE
         with traffic.flowing():
             while missing := without_data(prometheus):
@@ -102,13 +103,16 @@ def totals(prometheus: Prometheus) -> dict[str, float]:
 
 def test_http_port_of_serve_has_data_for_every_panel(tmp_path: Path) -> None:
     with running("serve", "demo://", "--served-model-name", MODEL, "--port", "0", "--threads", "1") as service:
-        check(service, [urlsplit(service.url).netloc], 1, tmp_path)
+        check(service, f"static_configs: [{{targets: ['{urlsplit(service.url).netloc}']}}]", 1, tmp_path)
 
 
 def test_probe_ports_of_two_frontends_sum_rightly(tmp_path: Path) -> None:
     manifest = tmp_path / "demo.yaml"
     manifest.write_text(MANIFEST)
-    with running("up", str(manifest), "--port", "0") as service:
-        parts = service.parts()
-        assert [part.name for part in parts] == ["engine-0", "engine-1", "frontend", "frontend"]
-        check(service, [urlsplit(part.ops).netloc for part in parts], 2, tmp_path)
+    with running("up", str(manifest), "--port", "0", env={"XDG_STATE_HOME": str(tmp_path)}) as service:
+        [targets] = tmp_path.glob(f"kvasir/*/{TARGETS}")
+        listed = {target for group in json.loads(targets.read_text()) for target in group["targets"]}
+        assert listed == {urlsplit(part.ops).netloc for part in service.parts()}
+        assert len(listed) == 4
+        check(service, f"file_sd_configs: [{{files: ['{targets}']}}]", 2, tmp_path)
+    assert not targets.exists()

@@ -5,11 +5,18 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
 
+from kvasir.config.options import ConfigError
 from kvasir.local.place import Place
 from kvasir.local.supervision.process_spec import ProcessSpec
 from kvasir.local.supervision.screen import make_screen
 from kvasir.local.supervision.supervisor import Supervisor
+
+TARGETS: Final = "prometheus-targets.json"
+"""In the directory of a service's logs while it runs: its probe ports, for `file_sd_configs` of Prometheus."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,10 @@ def run_services(services: Sequence[LocalService]) -> None:
             service.place.stop_listening()
 
     screen = make_screen([line for service in services for line in welcome(service)], several=len(services) > 1)
+    targets = [service.place.logs / TARGETS for service in services]
     try:
+        for service, path in zip(services, targets, strict=True):
+            write_targets(service, path)
         supervisor = Supervisor(
             [spec for service in services for spec in service.processes],
             logs={service.place.service: service.place.logs for service in services},
@@ -44,6 +54,23 @@ def run_services(services: Sequence[LocalService]) -> None:
         asyncio.run(supervisor.run())
     finally:
         screen.close()
+        for path in targets:
+            path.unlink(missing_ok=True)
+
+
+def write_targets(service: LocalService, path: Path) -> None:
+    """List the probe ports of the service's processes, which differ from start to start. Raises ConfigError."""
+    groups = [
+        {
+            "targets": [urlsplit(spec.status_url).netloc],
+            "labels": {"service": service.place.service, "process": spec.name},
+        }
+        for spec in service.processes
+    ]
+    try:
+        path.write_text(json.dumps(groups, indent=2) + "\n")
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}; set XDG_STATE_HOME") from error
 
 
 def welcome(service: LocalService) -> list[str]:
