@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
 from kvasir.client.collector import Delta
 from kvasir.client.dispatcher import Dispatcher
+from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import Journal, LiveRequest, RequestState
 from kvasir.client.known_ranks import KnownRanks
@@ -22,7 +23,6 @@ from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.stop_strings import StopSearch
 from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.hashing import BlockHashing
-from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.link.frontend_end.frontend_link import FrontendLink
@@ -50,7 +50,7 @@ class AsyncLLM:
         config: FrontendConfig,
         model: ModelInfo,
         tokenizer: Tokenizer,
-        chat_template: ChatTemplate | None,
+        chat_templates: ChatTemplates,
         *,
         observer: RequestObserver,
     ) -> None:
@@ -76,7 +76,7 @@ class AsyncLLM:
         self.input = InputProcessor(
             model,
             tokenizer,
-            chat_template,
+            chat_templates,
             self._limits.max_model_len,
             config.server.max_live_requests,
             self._limits.takes_priority,

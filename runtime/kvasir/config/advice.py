@@ -23,7 +23,7 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
                 *("--quantization", "--kv-cache-dtype", "--calculate-kv-scales", "--swap-space"),
                 *("--enable-lora", "--lora-modules", "--max-lora-rank", "--max-loras", "--speculative-config"),
                 *("--enable-auto-tool-choice", "--tool-call-parser", "--reasoning-parser", "--response-role"),
-                *("--chat-template", "--chat-template-content-format", "--tokenizer", "--tokenizer-mode"),
+                *("--tokenizer", "--tokenizer-mode"),
                 *("--hf-overrides", "--generation-config", "--override-generation-config", "--max-logprobs"),
                 *("--enforce-eager", "--compilation-config", "--limit-mm-per-prompt", "--runner", "--seed"),
                 *("--guided-decoding-backend", "--structured-outputs-config", "--kv-transfer-config"),

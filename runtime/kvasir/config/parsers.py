@@ -1,6 +1,7 @@
 """Parsers of option values: numbers within bounds and booleans. A value that does not fit raises ValueError."""
 
 import argparse
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,6 +66,17 @@ def parse_bool(text: str) -> bool:
     if lowered in ("0", "false", "no", "off"):
         return False
     raise ValueError(f"{text!r} is not a boolean: give true or false")
+
+
+def parse_json_object(text: str) -> str:
+    """Check that the text is a JSON object, and return it unchanged: settings become arguments again."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f'{text!r} is not JSON ({error}): give an object such as {{"key": true}}') from None
+    if not isinstance(value, dict):
+        raise ValueError(f'{text!r} is not a JSON object: give one such as {{"key": true}}')
+    return text
 
 
 def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -21,6 +21,7 @@ import uvicorn
 import uvloop
 
 from kvasir.client.async_llm import AsyncLLM
+from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.frontend.app import create_app
 from kvasir.frontend.http.auth import ApiKeys
@@ -30,7 +31,6 @@ from kvasir.frontend.service import Service, served_names
 from kvasir.frontend.status import FrontendStatus
 from kvasir.frontend.telemetry.metrics import Metrics
 from kvasir.hub import source
-from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.listening import url_of
@@ -94,7 +94,8 @@ def build_service(config: FrontendConfig) -> Service:
         source.normalise(config.model.source), weights=False, download_dir=config.model.download_dir
     )
     metrics = Metrics(served_names(config)[0])
-    llm = AsyncLLM(config, load_model_info(path), load_tokenizer(path), ChatTemplate.load(path), observer=metrics)
+    templates = ChatTemplates.load(path, config.chat)
+    llm = AsyncLLM(config, load_model_info(path), load_tokenizer(path), templates, observer=metrics)
     metrics.report_engines(lambda: llm.engines, lambda: llm.live_requests)
     return Service(config, llm, keys, metrics, _tracing(config))
 

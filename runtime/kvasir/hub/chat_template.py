@@ -17,6 +17,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from kvasir.hub.content_format import loops_over_content
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.reading import read_bytes, read_json_if_any
 from kvasir.hub.tokenizer_files import read_tokenizer_config
@@ -34,8 +35,11 @@ class ChatTemplate:
 
     def __init__(self, text: str, special_tokens: Mapping[str, str], where: str = "the chat template") -> None:
         """`special_tokens` are the template's variables bos_token, eos_token, ... Raises HubError."""
+        environment = _environment()
         try:
-            self._template = _environment().from_string(text)
+            self.loops_over_content = loops_over_content(environment.parse(text))
+            """It expects a message's content as a list of parts."""
+            self._template = environment.from_string(text)
         except jinja2.TemplateSyntaxError as error:
             raise HubError(f"{where} is not a Jinja template, line {error.lineno}: {error.message}") from None
         self._special_tokens = dict(special_tokens)
@@ -57,8 +61,8 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text, special tokens included: encode it without adding them again.
 
-        A message's content is passed on as it is, text or a list of parts. `continue_final_message` ends the text
-        with the last message's, which must be one text. `kwargs` are further variables of the template. Raises
+        A message's content is passed on as it is, text or a list of text parts. `continue_final_message` ends the
+        text with the last message's. `kwargs` are further variables of the template. Raises
         ChatTemplateError.
         """
         if "messages" in kwargs:
@@ -67,12 +71,19 @@ class ChatTemplate:
         # Templates ask whether a key is there; an API's null means that it is not.
         present = [{key: value for key, value in message.items() if value is not None} for message in messages]
         if continue_final_message:
-            present[-1] |= {"content": present[-1]["content"] + _END_MARK}
+            present[-1] |= {"content": _marked(present[-1]["content"])}
         try:
             text = self._template.render(variables, messages=present, add_generation_prompt=add_generation_prompt)
         except Exception as error:  # the template is a program: its mistakes are of any kind
             raise ChatTemplateError(_reason(error)) from None
         return _up_to_mark(text) if continue_final_message else text
+
+
+def _marked(content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
+    """Return a content with the mark at the end of its text."""
+    if isinstance(content, str):
+        return content + _END_MARK
+    return [*content[:-1], {**content[-1], "text": content[-1]["text"] + _END_MARK}]
 
 
 def _up_to_mark(text: str) -> str:

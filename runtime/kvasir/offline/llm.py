@@ -12,6 +12,7 @@ from typing import Any, Final, NotRequired, Self, TypedDict
 
 import msgspec
 
+from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import LiveRequest
 from kvasir.client.text.detokenizer import Detokenizer
@@ -20,7 +21,6 @@ from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import ApiError
-from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.hub.tokenizer import load_tokenizer
@@ -83,13 +83,13 @@ class LLM:
                 download_dir=config.model.download_dir,
                 progress=progress,
             )
-        info, tokenizer, template = load_model_info(path), load_tokenizer(path), ChatTemplate.load(path)
+        info, tokenizer, templates = load_model_info(path), load_tokenizer(path), ChatTemplates.load(path)
         self._detokenizer = Detokenizer(tokenizer)
         engine = self._engine = start_engine(config, info)
         self._input = InputProcessor(
             info,
             tokenizer,
-            template,
+            templates,
             lambda: engine.settings.max_model_len,
             max_queued=1,
             takes_priority=lambda: engine.settings.scheduling_policy == "priority",
@@ -139,8 +139,6 @@ class LLM:
             "continue_final_message": continue_final_message,
             "chat_template_kwargs": dict(chat_template_kwargs or {}),
         }
-        if not self._input.has_chat_template:
-            raise ValueError("this model has no chat template: write the prompt yourself and call generate")
         asked = _for_each(sampling_params, len(several))
         requests = [
             _at(index, partial(self._chat, {"messages": [*chat], **options}, params))
@@ -196,8 +194,7 @@ class LLM:
         body = parse(ChatRequest, fields, strict=True)
         body.check()
         text = self._input.chat_text(body.template_messages(), **body.template_variables())
-        # The template wrote the special tokens itself.
-        return self._request(text, self._input.encode(text, False, "messages"), params)
+        return self._request(text, self._input.encode_chat(text), params)
 
     def _request(self, text: str | None, token_ids: Sequence[int], params: SamplingParams) -> _Request:
         if self._seeds is not None and params.seed is None:

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.config.settings import LinkConfig, ModelConfig
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
@@ -24,7 +25,7 @@ async def service(tokenizer: Tokenizer, tmp_path: Path) -> AsyncIterator[Service
         server=ServerConfig(max_live_requests=LIVE_LIMIT),
         link=LinkConfig(link=(f"ipc://{tmp_path}/link",)),
     )
-    llm = WatchedLLM(config, MODEL, tokenizer, None, observer=observer)
+    llm = WatchedLLM(config, MODEL, tokenizer, ChatTemplates(None), observer=observer)
     await llm.start()
     service = Service(llm, observer, tokenizer)
     yield service

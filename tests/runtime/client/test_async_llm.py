@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import EngineUnavailable, TooManyRequests
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
@@ -163,7 +164,7 @@ async def test_all_requests_at_once_come_and_go_before_an_engine_has_read_one(
         server=ServerConfig(max_live_requests=limit),
         link=LinkConfig(link=(f"ipc://{tmp_path}/crowd",)),
     )
-    llm = WatchedLLM(config, MODEL, tokenizer, None, observer=RecordingObserver())
+    llm = WatchedLLM(config, MODEL, tokenizer, ChatTemplates(None), observer=RecordingObserver())
     llm.changed = asyncio.Event()
     await llm.start()
     slow = BareEngine(llm.link_address, "slow", rcvhwm=1)

@@ -9,7 +9,7 @@ import pytest
 from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args, option, to_args
-from kvasir.config.parsers import parse_fraction, parse_int, parse_number
+from kvasir.config.parsers import parse_fraction, parse_int, parse_json_object, parse_number
 from kvasir.config.settings import LinkConfig, SchedulerConfig
 from kvasir.config.variables import KNOWN, refuse_unmanaged_variables, unknown_variables
 from kvasir_contract.units import parse_duration
@@ -210,3 +210,13 @@ def test_variables_beside_the_templates_are_refused(managed: str, names: str) ->
     environ = {"KVASIR_MANAGED_VARIABLES": managed, "KVASIR_HOST": "*", "KVASIR_API_KEY": "", "PATH": "/bin"}
     with pytest.raises(ConfigError, match=f"^{names}: in a pod, options are set by"):
         refuse_unmanaged_variables(environ)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "1", "{'a': 1}"])
+def test_what_is_no_json_object_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        parse_json_object(text)
+
+
+def test_a_json_object_stays_as_it_was_written() -> None:
+    assert parse_json_object('{"a":  1}') == '{"a":  1}'

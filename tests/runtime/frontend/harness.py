@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import openai
 
-from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
+from kvasir.config.frontend_settings import ChatConfig, FrontendConfig, ServerConfig
 from kvasir.config.settings import LinkConfig, ModelConfig, ProcessConfig
 from kvasir.frontend.http.listener import listen
 from kvasir.frontend.server import Server, build_service
@@ -40,10 +40,13 @@ def script_for(text: str = ANSWER) -> Script:
     return Script(answer=tokenizer.encode(text, add_special_tokens=False), eos=model.eos_token_ids[0])
 
 
-def frontend_config(link: LinkConfig, **server: object) -> FrontendConfig:
+def frontend_config(
+    link: LinkConfig, source: str = "demo://", chat: ChatConfig | None = None, **server: object
+) -> FrontendConfig:
     return FrontendConfig(
-        model=ModelConfig(source="demo://", served_model_name=(MODEL, "demo-alias")),
+        model=ModelConfig(source=source, served_model_name=(MODEL, "demo-alias")),
         server=ServerConfig(port=0, **server),  # type: ignore[arg-type]
+        chat=chat or ChatConfig(),
         link=link,
         process=ProcessConfig(drain_timeout=30.0),
     )
@@ -132,10 +135,10 @@ async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def running_frontend(*, engine: bool = True, **server: object) -> AsyncIterator[Frontend]:
-    """A frontend with one ready engine, or with none."""
+async def running_frontend(*, engine: bool = True, **settings: object) -> AsyncIterator[Frontend]:
+    """A frontend with one ready engine, or with none; `settings` as `frontend_config` takes them."""
     async with short_folder() as folder:
-        config = frontend_config(LinkConfig(link=(f"ipc://{folder}/link",)), **server)
+        config = frontend_config(LinkConfig(link=(f"ipc://{folder}/link",)), **settings)  # type: ignore[arg-type]
         with closing(listen(config.server)) as listener:
             service = build_service(config)
             await service.llm.start()

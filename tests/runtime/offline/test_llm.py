@@ -203,12 +203,6 @@ def test_a_bad_conversation_is_named(llm: LLM) -> None:
             llm.chat(messages, GREEDY)
 
 
-def test_a_model_without_a_chat_template_does_not_chat(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llm._input, "_chat_template", None)
-    with pytest.raises(ValueError, match="no chat template: write the prompt yourself and call generate"):
-        llm.chat([{"role": "user", "content": "What is Kvasir?"}], GREEDY)
-
-
 def test_a_bad_chat_template_is_refused_before_the_engine_starts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -13,12 +13,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.client.input.sampling import Sampling, check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.client.text.stop_strings import StopStrings
 from kvasir.hashing import BlockHashing
-from kvasir.hub.chat_template import ChatTemplate, ChatTemplateError
+from kvasir.hub.chat_template import ChatTemplateError
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.params import SamplingFields, SamplingParams
@@ -70,7 +71,7 @@ class InputProcessor:
         self,
         model: ModelInfo,
         tokenizer: Tokenizer,
-        chat_template: ChatTemplate | None,
+        chat_templates: ChatTemplates,
         max_model_len: Callable[[], int],
         max_queued: int,
         takes_priority: Callable[[], bool] = lambda: False,
@@ -79,7 +80,7 @@ class InputProcessor:
         self._vocab_size = model.vocab_size
         self._sampling = Sampling(model, tokenizer)
         self._tokenizer = tokenizer
-        self._chat_template = chat_template
+        self._chat_templates = chat_templates
         self._max_model_len = max_model_len
         self._max_queued = max_queued
         self._takes_priority = takes_priority
@@ -115,15 +116,18 @@ class InputProcessor:
     async def render_chat(
         self, messages: list[dict[str, Any]], keep: int | None = None, /, **kwargs: Any
     ) -> list[int]:
-        """The tokens of a conversation in the model's chat template, which also gets `kwargs`; the last `keep`.
+        """The tokens of a conversation in the chat template, which also gets `kwargs`; the last `keep`.
 
-        Raises InvalidRequest when the model has none or its template refuses the messages, TooManyRequests.
+        Raises InvalidRequest when the template refuses the messages, TooManyRequests.
         """
         text = await self._run(lambda: self.chat_text(messages, **kwargs), inline=len(messages) <= INLINE_MESSAGES)
-        # The template wrote the special tokens itself.
         return await self._run(
-            lambda: self.encode(text, False, "messages", keep), inline=len(text) <= INLINE_CHARACTERS
+            lambda: self.encode_chat(text, keep, kwargs.get("chat_template")), inline=len(text) <= INLINE_CHARACTERS
         )
+
+    def encode_chat(self, text: str, keep: int | None = None, chat_template: str | None = None) -> list[int]:
+        """The tokens of what `chat_text` returned. A template writes the special tokens itself."""
+        return self.encode(text, self._chat_templates.is_plain_for(chat_template), "messages", keep)
 
     def encode(
         self, text: str, add_special_tokens: bool = True, param: str = "prompt", keep: int | None = None
@@ -138,18 +142,10 @@ class InputProcessor:
         self._check_length(text, param)
         return self._tokenizer.encode(text, add_special_tokens, keep)
 
-    @property
-    def has_chat_template(self) -> bool:
-        return self._chat_template is not None
-
     def chat_text(self, messages: list[dict[str, Any]], /, **kwargs: Any) -> str:
-        """The text of a conversation in the model's chat template, with special tokens. Raises InvalidRequest."""
-        if self._chat_template is None:
-            raise InvalidRequest(
-                "this model has no chat template: send its prompt as text to /v1/completions", "messages"
-            )
+        """The text of a conversation in the chat template, which also gets `kwargs`. Raises InvalidRequest."""
         try:
-            return self._chat_template.render(messages, **kwargs)
+            return self._chat_templates.render(messages, **kwargs)
         except ChatTemplateError as error:
             raise InvalidRequest(f"the model's chat template refuses the messages: {error}", "messages") from None
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.tokenizer import Tokenizer
@@ -16,4 +17,5 @@ TEMPLATE = (
 
 
 def processor_of(tokenizer: Tokenizer, template: ChatTemplate | None = None, **facts: Any) -> InputProcessor:
-    return InputProcessor(trained.model_info(**facts), tokenizer, template, lambda: LIMIT, max_queued=2)
+    templates = ChatTemplates(template)
+    return InputProcessor(trained.model_info(**facts), tokenizer, templates, lambda: LIMIT, max_queued=2)

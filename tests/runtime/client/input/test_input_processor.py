@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.hub.tokenizer import Tokenizer
@@ -182,5 +183,5 @@ def test_a_priority_is_refused_where_no_engine_looks_at_it(tokenizer: Tokenizer)
     with pytest.raises(InvalidRequest, match="--scheduling-policy priority") as caught:
         processor.prepare([5], priority=-1)
     assert caught.value.param == "priority"
-    processor = InputProcessor(trained.model_info(), tokenizer, None, lambda: LIMIT, 2, lambda: True)
+    processor = InputProcessor(trained.model_info(), tokenizer, ChatTemplates(None), lambda: LIMIT, 2, lambda: True)
     assert processor.prepare([5], priority=-1).priority == -1

@@ -42,11 +42,6 @@ async def test_messages_that_the_template_refuses_are_the_users_mistake(processo
     assert caught.value.param == "messages"
 
 
-async def test_a_chat_with_a_model_without_template_is_refused(tokenizer: Tokenizer) -> None:
-    with pytest.raises(InvalidRequest, match="no chat template"):
-        await processor_of(tokenizer).render_chat([{"role": "user", "content": "hello"}])
-
-
 @pytest.mark.parametrize("length", [1, INLINE_CHARACTERS + 1])
 async def test_text_that_is_no_unicode_is_refused(processor: InputProcessor, length: int) -> None:
     with pytest.raises(InvalidRequest, match="surrogate"):

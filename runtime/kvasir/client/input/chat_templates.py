@@ -1,0 +1,144 @@
+"""The chat templates of a service: the model's own, the one of --chat-template, or those that requests bring.
+
+A model without any gets the messages joined by line breaks, as a base model would continue them.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from kvasir.client.request_errors import InvalidRequest
+from kvasir.config.frontend_settings import ChatConfig
+from kvasir.config.options import ConfigError
+from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.hub_errors import HubError
+from kvasir.hub.tokenizer_files import read_tokenizer_config
+
+log = logging.getLogger(__name__)
+
+PLAIN: Final = (
+    "{% for message in messages %}{{ message['content'] }}"
+    "{% if not loop.last or add_generation_prompt %}{{ '\\n' }}{% endif %}{% endfor %}"
+)
+"""The contents, each on lines of its own; an answer begins on a new line."""
+RESERVED_VARIABLES: Final = frozenset(
+    {"self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+)
+"""Variables that the server sets, or that belong to features which are not there yet."""
+REQUEST_TEMPLATES: Final = 32
+"""Compiled templates of requests that are kept."""
+
+
+class ChatTemplates:
+    """Renders conversations with the template of the service, or of a request. Any thread may use it."""
+
+    def __init__(
+        self,
+        template: ChatTemplate | None,
+        special_tokens: Mapping[str, str] | None = None,
+        config: ChatConfig = ChatConfig(),  # noqa: B008  (it is frozen)
+    ) -> None:
+        """`special_tokens`: variables of templates that come with requests. Raises ConfigError."""
+        self.is_plain = template is None
+        """There is no template: the tokenizer adds its special tokens to the text itself."""
+        self._template = template or ChatTemplate(PLAIN, {})
+        self._special_tokens = dict(special_tokens or {})
+        self._format = config.chat_template_content_format
+        self._variables = _default_variables(config.default_chat_template_kwargs)
+        self._trusts_requests = config.trust_request_chat_template
+        self._plain_logged = False
+        self._compiled = lru_cache(REQUEST_TEMPLATES)(self._compile)
+
+    @classmethod
+    def load(cls, path: Path, config: ChatConfig = ChatConfig()) -> "ChatTemplates":  # noqa: B008
+        """The templates for the model in this directory. Raises ConfigError, HubError for the model's own."""
+        tokens = read_tokenizer_config(path).special_tokens
+        if config.chat_template is None:
+            return cls(ChatTemplate.load(path), tokens, config)
+        try:
+            return cls(ChatTemplate(_text_of(config.chat_template), tokens, "--chat-template"), tokens, config)
+        except HubError as error:
+            raise ConfigError(str(error)) from None
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], /, *, chat_template: str | None = None, **variables: Any
+    ) -> str:
+        """Return the prompt's text. `chat_template`: of the request, used instead of the service's.
+
+        Raises InvalidRequest for a template that may not or cannot be used, ChatTemplateError as
+        ChatTemplate.render does.
+        """
+        template = self._template if chat_template is None else self._of_request(chat_template)
+        if template is self._template and self.is_plain:
+            self._log_plain()
+        wants_parts = not self.is_plain_for(chat_template) and (
+            template.loops_over_content if self._format == "auto" else self._format == "openai"
+        )
+        form = _parts_of if wants_parts else _text_in
+        shaped = [{**message, "content": form(message.get("content"))} for message in messages]
+        return template.render(shaped, **{**self._variables, **variables})
+
+    def is_plain_for(self, chat_template: str | None) -> bool:
+        """Whether a request with this template gets its messages joined, without a template."""
+        return self.is_plain and chat_template is None
+
+    def _of_request(self, text: str) -> ChatTemplate:
+        if not self._trusts_requests:
+            raise InvalidRequest(
+                "chat_template is refused: this server uses a request's own template only with "
+                "--trust-request-chat-template; leave it out",
+                "chat_template",
+            )
+        try:
+            return self._compiled(text)
+        except HubError as error:
+            raise InvalidRequest(str(error), "chat_template") from None
+
+    def _compile(self, text: str) -> ChatTemplate:
+        return ChatTemplate(text, self._special_tokens, "chat_template")
+
+    def _log_plain(self) -> None:
+        if not self._plain_logged:
+            self._plain_logged = True
+            log.warning(
+                "this model has no chat template: the messages of chats are joined by line breaks; "
+                "--chat-template gives it one"
+            )
+
+
+def _text_in(content: Any) -> Any:
+    """Return a content of several texts as one; any other as it is."""
+    if not isinstance(content, list):
+        return content
+    return "\n".join(part["text"] for part in content)
+
+
+def _parts_of(content: Any) -> Any:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _text_of(given: str) -> str:
+    """Return the template that --chat-template names or is. Raises ConfigError."""
+    try:
+        return Path(given).read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--chat-template {given} is not a text in UTF-8 ({error})") from None
+    except (OSError, ValueError) as error:  # ValueError: a text with a zero byte, as no file's name has
+        if "{{" in given or "{%" in given or "\n" in given:
+            return given
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"--chat-template {given}: {reason}; give a file, or a template with {{{{ or {{% in it"
+        ) from None
+
+
+def _default_variables(text: str) -> dict[str, Any]:
+    variables: dict[str, Any] = json.loads(text)
+    if taken := sorted(RESERVED_VARIABLES & variables.keys()):
+        raise ConfigError(
+            f"--default-chat-template-kwargs: {', '.join(taken)} cannot be set: requests and the server set it"
+        )
+    return variables
