@@ -19,14 +19,15 @@ def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
     return _bound(socket.socket(family, kind, protocol), address, backlog)
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, scheme: str = "http") -> str:
     """Return its URL, with the port that was picked for port 0."""
-    return url(*listener.getsockname()[:2])
+    host, port = listener.getsockname()[:2]
+    return url(host, port, scheme)
 
 
-def url(host: str, port: int) -> str:
+def url(host: str, port: int, scheme: str = "http") -> str:
     host = host.removeprefix("[").removesuffix("]")
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def has_ipv6() -> bool:

@@ -4,7 +4,7 @@ import argparse
 import logging
 
 from kvasir.config.advice import VLLM_OPTIONS
-from kvasir.config.frontend_settings import ChatConfig, FrontendConfig, ServerConfig
+from kvasir.config.frontend_settings import ChatConfig, FrontendConfig, ServerConfig, TlsConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.settings import LinkConfig, ModelConfig, OpsConfig, ProcessConfig
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
@@ -23,6 +23,7 @@ def parser() -> OptionParser:
     result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
     add_options(result, ModelConfig, "model")
     add_options(result, ServerConfig, "HTTP server")
+    add_options(result, TlsConfig, "TLS")
     add_options(result, ChatConfig, "chats")
     add_options(result, LinkConfig, "link to the engines")
     add_options(result, OpsConfig, "probes and metrics")
@@ -34,6 +35,7 @@ def config_of(args: argparse.Namespace) -> FrontendConfig:
     return FrontendConfig(
         model=from_args(ModelConfig, args, source=args.model),
         server=from_args(ServerConfig, args),
+        tls=from_args(TlsConfig, args),
         chat=from_args(ChatConfig, args),
         link=from_args(LinkConfig, args),
         ops=from_args(OpsConfig, args),

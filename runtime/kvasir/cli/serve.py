@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from kvasir.config.advice import VLLM_OPTIONS
-from kvasir.config.frontend_settings import ChatConfig, ServerConfig
+from kvasir.config.frontend_settings import ChatConfig, ServerConfig, TlsConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args, option, to_args
 from kvasir.config.parsers import parse_int
 from kvasir.config.settings import (
@@ -51,6 +51,7 @@ class ServeSettings:
     serve: ServeConfig
     model: ModelConfig
     server: ServerConfig
+    tls: TlsConfig
     chat: ChatConfig
     device: DeviceConfig
     cache: CacheConfig
@@ -83,6 +84,7 @@ def add_serve_options(parser: OptionParser, without: Collection[str] = ()) -> No
     add_options(parser, ServeConfig, "parallelism")
     add_options(parser, ModelConfig, "model")
     add_options(parser, ServerConfig, "HTTP server", without=(*_SERVER_SET_HERE, *without))
+    add_options(parser, TlsConfig, "TLS")
     add_options(parser, ChatConfig, "chats")
     add_options(parser, DeviceConfig, "device")
     add_options(parser, CacheConfig, "KV cache")
@@ -113,6 +115,7 @@ def run(args: argparse.Namespace) -> int:
             processes=processes_of(settings, place),
             served_name=(settings.model.served_model_name or (settings.model.source,))[0],
             chats=chats,
+            https=settings.tls.ssl_certfile is not None,
             needs_key=bool(settings.server.api_key or settings.server.api_key_dir),
         )
         run_services([service])
@@ -129,6 +132,7 @@ def settings_of(args: argparse.Namespace) -> ServeSettings:
         serve=from_args(ServeConfig, args),
         model=from_args(ModelConfig, args, source=args.model),
         server=from_args(ServerConfig, args, fd=None),
+        tls=from_args(TlsConfig, args),
         chat=from_args(ChatConfig, args),
         device=from_args(DeviceConfig, args),
         cache=from_args(CacheConfig, args),
@@ -144,8 +148,8 @@ def argv_of(settings: ServeSettings) -> list[str]:
     """Return the arguments of `kvasir` for these settings, without API keys: see `environment_of`."""
     server = replace(settings.server, api_key=())
     configs = (
-        *(settings.serve, settings.model, server, settings.chat, settings.device, settings.cache),
-        *(settings.scheduler, settings.executor, settings.link, settings.trace, settings.process),
+        *(settings.serve, settings.model, server, settings.tls, settings.chat, settings.device),
+        *(settings.cache, settings.scheduler, settings.executor, settings.link, settings.trace, settings.process),
     )
     return ["serve", settings.model.source, *_options(configs)]
 
@@ -158,7 +162,7 @@ def environment_of(settings: ServeSettings) -> dict[str, str]:
 def processes_of(settings: ServeSettings, place: Place) -> list[ProcessSpec]:
     shared = [settings.model, settings.link, settings.process]
     server = replace(settings.server, api_key=())
-    frontend_args = ["frontend", settings.model.source, *_options([*shared, server, settings.chat])]
+    frontend_args = ["frontend", settings.model.source, *_options([*shared, server, settings.tls, settings.chat])]
     own = [settings.device, settings.cache, settings.scheduler, settings.executor, settings.trace]
     engine_args = ["engine", settings.model.source, *_options([*shared, *own]), *_sharing(settings, place)]
     env, grace = inherited_environment(), grace_of(settings.process.drain_timeout)

@@ -27,6 +27,7 @@ from kvasir.frontend.app import create_app
 from kvasir.frontend.http.auth import ApiKeys
 from kvasir.frontend.http.connection import Connection
 from kvasir.frontend.http.listener import BACKLOG, listen
+from kvasir.frontend.http.tls import Tls
 from kvasir.frontend.service import Service, served_names
 from kvasir.frontend.status import FrontendStatus
 from kvasir.frontend.telemetry.metrics import Metrics
@@ -143,6 +144,7 @@ class Server(uvicorn.Server):
         )
         self._service = service
         self._status = status
+        self._tls = Tls.of(config.tls)
         self._shutdown_delay = config.server.shutdown_delay
         self._drain_timeout = config.process.drain_timeout
         self._stop = asyncio.Event()
@@ -160,9 +162,11 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.config.ssl = None if self._tls is None else self._tls.context
         await super().startup(sockets)
+        scheme = "http" if self._tls is None else "https"
         for listener in sockets or []:
-            log.info("listening on %s (model %s)", url_of(listener), ", ".join(self._service.model_names))
+            log.info("listening on %s (model %s)", url_of(listener, scheme), ", ".join(self._service.model_names))
 
     async def main_loop(self) -> None:
         await self._until_set(self._stop, None)
@@ -206,11 +210,13 @@ class Server(uvicorn.Server):
             connection.transport.abort()
 
     async def _until_set(self, event: asyncio.Event, seconds: float | None) -> None:
-        """Wait for the event, at most this many seconds; the Date header and the heartbeat go on."""
+        """Wait for the event, at most this many seconds; the duties of every second go on."""
         loop = asyncio.get_running_loop()
         end = math.inf if seconds is None else loop.time() + seconds
         while not event.is_set() and (left := end - loop.time()) > 0:
             await self.on_tick(0)
             self._status.beat()
+            if self._tls is not None:
+                self._tls.refresh()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(event.wait(), min(left, 1.0))

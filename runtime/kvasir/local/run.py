@@ -29,6 +29,12 @@ class LocalService:
     chats: bool
     """The model has a chat template."""
     needs_key: bool
+    https: bool = False
+
+    @property
+    def url(self) -> str:
+        url = self.place.url
+        return "https" + url.removeprefix("http") if self.https else url
 
 
 def run_services(services: Sequence[LocalService]) -> None:
@@ -75,7 +81,7 @@ def write_targets(service: LocalService, path: Path) -> None:
 
 def welcome(service: LocalService) -> list[str]:
     """What to do with the service, in lines that work as they are."""
-    url = service.place.url
+    url = service.url
     lines = ["", f"{service.served_name} is served at {url}/v1", "", f"  {curl_line(service)}"]
     if service.chats:
         lines.append(f"  kvasir chat {url}")
@@ -95,4 +101,4 @@ def curl_line(service: LocalService) -> str:
     headers = "-H 'Content-Type: application/json'"
     if service.needs_key:
         headers += ' -H "Authorization: Bearer $KVASIR_API_KEY"'
-    return f"curl {service.place.url}/v1/{path} {headers} -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"
+    return f"curl {service.url}/v1/{path} {headers} -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"

@@ -14,6 +14,7 @@ from kvasir.cli import main, serve
 from kvasir.config.options import ConfigError
 from kvasir.hub.source import fetch
 from kvasir.local.place import Place, open_place
+from kvasir.local.run import LocalService, welcome
 from kvasir.local.supervision.process_spec import ProcessSpec
 
 
@@ -44,6 +45,16 @@ def test_there_is_a_frontend_and_an_engine_per_rank(place: Place) -> None:
     specs = specs_of(place, "demo://", "--data-parallel-size", "2")
     assert [spec.name for spec in specs] == ["frontend-0", "engine-0", "engine-1"]
     assert [spec.env.get("KVASIR_DATA_PARALLEL_RANK") for spec in specs] == [None, "0", "1"]
+
+
+def test_https_reaches_the_frontend_and_the_line_that_shows_its_use(place: Place) -> None:
+    (frontend_spec, _) = specs_of(place, "demo://", "--ssl-certfile", "a.pem", "--ssl-keyfile", "b.pem")
+    config = frontend_command.config_of(
+        frontend_command.parser().parse_args([*args_of(frontend_spec), "--link", "ipc:///x"])
+    )
+    assert (config.tls.ssl_certfile, config.tls.ssl_keyfile) == ("a.pem", "b.pem")
+    service = LocalService(place, [frontend_spec], "demo", chats=True, needs_key=False, https=True)
+    assert any(f"curl https://127.0.0.1:{place.listener.getsockname()[1]}/v1" in line for line in welcome(service))
 
 
 def test_every_option_reaches_the_process_it_is_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import openai
 
-from kvasir.config.frontend_settings import ChatConfig, FrontendConfig, ServerConfig
+from kvasir.config.frontend_settings import ChatConfig, FrontendConfig, ServerConfig, TlsConfig
 from kvasir.config.settings import LinkConfig, ModelConfig, ProcessConfig
 from kvasir.frontend.http.listener import listen
 from kvasir.frontend.server import Server, build_service
@@ -41,11 +41,16 @@ def script_for(text: str = ANSWER) -> Script:
 
 
 def frontend_config(
-    link: LinkConfig, source: str = "demo://", chat: ChatConfig | None = None, **server: object
+    link: LinkConfig,
+    source: str = "demo://",
+    chat: ChatConfig | None = None,
+    tls: TlsConfig | None = None,
+    **server: object,
 ) -> FrontendConfig:
     return FrontendConfig(
         model=ModelConfig(source=source, served_model_name=(MODEL, "demo-alias")),
         server=ServerConfig(port=0, **server),  # type: ignore[arg-type]
+        tls=tls or TlsConfig(),
         chat=chat or ChatConfig(),
         link=link,
         process=ProcessConfig(drain_timeout=30.0),
@@ -145,7 +150,9 @@ async def running_frontend(*, engine: bool = True, **settings: object) -> AsyncI
             status = FrontendStatus()
             status.serve(service)
             http = Server(service, config, status)
-            frontend = Frontend(url_of(listener), service, http, config, status)
+            frontend = Frontend(
+                url_of(listener, "https" if config.tls.ssl_certfile else "http"), service, http, config, status
+            )
             task = asyncio.create_task(http.serve([listener]))
             try:
                 if engine:
