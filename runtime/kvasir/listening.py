@@ -1,6 +1,10 @@
-"""Listening TCP sockets of every process, for IPv4, IPv6 and both at once."""
+"""Listening sockets of every process: TCP for IPv4, IPv6 and both at once, and Unix sockets."""
 
+import contextlib
+import errno
+import os
 import socket
+import stat
 from typing import Any
 
 from kvasir_contract.endpoints import ANY_HOST
@@ -19,8 +23,42 @@ def listening_socket(host: str, port: int, backlog: int) -> socket.socket:
     return _bound(socket.socket(family, kind, protocol), address, backlog)
 
 
+def unix_socket(path: str, backlog: int) -> socket.socket:
+    """Listen at a path. A socket file that is left from a process that ended is replaced.
+
+    Raises OSError, EADDRINUSE if a process listens there or the path is another kind of file.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _is_stale(path):
+            os.unlink(path)
+        listener.bind(path)
+        listener.listen(backlog)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def advice_for(error: OSError) -> str:
+    """Return the problem of a `unix_socket` that cannot be listened at, and what to do."""
+    if error.errno == errno.EADDRINUSE:
+        return "a process listens there, or it is not a socket: stop that process, or choose another path"
+    return f"{error.strerror or error}: choose another path"  # a path that is too long has no errno
+
+
+def remove_socket_file(listener: socket.socket) -> None:
+    """Remove the file of a Unix socket; of a TCP socket there is none. Call it before the socket is closed: later
+    the file may be that of a successor."""
+    if listener.family == socket.AF_UNIX:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(listener.getsockname())
+
+
 def url_of(listener: socket.socket, scheme: str = "http") -> str:
-    """Return its URL, with the port that was picked for port 0."""
+    """Return its URL, with the port that was picked for port 0; of a Unix socket its path."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
     return url(host, port, scheme)
 
@@ -33,6 +71,23 @@ def url(host: str, port: int, scheme: str = "http") -> str:
 def has_ipv6() -> bool:
     """Whether a socket can listen on IPv6 and IPv4 at once."""
     return socket.has_dualstack_ipv6()
+
+
+def _is_stale(path: str) -> bool:
+    """Whether the path is a socket at which no process listens."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            return False
+    except FileNotFoundError:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return True
+        except FileNotFoundError:
+            return False
+    return False
 
 
 def _on_every_address(port: int, backlog: int) -> socket.socket:

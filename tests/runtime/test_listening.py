@@ -1,10 +1,14 @@
+import os
 import socket
+import tempfile
+from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from kvasir import listening
-from kvasir.listening import has_ipv6, listening_socket, url_of
+from kvasir.listening import has_ipv6, listening_socket, remove_socket_file, unix_socket, url_of
 from kvasir_contract.endpoints import ANY_HOST
 
 needs_ipv6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
@@ -52,3 +56,41 @@ def test_ipv4_address_is_listened_on() -> None:
 def test_address_of_another_machine_is_an_error(host: str) -> None:
     with pytest.raises(OSError, match=r"."):
         listening_socket(host, 0, 8)
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    """A short one: paths of sockets have at most 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="kvs-", dir="/tmp") as folder:
+        yield f"{folder}/socket"
+
+
+def test_a_unix_socket_is_listened_at_and_its_file_removed(path: str) -> None:
+    with closing(unix_socket(path, 8)) as listener:
+        assert url_of(listener) == f"unix:{path}"
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+        remove_socket_file(listener)
+    assert not os.path.exists(path)
+
+
+def test_a_socket_file_without_a_process_is_replaced(path: str) -> None:
+    unix_socket(path, 8).close()
+    assert os.path.exists(path)
+    with closing(unix_socket(path, 8)), socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+
+
+def test_a_socket_of_another_process_is_left_alone(path: str) -> None:
+    with closing(unix_socket(path, 8)):
+        with pytest.raises(OSError, match="in use"):
+            unix_socket(path, 8)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+
+
+def test_another_kind_of_file_is_left_alone(path: str) -> None:
+    Path(path).write_text("notes")
+    with pytest.raises(OSError, match="in use"):
+        unix_socket(path, 8)
+    assert Path(path).read_text() == "notes"

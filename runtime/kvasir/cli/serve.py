@@ -42,6 +42,11 @@ class ServeConfig:
         "each has an equal part of the experts",
         parse=parse_int(1, 1024),
     )
+    api_server_count: int = option(
+        1,
+        "number of frontend processes, which share the port; limits such as --max-live-requests are those of each",
+        parse=parse_int(1, 64),
+    )
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,8 @@ def run(args: argparse.Namespace) -> int:
         name_of(settings.model.source),
         host=settings.server.host,
         port=settings.server.port,
-        frontends=1,
+        uds=settings.server.uds,
+        frontends=settings.serve.api_server_count,
         engines=settings.serve.data_parallel_size,
         gpus=_gpus(settings),
     )
@@ -161,14 +167,17 @@ def environment_of(settings: ServeSettings) -> dict[str, str]:
 
 def processes_of(settings: ServeSettings, place: Place) -> list[ProcessSpec]:
     shared = [settings.model, settings.link, settings.process]
-    server = replace(settings.server, api_key=())
+    server = replace(settings.server, api_key=(), uds=None)  # they inherit the socket
     frontend_args = ["frontend", settings.model.source, *_options([*shared, server, settings.tls, settings.chat])]
     own = [settings.device, settings.cache, settings.scheduler, settings.executor, settings.trace]
     engine_args = ["engine", settings.model.source, *_options([*shared, *own]), *_sharing(settings, place)]
     env, grace = inherited_environment(), grace_of(settings.process.drain_timeout)
     keys = _key_environment(settings.server.api_key)
     return [
-        frontend_spec(place, 0, frontend_args, env | keys, grace + settings.server.shutdown_delay),
+        *(
+            frontend_spec(place, number, frontend_args, env | keys, grace + settings.server.shutdown_delay)
+            for number in range(settings.serve.api_server_count)
+        ),
         *(engine_spec(place, rank, engine_args, env, grace) for rank in range(settings.serve.data_parallel_size)),
     ]
 

@@ -23,6 +23,9 @@ class ServerConfig:
     fd: int | None = option(
         None, "file descriptor of an inherited, bound socket to use instead of host and port", parse=parse_int(0)
     )
+    uds: str | None = option(
+        None, "Unix socket to listen at, instead of host and port", metavar="PATH", never_blank=True
+    )
     api_key: tuple[str, ...] = option(
         (),
         "API keys; clients must send one as bearer token [default: no key required]",
@@ -85,6 +88,18 @@ class ServerConfig:
         "send OpenTelemetry traces of requests to this collector, for example http://localhost:4318/v1/traces, or "
         "grpc://localhost:4317 [default: no traces]",
         metavar="URL",
+    )
+    uvicorn_log_level: str = option(
+        "error",
+        "level of the messages of uvicorn, the HTTP library",
+        choices=("critical", "error", "warning", "info", "debug", "trace"),
+    )
+    log_config_file: str | None = option(
+        None,
+        "configuration of the frontend's logs, a dictConfig of Python's logging as JSON or YAML; applied after "
+        "--log-level and --log-format",
+        metavar="FILE",
+        never_blank=True,
     )
     shutdown_delay: float = option(
         0.0,

@@ -30,11 +30,12 @@ from kvasir.frontend.http.listener import BACKLOG, listen
 from kvasir.frontend.http.tls import Tls
 from kvasir.frontend.service import Service, served_names
 from kvasir.frontend.status import FrontendStatus
+from kvasir.frontend.telemetry.log_config import apply_log_config
 from kvasir.frontend.telemetry.metrics import Metrics
 from kvasir.hub import source
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.tokenizer import load_tokenizer
-from kvasir.listening import url_of
+from kvasir.listening import remove_socket_file, url_of
 from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.ops_server import OpsServer
 from kvasir_contract.logs import setup_logging
@@ -59,6 +60,8 @@ def run_frontend(config: FrontendConfig) -> int:
     setup_logging("frontend", config.process.log_level, config.process.log_format)
     _allow_connections()
     try:
+        if config.server.log_config_file is not None:
+            apply_log_config(config.server.log_config_file)
         _run(config)
     except Exception as error:
         log_failure(log, error, "the frontend failed")
@@ -78,9 +81,13 @@ def _run(config: FrontendConfig) -> None:
     status = FrontendStatus()
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(contextlib.closing(listen(config.server)))
+        unserved = stack.enter_context(contextlib.ExitStack())
+        if config.server.fd is None:
+            unserved.callback(remove_socket_file, listener)
         if config.ops.ops_port is not None:
             stack.enter_context(contextlib.closing(OpsServer(config.ops, status, status.metrics)))
         service = build_service(config)
+        unserved.pop_all()  # the server removes it, before it stops to listen
         # These objects live until the process ends: exclude them from later collections.
         gc.collect()
         gc.freeze()
@@ -134,7 +141,7 @@ class Server(uvicorn.Server):
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                log_level=logging.ERROR,
+                log_level=config.server.uvicorn_log_level,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,  # they would only change the scope's client, which is not used
@@ -145,6 +152,8 @@ class Server(uvicorn.Server):
         self._service = service
         self._status = status
         self._tls = Tls.of(config.tls)
+        self._removes_socket_file = config.server.fd is None
+        """An inherited socket belongs to the process that made it."""
         self._shutdown_delay = config.server.shutdown_delay
         self._drain_timeout = config.process.drain_timeout
         self._stop = asyncio.Event()
@@ -174,6 +183,9 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close the listener, wait for the running requests, interrupt those that take too long."""
+        if self._removes_socket_file:
+            for listener in sockets or []:
+                remove_socket_file(listener)
         for server in self.servers:
             server.close()
         if self.server_state.connections:  # requests on them may not be read yet

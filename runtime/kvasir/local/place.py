@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from kvasir.config.options import ConfigError
-from kvasir.listening import listening_socket, url
+from kvasir.listening import advice_for, listening_socket, remove_socket_file, unix_socket, url
 from kvasir.local.private_directory import PrivateDirectory
 from kvasir_contract import environment
 from kvasir_contract.endpoints import ANY_HOST
@@ -49,7 +49,14 @@ class Place:
         return self.private.path
 
     @property
+    def socket_file(self) -> str | None:
+        """The path of a service that listens at a Unix socket."""
+        return str(self.listener.getsockname()) if self.listener.family == socket.AF_UNIX else None
+
+    @property
     def url(self) -> str:
+        if self.socket_file is not None:
+            return "http://localhost"  # the name does not matter
         host, port = self.listener.getsockname()[:2]
         if host == "::" and self.listener.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY):
             host = "::1"
@@ -91,23 +98,37 @@ class Place:
 
     def stop_listening(self) -> None:
         """Once no frontend is started any more: else connections would wait here without being accepted."""
-        self.listener.close()
+        if self.listener.fileno() >= 0:
+            remove_socket_file(self.listener)
+            self.listener.close()
 
     def close(self) -> None:
-        self.listener.close()
+        self.stop_listening()
         self.private.close()
 
 
 def open_place(
-    service: str, *, host: str, port: int, frontends: int, engines: int, gpus: Sequence[str] = ()
+    service: str,
+    *,
+    host: str,
+    port: int,
+    frontends: int,
+    engines: int,
+    gpus: Sequence[str] = (),
+    uds: str | None = None,
 ) -> Place:
-    """Raises ConfigError when the address cannot be listened on, or logs cannot be written."""
-    listener = _listen(host, port)
+    """Listens at `uds` if it is given, else on host and port.
+
+    Raises ConfigError when the address cannot be listened on, or logs cannot be written.
+    """
+    listener = _listen(host, port) if uds is None else _listen_at(uds)
     try:
-        logs = _log_directory(f"{service}-{listener.getsockname()[1]}")
+        address = listener.getsockname()[1] if uds is None else Path(uds).resolve().as_posix().replace("/", "-")
+        logs = _log_directory(f"{service}-{address}".replace("--", "-"))
         *ops_ports, meeting_port = _free_ports(frontends + engines + 1)
         private = PrivateDirectory()
     except BaseException:
+        remove_socket_file(listener)
         listener.close()
         raise
     return Place(
@@ -137,6 +158,13 @@ def _listen(host: str, port: int) -> socket.socket:
                 f"--host {host} is not an address of this machine: use 127.0.0.1, or {ANY_HOST} for all addresses"
             )
         raise ConfigError(f"cannot listen on {host}:{port}: {what}; {advice}") from error
+
+
+def _listen_at(path: str) -> socket.socket:
+    try:
+        return unix_socket(path, BACKLOG)
+    except OSError as error:
+        raise ConfigError(f"--uds {path}: {advice_for(error)}") from error
 
 
 def _log_directory(name: str) -> Path:

@@ -82,8 +82,9 @@ def write_targets(service: LocalService, path: Path) -> None:
 def welcome(service: LocalService) -> list[str]:
     """What to do with the service, in lines that work as they are."""
     url = service.url
-    lines = ["", f"{service.served_name} is served at {url}/v1", "", f"  {curl_line(service)}"]
-    if service.chats:
+    where = f"{url}/v1" if service.place.socket_file is None else f"the socket {service.place.socket_file}"
+    lines = ["", f"{service.served_name} is served at {where}", "", f"  {curl_line(service)}"]
+    if service.chats and service.place.socket_file is None:
         lines.append(f"  kvasir chat {url}")
     if service.needs_key:
         lines += ["", "Both send the key in KVASIR_API_KEY, one of those that the service accepts."]
@@ -101,4 +102,6 @@ def curl_line(service: LocalService) -> str:
     headers = "-H 'Content-Type: application/json'"
     if service.needs_key:
         headers += ' -H "Authorization: Bearer $KVASIR_API_KEY"'
-    return f"curl {service.url}/v1/{path} {headers} -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"
+    socket = service.place.socket_file
+    curl = "curl" if socket is None else f"curl --unix-socket {shlex.quote(socket)}"
+    return f"{curl} {service.url}/v1/{path} {headers} -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,32 @@ def test_there_is_a_frontend_and_an_engine_per_rank(place: Place) -> None:
     specs = specs_of(place, "demo://", "--data-parallel-size", "2")
     assert [spec.name for spec in specs] == ["frontend-0", "engine-0", "engine-1"]
     assert [spec.env.get("KVASIR_DATA_PARALLEL_RANK") for spec in specs] == [None, "0", "1"]
+
+
+def test_several_frontends_share_the_socket_and_have_links_of_their_own(tmp_path: Path) -> None:
+    place = open_place("demo", host="127.0.0.1", port=0, frontends=2, engines=1)
+    try:
+        specs = specs_of(place, "demo://", "--api-server-count", "2")
+        assert [spec.name for spec in specs] == ["frontend-0", "frontend-1", "engine-0"]
+        first, second, engine = (spec.env for spec in specs)
+        assert first["KVASIR_FD"] == second["KVASIR_FD"] == str(place.listener.fileno())
+        assert engine["KVASIR_LINK"] == f"{first['KVASIR_LINK']},{second['KVASIR_LINK']}"
+    finally:
+        place.close()
+
+
+def test_a_unix_socket_is_inherited_and_shown() -> None:
+    with tempfile.TemporaryDirectory(prefix="kvs-", dir="/tmp") as folder:
+        place = open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=1, uds=f"{folder}/http")
+        try:
+            frontend_spec, _ = specs_of(place, "demo://", "--uds", f"{folder}/http")
+            assert "--uds" not in args_of(frontend_spec)
+            lines = welcome(LocalService(place, [frontend_spec], "demo", chats=True, needs_key=False))
+        finally:
+            place.close()
+    assert f"demo is served at the socket {folder}/http" in lines
+    assert any(f"curl --unix-socket {folder}/http http://localhost/v1/chat" in line for line in lines)
+    assert not any("kvasir chat" in line for line in lines)
 
 
 def test_https_reaches_the_frontend_and_the_line_that_shows_its_use(place: Place) -> None:

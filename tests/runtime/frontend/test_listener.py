@@ -1,6 +1,7 @@
 """The listening socket, and the messages when it cannot be opened."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -42,3 +43,12 @@ def test_an_fd_that_is_no_listening_socket_is_refused() -> None:
         listen(ServerConfig(fd=left.fileno()))
     with pytest.raises(ConfigError, match="--fd 9999 is not an open socket"):
         listen(ServerConfig(fd=9999))
+
+
+def test_a_unix_socket_in_use_is_named_with_its_option(tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    Path(path).write_text("notes")
+    with pytest.raises(ConfigError, match=f"--uds {path}: a process listens there, or it is not a socket"):
+        listen(ServerConfig(uds=path))
+    with pytest.raises(ConfigError, match="AF_UNIX path too long: choose another path"):
+        listen(ServerConfig(uds="x" * 200))

@@ -5,6 +5,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -137,3 +138,20 @@ os.kill(os.getpid(), signal.SIGKILL)
         assert stranger.exists()
     in_use.close()
     assert list(tmp_path.iterdir()) == [stranger]
+
+
+def test_a_service_at_a_unix_socket_has_a_file_until_it_stops_listening() -> None:
+    with tempfile.TemporaryDirectory(prefix="kvs-", dir="/tmp") as folder:
+        path = f"{folder}/http"
+        place = open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=1, uds=path)
+        try:
+            assert place.socket_file == path
+            assert place.logs.name == f"demo-{folder[1:].replace('/', '-')}-http"
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(path)
+            with pytest.raises(ConfigError, match=f"--uds {path}: a process listens there"):
+                open_place("other", host="127.0.0.1", port=0, frontends=1, engines=1, uds=path)
+            place.stop_listening()
+            assert not Path(path).exists()
+        finally:
+            place.close()

@@ -6,19 +6,22 @@ import socket
 
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
-from kvasir.listening import listening_socket
+from kvasir.listening import advice_for, listening_socket, unix_socket
 from kvasir_contract.endpoints import ANY_HOST
 
 BACKLOG = 2048
 
 
 def listen(config: ServerConfig) -> socket.socket:
-    """The inherited socket (--fd), or a new one on --host and --port. Clients that connect wait until it is served.
+    """The inherited socket (--fd), or a new one at --uds, or on --host and --port. Clients that connect wait until
+    it is served.
 
     Raises ConfigError with the option to change.
     """
     if config.fd is not None:
         return _inherited(config.fd)
+    if config.uds is not None:
+        return _at(config.uds)
     try:
         return listening_socket(config.host, config.port, BACKLOG)
     except socket.gaierror as error:
@@ -27,15 +30,22 @@ def listen(config: ServerConfig) -> socket.socket:
         raise ConfigError(_advice(config, error)) from error
 
 
+def _at(path: str) -> socket.socket:
+    try:
+        return unix_socket(path, BACKLOG)
+    except OSError as error:
+        raise ConfigError(f"--uds {path}: {advice_for(error)}") from error
+
+
 def _inherited(fd: int) -> socket.socket:
     try:
         result = socket.socket(fileno=fd)
         listening = result.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     except OSError as error:
         raise ConfigError(f"--fd {fd} is not an open socket: {error.strerror}") from error
-    if not listening or result.family not in (socket.AF_INET, socket.AF_INET6):
+    if not listening or result.family not in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX):
         result.detach()  # the parent process still owns it
-        raise ConfigError(f"--fd {fd} is not a listening TCP socket")
+        raise ConfigError(f"--fd {fd} is not a listening TCP or Unix socket")
     return result
 
 
