@@ -40,15 +40,14 @@ class Service:
         found = []
         for pid in _children(self.process.pid):
             try:
-                args = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
                 variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
             except (FileNotFoundError, ProcessLookupError):  # it has just ended
                 continue
             env = dict(entry.split("=", 1) for entry in variables if "=" in entry)
             ops = f"http://127.0.0.1:{env.get('KVASIR_OPS_PORT')}"
-            if "engine" in args:
+            if "KVASIR_DATA_PARALLEL_RANK" in env:
                 found.append(Part(pid, f"engine-{env['KVASIR_DATA_PARALLEL_RANK']}", ops))
-            elif "frontend" in args:
+            elif "KVASIR_FD" in env:
                 found.append(Part(pid, "frontend", ops))
         return sorted(found, key=lambda part: part.name)
 

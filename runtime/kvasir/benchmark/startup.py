@@ -121,7 +121,8 @@ async def _follow(pid: int, output: _Output, api_key: str | None, spawned: float
         engines = [await _phases(http, url) for url in _ops_urls(logs)]
     result.phases = max(engines, key=lambda phases: sum(phases.values()))
     for process in memory_of_tree(pid):
-        kind = next((word for word in process.command if word in ("frontend", "engine")), "supervisor")
+        words = [word for part in process.command for word in part.split()]
+        kind = next((word for word in words if word in ("frontend", "engine")), "supervisor")
         result.peak_memory[kind] = result.peak_memory.get(kind, 0) + process.peak
     return result
 

@@ -48,7 +48,9 @@ from kvasir.link.protocol import (
     Ready,
 )
 from kvasir.observability.failures import end, failure_of, log_failure
+from kvasir.observability.open_files import raise_open_files_limit
 from kvasir.observability.ops_server import OpsServer
+from kvasir.observability.process_title import set_process_title
 from kvasir.observability.seldom_log import SeldomLog
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure
@@ -74,6 +76,8 @@ def run_engine(config: EngineConfig) -> int:
     setup_logging(
         f"engine-{config.parallel.data_parallel_rank}", config.process.log_level, config.process.log_format
     )
+    set_process_title(f"engine rank {config.parallel.data_parallel_rank}")
+    raise_open_files_limit()
     code = end(EngineProcess(config).run())
     if shares_experts(config):
         logging.shutdown()

@@ -10,7 +10,6 @@ import contextlib
 import gc
 import logging
 import math
-import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -37,7 +36,9 @@ from kvasir.hub.model_info import load_model_info
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.listening import remove_socket_file, url_of
 from kvasir.observability.failures import end, failure_of, log_failure
+from kvasir.observability.open_files import raise_open_files_limit
 from kvasir.observability.ops_server import OpsServer
+from kvasir.observability.process_title import set_process_title
 from kvasir_contract.logs import setup_logging
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ SETTLE_SECONDS = 0.3
 """Idle connections stay open so long after the listener closes: a request on its way is still answered."""
 FLUSH_SECONDS = 1.0
 """Seconds for the errors of interrupted requests to reach their clients."""
-MAX_OPEN_FILES = 65536
 KEEP_ALIVE = 75
 """Seconds an idle connection stays open: more than the usual 60 of load balancers, who must close first."""
 
@@ -58,7 +58,8 @@ KEEP_ALIVE = 75
 def run_frontend(config: FrontendConfig) -> int:
     """Serve until SIGTERM or SIGINT; report the failure if there was one, and return the exit code."""
     setup_logging("frontend", config.process.log_level, config.process.log_format)
-    _allow_connections()
+    set_process_title("frontend")
+    raise_open_files_limit()
     try:
         if config.server.log_config_file is not None:
             apply_log_config(config.server.log_config_file)
@@ -67,14 +68,6 @@ def run_frontend(config: FrontendConfig) -> int:
         log_failure(log, error, "the frontend failed")
         return end(failure_of(error))
     return end(None)
-
-
-def _allow_connections() -> None:
-    """Raise the soft limit of open files, often 1,024, to the hard one: every client holds one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _run(config: FrontendConfig) -> None:

@@ -169,7 +169,7 @@ async def test_the_demo_answers_survives_a_killed_engine_and_leaves_nothing() ->
         assert first
         children = processes_below(up.pid)
         assert len(children) == 3
-        os.kill(next(pid for pid, command in children.items() if "main engine" in command), signal.SIGKILL)
+        os.kill(next(pid for pid, command in children.items() if "engine" in command), signal.SIGKILL)
         await until(r"rank \d: Restarting: ended by SIGKILL; next try in 1 s")
         assert await chat(url) == first, "the other engine serves"
         await until(r"rank \d: Ready")

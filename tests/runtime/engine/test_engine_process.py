@@ -31,6 +31,10 @@ def capacity_of(engine: RemoteEngine) -> Ready:
     return engine.capacity
 
 
+def title(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0")
+
+
 async def log_line(process: asyncio.subprocess.Process) -> bytes:
     assert process.stderr is not None
     return await process.stderr.readline()
@@ -69,6 +73,7 @@ async def test_an_engine_starts_serves_idles_and_drains(frontend: Frontend, addr
             EngineState.READY,
         ]
         assert page(port, "/health/ready")[0] == 200
+        assert title(process.pid) == "kvasir: engine rank 1"
 
         frontend.ask(engine, "first", 8)
         last = await frontend.answer("first")

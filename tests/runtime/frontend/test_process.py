@@ -114,6 +114,7 @@ async def test_it_answers_within_seconds_and_never_imports_torch() -> None:
             "/v1/chat/completions", json={"messages": [{"role": "user", "content": "Hi"}]}
         )
         assert response.json()["choices"][0]["message"]["content"] == ANSWER
+        assert _title(process.process.pid) == "kvasir: frontend"
         await process.client.get("/metrics")
         await process.client.get("/openapi.json")
         process.signal(signal.SIGTERM)
@@ -288,6 +289,10 @@ async def _stream(process: Process) -> AsyncIterator[AsyncIterator[str]]:
     body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
     async with process.client.stream("POST", "/v1/chat/completions", json=body) as response:
         yield response.aiter_lines()
+
+
+def _title(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0")
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -249,7 +249,7 @@ def test_a_killed_worker_ends_the_call(split: LLM) -> None:
 def workers() -> list[int]:
     """Return the worker processes of this process."""
     children = (int(pid) for pid in Path("/proc/thread-self/children").read_text().split())
-    return [pid for pid in children if b"worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in children if b"worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_a_call_that_is_interrupted_leaves_an_idle_engine(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

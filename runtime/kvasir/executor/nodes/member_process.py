@@ -31,7 +31,9 @@ from kvasir.executor.shared_memory.segment import SharedMemoryError
 from kvasir.hub.model_info import ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 from kvasir.observability.failures import FailureError, end, failure_of, log_failure
+from kvasir.observability.open_files import raise_open_files_limit
 from kvasir.observability.ops_server import OpsServer
+from kvasir.observability.process_title import set_process_title
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 from kvasir_contract.endpoints import KILL_MARGIN_SECONDS
 from kvasir_contract.exits import ExitCode
@@ -57,6 +59,8 @@ def run_member(config: EngineConfig) -> int:
     process = config.process
     name = f"engine-{config.parallel.data_parallel_rank}-node-{config.nodes.node_rank}"
     setup_logging(name, process.log_level, process.log_format)
+    set_process_title(f"engine rank {config.parallel.data_parallel_rank} node {config.nodes.node_rank}")
+    raise_open_files_limit()
     return end(MemberProcess(config, name).run())
 
 

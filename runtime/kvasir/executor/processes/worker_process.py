@@ -41,6 +41,7 @@ from kvasir.executor.processes.worker_messages import (
 from kvasir.executor.shared_memory.channel import WorkerChannel
 from kvasir.executor.shared_memory.ring import PeerLostError
 from kvasir.observability.failures import failure_of, log_failure
+from kvasir.observability.process_title import set_process_title
 from kvasir.worker.split_refusal import check_split
 from kvasir.worker.step import StepInput
 from kvasir.worker.worker_calls import WorkerCall
@@ -161,6 +162,7 @@ def main() -> NoReturn:
         os._exit(ExitCode.OK)
     setup = decode_setup(packet)
     _die_with(setup.engine_pid)
+    set_process_title(setup.log_name)
     code = serve(setup, control)
     logging.shutdown()
     os._exit(code)  # threads of libraries would hold up the end
