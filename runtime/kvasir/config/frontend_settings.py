@@ -89,6 +89,7 @@ class ServerConfig:
         "grpc://localhost:4317 [default: no traces]",
         metavar="URL",
     )
+    disable_log_stats: bool = option(False, "do not log the load of the service every 10 s while there is traffic")
     uvicorn_log_level: str = option(
         "error",
         "level of the messages of uvicorn, the HTTP library",

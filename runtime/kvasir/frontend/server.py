@@ -30,6 +30,7 @@ from kvasir.frontend.http.tls import Tls
 from kvasir.frontend.service import Service, served_names
 from kvasir.frontend.status import FrontendStatus
 from kvasir.frontend.telemetry.log_config import apply_log_config
+from kvasir.frontend.telemetry.log_stats import PeriodicStats, stat_loggers
 from kvasir.frontend.telemetry.metrics import Metrics
 from kvasir.hub import source
 from kvasir.hub.model_info import load_model_info
@@ -145,6 +146,12 @@ class Server(uvicorn.Server):
         self._service = service
         self._status = status
         self._tls = Tls.of(config.tls)
+        self._stats = PeriodicStats(
+            stat_loggers(service.model_names[0], line=not config.server.disable_log_stats),
+            service.metrics.totals,
+            lambda: service.llm.engines,
+            lambda: service.llm.live_requests,
+        )
         self._removes_socket_file = config.server.fd is None
         """An inherited socket belongs to the process that made it."""
         self._shutdown_delay = config.server.shutdown_delay
@@ -221,6 +228,7 @@ class Server(uvicorn.Server):
         while not event.is_set() and (left := end - loop.time()) > 0:
             await self.on_tick(0)
             self._status.beat()
+            self._stats.tick()
             if self._tls is not None:
                 self._tls.refresh()
             with contextlib.suppress(TimeoutError):

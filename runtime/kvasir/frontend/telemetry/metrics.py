@@ -9,6 +9,7 @@ theirs.
 
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
+from typing import NamedTuple
 
 from prometheus_client import (
     GC_COLLECTOR,
@@ -74,6 +75,15 @@ _COUNTERS_OF_ENGINES = {
 }
 
 
+class Totals(NamedTuple):
+    """Tokens since the start, of all engines."""
+
+    prompt_tokens: int
+    generation_tokens: int
+    prefix_cache_queries: int
+    prefix_cache_hits: int
+
+
 class Metrics:
     """Implements RequestObserver. Its registry belongs to the server, not to the process."""
 
@@ -134,6 +144,14 @@ class Metrics:
     def render_own(self) -> bytes:
         """Return the metrics that no engine shows, for the probe port."""
         return generate_latest(self._registry)
+
+    def totals(self) -> Totals:
+        """Return the sums of the counters of tokens."""
+        return Totals(*(self._total(f"vllm:{name}") for name in Totals._fields))
+
+    def _total(self, name: str) -> int:
+        samples = (sample for metric in self._counters[name].collect() for sample in metric.samples)
+        return int(sum(sample.value for sample in samples if sample.name == f"{name}_total"))
 
     def http_request_ended(self, route: str, method: str, status: int, seconds: float) -> None:
         key = (route, method, f"{status // 100}xx")

@@ -1,0 +1,151 @@
+"""The load of a service every ten seconds: as a line in the log, and for stat loggers that other packages bring.
+
+Called every second by the server; between two intervals, and while there is no traffic, this costs a comparison.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final, Protocol
+
+from kvasir.config.options import ConfigError
+from kvasir.frontend.telemetry.metrics import Totals
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+
+log = logging.getLogger(__name__)
+
+INTERVAL_SECONDS: Final = 10.0
+GROUP: Final = "kvasir.stat_loggers"
+"""Entry points: functions or classes that take the model's name and return a StatLogger."""
+
+
+@dataclass(frozen=True)
+class ServiceStats:
+    """What a frontend and its engines did in an interval, and the state at its end."""
+
+    seconds: float
+    """The length of the interval."""
+    prompt_tokens: int
+    """Of requests that this frontend gave to engines, in the interval."""
+    generation_tokens: int
+    """That this frontend received, in the interval."""
+    prefix_cache_queries: int
+    """Prompt tokens of requests that ended in the interval, if their engine has a prefix cache."""
+    prefix_cache_hits: int
+    """Those of them that were found in it."""
+    running: int
+    """Requests that engines compute, of all frontends."""
+    waiting: int
+    """Requests that wait in engines, of all frontends."""
+    kv_cache_usage: float
+    """Share of the engines' KV blocks in use, 0 to 1."""
+
+
+class StatLogger(Protocol):
+    """Called on the event loop: `log` must be quick. One that raises is not called again."""
+
+    def log(self, stats: ServiceStats) -> None:
+        """Take the stats of an interval with traffic, or of the first one without."""
+
+
+class LineLogger:
+    """Writes a line to the log."""
+
+    def log(self, stats: ServiceStats) -> None:
+        fields = {
+            "prompt_tokens_per_second": round(stats.prompt_tokens / stats.seconds, 1),
+            "generation_tokens_per_second": round(stats.generation_tokens / stats.seconds, 1),
+            "running": stats.running,
+            "waiting": stats.waiting,
+            "kv_cache_usage": round(stats.kv_cache_usage, 4),
+        }
+        text = (
+            f"{fields['prompt_tokens_per_second']} prompt and {fields['generation_tokens_per_second']} generated "
+            f"tokens/s, {stats.running} requests running, {stats.waiting} waiting, "
+            f"{stats.kv_cache_usage:.1%} of the KV cache in use"
+        )
+        if stats.prefix_cache_queries:
+            fields["prefix_cache_hit_rate"] = round(stats.prefix_cache_hits / stats.prefix_cache_queries, 4)
+            text += f", {fields['prefix_cache_hit_rate']:.1%} of the prompt tokens from the prefix cache"
+        log.info("%s", text, extra={"fields": fields})
+
+
+class PeriodicStats:
+    """Makes the stats of each interval with traffic, and of the one after it."""
+
+    def __init__(
+        self,
+        loggers: Sequence[tuple[str, StatLogger]],
+        totals: Callable[[], Totals],
+        engines: Callable[[], Mapping[str, RemoteEngine]],
+        live: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`loggers` by name. `live` returns the number of requests in flight."""
+        self._loggers = list(loggers)
+        self._totals = totals
+        self._engines = engines
+        self._live = live
+        self._clock = clock
+        self._began = clock()
+        self._last = totals()
+        self._had_traffic = False
+
+    def tick(self) -> None:
+        """End the interval if its time is over."""
+        seconds = self._clock() - self._began
+        if seconds < INTERVAL_SECONDS or not self._loggers:
+            return
+        totals, last = self._totals(), self._last
+        has_traffic = totals != last or self._live() > 0
+        if has_traffic or self._had_traffic:
+            self._write(self._stats(seconds, last, totals))
+        self._began, self._last, self._had_traffic = self._began + seconds, totals, has_traffic
+
+    def _stats(self, seconds: float, last: Totals, totals: Totals) -> ServiceStats:
+        running = waiting = used = blocks = 0
+        for engine in self._engines().values():
+            if engine.stats is None:
+                continue
+            running += engine.stats.running
+            waiting += engine.stats.waiting
+            if engine.capacity is not None:
+                used += engine.stats.kv_blocks_used
+                blocks += engine.capacity.num_blocks
+        return ServiceStats(
+            seconds,
+            prompt_tokens=totals.prompt_tokens - last.prompt_tokens,
+            generation_tokens=totals.generation_tokens - last.generation_tokens,
+            prefix_cache_queries=totals.prefix_cache_queries - last.prefix_cache_queries,
+            prefix_cache_hits=totals.prefix_cache_hits - last.prefix_cache_hits,
+            running=running,
+            waiting=waiting,
+            kv_cache_usage=used / max(1, blocks),
+        )
+
+    def _write(self, stats: ServiceStats) -> None:
+        for entry in list(self._loggers):
+            name, logger = entry
+            try:
+                logger.log(stats)
+            except Exception:
+                log.exception("the stat logger %s failed and is not called again", name)
+                self._loggers.remove(entry)
+
+
+def stat_loggers(
+    model_name: str, *, line: bool, found: Iterable[EntryPoint] | None = None
+) -> list[tuple[str, StatLogger]]:
+    """Return the loggers of the installed packages, and with `line` that of the log. Raises ConfigError."""
+    loggers: list[tuple[str, StatLogger]] = [("log", LineLogger())] if line else []
+    for entry in entry_points(group=GROUP) if found is None else found:
+        try:
+            loggers.append((entry.name, entry.load()(model_name)))
+        except Exception as error:
+            raise ConfigError(
+                f"the stat logger {entry.name} ({entry.value}) cannot be used ({type(error).__name__}: {error}): "
+                "repair or uninstall its package"
+            ) from error
+    return loggers
