@@ -27,7 +27,6 @@ VLLM_OPTIONS: Final[Mapping[str, str]] = MappingProxyType(
                 *("--hf-overrides", "--generation-config", "--override-generation-config", "--max-logprobs"),
                 *("--enforce-eager", "--compilation-config", "--limit-mm-per-prompt", "--runner", "--seed"),
                 *("--guided-decoding-backend", "--structured-outputs-config", "--kv-transfer-config"),
-                *("--root-path", "--middleware"),
                 *("--max-num-partial-prefills", "--max-long-partial-prefills", "--num-scheduler-steps"),
                 *("--attention-backend", "--config"),
             ),

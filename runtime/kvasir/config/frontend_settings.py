@@ -36,6 +36,19 @@ class ServerConfig:
     api_key_dir: str | None = option(
         None, "directory (a mounted Secret) with one API key per file", metavar="DIR", never_blank=True
     )
+    root_path: str = option(
+        "",
+        "path under which a proxy shows this server, for example /llm; requests may come with it or without",
+        metavar="PATH",
+    )
+    middleware: tuple[str, ...] = option(
+        (),
+        "ASGI middleware classes, or functions of request and call_next, as module.name [default: none]",
+        many=True,
+        metavar="NAME",
+    )
+    disable_fastapi_docs: bool = option(False, "do not serve /docs and /openapi.json")
+    enable_request_id_headers: bool = option(True, "send each request's id as X-Request-Id")
     max_request_bytes: int = option(
         32 * 2**20, "maximum size of a request body [default: 32Mi]", parse=parse_bytes, metavar="SIZE"
     )
@@ -129,6 +142,11 @@ class ServerConfig:
                 raise ConfigError(
                     f"--{name.replace('_', '-')} 0: every client would be disconnected; give 10s or more"
                 )
+        if self.root_path and not re.fullmatch(r"(/[^/\s?#]+)+", self.root_path):
+            raise ConfigError(
+                f"--root-path {self.root_path}: give a path such as /llm, with a slash at the beginning and "
+                "none at the end"
+            )
         self._check_origins()
         self._check_keys()
         self._check_traces()

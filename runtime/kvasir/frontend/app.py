@@ -20,19 +20,22 @@ from kvasir.frontend.endpoints.ops import route as ops
 from kvasir.frontend.endpoints.tokens import route as tokens
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
 from kvasir.frontend.http.middleware import Entrance, Gate
+from kvasir.frontend.http.root_path import RootPath
+from kvasir.frontend.http.user_middleware import add_middleware
 from kvasir.frontend.routing import LeanApp
-from kvasir.frontend.service import Service
+from kvasir.frontend.service import Service, service_of
 from kvasir.frontend.telemetry.request_log import record_of
 
 
 def create_app(service: Service) -> LeanApp:
-    modules = (completions, chat, tokens, models, control, ops, description)
+    modules = (completions, chat, tokens, models, control, ops, *([description] if service.has_docs else []))
     app = LeanApp(
         title="Kvasir",
         version=__version__,
         openapi_url=None,  # endpoints/description has both pages: they need nothing from elsewhere
         redirect_slashes=False,
         routes=[route for module in modules for route in module.router.routes],
+        servers=[{"url": service.root_path}] if service.root_path else None,
     )
     app.state.service = service
     for kind in (ApiError, InvalidRequest, TooManyRequests, EngineUnavailable, RequestFailed):
@@ -42,7 +45,10 @@ def create_app(service: Service) -> LeanApp:
     app.add_middleware(Gate, service=service)
     if service.cors is not None:
         app.add_middleware(CORSMiddleware, **service.cors)
+    add_middleware(app, service.middleware)
     app.add_middleware(Entrance, service=service)  # added last, it is outside
+    if service.root_path:
+        app.add_middleware(RootPath, root_path=service.root_path)
     return app
 
 
@@ -55,7 +61,9 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path}"
     if error.status_code == 404:
-        message = f"there is no {what} here: GET /openapi.json (or /docs, for people) lists what there is"
+        message = f"there is no {what} here"
+        if service_of(request).has_docs:
+            message += ": GET /openapi.json (or /docs, for people) lists what there is"
         return _told(request, ApiError(404, message, code="unknown_url"))
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")

@@ -11,6 +11,7 @@ from kvasir.frontend.errors import ApiError
 from kvasir.frontend.generation.live import LiveRequests
 from kvasir.frontend.http.auth import ApiKeys
 from kvasir.frontend.http.uploads import Uploads
+from kvasir.frontend.http.user_middleware import load_middleware
 from kvasir.frontend.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class Service:
         self.uploads = Uploads(config.server.upload_bytes)
         self.log_requests = config.server.log_requests
         self.cors = cors_options(config.server)
+        self.root_path = config.server.root_path
+        self.middleware = load_middleware(config.server.middleware)
+        self.has_docs = not config.server.disable_fastapi_docs
+        self.sends_request_ids = config.server.enable_request_id_headers
         self.max_prompts = config.server.max_live_requests
         self.strict_fields = config.server.strict_fields
         self.started = int(time.time())

@@ -70,7 +70,9 @@ class _Answer:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._record.status = message["status"]
-            headers = [*message.get("headers", ()), (b"x-request-id", self._record.request_id.encode("latin-1"))]
+            headers = [*message.get("headers", ())]
+            if self._service.sends_request_ids:
+                headers.append((b"x-request-id", self._record.request_id.encode("latin-1")))
             if self._service.stopping:
                 headers.append((b"connection", b"close"))
             message["headers"] = headers

@@ -1,0 +1,19 @@
+"""--root-path: the path of this server behind a proxy, whether the proxy removes it from requests or not."""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class RootPath:
+    """The outermost layer: every other one sees paths as the API describes them."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = scope["path"]
+            if path.startswith(self._root_path + "/"):
+                path = path.removeprefix(self._root_path)
+            scope = {**scope, "path": path, "root_path": self._root_path}
+        await self._app(scope, receive, send)
