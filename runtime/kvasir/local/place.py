@@ -88,11 +88,18 @@ class Place:
         return env
 
     def write_secrets(self, name: str, values: Mapping[str, str]) -> Path:
-        """A directory with a file per value, as a mounted Secret is; readable by this user only."""
+        """A directory with a file per value, as a mounted Secret is; readable by this user only.
+
+        Raises ConfigError for a key that is not the plain name of a file: nothing is written outside the directory.
+        """
+        for key in values:
+            if key in ("", ".", "..") or "/" in key or "\0" in key:
+                raise ConfigError(f"a Secret's key {key[:100]!r} cannot be the name of a file: rename it")
         directory = self.directory / name
         directory.mkdir(mode=0o700)
         for key, value in values.items():
-            with open(os.open(directory / key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            descriptor = os.open(directory / key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(value)
         return directory
 

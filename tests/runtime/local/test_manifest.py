@@ -1,6 +1,7 @@
 """Manifests: the documents that are used, and the messages for mistakes in them."""
 
 import base64
+import json
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,34 @@ def test_problems_of_all_documents_are_told_a_line_each(tmp_path: Path) -> None:
 )
 def test_unusable_manifest_is_reported(tmp_path: Path, text: str, message: str) -> None:
     assert message in error_of(manifest(tmp_path, text))
+
+
+HOSTILE_KEYS = {
+    "../x": "must consist of",
+    "/etc/cron.d/x": "must consist of",
+    "a/b": "must consist of",
+    "a\nb": "must consist of",
+    "key\n": "must consist of",
+    "schlüssel": "must consist of",
+    "": "must consist of",
+    **dict.fromkeys((".", "..", "..data"), "must not be '.' and must not start with '..'"),
+    "k" * 254: "has 254 characters; at most 253",
+}
+
+
+@pytest.mark.parametrize("key", HOSTILE_KEYS)
+@pytest.mark.parametrize("field", ["data", "stringData"])
+def test_a_secrets_key_that_the_api_server_rejects(tmp_path: Path, field: str, key: str) -> None:
+    secret = {"kind": "Secret", "metadata": {"name": "keys"}, field: {key: "b25l"}}
+    message = error_of(manifest(tmp_path, f"{SERVICE}---\n{json.dumps(secret)}"))
+    assert f"Secret keys: {field}: the key {key[:100]!r} {HOSTILE_KEYS[key]}" in message
+
+
+@pytest.mark.parametrize("key", [".hidden", "a.b_c-D9", "a..b", ".a..", "k" * 253])
+def test_a_secrets_key_that_the_api_server_accepts(tmp_path: Path, key: str) -> None:
+    secret = {"kind": "Secret", "metadata": {"name": "keys"}, "stringData": {key: "one"}}
+    read = read_manifest(manifest(tmp_path, f"{SERVICE}---\n{json.dumps(secret)}"))
+    assert read.secrets == {"keys": {key: "one"}}
 
 
 def test_a_date_is_a_string_as_it_is_for_kubernetes(tmp_path: Path) -> None:

@@ -63,6 +63,14 @@ def test_secrets_are_written_for_this_user_only(place: Place) -> None:
     assert stat.S_IMODE((directory / "a").stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("key", ["../x", "/tmp/kvasir-hostile", "a/b", "..", ".", "", "a\0b"])
+def test_a_secret_is_never_written_outside_its_directory(place: Place, key: str) -> None:
+    before = sorted(place.directory.rglob("*"))
+    with pytest.raises(ConfigError, match="cannot be the name of a file"):
+        place.write_secrets("api-keys", {"good": "one", key: "two"})
+    assert sorted(place.directory.rglob("*")) == before, "not even the good one"
+
+
 def test_a_port_in_use_is_told_before_anything_is_started(place: Place) -> None:
     port = place.listener.getsockname()[1]
     with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port}: address already in use; choose"):

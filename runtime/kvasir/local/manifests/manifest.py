@@ -5,10 +5,11 @@ Everything that is wrong is found in one pass and raised as one ManifestError, a
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -18,6 +19,8 @@ from kvasir_contract.api import API_VERSION, KIND
 from kvasir_operator.spec import InferenceService, InvalidSpec, parse_service
 
 _SECRET_FIELDS = ("apiVersion", "kind", "metadata", "type", "immutable", "data", "stringData")
+_SECRET_KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
+MAX_SECRET_KEY_CHARACTERS: Final = 253
 
 
 class ManifestError(ConfigError):
@@ -122,6 +125,9 @@ class _Reader:
                 problems.append(SchemaProblem(name, "must be an object with fields"))
                 continue
             for key, value in entries.items():
+                if fault := _secret_key_fault(key):
+                    problems.append(SchemaProblem(name, f"the key {key[:100]!r} {fault}"))
+                    continue
                 if not isinstance(value, str):
                     problems.append(SchemaProblem(f"{name}.{key}", "must be a string"))
                     continue
@@ -138,6 +144,17 @@ class _Reader:
 
     def _report(self, title: str, problems: list[SchemaProblem]) -> None:
         self.problems += (f"{title}: {problem}" for problem in problems)
+
+
+def _secret_key_fault(key: str) -> str | None:
+    """Return why the API server would reject a key of a Secret's data: a key is the name of a file when mounted."""
+    if len(key) > MAX_SECRET_KEY_CHARACTERS:
+        return f"has {len(key)} characters; at most {MAX_SECRET_KEY_CHARACTERS}"
+    if not _SECRET_KEY.fullmatch(key):
+        return "must consist of letters, digits, '-', '_' and '.'"
+    if key == "." or key.startswith(".."):
+        return "must not be '.' and must not start with '..'"
+    return None
 
 
 _NO_NAME = "(without a name)"
