@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 
 from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.frontend_settings import ChatConfig, ServerConfig, TlsConfig
-from kvasir.config.options import ConfigError, OptionParser, add_options, from_args, option, to_args
+from kvasir.config.options import (
+    ConfigError,
+    OptionParser,
+    add_options,
+    flag_of,
+    from_args,
+    option,
+    to_args,
+    variable_of,
+)
 from kvasir.config.parsers import parse_int
 from kvasir.config.settings import (
     CacheConfig,
@@ -152,7 +161,7 @@ def settings_of(args: argparse.Namespace) -> ServeSettings:
 
 def argv_of(settings: ServeSettings) -> list[str]:
     """Return the arguments of `kvasir` for these settings, without API keys: see `environment_of`."""
-    server = replace(settings.server, api_key=())
+    server = _without_keys(settings.server)
     configs = (
         *(settings.serve, settings.model, server, settings.tls, settings.chat, settings.device),
         *(settings.cache, settings.scheduler, settings.executor, settings.link, settings.trace, settings.process),
@@ -162,17 +171,17 @@ def argv_of(settings: ServeSettings) -> list[str]:
 
 def environment_of(settings: ServeSettings) -> dict[str, str]:
     """Return the environment that belongs to `argv_of`: API keys, and no other option of Kvasir."""
-    return inherited_environment() | _key_environment(settings.server.api_key)
+    return inherited_environment() | _key_environment(settings.server)
 
 
 def processes_of(settings: ServeSettings, place: Place) -> list[ProcessSpec]:
     shared = [settings.model, settings.link, settings.process]
-    server = replace(settings.server, api_key=(), uds=None)  # they inherit the socket
+    server = replace(_without_keys(settings.server), uds=None)  # they inherit the socket
     frontend_args = ["frontend", settings.model.source, *_options([*shared, server, settings.tls, settings.chat])]
     own = [settings.device, settings.cache, settings.scheduler, settings.executor, settings.trace]
     engine_args = ["engine", settings.model.source, *_options([*shared, *own]), *_sharing(settings, place)]
     env, grace = inherited_environment(), grace_of(settings.process.drain_timeout)
-    keys = _key_environment(settings.server.api_key)
+    keys = _key_environment(settings.server)
     return [
         *(
             frontend_spec(place, number, frontend_args, env | keys, grace + settings.server.shutdown_delay)
@@ -194,13 +203,22 @@ def _options(configs: Sequence[object]) -> list[str]:
     return [arg for config in configs for arg in to_args(config)]
 
 
-def _key_environment(keys: Sequence[str]) -> dict[str, str]:
+def _without_keys(server: ServerConfig) -> ServerConfig:
+    return replace(server, api_key=(), admin_api_key=())
+
+
+def _key_environment(server: ServerConfig) -> dict[str, str]:
     """Pass keys in the environment, because every user of the machine can read a process's arguments."""
-    if any("," in key for key in keys):
-        raise ConfigError(
-            "--api-key: a key must not contain a comma; put keys with commas into files, see --api-key-dir"
-        )
-    return {"KVASIR_API_KEY": ",".join(keys)} if keys else {}
+    env = {}
+    for name, keys in (("api_key", server.api_key), ("admin_api_key", server.admin_api_key)):
+        flag = flag_of(name)
+        if any("," in key for key in keys):
+            raise ConfigError(
+                f"{flag}: a key must not contain a comma; put keys with commas into files, see {flag}-dir"
+            )
+        if keys:
+            env[variable_of(name)] = ",".join(keys)
+    return env
 
 
 def _gpus(settings: ServeSettings) -> list[str]:

@@ -49,6 +49,20 @@ class ServerConfig:
     )
     disable_fastapi_docs: bool = option(False, "do not serve /docs and /openapi.json")
     enable_request_id_headers: bool = option(True, "send each request's id as X-Request-Id")
+    admin_api_key: tuple[str, ...] = option(
+        (),
+        "API keys of administrators, which control calls such as POST /reset_prefix_cache need; they are accepted "
+        "for every other request too [default: control calls are refused]",
+        many=True,
+        metavar="KEY",
+        never_blank=True,
+    )
+    admin_api_key_dir: str | None = option(
+        None,
+        "directory (a mounted Secret) with one administrator's API key per file",
+        metavar="DIR",
+        never_blank=True,
+    )
     max_request_bytes: int = option(
         32 * 2**20, "maximum size of a request body [default: 32Mi]", parse=parse_bytes, metavar="SIZE"
     )
@@ -163,10 +177,17 @@ class ServerConfig:
 
     def _check_keys(self) -> None:
         """Reject empty keys: an unset shell variable must not disable authentication."""
-        if not all(key.strip() for key in self.api_key):
-            raise ConfigError("--api-key: a key is empty; check the variable that it comes from")
-        if self.api_key_dir is not None and not self.api_key_dir.strip():
-            raise ConfigError("--api-key-dir: the directory's name is empty; check the variable that it comes from")
+        kinds = (
+            ("--api-key", self.api_key, self.api_key_dir),
+            ("--admin-api-key", self.admin_api_key, self.admin_api_key_dir),
+        )
+        for flag, keys, directory in kinds:
+            if not all(key.strip() for key in keys):
+                raise ConfigError(f"{flag}: a key is empty; check the variable that it comes from")
+            if directory is not None and not directory.strip():
+                raise ConfigError(
+                    f"{flag}-dir: the directory's name is empty; check the variable that it comes from"
+                )
 
     def _check_origins(self) -> None:
         for origin in self.allowed_origins:

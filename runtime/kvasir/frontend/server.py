@@ -23,6 +23,7 @@ from kvasir.client.async_llm import AsyncLLM
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.frontend.app import create_app
+from kvasir.frontend.http.access import Access
 from kvasir.frontend.http.auth import ApiKeys
 from kvasir.frontend.http.connection import Connection
 from kvasir.frontend.http.listener import BACKLOG, listen
@@ -91,7 +92,7 @@ def _run(config: FrontendConfig) -> None:
 
 def build_service(config: FrontendConfig) -> Service:
     """Load tokenizer and templates, fetching them where needed. Raises ConfigError."""
-    keys = ApiKeys(config.server)
+    access = Access(ApiKeys.of_clients(config.server), ApiKeys.of_administrators(config.server))
     path = source.fetch(
         source.normalise(config.model.source), weights=False, download_dir=config.model.download_dir
     )
@@ -99,7 +100,7 @@ def build_service(config: FrontendConfig) -> Service:
     templates = ChatTemplates.load(path, config.chat)
     llm = AsyncLLM(config, load_model_info(path), load_tokenizer(path), templates, observer=metrics)
     metrics.report_engines(lambda: llm.engines, lambda: llm.live_requests)
-    return Service(config, llm, keys, metrics, _tracing(config))
+    return Service(config, llm, access, metrics, _tracing(config))
 
 
 def _tracing(config: FrontendConfig) -> "Tracing | None":

@@ -9,7 +9,7 @@ from kvasir.client.async_llm import AsyncLLM
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.generation.live import LiveRequests
-from kvasir.frontend.http.auth import ApiKeys
+from kvasir.frontend.http.access import Access
 from kvasir.frontend.http.uploads import Uploads
 from kvasir.frontend.http.user_middleware import load_middleware
 from kvasir.frontend.telemetry.metrics import Metrics
@@ -25,12 +25,12 @@ class Service:
         self,
         config: FrontendConfig,
         llm: AsyncLLM,
-        keys: ApiKeys,
+        access: Access,
         metrics: Metrics,
         tracing: "Tracing | None" = None,
     ) -> None:
         self.llm = llm
-        self.keys = keys
+        self.access = access
         self.metrics = metrics
         self.tracing = tracing
         """None unless `--otlp-traces-endpoint` is set."""
@@ -69,7 +69,7 @@ class Service:
         """Why new requests should go elsewhere; None when they are welcome."""
         if self.stopping:
             return "the server is shutting down"
-        if (problem := self.keys.problem) is not None:
+        if (problem := self.access.keys.problem) is not None:
             return problem
         # Engines that vanish later do not make a frontend unready: another one would have no engines either.
         if not self.llm.ever_ready:
@@ -100,5 +100,13 @@ def service_of(request: Request) -> Service:
     return service
 
 
+def require_admin(request: Request) -> None:
+    """Raise ApiError 401 or 403 unless the request's key allows control calls."""
+    if (error := service_of(request).access.control_refusal(request.scope["headers"])) is not None:
+        raise error
+
+
 ServiceDep = Annotated[Service, Depends(service_of)]
 """A parameter of an endpoint."""
+AdminDep = Annotated[None, Depends(require_admin)]
+"""A parameter of an endpoint that changes something for all clients."""

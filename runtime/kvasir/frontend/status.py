@@ -56,7 +56,7 @@ class FrontendStatus:
         return StatusReport(
             phase=Phase.DRAINING if service.stopping else phase,
             message=message,
-            reason=None if service.keys.problem is None else Reason.INVALID_SPEC,
+            reason=None if service.access.keys.problem is None else Reason.INVALID_SPEC,
             live_requests=service.llm.live_requests,
         )
 

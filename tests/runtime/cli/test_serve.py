@@ -138,10 +138,12 @@ def test_options_come_from_the_environment_too(place: Place, monkeypatch: pytest
 
 
 def test_keys_are_not_seen_in_the_processes_arguments(place: Place) -> None:
-    frontend, engine = specs_of(place, "demo://", "--api-key", "one", "two")
-    assert not {"one", "two"} & {*frontend.argv, *engine.argv}
+    keys = ("--api-key", "one", "two", "--admin-api-key", "three")
+    frontend, engine = specs_of(place, "demo://", *keys)
+    assert not {"one", "two", "three"} & {*frontend.argv, *engine.argv}
     assert frontend.env["KVASIR_API_KEY"] == "one,two"
-    assert "KVASIR_API_KEY" not in engine.env
+    assert frontend.env["KVASIR_ADMIN_API_KEY"] == "three"
+    assert not {"KVASIR_API_KEY", "KVASIR_ADMIN_API_KEY"} & set(engine.env)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +171,10 @@ def test_independent_engines_get_no_number(place: Place) -> None:
         assert "--data-parallel-size" not in spec.argv
 
 
-def test_a_key_with_a_comma_is_refused(place: Place) -> None:
-    with pytest.raises(ConfigError, match="must not contain a comma"):
-        specs_of(place, "demo://", "--api-key", "a,b")
+@pytest.mark.parametrize("flag", ["--api-key", "--admin-api-key"])
+def test_a_key_with_a_comma_is_refused(place: Place, flag: str) -> None:
+    with pytest.raises(ConfigError, match=f"{flag}: a key must not contain a comma.* see {flag}-dir"):
+        specs_of(place, "demo://", flag, "a,b")
 
 
 @pytest.mark.parametrize(

@@ -160,14 +160,22 @@ def test_an_argument_that_an_option_of_several_values_took_is_found(capsys: pyte
 
 @pytest.mark.parametrize("blank", ["", " ", ",", " , "])
 def test_a_blank_key_does_not_take_the_lock_off_the_door(blank: str) -> None:
-    for variable in ("KVASIR_API_KEY", "KVASIR_API_KEY_DIR"):
+    for variable in (
+        *("KVASIR_API_KEY", "KVASIR_API_KEY_DIR"),
+        *("KVASIR_ADMIN_API_KEY", "KVASIR_ADMIN_API_KEY_DIR"),
+    ):
         with pytest.raises(ConfigError, match=f"{variable} is set but empty"):
             from_args(ServerConfig, argparse.Namespace(), {variable: blank})
     for key in ({"api_key": ("key", " ")}, {"api_key": ("",)}):
         with pytest.raises(ConfigError, match="--api-key: a key is empty"):
             ServerConfig(**key)
+    for keys in (("key", " "), ("",)):
+        with pytest.raises(ConfigError, match="--admin-api-key: a key is empty"):
+            ServerConfig(admin_api_key=keys)
     with pytest.raises(ConfigError, match="--api-key-dir: the directory's name is empty"):
         ServerConfig(api_key_dir="")
+    with pytest.raises(ConfigError, match="--admin-api-key-dir: the directory's name is empty"):
+        ServerConfig(admin_api_key_dir="")
 
 
 def test_a_misspelt_variable_is_told_and_what_kubernetes_sets_is_not() -> None:

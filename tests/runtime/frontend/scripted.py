@@ -27,6 +27,7 @@ from runtime.link.queued_link import QueuedLink
 from runtime.wire import prompt_of
 
 TIMEOUT = 30.0
+NODE = "node-of-the-engine"
 
 
 def logprobs_of(token_ids: list[int], top: int) -> Logprobs:
@@ -88,7 +89,7 @@ class ScriptedEngine:
         identity = EngineIdentity(
             incarnation=self.incarnation,
             rank=rank,
-            node="test",
+            node=NODE,
             service=config.service_uid,
             version="0",
             fingerprint=model.fingerprint,

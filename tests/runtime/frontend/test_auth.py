@@ -51,7 +51,7 @@ def test_mounted_keys_are_read_again_when_they_change(tmp_path: Path, monkeypatc
     monkeypatch.setattr(auth, "CHECK_INTERVAL", 0.0)
     (tmp_path / "..data").mkdir()
     (tmp_path / "alice").write_text("one\n")
-    keys = ApiKeys(ServerConfig(api_key=("zero",), api_key_dir=str(tmp_path)))
+    keys = ApiKeys.of_clients(ServerConfig(api_key=("zero",), api_key_dir=str(tmp_path)))
     assert keys.accept(b"zero")
     assert keys.accept(b"one")
     assert not keys.accept(b"two")
@@ -69,7 +69,7 @@ def test_a_mounted_secret_is_swapped_by_its_symlink(tmp_path: Path, monkeypatch:
         (tmp_path / version / "key").write_text(key)
     (tmp_path / "..data").symlink_to("..v1")
     (tmp_path / "key").symlink_to("..data/key")
-    keys = ApiKeys(ServerConfig(api_key_dir=str(tmp_path)))
+    keys = ApiKeys.of_clients(ServerConfig(api_key_dir=str(tmp_path)))
     assert keys.accept(b"old")
     (tmp_path / "..tmp").symlink_to("..v2")
     os.replace(tmp_path / "..tmp", tmp_path / "..data")
@@ -85,7 +85,7 @@ def test_known_keys_stay_while_the_directory_cannot_be_read(
 
     monkeypatch.setattr(auth, "CHECK_INTERVAL", 0.0)
     (tmp_path / "key").write_text("one")
-    keys = ApiKeys(ServerConfig(api_key_dir=str(tmp_path)))
+    keys = ApiKeys.of_clients(ServerConfig(api_key_dir=str(tmp_path)))
     monkeypatch.setattr(Path, "iterdir", refuse)
     assert keys.accept(b"one")
     assert keys.problem is None
@@ -103,7 +103,7 @@ def test_a_revoked_key_is_refused_although_another_file_is_unreadable(
     monkeypatch.setattr(auth, "_key_in", read)
     (tmp_path / "kept").write_text("one")
     (tmp_path / "revoked").write_text("two")
-    keys = ApiKeys(ServerConfig(api_key_dir=str(tmp_path)))
+    keys = ApiKeys.of_clients(ServerConfig(api_key_dir=str(tmp_path)))
     (tmp_path / "revoked").unlink()
     (tmp_path / "locked").write_text("three")
     assert not keys.accept(b"two")
@@ -126,7 +126,7 @@ def test_file_that_is_not_a_key_accepts_nobody(
 ) -> None:
     monkeypatch.setattr(auth, "CHECK_INTERVAL", 0.0)
     (tmp_path / "key").write_bytes(content)
-    keys = ApiKeys(ServerConfig(api_key_dir=str(tmp_path)))
+    keys = ApiKeys.of_clients(ServerConfig(api_key_dir=str(tmp_path)))
     assert keys.needed
     for guess in (b"", content, content.strip(), content.splitlines()[0] if content else b"", b"one"):
         assert not keys.accept(guess)
@@ -143,7 +143,7 @@ def test_directory_without_keys_is_a_problem_until_it_has_one(
     monkeypatch.setattr(auth, "CHECK_INTERVAL", 0.0)
     folder = tmp_path / "keys"
     folder.mkdir()
-    keys = ApiKeys(ServerConfig(api_key_dir=str(folder)))
+    keys = ApiKeys.of_clients(ServerConfig(api_key_dir=str(folder)))
     for state in ("at the start", "emptied", "deleted"):
         assert keys.needed, state
         assert not keys.accept(b""), state
@@ -164,7 +164,7 @@ def test_directory_without_keys_is_a_problem_until_it_has_one(
 
 
 def test_given_keys_serve_without_the_directorys(tmp_path: Path) -> None:
-    keys = ApiKeys(ServerConfig(api_key=("given",), api_key_dir=str(tmp_path)))
+    keys = ApiKeys.of_clients(ServerConfig(api_key=("given",), api_key_dir=str(tmp_path)))
     assert keys.problem is None
     assert keys.accept(b"given")
 
@@ -192,7 +192,7 @@ async def test_frontend_without_a_usable_key_is_unready_and_recovers(
 
 def test_a_missing_directory_is_told_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--api-key-dir"):
-        ApiKeys(ServerConfig(api_key_dir=str(tmp_path / "none")))
+        ApiKeys.of_clients(ServerConfig(api_key_dir=str(tmp_path / "none")))
 
 
 def _error(response: httpx.Response) -> tuple[int, str]:

@@ -1,29 +1,43 @@
-"""/load and /reset_prefix_cache."""
+"""/load and /reset_prefix_cache: their answers, and the keys that allow control calls."""
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
 import pytest
 
+from kvasir.frontend.http import auth
 from runtime.frontend.harness import Frontend, running_frontend
 
 RESET = "/reset_prefix_cache"
+ADMIN = "an-admin-key"
+ADMIN_HEADER = {"authorization": f"Bearer {ADMIN}"}
 
 
-async def test_a_reset_reaches_every_ready_engine(frontend: Frontend) -> None:
-    await frontend.add_engine()
-    await frontend.add_engine(ready=False)
-    for engine in frontend.engines:
+@pytest.fixture
+async def controlled() -> AsyncIterator[Frontend]:
+    """A frontend that allows control calls."""
+    async with running_frontend(admin_api_key=("another", ADMIN)) as frontend:
+        frontend.engine.script.calls["reset_prefix_cache"] = ""
+        yield frontend
+
+
+async def test_a_reset_reaches_every_ready_engine(controlled: Frontend) -> None:
+    await controlled.add_engine()
+    await controlled.add_engine(ready=False)
+    for engine in controlled.engines:
         engine.script.calls["reset_prefix_cache"] = ""
-    async with frontend.http() as client:
+    async with controlled.http(**ADMIN_HEADER) as client:
         answer = await client.post(RESET)
     assert answer.status_code == 200
     assert [engine["rank"] for engine in answer.json()["engines"]] == [0, 1]
-    assert [engine.seen.calls for engine in frontend.engines] == [["reset_prefix_cache"]] * 2 + [[]]
+    assert [engine.seen.calls for engine in controlled.engines] == [["reset_prefix_cache"]] * 2 + [[]]
 
 
-async def test_an_engine_that_cannot_reset_is_named_with_its_reason(frontend: Frontend) -> None:
-    second = await frontend.add_engine()
-    frontend.engine.script.calls["reset_prefix_cache"] = ""
+async def test_an_engine_that_cannot_reset_is_named_with_its_reason(controlled: Frontend) -> None:
+    second = await controlled.add_engine()
     second.script.calls["reset_prefix_cache"] = "3 requests hold blocks"
-    async with frontend.http() as client:
+    async with controlled.http(**ADMIN_HEADER) as client:
         answer = await client.post(RESET)
     assert answer.status_code == 409
     message = answer.json()["error"]["message"]
@@ -32,23 +46,114 @@ async def test_an_engine_that_cannot_reset_is_named_with_its_reason(frontend: Fr
 
 
 async def test_without_an_engine_a_reset_is_503() -> None:
-    async with running_frontend(engine=False) as frontend, frontend.http() as client:
+    server = {"admin_api_key": (ADMIN,)}
+    async with running_frontend(engine=False, **server) as frontend, frontend.http(**ADMIN_HEADER) as client:
         answer = await client.post(RESET)
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "engine_unavailable"
 
 
-async def test_a_reset_takes_no_parameters(frontend: Frontend) -> None:
-    async with frontend.http() as client:
+async def test_a_reset_takes_no_parameters(controlled: Frontend) -> None:
+    async with controlled.http(**ADMIN_HEADER) as client:
         answer = await client.post(f"{RESET}?reset_running_requests=true")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "reset_running_requests")
-    assert frontend.engine.seen.calls == []
+    assert controlled.engine.seen.calls == []
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 async def test_a_reset_is_a_post(frontend: Frontend, method: str) -> None:
     async with frontend.http() as client:
         assert (await client.request(method, RESET)).status_code == 405
+
+
+# ---------------------------------------------------------------------------------------------- who may
+
+
+@pytest.mark.parametrize("headers", [{}, ADMIN_HEADER, {"authorization": "Bearer"}])
+async def test_without_admin_keys_control_calls_are_refused(frontend: Frontend, headers: dict[str, str]) -> None:
+    async with frontend.http(**headers) as client:
+        answer = await client.post(RESET)
+    assert _error(answer) == (403, "control_calls_disabled")
+    assert "start the server with --admin-api-key KEY" in answer.json()["error"]["message"]
+    assert frontend.engine.seen.calls == []
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (None, (401, "missing_api_key")),
+        ("Bearer", (401, "missing_api_key")),
+        (f"Basic {ADMIN}", (401, "missing_api_key")),
+        ("Bearer wrong", (401, "invalid_api_key")),
+        (f"Bearer {ADMIN}x", (401, "invalid_api_key")),
+    ],
+)
+@pytest.mark.parametrize("api_key", [(), ("a-key",)])
+async def test_a_control_call_needs_an_admin_key(
+    api_key: tuple[str, ...], header: str | None, expected: tuple[int, str]
+) -> None:
+    async with running_frontend(api_key=api_key, admin_api_key=(ADMIN,)) as frontend, frontend.http() as client:
+        answer = await client.post(RESET, headers={"authorization": header} if header else {})
+        calls = frontend.engine.seen.calls
+    assert _error(answer) == expected
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert calls == []
+
+
+async def test_an_ordinary_api_key_allows_no_control_call() -> None:
+    async with running_frontend(api_key=("a-key",), admin_api_key=(ADMIN,)) as frontend:
+        async with frontend.http(authorization="Bearer a-key") as client:
+            assert (await client.get("/v1/models")).status_code == 200
+            answer = await client.post(RESET)
+        calls = frontend.engine.seen.calls
+    assert _error(answer) == (403, "admin_api_key_required")
+    assert calls == []
+
+
+async def test_an_admin_key_is_accepted_for_all_requests() -> None:
+    async with running_frontend(api_key=("a-key",), admin_api_key=(ADMIN,)) as frontend:
+        frontend.engine.script.calls["reset_prefix_cache"] = ""
+        async with frontend.http(**ADMIN_HEADER) as client:
+            assert (await client.get("/v1/models")).status_code == 200
+            assert (await client.post(RESET)).status_code == 200
+
+
+async def test_admin_keys_alone_leave_the_api_open(controlled: Frontend) -> None:
+    async with controlled.http() as client:
+        assert (await client.get("/v1/models")).status_code == 200
+
+
+async def test_mounted_admin_keys_change_and_do_not_make_the_frontend_unready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth, "CHECK_INTERVAL", 0.0)
+    async with running_frontend(admin_api_key_dir=str(tmp_path)) as frontend:
+        frontend.engine.script.calls["reset_prefix_cache"] = ""
+        async with frontend.http(**ADMIN_HEADER) as client:
+            empty = await client.post(RESET)
+            assert (await client.get("/health/ready")).status_code == 200
+            (tmp_path / "key").write_text(ADMIN)
+            assert (await client.post(RESET)).status_code == 200
+            (tmp_path / "key").write_text("rotated!")
+            revoked = await client.post(RESET)
+    assert _error(empty) == (403, "control_calls_disabled")
+    assert str(tmp_path) not in empty.text, "only the log names files"
+    assert _error(revoked) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize("origins", [(), ("https://page.example",), ("*",)])
+async def test_no_web_page_reaches_a_control_call(origins: tuple[str, ...]) -> None:
+    """A browser sends text/plain to other origins without asking first: such a request has no key."""
+    simple = {"origin": "https://page.example", "content-type": "text/plain", "cookie": f"key={ADMIN}"}
+    async with running_frontend(admin_api_key=(ADMIN,), allowed_origins=origins) as frontend:
+        async with frontend.http(**simple) as client:
+            answer = await client.post(RESET, content=b"{}")
+        calls = frontend.engine.seen.calls
+    assert _error(answer) == (401, "missing_api_key")
+    assert calls == []
+
+
+# ---------------------------------------------------------------------------------------------- load
 
 
 async def test_the_load_is_that_of_the_server_and_of_each_engine(frontend: Frontend) -> None:
@@ -65,3 +170,7 @@ async def test_the_load_is_that_of_the_server_and_of_each_engine(frontend: Front
     assert (first["rank"], first["usable"], first["running"], first["waiting"]) == (0, True, 1, 0)
     assert 0 < first["kv_cache_usage"] < 1
     assert (second["rank"], second["usable"], second["running"], second["kv_cache_usage"]) == (1, False, None, None)
+
+
+def _error(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["code"]

@@ -5,6 +5,7 @@ import pytest
 from kvasir import __version__
 from kvasir.frontend.service import Service
 from runtime.frontend.harness import MODEL, Frontend, running_frontend
+from runtime.frontend.scripted import NODE
 
 
 async def test_live_but_unready_until_an_engine_has_been_ready_once() -> None:
@@ -35,6 +36,29 @@ async def test_live_but_unready_until_an_engine_has_been_ready_once() -> None:
         await frontend.until(lambda: not frontend.service.llm.engines)
         assert (await client.get("/health/ready")).status_code == 200
         assert (await client.get("/health")).status_code == 503
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping"])
+async def test_engines_are_listed_for_those_with_a_key_only(path: str) -> None:
+    async with running_frontend(api_key=("key",)) as frontend, frontend.http() as client:
+        for header in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic key"}):
+            answer = await client.get(path, headers=header)
+            assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+        listed = await client.get(path, headers={"authorization": "Bearer key"})
+        assert [engine["rank"] for engine in listed.json()["engines"]] == [0]
+        for probe in ("/health/live", "/health/ready"):
+            assert (await client.get(probe)).status_code == 200
+
+
+async def test_the_public_port_names_no_node() -> None:
+    async with running_frontend(api_key=("key",)) as closed, running_frontend() as opened:
+        for frontend in (closed, opened):
+            assert {engine.node for engine in frontend.service.llm.engines.values()} == {NODE}
+            async with frontend.http(authorization="Bearer key") as client:
+                for path in ("/health", "/ping", "/load", "/metrics", "/health/live", "/health/ready", "/version"):
+                    answer = await client.get(path)
+                    assert answer.status_code == 200
+                    assert NODE not in answer.text, path
 
 
 @pytest.mark.parametrize("stream", [False, True])

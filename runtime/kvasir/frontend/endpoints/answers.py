@@ -181,7 +181,6 @@ class LoadProgress(BaseModel):
 class EngineHealth(BaseModel):
     rank: int
     incarnation: str
-    node: str
     phase: str
     progress: LoadProgress | None
     usable: bool
@@ -190,7 +189,8 @@ class EngineHealth(BaseModel):
 
 class HealthAnswer(BaseModel):
     status: str
-    engines: list[EngineHealth]
+    engines: list[EngineHealth] = []
+    """Without it: an API key is required, and the request had none that is accepted."""
 
 
 class ProbeAnswer(BaseModel):
@@ -207,6 +207,7 @@ class VersionAnswer(BaseModel):
 _STATUSES: Final = {
     400: "The request is wrong; `param` names the field",
     401: "The API key is missing or wrong",
+    403: "Control calls are not allowed on this server, or with this API key",
     404: "There is no such model, or it is not served here",
     408: "The body did not arrive in time",
     409: "It was not done, or not in all engines",

@@ -1,7 +1,7 @@
-"""The keys that clients may send as bearer tokens: from --api-key, and from --api-key-dir as its files change.
+"""The keys that clients or administrators send as bearer tokens: given as options, or files that may change.
 
-Once keys are demanded, no state of the directory opens the service: without a usable key every request is refused,
-and the frontend is unready until the directory has one again.
+--api-key and --api-key-dir are the clients' keys, --admin-api-key and --admin-api-key-dir the administrators'. Once
+keys are demanded, no state of the directory opens the service: without a usable key every request is refused.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
@@ -26,12 +26,16 @@ _Stamp = tuple[tuple[str, int, int, int], ...]
 
 
 class ApiKeys:
-    """Kept as digests, so that a comparison takes the same time whatever the key's length. Any thread may ask."""
+    """The keys for one purpose.
 
-    def __init__(self, config: ServerConfig) -> None:
-        """Raises ConfigError if the directory cannot be read."""
-        self._given = _digests(config.api_key)
-        self._directory = Path(config.api_key_dir) if config.api_key_dir else None
+    Kept as digests, so that a comparison takes the same time whatever the key's length. Any thread may ask.
+    """
+
+    def __init__(self, given: Iterable[str], directory: str | None, flag: str) -> None:
+        """Raises ConfigError if the directory cannot be read. `flag` is the option of the keys, for messages."""
+        self._given = _digests(given)
+        self._directory = Path(directory) if directory else None
+        self._title = f"{flag}-dir {directory}"
         self._mounted: list[bytes] = []
         self._fault = ""
         """Why no key of the directory can be used."""
@@ -43,7 +47,15 @@ class ApiKeys:
         try:
             self._read(self._directory)
         except OSError as error:
-            raise ConfigError(f"--api-key-dir {self._directory}: {error.strerror}") from error
+            raise ConfigError(f"{self._title}: {error.strerror}") from error
+
+    @classmethod
+    def of_clients(cls, config: ServerConfig) -> Self:
+        return cls(config.api_key, config.api_key_dir, "--api-key")
+
+    @classmethod
+    def of_administrators(cls, config: ServerConfig) -> Self:
+        return cls(config.admin_api_key, config.admin_api_key_dir, "--admin-api-key")
 
     @property
     def needed(self) -> bool:
@@ -76,7 +88,7 @@ class ApiKeys:
                 if self._directory.is_dir():  # a file vanished in the middle of an update: the next look finds it
                     log.warning("%s cannot be read (%s): its last keys stay", self._directory, error.strerror)
                 else:
-                    self._take((), [], [f"--api-key-dir {self._directory} does not exist any more"])
+                    self._take((), [], [f"{self._title} does not exist any more"])
 
     def _read(self, directory: Path) -> None:
         """Take the files' contents as keys if any changed; names with a dot are a mounted Secret's bookkeeping."""
@@ -103,7 +115,7 @@ class ApiKeys:
     def _take(self, stamp: _Stamp, keys: list[str], faults: list[str]) -> None:
         """From now on these are the keys of the directory."""
         if not keys and not faults:
-            faults = [f"--api-key-dir {self._directory} holds no key file"]
+            faults = [f"{self._title} holds no key file"]
         fault = "" if keys else f"no API key can be used: {faults[0]}; write a key into a file there"
         if keys:
             log.info("%d API keys read from %s", len(keys), self._directory)

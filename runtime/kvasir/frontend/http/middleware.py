@@ -28,7 +28,6 @@ GENERATING: Final = frozenset({"/v1/completions", "/v1/chat/completions"})
 
 _SANE_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 """A request id from a client that is accepted: it appears in response headers and logs."""
-_UNAUTHORIZED: Final = {"WWW-Authenticate": "Bearer"}
 
 
 class Entrance:
@@ -106,7 +105,7 @@ class Gate:
 
     def _refusal(self, scope: Scope) -> ApiError | None:
         path = scope["path"]
-        if self._service.keys.needed and path not in OPEN and (error := self._unauthorized(scope)):
+        if path not in OPEN and (error := self._service.access.refusal(scope["headers"])):
             return error
         if path in GENERATING and scope["method"] == "POST":
             try:
@@ -114,16 +113,6 @@ class Gate:
                 self._service.llm.check_room()
             except TooManyRequests as full:
                 return as_api_error(full, scope["state"]["request_id"])
-        return None
-
-    def _unauthorized(self, scope: Scope) -> ApiError | None:
-        scheme, _, key = _header(scope, b"authorization").partition(b" ")
-        if scheme.lower() != b"bearer" or not key:
-            message = "an API key is needed: send the header Authorization: Bearer YOUR_KEY"
-            return ApiError(401, message, code="missing_api_key", headers=_UNAUTHORIZED)
-        if not self._service.keys.accept(key.strip()):
-            message = "the API key is wrong: use one of the keys that this server was started with"
-            return ApiError(401, message, code="invalid_api_key", headers=_UNAUTHORIZED)
         return None
 
 

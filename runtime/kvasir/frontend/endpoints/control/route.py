@@ -5,7 +5,7 @@ from fastapi import Request
 from kvasir.frontend.endpoints.answers import EngineLoad, EngineReset, LoadAnswer, ResetAnswer, errors
 from kvasir.frontend.errors import ApiError, bad_field
 from kvasir.frontend.routing import new_router
-from kvasir.frontend.service import ServiceDep
+from kvasir.frontend.service import AdminDep, ServiceDep
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 router = new_router()
@@ -18,9 +18,9 @@ async def load(service: ServiceDep) -> LoadAnswer:
     return LoadAnswer(server_load=service.llm.live_requests, max_live_requests=service.max_prompts, engines=engines)
 
 
-@router.post("/reset_prefix_cache", responses=errors(400, 409, 503))
-async def reset_prefix_cache(request: Request, service: ServiceDep) -> ResetAnswer:
-    """Clear the prefix cache of every engine."""
+@router.post("/reset_prefix_cache", responses=errors(400, 401, 403, 409, 503))
+async def reset_prefix_cache(_: AdminDep, request: Request, service: ServiceDep) -> ResetAnswer:
+    """Clear the prefix cache of every engine. Needs an administrator's key."""
     for name in request.query_params:
         raise bad_field(name, f"unknown query parameter {name[:100]!r}: this endpoint takes none")
     outcomes = await service.llm.call("reset_prefix_cache")

@@ -14,10 +14,10 @@ router = new_router()
 
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request, service: ServiceDep) -> Response:
-    document = describe(request.app, with_keys=service.keys.needed)
+    document = describe(request.app, with_keys=service.access.keys.needed)
     return Response(orjson.dumps(document), media_type="application/json")
 
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request, service: ServiceDep) -> Response:
-    return HTMLResponse(render(describe(request.app, with_keys=service.keys.needed)))
+    return HTMLResponse(render(describe(request.app, with_keys=service.access.keys.needed)))

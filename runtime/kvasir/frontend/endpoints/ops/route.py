@@ -1,6 +1,6 @@
 """What probes, operators and Prometheus ask: /health, /health/live, /health/ready, /ping, /metrics, /version."""
 
-from fastapi import Response
+from fastapi import Request, Response
 
 from kvasir import __version__
 from kvasir.frontend.endpoints.answers import (
@@ -46,21 +46,22 @@ UNHEALTHY: Responses = {503: {"model": HealthAnswer, "description": "Not now"}}
 
 
 @router.get("/health", response_model=HealthAnswer, responses=UNHEALTHY)
-async def health(service: ServiceDep) -> Response:
-    """A request would be answered now; with the engines that would do it."""
+async def health(request: Request, service: ServiceDep) -> Response:
+    """A request would be answered now. The engines are listed unless an API key is required and missing."""
     engines = list(service.llm.engines.values())
     usable = any(engine.usable for engine in engines)
-    answer = HealthAnswer(
-        status="ok" if usable else "no usable engine", engines=[_engine(engine) for engine in engines]
-    )
-    return Response(answer.model_dump_json(), 200 if usable else 503, media_type="application/json")
+    answer = HealthAnswer(status="ok" if usable else "no usable engine")
+    if service.access.refusal(request.scope["headers"]) is None:
+        answer.engines = [_engine(engine) for engine in engines]
+    body = answer.model_dump_json(exclude_unset=True)
+    return Response(body, 200 if usable else 503, media_type="application/json")
 
 
 @router.get("/ping", response_model=HealthAnswer, responses=UNHEALTHY)
 @router.post("/ping", response_model=HealthAnswer, responses=UNHEALTHY)
-async def ping(service: ServiceDep) -> Response:
+async def ping(request: Request, service: ServiceDep) -> Response:
     """The same as /health, under the name that SageMaker asks for."""
-    return await health(service)
+    return await health(request, service)
 
 
 @router.get(METRICS_PATH, response_class=MetricsResponse)
@@ -77,11 +78,11 @@ async def version() -> VersionAnswer:
 
 
 def _engine(engine: RemoteEngine) -> EngineHealth:
+    """Return what clients may read: not the name of the engine's node."""
     progress = engine.progress
     return EngineHealth(
         rank=engine.rank,
         incarnation=engine.incarnation,
-        node=engine.node,
         phase=engine.state,
         progress=None if progress is None else LoadProgress(done=progress.done, total=progress.total),
         usable=engine.usable,

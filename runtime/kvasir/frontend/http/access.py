@@ -1,0 +1,70 @@
+"""Which requests a key allows: the bearer key of a request is compared with the clients' and administrators' keys.
+
+An administrator's key is accepted for every request, a client's key for all but control calls.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from kvasir.frontend.errors import ApiError
+from kvasir.frontend.http.auth import ApiKeys
+
+Headers = Iterable[tuple[bytes, bytes]]
+"""Of an ASGI scope: names in lower case."""
+
+_UNAUTHORIZED: Final = {"WWW-Authenticate": "Bearer"}
+
+
+class Access:
+    """The keys of one server."""
+
+    def __init__(self, keys: ApiKeys, admin_keys: ApiKeys) -> None:
+        self.keys = keys
+        self._admin_keys = admin_keys
+
+    def refusal(self, headers: Headers) -> ApiError | None:
+        """Return why a request that needs a client's key is refused."""
+        if not self.keys.needed:
+            return None
+        key = _bearer_key(headers)
+        if key is None:
+            message = "an API key is needed: send the header Authorization: Bearer YOUR_KEY"
+            return ApiError(401, message, code="missing_api_key", headers=_UNAUTHORIZED)
+        if not self._is_known(key):
+            message = "the API key is wrong: use one of the keys that this server was started with"
+            return ApiError(401, message, code="invalid_api_key", headers=_UNAUTHORIZED)
+        return None
+
+    def control_refusal(self, headers: Headers) -> ApiError | None:
+        """Return why a control call is refused: without administrators' keys, every one is."""
+        if not self._admin_keys.needed:
+            message = (
+                "control calls are not allowed: start the server with --admin-api-key KEY or "
+                "--admin-api-key-dir DIR (in an InferenceService: frontend.adminApiKeys), and send such a key"
+            )
+            return ApiError(403, message, code="control_calls_disabled")
+        if self._admin_keys.problem is not None:  # its text names files: it is in the log
+            message = "control calls are not possible: this server has no usable admin API key, see its log"
+            return ApiError(403, message, code="control_calls_disabled")
+        key = _bearer_key(headers)
+        if key is None:
+            message = "a control call needs an admin API key: send the header Authorization: Bearer ADMIN_KEY"
+            return ApiError(401, message, code="missing_api_key", headers=_UNAUTHORIZED)
+        if self._admin_keys.accept(key):
+            return None
+        if self.keys.accept(key):
+            message = "a control call needs an admin API key, and this API key is not one: see --admin-api-key"
+            return ApiError(403, message, code="admin_api_key_required")
+        message = "the admin API key is wrong: use one of those that this server was started with"
+        return ApiError(401, message, code="invalid_api_key", headers=_UNAUTHORIZED)
+
+    def _is_known(self, key: bytes) -> bool:
+        """Compares with the keys of both kinds, always."""
+        of_client, of_administrator = self.keys.accept(key), self._admin_keys.accept(key)
+        return of_client or of_administrator
+
+
+def _bearer_key(headers: Headers) -> bytes | None:
+    value = next((value for name, value in headers if name == b"authorization"), b"")
+    scheme, _, key = value.partition(b" ")
+    return key.strip() or None if scheme.lower() == b"bearer" else None
