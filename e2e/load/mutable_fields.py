@@ -75,6 +75,7 @@ VALUES: Final[Mapping[str, Any]] = {
     **{f"engine.pod.{name}": value for name, value in _POD.items()},
     "frontend.replicas": 2,
     "frontend.apiKeys.name": "keys",
+    "frontend.adminApiKeys.name": "admin-keys",
     "frontend.drainTimeout": "30s",
     "frontend.extraArgs": ["--log-level=debug"],
     **{f"frontend.pod.{name}": value for name, value in _POD.items()},

@@ -39,6 +39,11 @@ stringData: {{load: {KEY}}}
 ---
 apiVersion: v1
 kind: Secret
+metadata: {{name: admin-keys}}
+stringData: {{admin: admin-{KEY}}}
+---
+apiVersion: v1
+kind: Secret
 metadata: {{name: token}}
 stringData: {{token: none, key: none}}
 ---

@@ -109,10 +109,18 @@ class FrontendSpec:
     replicas: int
     api_keys: str | None
     """Name of the Secret that holds the accepted keys."""
+    admin_api_keys: str | None
+    """Name of the Secret that holds the keys for control calls."""
     drain_timeout: float
     """In seconds."""
     extra_args: tuple[str, ...]
     pod: PodSpec
+
+    @property
+    def key_secrets(self) -> dict[str, str]:
+        """Return the names of the Secrets with keys, by the field that names them."""
+        secrets = {"apiKeys": self.api_keys, "adminApiKeys": self.admin_api_keys}
+        return {field: name for field, name in secrets.items() if name}
 
 
 @dataclass(frozen=True)
@@ -228,14 +236,19 @@ def _engine_pod(engine: Json) -> PodSpec:
 
 
 def _frontend(frontend: Json) -> FrontendSpec:
-    keys = frontend.get("apiKeys")
     return FrontendSpec(
         replicas=frontend["replicas"],
-        api_keys=keys["name"] if keys else None,
+        api_keys=_secret_name(frontend, "apiKeys"),
+        admin_api_keys=_secret_name(frontend, "adminApiKeys"),
         drain_timeout=_parsed(parse_duration, frontend, "drainTimeout", "frontend"),
         extra_args=tuple(frontend.get("extraArgs", ())),
         pod=_pod(frontend.get("pod", {}), "frontend.pod"),
     )
+
+
+def _secret_name(fields: Json, name: str) -> str | None:
+    reference = fields.get(name)
+    return reference["name"] if reference else None
 
 
 def _rollout(rollout: Json) -> RolloutSpec:

@@ -22,6 +22,7 @@ PORT: Final = "KVASIR_PORT"
 FD: Final = "KVASIR_FD"
 SHUTDOWN_DELAY: Final = "KVASIR_SHUTDOWN_DELAY"
 API_KEY_DIR: Final = "KVASIR_API_KEY_DIR"
+ADMIN_API_KEY_DIR: Final = "KVASIR_ADMIN_API_KEY_DIR"
 MANAGED_VARIABLES: Final = "KVASIR_MANAGED_VARIABLES"
 """The KVASIR_ variables that the pod template sets, separated by commas.
 
@@ -31,6 +32,7 @@ the schema.
 
 LINK_KEYS_DIRECTORY: Final = "/etc/kvasir/link"
 API_KEYS_DIRECTORY: Final = "/etc/kvasir/api-keys"
+ADMIN_API_KEYS_DIRECTORY: Final = "/etc/kvasir/admin-api-keys"
 CACHE_DIRECTORY: Final = "/var/cache/kvasir"
 """HOME of the process, for caches of hubs and compilers."""
 SCRATCH_DIRECTORY: Final = "/tmp"
@@ -38,6 +40,7 @@ SHM_DIRECTORY: Final = "/dev/shm"
 RESERVED_DIRECTORIES: Final = (
     LINK_KEYS_DIRECTORY,
     API_KEYS_DIRECTORY,
+    ADMIN_API_KEYS_DIRECTORY,
     CACHE_DIRECTORY,
     SCRATCH_DIRECTORY,
     SHM_DIRECTORY,

@@ -56,6 +56,7 @@ def test_variables_have_the_prefix() -> None:
         "DATA_PARALLEL_SIZE_LOCAL",
         "SHUTDOWN_DELAY",
         "API_KEY_DIR",
+        "ADMIN_API_KEY_DIR",
         "MANAGED_VARIABLES",
         "POD_INDEX",
     ):

@@ -140,13 +140,14 @@ async def test_a_service_without_keys_reports_the_reason(world: World, server: A
             assert kinds == {"ServiceAccount", "Service", "PodDisruptionBudget", "NetworkPolicy"}
 
 
-async def test_keys_of_the_api_are_asked_for_until_they_exist(world: World) -> None:
+@pytest.mark.parametrize("field", ["apiKeys", "adminApiKeys"])
+async def test_keys_of_the_api_are_asked_for_until_they_exist(world: World, field: str) -> None:
     async with world.in_process() as operator:
-        await world.create(frontend={"apiKeys": {"name": "my-keys"}})
+        await world.create(frontend={field: {"name": "my-keys"}})
         wait = await operator.reconcile()
         condition = await world.condition("Ready")
         assert condition["reason"] == "InvalidSpec"
-        assert "Secret my-keys, which does not exist" in condition["message"]
+        assert f"frontend.{field} names the Secret my-keys, which does not exist" in condition["message"]
         assert wait is not None
         assert wait <= 60
         assert await world.all_children()

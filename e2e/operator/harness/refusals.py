@@ -154,6 +154,11 @@ REFUSALS: Final = (
     Refusal(
         "spec.frontend", "extraArgs: one of the options has a field", {"frontend": {"extraArgs": ["--api-key=x"]}}
     ),
+    Refusal(
+        "spec.frontend",
+        "extraArgs: one of the options has a field",
+        {"frontend": {"extraArgs": ["--admin-api-key=x"]}},
+    ),
     Refusal("spec.frontend.drainTimeout", "too long: at most 24h", {"frontend": {"drainTimeout": "24h1s"}}),
     Refusal(
         "spec.rollout", "maxSurge and maxUnavailable are both 0", {"rollout": {"maxSurge": 0, "maxUnavailable": 0}}

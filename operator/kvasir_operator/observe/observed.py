@@ -197,7 +197,8 @@ class Observed:
     """Name of the Secret with the link's keys; "" before there is one."""
     link_secret_exists: bool | None = None
     """None if unknown."""
-    api_keys_exist: bool | None = None
+    missing_key_secrets: frozenset[str] = frozenset()
+    """Fields of the frontend that name a Secret with keys that does not exist."""
     cordoned: frozenset[str] = frozenset()
     """Nodes with pods of the service that are cordoned, because they are being drained."""
     refusals: Mapping[ChildKey, Refusal] = field(default_factory=dict)

@@ -37,7 +37,8 @@ class ServiceMemory:
     link_secret: str = ""
     secrets_checked: float = float("-inf")
     link_secret_exists: bool | None = None
-    api_keys_exist: bool | None = None
+    missing_key_secrets: frozenset[str] = frozenset()
+    """Fields of the frontend that name a Secret with keys that does not exist."""
     status_written: float = float("-inf")
 
     def since(self, mark: Mark, now: float) -> float:

@@ -100,7 +100,7 @@ class ServiceObserver:
             missing=missing,
             link_secret=link_secret,
             link_secret_exists=memory.link_secret_exists,
-            api_keys_exist=memory.api_keys_exist,
+            missing_key_secrets=memory.missing_key_secrets,
             cordoned=await self._cordoned(Key(service.namespace, service.name), members),
             refusals=memory.refusals,
             now=self._monotonic(),
@@ -213,15 +213,20 @@ class ServiceObserver:
     ) -> None:
         """Check that the Secrets that pods mount exist: often while pods wait, otherwise rarely."""
         waiting = not members or any(member.state.phase is Phase.PULLING for member in members)
-        unsure = memory.link_secret_exists is False or memory.api_keys_exist is False
+        unsure = memory.link_secret_exists is False or memory.missing_key_secrets
         if not waiting and not unsure and self._monotonic() - memory.secrets_checked < SECRET_INTERVAL_SECONDS:
             return
         memory.secrets_checked = self._monotonic()
         memory.link_secret_exists = (
             await self._exists(SECRET, service.namespace, link_secret) if link_secret else None
         )
-        keys = service.frontend.api_keys
-        memory.api_keys_exist = await self._exists(SECRET, service.namespace, keys) if keys else None
+        memory.missing_key_secrets = frozenset(
+            [
+                field
+                for field, name in service.frontend.key_secrets.items()
+                if await self._exists(SECRET, service.namespace, name) is False
+            ]
+        )
 
     async def _exists(self, kind: Kind, namespace: str, name: str) -> bool | None:
         """Return whether an object exists, or None if unknown.

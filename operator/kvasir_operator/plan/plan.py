@@ -215,9 +215,10 @@ def _problems(service: InferenceService, observed: Observed) -> list[Problem]:
         for key, refusal in observed.refusals.items()
         if key[0] is not SECRET or _needs_link_keys(observed)
     ]
-    if service.frontend.api_keys and observed.api_keys_exist is False:
-        message = f"frontend.apiKeys names the Secret {service.frontend.api_keys}, which does not exist: create it"
-        problems.append(Problem(Reason.INVALID_SPEC, message))
+    for field, name in service.frontend.key_secrets.items():
+        if field in observed.missing_key_secrets:
+            message = f"frontend.{field} names the Secret {name}, which does not exist: create it"
+            problems.append(Problem(Reason.INVALID_SPEC, message))
     if observed.deployment is not None and observed.deployment.failure:
         message = f"frontend pods cannot be created: {observed.deployment.failure}"
         problems.append(Problem(Reason.UNSCHEDULABLE, message))

@@ -63,7 +63,7 @@ def frontend_template(service: InferenceService, release: Release, link_secret: 
         service.frontend.pod,
         container,
         link_secret=link_secret,
-        mounts=_api_keys(service),
+        mounts=_key_mounts(service),
         grace=SHUTDOWN_DELAY_SECONDS + service.frontend.drain_timeout + KILL_MARGIN_SECONDS,
     )
 
@@ -87,11 +87,18 @@ def _environment(service: InferenceService) -> list[Object]:
     }
     if service.frontend.api_keys:
         variables[environment.API_KEY_DIR] = environment.API_KEYS_DIRECTORY
+    if service.frontend.admin_api_keys:
+        variables[environment.ADMIN_API_KEY_DIR] = environment.ADMIN_API_KEYS_DIRECTORY
     return [{"name": name, "value": value} for name, value in variables.items()]
 
 
-def _api_keys(service: InferenceService) -> list[Mount]:
-    if service.frontend.api_keys is None:
-        return []
-    source = {"secret": {"secretName": service.frontend.api_keys}}
-    return [Mount("kvasir-api-keys", environment.API_KEYS_DIRECTORY, source, read_only=True)]
+def _key_mounts(service: InferenceService) -> list[Mount]:
+    secrets = (
+        ("kvasir-api-keys", environment.API_KEYS_DIRECTORY, service.frontend.api_keys),
+        ("kvasir-admin-api-keys", environment.ADMIN_API_KEYS_DIRECTORY, service.frontend.admin_api_keys),
+    )
+    return [
+        Mount(name, directory, {"secret": {"secretName": secret}}, read_only=True)
+        for name, directory, secret in secrets
+        if secret is not None
+    ]

@@ -44,9 +44,10 @@ def service_processes(service: InferenceService, secrets: Secrets, place: Place)
     service = replace(service, engine=replace(service.engine, nodes=1))
     frontend, engine = frontend_template(service, _NO_RELEASE, ""), engine_template(service, _NO_RELEASE, "")
     keys: dict[str, str] = {}
-    if (name := service.frontend.api_keys) is not None:
-        directory = place.write_secrets("api-keys", _secret(secrets, name, "spec.frontend.apiKeys"))
-        keys[environment.API_KEY_DIR] = str(directory)
+    variables = {"apiKeys": environment.API_KEY_DIR, "adminApiKeys": environment.ADMIN_API_KEY_DIR}
+    for field, name in service.frontend.key_secrets.items():
+        directory = place.write_secrets(field, _secret(secrets, name, f"spec.frontend.{field}"))
+        keys[variables[field]] = str(directory)
     return [
         *(
             _process(frontend_spec, place, number, frontend, secrets, place.frontend_env(number) | keys)

@@ -92,8 +92,10 @@ def test_a_refusal_is_tried_again_after_the_blocked_interval() -> None:
 
 
 def test_a_missing_secret_is_looked_for_after_the_interval() -> None:
-    plan = planned(engines("ready", "ready"), spec={"frontend": {"apiKeys": {"name": "k"}}}, api_keys_exist=False)
-    assert plan.again == BLOCKED_INTERVAL_SECONDS
+    for field in ("apiKeys", "adminApiKeys"):
+        spec = {"frontend": {field: {"name": "k"}}}
+        plan = planned(engines("ready", "ready"), spec=spec, missing_key_secrets=frozenset({field}))
+        assert plan.again == BLOCKED_INTERVAL_SECONDS
 
 
 def test_a_drained_node_is_looked_at_after_the_blocked_interval() -> None:

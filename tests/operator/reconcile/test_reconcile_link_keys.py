@@ -71,10 +71,11 @@ async def test_without_rights_on_secrets_no_keys_are_replaced(settled: Operator)
     assert settled.cluster.condition("Ready") == ("True", "AsDesired")
 
 
-async def test_a_missing_secret_of_api_keys_is_reported(settled: Operator) -> None:
-    settled.cluster.change_service(frontend={"replicas": 1, "apiKeys": {"name": "keys"}})
+@pytest.mark.parametrize("field", ["apiKeys", "adminApiKeys"])
+async def test_a_missing_secret_of_api_keys_is_reported(settled: Operator, field: str) -> None:
+    settled.cluster.change_service(frontend={"replicas": 1, field: {"name": "keys"}})
     assert await settled.later(SECRET_INTERVAL_SECONDS) == pytest.approx(BLOCKED_INTERVAL_SECONDS)
     assert settled.cluster.condition("Ready")[1] == "InvalidSpec"
-    assert "the Secret keys, which does not exist" in settled.cluster.ready_message()
+    assert f"frontend.{field} names the Secret keys, which does not exist" in settled.cluster.ready_message()
     settled.cluster.put(SECRET, {"metadata": {"name": "keys", "namespace": "default"}})
     await settled.settle()

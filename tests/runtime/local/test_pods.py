@@ -60,8 +60,9 @@ def test_commands_are_those_of_the_pods(place: Place) -> None:
 
 
 def test_every_variable_of_the_place_is_replaced_or_left_out(place: Place) -> None:
-    specs = processes(place, {"keys": {"a": "b"}}, frontend={"apiKeys": {"name": "keys"}})
-    demo = service(engine={"resourceName": ""}, frontend={"apiKeys": {"name": "keys"}})
+    frontend = {"apiKeys": {"name": "keys"}, "adminApiKeys": {"name": "admin-keys"}}
+    specs = processes(place, {"keys": {"a": "b"}, "admin-keys": {"a": "c"}}, frontend=frontend)
+    demo = service(engine={"resourceName": ""}, frontend=frontend)
     for spec, template in (
         (specs["engine-0"], engine_template(demo, RELEASE, "")),
         (specs["frontend-0"], frontend_template(demo, RELEASE, "")),
@@ -122,6 +123,16 @@ def test_api_keys_become_files_of_a_private_directory(place: Place) -> None:
     directory = Path(specs["frontend-0"].env["KVASIR_API_KEY_DIR"])
     assert {path.name: path.read_text() for path in directory.iterdir()} == {"one": "k1", "two": "k2"}
     assert directory.is_relative_to(place.directory)
+    assert "KVASIR_ADMIN_API_KEY_DIR" not in specs["frontend-0"].env
+
+
+def test_admin_keys_become_files_of_another_directory(place: Place) -> None:
+    frontend = {"apiKeys": {"name": "keys"}, "adminApiKeys": {"name": "admin-keys"}}
+    specs = processes(place, {"keys": {"key": "k1"}, "admin-keys": {"key": "k2"}}, frontend=frontend)
+    env = specs["frontend-0"].env
+    assert (Path(env["KVASIR_API_KEY_DIR"]) / "key").read_text() == "k1"
+    assert (Path(env["KVASIR_ADMIN_API_KEY_DIR"]) / "key").read_text() == "k2"
+    assert not {"KVASIR_API_KEY_DIR", "KVASIR_ADMIN_API_KEY_DIR"} & set(specs["engine-0"].env)
 
 
 def test_values_from_secrets_of_the_manifest_are_filled_in(place: Place) -> None:
@@ -159,6 +170,7 @@ def test_settings_from_secrets_are_refused_as_in_a_pod(place: Place) -> None:
     ("spec", "message"),
     [
         ({"frontend": {"apiKeys": {"name": "keys"}}}, "Secret keys, which spec.frontend.apiKeys names, is not in"),
+        ({"frontend": {"adminApiKeys": {"name": "keys"}}}, "Secret keys, which spec.frontend.adminApiKeys names"),
         (
             {"model": {"source": "hf://a/b", "tokenSecret": {"name": "hf"}}},
             "Secret hf, which the variable HF_TOKEN names, is not in the manifest",

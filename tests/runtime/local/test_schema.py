@@ -116,9 +116,14 @@ VIOLATIONS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"frontend__extraArgs": ["--port=1"]}, "spec.frontend: extraArgs: one of the options is set by Kvasir"),
     ({"frontend__extraArgs": ["--ops-port=1"]}, "spec.frontend: extraArgs: one of the options is set by Kvasir"),
-    (
-        {"frontend__extraArgs": ["--api-key", "x"]},
-        "spec.frontend: extraArgs: one of the options has a field in spec",
+    *(
+        ({"frontend__extraArgs": args}, "spec.frontend: extraArgs: one of the options has a field in spec")
+        for args in (
+            ["--api-key", "x"],
+            ["--api-key-dir=x"],
+            ["--admin-api-key=x"],
+            ["--admin-api-key-dir", "x"],
+        )
     ),
     ({"frontend__replicas": 0}, "spec.frontend.replicas: 0 is too small"),
     ({"frontend__drainTimeout": "5 minutes"}, "spec.frontend.drainTimeout: '5 minutes' is not of the form"),
