@@ -42,6 +42,17 @@ async def test_a_key_may_hold_any_characters() -> None:
         assert (await client.get("/v1/models", headers=header)).status_code == 200
 
 
+async def test_a_key_in_the_header_of_anthropics_clients_is_accepted() -> None:
+    async with running_frontend(api_key=("first",)) as frontend, frontend.http() as client:
+        assert (await client.get("/v1/models", headers={"x-api-key": "first"})).status_code == 200
+        wrong = await client.get("/v1/models", headers={"x-api-key": "other"})
+        both = await client.get("/v1/models", headers={"x-api-key": "first", "authorization": "Bearer other"})
+        health = await client.get("/health", headers={"x-api-key": "first"})
+    assert _error(wrong) == (401, "invalid_api_key")
+    assert _error(both) == (401, "invalid_api_key"), "a bearer token takes precedence"
+    assert "engines" in health.json()
+
+
 async def test_the_client_library_sends_its_key() -> None:
     async with running_frontend(api_key=("secret",)) as frontend, frontend.openai("secret") as client:
         assert [model.id async for model in client.models.list()] == ["demo", "demo-alias"]
