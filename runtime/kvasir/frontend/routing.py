@@ -31,6 +31,8 @@ class LeanRoute(APIRoute):
     """Calls `endpoint(**arguments)`, a coroutine function, and sends the response or model that it returns."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **fastapis: Any) -> None:
+        if fastapis.get("dependencies"):
+            raise TypeError(f"{path}: `dependencies` would not be called: write them as parameters of the endpoint")
         super().__init__(path, endpoint, **fastapis)
         assert self.methods is not None
         (self.method,) = self.methods  # middleware.Entrance asks a HEAD as a GET

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from fastapi import Depends, Response
 
+from kvasir.frontend.endpoints.control import route as control
 from kvasir.frontend.http import auth
+from kvasir.frontend.routing import LeanRoute, new_router
+from kvasir.frontend.service import require_admin
 from runtime.frontend.harness import Frontend, running_frontend
 
 RESET = "/reset_prefix_cache"
@@ -76,6 +80,22 @@ async def test_without_admin_keys_control_calls_are_refused(frontend: Frontend, 
     assert _error(answer) == (403, "control_calls_disabled")
     assert "start the server with --admin-api-key KEY" in answer.json()["error"]["message"]
     assert frontend.engine.seen.calls == []
+
+
+async def test_every_control_call_needs_an_admin_key(controlled: Frontend) -> None:
+    changing = [route for route in control.router.routes if isinstance(route, LeanRoute) and route.method != "GET"]
+    assert changing
+    async with controlled.http() as client:
+        for route in changing:
+            assert _error(await client.request(route.method, route.path)) == (401, "missing_api_key")
+
+
+def test_dependencies_that_a_route_would_not_call_are_rejected() -> None:
+    async def endpoint() -> Response:
+        return Response()
+
+    with pytest.raises(TypeError, match="/x: `dependencies` would not be called"):
+        new_router().post("/x", dependencies=[Depends(require_admin)])(endpoint)
 
 
 @pytest.mark.parametrize(
