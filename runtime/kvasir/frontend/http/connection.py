@@ -2,6 +2,9 @@
 
 Three kinds of client are cut off: one that never completes a request's head (with 408), one that never completes a
 body that no route reads any more, and one that does not read its answer. body.py limits a body that a route reads.
+
+What a client sends around its bodies is bounded too: the head in bytes and in lines, and the trailers and chunk
+extensions in bytes. Trailers are dropped, because no route reads them and a header must not come after the body.
 """
 
 import asyncio
@@ -18,8 +21,15 @@ from kvasir.frontend.http.http_parser import HttpParser
 
 log = logging.getLogger(__name__)
 
-MAX_HEAD_BYTES: Final = 64 * 1024
-"""Bytes of request line and headers, not counting the piece they begin in, which one read of the socket bounds."""
+MAX_HEAD_BYTES: Final = 32 * 1024
+"""Bytes of request line and headers, and of what follows a piece of the body without being one (trailers). The
+piece that they begin in does not count; see MAX_PIECE."""
+
+MAX_PIECE: Final = 32 * 1024
+"""Bytes that are parsed at one time. One read of the socket can have 250 kB."""
+
+MAX_HEADERS: Final = 256
+"""Header lines of a request. An empty one takes 30 times its bytes in memory."""
 
 MAX_QUEUED: Final = 8
 """Pipelined requests behind the current one. Reading goes on meanwhile, to notice a client that leaves."""
@@ -42,7 +52,8 @@ class Connection(HttpToolsProtocol):
         self._receiving = False
         """A request has begun and is not complete."""
         self._in_head = False
-        self._head_bytes = 0
+        self._unusable_bytes = 0
+        """Received since the request, or the last piece of its body, began."""
         self._warned = False
         """The current body was late once already."""
 
@@ -53,20 +64,43 @@ class Connection(HttpToolsProtocol):
         self._arm()
 
     def data_received(self, data: bytes) -> None:
-        self._head_bytes += len(data)
-        super().data_received(data)
-        if not self._receiving:
-            return
-        if self._upload_timer is None:
+        if len(data) <= MAX_PIECE:
+            self._parse(data)
+        else:
+            pieces = memoryview(data)
+            for start in range(0, len(data), MAX_PIECE):
+                if self.transport.is_closing():
+                    return
+                self._parse(pieces[start : start + MAX_PIECE])
+        if self._receiving and self._upload_timer is None:
             self._arm()
-        if self._in_head and self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
-            message = f"the request's line and headers are larger than {MAX_HEAD_BYTES} bytes: shorten them"
+
+    def _parse(self, piece: bytes | memoryview) -> None:
+        self._unusable_bytes += len(piece)
+        super().data_received(piece)  # type: ignore[arg-type]  # only the parser reads it
+        if not self._receiving or self.transport.is_closing():
+            return
+        if self._unusable_bytes > MAX_HEAD_BYTES:
+            what = "line and headers" if self._in_head else "trailers"
+            message = f"the request's {what} are larger than {MAX_HEAD_BYTES} bytes: shorten them"
             self._refuse(ApiError(431, message, code="headers_too_large"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._receiving = self._in_head = True
-        self._head_bytes = 0
+        self._unusable_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep the header; drop a trailer. Raises _TooManyHeaders, which ends the parsing."""
+        if not self._in_head:
+            return
+        if len(self.headers) == MAX_HEADERS:
+            raise _TooManyHeaders
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._unusable_bytes = 0
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -89,6 +123,10 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
+        if self._in_head and len(self.headers) == MAX_HEADERS:
+            message = f"the request has more than {MAX_HEADERS} headers: send fewer"
+            self._refuse(ApiError(431, message, code="headers_too_large"))
+            return
         log.info("%s sent a malformed HTTP/1.1 request", self.client)
         self._refuse(
             ApiError(
@@ -118,8 +156,10 @@ class Connection(HttpToolsProtocol):
             self._refuse(ApiError(408, message, code="request_timeout"))
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer a request that no route sees, and close. In the middle of an earlier answer: only close."""
-        if any(cycle.response_started for cycle in self._unanswered):
+        """Answer a request that no route sees, and close. In the middle of an earlier answer, or behind its own:
+        only close."""
+        answered = self._receiving and not self._in_head and self.cycle.response_complete
+        if answered or any(cycle.response_started for cycle in self._unanswered):
             self.transport.abort()
             return
         self._end_unanswered()
@@ -190,6 +230,10 @@ class Connection(HttpToolsProtocol):
         if self._stall_timer is not None:
             self._stall_timer.cancel()
             self._stall_timer = None
+
+
+class _TooManyHeaders(Exception):
+    """A request has more than MAX_HEADERS."""
 
 
 class _HeadWithBody:
