@@ -68,7 +68,13 @@ class ServerConfig:
     )
     max_upload_bytes: int | None = option(
         None,
-        "maximum size of all incomplete request bodies together, else status 429 [default: 16 × max-request-bytes]",
+        "maximum size of all incomplete request bodies together, else status 429 [default: 4 × max-request-bytes]",
+        parse=parse_bytes,
+        metavar="SIZE",
+    )
+    max_parsed_bytes: int | None = option(
+        None,
+        "maximum memory of the bodies of all requests in flight, else status 429 [default: 6 × max-request-bytes]",
         parse=parse_bytes,
         metavar="SIZE",
     )
@@ -139,7 +145,12 @@ class ServerConfig:
     @property
     def upload_bytes(self) -> int:
         """Return `max_upload_bytes`, or its default."""
-        return 16 * self.max_request_bytes if self.max_upload_bytes is None else self.max_upload_bytes
+        return 4 * self.max_request_bytes if self.max_upload_bytes is None else self.max_upload_bytes
+
+    @property
+    def parsed_bytes(self) -> int:
+        """Return `max_parsed_bytes`, or its default."""
+        return 6 * self.max_request_bytes if self.max_parsed_bytes is None else self.max_parsed_bytes
 
     def __post_init__(self) -> None:
         if self.max_request_bytes < 1:

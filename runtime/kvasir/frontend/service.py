@@ -10,7 +10,7 @@ from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.generation.live import LiveRequests
 from kvasir.frontend.http.access import Access
-from kvasir.frontend.http.uploads import Uploads
+from kvasir.frontend.http.body_memory import ParsedBodies, Uploads
 from kvasir.frontend.http.user_middleware import load_middleware
 from kvasir.frontend.telemetry.metrics import Metrics
 
@@ -40,6 +40,7 @@ class Service:
         self.max_request_bytes = config.server.max_request_bytes
         self.upload_timeout = config.server.upload_timeout
         self.uploads = Uploads(config.server.upload_bytes)
+        self.parsed_bodies = ParsedBodies(config.server.parsed_bytes)
         self.log_requests = config.server.log_requests
         self.cors = cors_options(config.server)
         self.root_path = config.server.root_path

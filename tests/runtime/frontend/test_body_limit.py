@@ -3,9 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-import pytest
-
-from kvasir.frontend.http import body
 from runtime.frontend.harness import POST_JSON, running_frontend
 
 LIMIT = 10_000
@@ -42,17 +39,3 @@ async def test_an_endless_body_is_answered_while_it_is_still_being_sent() -> Non
                 await asyncio.sleep(0)
         assert b" 413 " in answer.result()
         writer.close()
-
-
-async def test_a_body_that_takes_seconds_to_read_is_refused_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No other request is served meanwhile, and engines take a silent frontend for lost."""
-    monkeypatch.setattr(body, "MAX_BRACKETS", 100)
-    async with running_frontend() as frontend, frontend.http() as client:
-        for path, nested in (
-            ("/v1/completions", {"prompt": [[5]] * 100}),
-            ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{}] * 100}]}),
-        ):
-            answer = await client.post(path, json=nested)
-            assert answer.status_code == 400
-            assert "opening brackets" in answer.json()["error"]["message"]
-        assert (await client.post("/v1/completions", json={"prompt": [[5]] * 98})).status_code == 200

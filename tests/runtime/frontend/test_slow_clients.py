@@ -12,7 +12,7 @@ from runtime.frontend.harness import POST_JSON, Frontend, running_frontend
 from runtime.frontend.scripted import TIMEOUT
 
 SHORT = 0.2
-PROMPTS = 1000
+PROMPTS = 500
 HEAD = POST_JSON + b"Content-Length: 100\r\n"
 
 
@@ -112,7 +112,8 @@ def send_for_a_long_answer(frontend: Frontend, stream: bool) -> socket.socket:
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect((host, int(port)))
     prompts = [[1000] * 1900] * PROMPTS
-    body = json.dumps({"prompt": prompts, "stream": stream, "max_tokens": 1, "return_token_ids": True}).encode()
+    request = {"prompt": prompts, "stream": stream, "max_tokens": 1, "return_token_ids": True, "echo": True}
+    body = json.dumps(request).encode()
     head = POST_JSON + b"Content-Length: %d\r\n\r\n" % len(body)
     client.sendall(head + body)
     frontend.engine.wait_requests(PROMPTS)

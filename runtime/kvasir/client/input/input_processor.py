@@ -142,6 +142,10 @@ class InputProcessor:
         self._check_length(text, param)
         return self._tokenizer.encode(text, add_special_tokens, keep)
 
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
     def chat_text(self, messages: list[dict[str, Any]], /, **kwargs: Any) -> str:
         """The text of a conversation in the chat template, which also gets `kwargs`. Raises InvalidRequest."""
         try:

@@ -1,4 +1,8 @@
-"""Reads a request's JSON body, within the size limit; called by every route that takes one."""
+"""Reads a request's JSON body, within all limits; called by every route that takes one.
+
+No step of it holds up the event loop for longer than about 100 ms, whatever a client sends: the size is limited,
+then the cost of parsing (json_cost.py), then the memory of all parsed bodies, then the counts of the fields.
+"""
 
 import asyncio
 import re
@@ -8,11 +12,14 @@ import orjson
 from starlette.requests import ClientDisconnect, Request
 
 from kvasir.frontend.errors import ApiError
+from kvasir.frontend.generation.body_counts import check_counts
+from kvasir.frontend.http.body_memory import UNCOUNTED
+from kvasir.frontend.http.json_cost import SMALL, check_cost
 from kvasir.frontend.service import Service, service_of
 
-MAX_BRACKETS: Final = 1_000_000
-"""Arrays and objects of one body. Parsing so many takes about a second, in which no other request is served."""
 _JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
+WIDEST_CHARACTER: Final = 4
+"""Bytes in memory of each character of a text in which one is beyond U+FFFF."""
 
 
 async def read_json(request: Request, limit: int) -> dict[str, object]:
@@ -20,7 +27,8 @@ async def read_json(request: Request, limit: int) -> dict[str, object]:
 
     Raises ApiError: 413 when the body is larger than `limit` bytes (known from Content-Length or found while
     reading), 408 when it does not arrive in time, 415 when it is compressed or of another type than JSON, 400 when
-    it is not a JSON object; and TooManyRequests when the bodies that are being received are too large together.
+    it is not a JSON object or has too many values; and TooManyRequests when the bodies that are being received, or the parsed ones, are
+    too large together.
     """
     headers = request.headers
     if not _is_json(headers.get("content-type", "")):
@@ -46,18 +54,17 @@ async def read_json(request: Request, limit: int) -> dict[str, object]:
         ) from None
     if not body:
         raise ApiError(400, "the request has no body: send a JSON object", code="invalid_json")
-    if len(body) > MAX_BRACKETS and body.count(b"[") + body.count(b"{") > MAX_BRACKETS:
-        raise ApiError(
-            400,
-            f"the request body has more than {MAX_BRACKETS} opening brackets, [ and {{ together: send it in parts",
-            code="invalid_json",
-        )
+    await check_cost(body, service.llm.max_model_len)
+    _hold_memory(body, service)
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ApiError(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
         raise ApiError(400, "the request body must be a JSON object", code="invalid_json")
+    check_counts(value, service.llm.max_model_len, service.llm.input.vocab_size, service.max_prompts)
+    if len(body) > SMALL:
+        await asyncio.sleep(0)  # others get their turn before the value is validated
     return value
 
 
@@ -65,6 +72,21 @@ def _is_json(content_type: str) -> bool:
     """application/json, or a type of JSON like application/x+json. A page of another site can send other types
     without asking (CORS)."""
     return bool(_JSON_TYPE.fullmatch(content_type.partition(";")[0].strip()))
+
+
+def _hold_memory(body: bytes | bytearray, service: Service) -> None:
+    """Count the parsed body until the request has its whole answer, that is, until its task ends.
+
+    Raises TooManyRequests. Short bodies, which --max-live-requests bounds, do not count.
+    """
+    if len(body) <= UNCOUNTED:
+        return
+    narrow = body.isascii() and b"\\u" not in body
+    size = len(body) * (1 if narrow else WIDEST_CHARACTER)
+    service.parsed_bodies.hold(size)
+    task = asyncio.current_task()
+    assert task is not None
+    task.add_done_callback(lambda _: service.parsed_bodies.release(size))
 
 
 async def _read(request: Request, limit: int, service: Service) -> bytes | bytearray:

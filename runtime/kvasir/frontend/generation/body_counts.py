@@ -1,0 +1,73 @@
+"""Limits on the counts of a body's fields, checked in the parsed object before it is validated.
+
+Validating, converting and rendering cost some microseconds for each item, on the event loop. Every limit is more
+than a model can use: a message has at least one token, and a bias is for one token of the vocabulary.
+"""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, Final
+
+from kvasir.client.request_errors import InvalidRequest
+from kvasir.frontend.errors import bad_field
+
+MAX_FIELDS: Final = 256
+"""Of a body, unknown ones included."""
+MAX_MESSAGES: Final = 8192
+MAX_PARTS: Final = 8192
+"""Parts of all messages together."""
+MAX_BIASES: Final = 65_536
+"""Entries of logit_bias, where the vocabulary is larger. OpenAI accepts 300."""
+
+
+def check_counts(body: Mapping[str, Any], context: int, vocabulary: int, prompts: int) -> None:
+    """Raises ApiError or InvalidRequest, both 400, which name the field and its limit.
+
+    `context`: tokens of prompt and output together. `vocabulary`: tokens of the model. `prompts`: of a completion.
+    """
+    if len(body) > MAX_FIELDS:
+        name = next(islice(body, MAX_FIELDS, None))
+        raise bad_field(name[:64], f"the request has {len(body)} fields: send at most {MAX_FIELDS}")
+    _check_size(body, "messages", "messages", MAX_MESSAGES)
+    _check_parts(body.get("messages"))
+    _check_size(body, "logit_bias", "entries", min(vocabulary, MAX_BIASES))
+    _check_size(body, "allowed_token_ids", "token ids", vocabulary)
+    _check_number_of_prompts(body.get("prompt"), prompts)
+    if body.get("truncate_prompt_tokens") is None:
+        _check_prompt_length(body.get("prompt"), context)
+
+
+def _check_size(body: Mapping[str, Any], name: str, what: str, limit: int) -> None:
+    value = body.get(name)
+    if isinstance(value, list | dict) and len(value) > limit:
+        raise bad_field(name, f"{name}: {len(value)} {what} are too many, send at most {limit}")
+
+
+def _check_parts(messages: Any) -> None:
+    if not isinstance(messages, list):
+        return
+    contents = (message.get("content") for message in messages if isinstance(message, dict))
+    parts = sum(len(content) for content in contents if isinstance(content, list))
+    if parts > MAX_PARTS:
+        raise bad_field("messages", f"messages: {parts} parts of content are too many, send at most {MAX_PARTS}")
+
+
+def _check_number_of_prompts(prompt: Any, limit: int) -> None:
+    if isinstance(prompt, list) and len(prompt) > limit and isinstance(prompt[0], str | list):
+        raise bad_field("prompt", f"prompt: {len(prompt)} prompts are too many, send at most {limit}")
+
+
+def _check_prompt_length(prompt: Any, context: int) -> None:
+    """Check each list of token ids."""
+    if not isinstance(prompt, list) or not prompt:
+        return
+    longest = len(prompt)
+    if isinstance(prompt[0], str | list):
+        longest = max((len(each) for each in prompt if isinstance(each, list)), default=0)
+    if longest >= context:
+        raise InvalidRequest(
+            f"the prompt has {longest} tokens, and the context of {context} tokens must also hold the answer: "
+            f"shorten the prompt to at most {context - 1} tokens",
+            "prompt",
+            "context_length_exceeded",
+        )
