@@ -11,7 +11,8 @@ from kvasir.frontend.http.connection import Connection
 from runtime.frontend.harness import POST_JSON, Frontend, running_frontend
 from runtime.frontend.scripted import TIMEOUT
 
-SHORT = 0.2
+SHORT = 1.0
+"""Seconds; longer than a collection of garbage, which takes 0.4 s in a busy test process."""
 PROMPTS = 500
 HEAD = POST_JSON + b"Content-Length: 100\r\n"
 
