@@ -1,6 +1,7 @@
 """Chat templates: the Jinja program with which a model turns a conversation into its prompt.
 
-It comes with the model and is not trusted: it runs in Jinja's sandbox, sees plain data only and changes nothing.
+It comes with the model and is not trusted: it runs in Jinja's sandbox, sees plain data only, changes nothing, and
+ends when it takes too long or makes too much of what a client sent (chat_template_sandbox.py).
 Renders what transformers' apply_chat_template renders; tests compare them.
 """
 
@@ -8,19 +9,23 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import jinja2
 import jinja2.utils
 from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from kvasir.hub.content_format import loops_over_content
+from kvasir.hub.chat_template_sandbox import BoundedSandbox, TemplateTooCostly, budget_of
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.reading import read_bytes, read_json_if_any
 from kvasir.hub.tokenizer_files import read_tokenizer_config
+
+RENDER_SECONDS: Final = 1.0
+"""CPU time of a rendering. A chat of 1,000 messages takes 0.02 s."""
+MAX_CHARACTERS: Final = 2**28
 
 _END_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 """Put behind a message to find its end; transformers uses the same."""
@@ -28,6 +33,10 @@ _END_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
 
 class ChatTemplateError(ValueError):
     """The template refuses these messages, or fails on them."""
+
+
+class ChatTemplateTooSlow(ChatTemplateError):
+    """The rendering was ended because it took too long or made too much."""
 
 
 class ChatTemplate:
@@ -53,6 +62,8 @@ class ChatTemplate:
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
+        seconds: float = RENDER_SECONDS,
+        characters: int = MAX_CHARACTERS,
         /,
         *,
         add_generation_prompt: bool = True,
@@ -61,9 +72,10 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text, special tokens included: encode it without adding them again.
 
-        A message's content is passed on as it is, text or a list of text parts. `continue_final_message` ends the
-        text with the last message's. `kwargs` are further variables of the template. Raises
-        ChatTemplateError.
+        A message's content is passed on as it is, text or a list of parts. `seconds` is the CPU time that it may
+        take, and `characters` a bound on the text, in which a macro's text counts twice. `continue_final_message`
+        ends the text with the last message's. `kwargs` are further variables of the
+        template. Raises ChatTemplateError, and ChatTemplateTooSlow if a bound ended it.
         """
         if "messages" in kwargs:
             raise ChatTemplateError("messages is the conversation itself and cannot be given as a further variable")
@@ -73,7 +85,12 @@ class ChatTemplate:
         if continue_final_message:
             present[-1] |= {"content": _marked(present[-1]["content"])}
         try:
-            text = self._template.render(variables, messages=present, add_generation_prompt=add_generation_prompt)
+            with budget_of(seconds, characters):
+                text = self._template.render(
+                    variables, messages=present, add_generation_prompt=add_generation_prompt
+                )
+        except TemplateTooCostly as error:
+            raise ChatTemplateTooSlow(str(error.message)) from None
         except Exception as error:  # the template is a program: its mistakes are of any kind
             raise ChatTemplateError(_reason(error)) from None
         return _up_to_mark(text) if continue_final_message else text
@@ -129,11 +146,11 @@ def _reason(error: Exception) -> str:
     return f"it fails with {type(error).__name__}: {error}"
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment() -> BoundedSandbox:
+    environment = BoundedSandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
-    environment.filters["tojson"] = _tojson
+    environment.add_filter("tojson", _tojson)
     environment.globals |= {
         "raise_exception": _raise_exception,
         "strftime_now": _strftime_now,

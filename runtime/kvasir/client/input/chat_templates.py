@@ -13,7 +13,7 @@ from typing import Any, Final
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.config.frontend_settings import ChatConfig
 from kvasir.config.options import ConfigError
-from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.chat_template import MAX_CHARACTERS, RENDER_SECONDS, ChatTemplate
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.tokenizer_files import read_tokenizer_config
 
@@ -64,12 +64,19 @@ class ChatTemplates:
             raise ConfigError(str(error)) from None
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], /, *, chat_template: str | None = None, **variables: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        seconds: float = RENDER_SECONDS,
+        characters: int = MAX_CHARACTERS,
+        /,
+        *,
+        chat_template: str | None = None,
+        **variables: Any,
     ) -> str:
         """Return the prompt's text. `chat_template`: of the request, used instead of the service's.
 
-        Raises InvalidRequest for a template that may not or cannot be used, ChatTemplateError as
-        ChatTemplate.render does.
+        Raises InvalidRequest for a template that may not or cannot be used, and what ChatTemplate.render raises
+        with these bounds.
         """
         template = self._template if chat_template is None else self._of_request(chat_template)
         if template is self._template and self.is_plain:
@@ -79,7 +86,7 @@ class ChatTemplates:
         )
         form = _parts_of if wants_parts else _text_in
         shaped = [{**message, "content": form(message.get("content"))} for message in messages]
-        return template.render(shaped, **{**self._variables, **variables})
+        return template.render(shaped, seconds, characters, **{**self._variables, **variables})
 
     def is_plain_for(self, chat_template: str | None) -> bool:
         """Whether a request with this template gets its messages joined, without a template."""

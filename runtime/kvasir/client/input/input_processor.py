@@ -7,7 +7,7 @@ import asyncio
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -19,7 +19,7 @@ from kvasir.client.input.sampling import Sampling, check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.client.text.stop_strings import StopStrings
 from kvasir.hashing import BlockHashing
-from kvasir.hub.chat_template import ChatTemplateError
+from kvasir.hub.chat_template import RENDER_SECONDS, ChatTemplateError, ChatTemplateTooSlow
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.params import SamplingFields, SamplingParams
@@ -31,6 +31,12 @@ INLINE_TOKENS: Final = 2048
 """The same for tokens that become text."""
 INLINE_MESSAGES: Final = 32
 """The same for the messages of a chat, whose template is Python code that loops over them."""
+INLINE_VARIABLES: Final = 64
+"""The same for the values that a request gives to the template."""
+INLINE_SECONDS: Final = 0.02
+"""CPU time of a template on the event loop. One that takes longer is rendered again in a thread."""
+MACRO_DEPTH: Final = 4
+"""How often a template may write the same text, through macros."""
 THREADS: Final = 2
 NOTHING_ASKED: Final = SamplingFields()
 
@@ -120,7 +126,7 @@ class InputProcessor:
 
         Raises InvalidRequest when the template refuses the messages, TooManyRequests.
         """
-        text = await self._run(lambda: self.chat_text(messages, **kwargs), inline=len(messages) <= INLINE_MESSAGES)
+        text = await self._rendered(messages, kwargs)
         return await self._run(
             lambda: self.encode_chat(text, keep, kwargs.get("chat_template")), inline=len(text) <= INLINE_CHARACTERS
         )
@@ -146,10 +152,28 @@ class InputProcessor:
     def vocab_size(self) -> int:
         return self._vocab_size
 
+    async def _rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
+        """Most chats take less time than the way to a thread and back. A request's own template is compiled there."""
+        few = len(messages) <= INLINE_MESSAGES and _count(variables, INLINE_VARIABLES) <= INLINE_VARIABLES
+        if few and variables.get("chat_template") is None:
+            with suppress(ChatTemplateTooSlow):
+                return self._chat_text(messages, variables, INLINE_SECONDS)
+        return await self._run(lambda: self.chat_text(messages, **variables), inline=False)
+
     def chat_text(self, messages: list[dict[str, Any]], /, **kwargs: Any) -> str:
         """The text of a conversation in the chat template, which also gets `kwargs`. Raises InvalidRequest."""
         try:
-            return self._chat_templates.render(messages, **kwargs)
+            return self._chat_text(messages, kwargs, RENDER_SECONDS)
+        except ChatTemplateTooSlow as error:
+            raise InvalidRequest(f"the model's chat template was stopped: {error}", "messages") from None
+
+    def _chat_text(self, messages: list[dict[str, Any]], variables: dict[str, Any], seconds: float) -> str:
+        """Raises InvalidRequest and ChatTemplateTooSlow."""
+        characters = MACRO_DEPTH * self._max_characters() + INLINE_CHARACTERS
+        try:
+            return self._chat_templates.render(messages, seconds, characters, **variables)
+        except ChatTemplateTooSlow:
+            raise
         except ChatTemplateError as error:
             raise InvalidRequest(f"the model's chat template refuses the messages: {error}", "messages") from None
 
@@ -220,8 +244,7 @@ class InputProcessor:
 
     def _check_length(self, text: str, param: str) -> None:
         """Before a text is tokenized: megabytes keep a thread, for which others wait, busy for minutes."""
-        limit = self._max_model_len()
-        characters = limit * self._tokenizer.longest_token
+        limit, characters = self._max_model_len(), self._max_characters()
         if len(text) > characters:
             raise InvalidRequest(
                 f"the prompt has {len(text)} characters, and the context of {limit} tokens holds {characters} of "
@@ -229,6 +252,9 @@ class InputProcessor:
                 param,
                 "context_length_exceeded",
             )
+
+    def _max_characters(self) -> int:
+        return self._max_model_len() * self._tokenizer.longest_token
 
     def _check_prompt(self, prompt_token_ids: Sequence[int]) -> None:
         if not prompt_token_ids:
@@ -255,3 +281,15 @@ class InputProcessor:
                 "context_length_exceeded",
             )
         return left if asked is None else asked
+
+
+def _count(value: Any, limit: int) -> int:
+    """Return the number of values in it; one more than `limit` if there are more."""
+    if not isinstance(value, list | dict):
+        return 1
+    count = 1
+    for each in value.values() if isinstance(value, dict) else value:
+        count += _count(each, limit - count)
+        if count > limit:
+            return limit + 1
+    return count

@@ -2,14 +2,16 @@
 
 import asyncio
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import processors
 
 from kvasir.client.input.input_processor import INLINE_CHARACTERS, InputProcessor
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
-from kvasir.hub.chat_template import ChatTemplate
+from kvasir.hub.chat_template import RENDER_SECONDS, ChatTemplate
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from runtime.client import trained
 from runtime.client.input.processors import LIMIT, TEMPLATE, processor_of
@@ -111,3 +113,42 @@ async def test_the_special_tokens_around_a_prompt_that_is_cut_stay(tmp_path: Pat
     assert await processor.tokenize("The quick brown fox", add_special_tokens=False, keep=2) == bare[-2:]
     assert await processor.tokenize("The quick brown fox", keep=1) == [1]
     assert await processor.tokenize("", keep=1) == [1]
+
+
+COUNT = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+async def test_a_template_that_takes_too_long_is_stopped_beside_the_event_loop(tokenizer: Tokenizer) -> None:
+    processor = processor_of(tokenizer, ChatTemplate(COUNT, {}))
+    started = time.thread_time()
+    with pytest.raises(InvalidRequest, match="was stopped: it takes too long") as caught:
+        await processor.render_chat([{"role": "user", "content": "hello"}])
+    assert caught.value.param == "messages"
+    assert time.thread_time() - started < RENDER_SECONDS / 2  # of the event loop's thread
+    processor.close()
+
+
+async def test_a_variable_that_makes_a_chat_too_long_is_refused(tokenizer: Tokenizer) -> None:
+    processor = processor_of(tokenizer, ChatTemplate("{% for m in messages %}{{ eos_token }}{% endfor %}", {}))
+    with pytest.raises(InvalidRequest, match="much longer than the context"):
+        await processor.render_chat([{"role": "user", "content": ""}] * 1000, eos_token="x" * 10**6)
+    processor.close()
+
+
+@pytest.mark.parametrize("variables", [{"a": list(range(100))}, {str(n): n for n in range(100)}])
+async def test_a_chat_with_many_variables_is_rendered_in_a_thread(
+    tokenizer: Tokenizer, variables: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template, threads = ChatTemplate(TEMPLATE, {}), list[int]()
+    render = template.render
+
+    def noted(*args: Any, **kwargs: Any) -> str:
+        threads.append(threading.get_ident())
+        return render(*args, **kwargs)
+
+    monkeypatch.setattr(template, "render", noted)
+    processor = processor_of(tokenizer, template)
+    await processor.render_chat([{"role": "user", "content": "hello"}], few=1)
+    await processor.render_chat([{"role": "user", "content": "hello"}], **variables)
+    assert [each == threading.get_ident() for each in threads] == [True, False]
+    processor.close()
