@@ -14,7 +14,8 @@ from kvasir.engine.core import EngineCore
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
 from kvasir.executor.torchrun.launched_rank import shows_results
-from kvasir.hub.model_info import ModelInfo, load_model_info
+from kvasir.hub.located_model import read_model
+from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.protocol import AddRequest
 from kvasir.observability.progress import progress_bar
@@ -97,7 +98,7 @@ def start_engine(config: EngineConfig) -> LocalEngine:
             download_dir=config.model.download_dir,
             progress=progress,
         )
-    model = load_model_info(path)
+    model = read_model(config.model, path)
     settings = resolve_settings(config, model)
     executor = executor_for(settings, model)
     try:

@@ -10,7 +10,6 @@ from kvasir.benchmark.figures import Figures, check_json, load_figures, load_lin
 from kvasir.benchmark.workload import OfflineWorkload, Pace, Workload
 from kvasir.cli import serve as serve_command
 from kvasir.cli.api_client import URL_HELP, add_api_key, base_url, check_text, default_url
-from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.options import OptionParser, add_options, from_args
 from kvasir.config.parsers import argument_type, parse_int
 from kvasir.config.settings import (
@@ -167,10 +166,10 @@ def _latency(args: argparse.Namespace) -> int:
 
 
 def _add_engine(parser: OptionParser) -> None:
-    parser.elsewhere = VLLM_OPTIONS
+    parser.takes_vllm = True
     parser.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
     add_options(parser, OfflineWorkload, "requests")
-    add_options(parser, ModelConfig, "model", without=("served_model_name",))
+    add_options(parser, ModelConfig, "model", without=("served_model_name", "seed"))
     add_options(parser, DeviceConfig, "device")
     add_options(parser, CacheConfig, "KV cache")
     add_options(parser, SchedulerConfig, "scheduler")
@@ -179,9 +178,9 @@ def _add_engine(parser: OptionParser) -> None:
 
 
 def _engine_of(args: argparse.Namespace) -> EngineConfig:
-    _warn()
+    _warn(args)
     return EngineConfig(
-        model=from_args(ModelConfig, args, source=args.model, served_model_name=()),
+        model=from_args(ModelConfig, args, source=args.model, served_model_name=(), seed=None),
         device=from_args(DeviceConfig, args),
         cache=from_args(CacheConfig, args),
         scheduler=from_args(SchedulerConfig, args),
@@ -216,8 +215,8 @@ def _startup(args: argparse.Namespace) -> int:
     from kvasir.benchmark.startup import measure_startups, startup_figures, startup_lines
 
     given = serve_command.settings_of(args)
-    _warn()
-    check_model(given.model.source, given.model.download_dir, given.model.max_model_len)
+    _warn(args)
+    check_model(given.model)
     server = dataclasses.replace(given.server, host="127.0.0.1", port=0)
     settings = dataclasses.replace(given, server=server)
     argv, env = serve_command.argv_of(settings), serve_command.environment_of(settings)
@@ -227,8 +226,8 @@ def _startup(args: argparse.Namespace) -> int:
     return 0
 
 
-def _warn() -> None:
-    for text in unknown_variables():
+def _warn(args: argparse.Namespace) -> None:
+    for text in (*args.notes, *unknown_variables()):
         print(f"kvasir bench: warning: {text}", file=sys.stderr)
 
 

@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import logging
 
-from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.nodes import NodesConfig, pod_index
 from kvasir.config.options import ConfigError, OptionParser, add_options, flag_of, from_args, is_given
 from kvasir.config.settings import (
@@ -34,7 +33,7 @@ def parser() -> OptionParser:
         "frontends that --link names. Every option can also be given as an environment variable: "
         "--max-num-seqs as KVASIR_MAX_NUM_SEQS.",
     )
-    result.elsewhere = VLLM_OPTIONS
+    result.takes_vllm = True
     result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
     add_options(result, ModelConfig, "model")
     add_options(result, DeviceConfig, "device")
@@ -116,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         )
     process = config.process
     setup_logging(f"engine-{config.parallel.data_parallel_rank}", process.log_level, process.log_format)
-    for text in unknown_variables():
+    for text in (*args.notes, *unknown_variables()):
         logging.getLogger(__name__).warning(text)
     if not config.nodes.is_leader:
         from kvasir.executor.nodes.member_process import run_member

@@ -3,7 +3,6 @@
 import argparse
 import logging
 
-from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.frontend_settings import ChatConfig, FrontendConfig, ServerConfig, TlsConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.settings import LinkConfig, ModelConfig, OpsConfig, ProcessConfig
@@ -19,7 +18,7 @@ def parser() -> OptionParser:
         description="Run one API server: OpenAI's HTTP API, tokenizer, routing. Engines connect to it at --link. "
         "Every option can also be given as an environment variable: --max-model-len as KVASIR_MAX_MODEL_LEN.",
     )
-    result.elsewhere = VLLM_OPTIONS
+    result.takes_vllm = True
     result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
     add_options(result, ModelConfig, "model")
     add_options(result, ServerConfig, "HTTP server")
@@ -52,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
             "this machine, use `kvasir serve MODEL`"
         )
     setup_logging("frontend", config.process.log_level, config.process.log_format)
-    for text in unknown_variables():
+    for text in (*args.notes, *unknown_variables()):
         logging.getLogger(__name__).warning(text)
     from kvasir.frontend.server import run_frontend
 

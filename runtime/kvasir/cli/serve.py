@@ -6,7 +6,6 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.frontend_settings import ChatConfig, ServerConfig, TlsConfig
 from kvasir.config.options import (
     ConfigError,
@@ -50,6 +49,7 @@ class ServeConfig:
         "number of engines, each with its own copy of the model (and its own GPU); with --enable-expert-parallel "
         "each has an equal part of the experts",
         parse=parse_int(1, 1024),
+        short="-dp",
     )
     api_server_count: int = option(
         1,
@@ -93,7 +93,7 @@ def parser() -> OptionParser:
 
 def add_serve_options(parser: OptionParser, without: Collection[str] = ()) -> None:
     """Add the options of `kvasir serve`, except `without`; `kvasir bench startup` has them too."""
-    parser.elsewhere = VLLM_OPTIONS
+    parser.takes_vllm = True
     parser.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
     add_options(parser, ServeConfig, "parallelism")
     add_options(parser, ModelConfig, "model")
@@ -111,10 +111,9 @@ def add_serve_options(parser: OptionParser, without: Collection[str] = ()) -> No
 
 def run(args: argparse.Namespace) -> int:
     settings = settings_of(args)
-    for text in unknown_variables():
+    for text in (*args.notes, *unknown_variables()):
         print(f"kvasir serve: warning: {text}", file=sys.stderr)
-    chats = check_model(settings.model.source, settings.model.download_dir, settings.model.max_model_len)
-    chats = chats or settings.chat.chat_template is not None
+    chats = check_model(settings.model) or settings.chat.chat_template is not None
     place = open_place(
         name_of(settings.model.source),
         host=settings.server.host,

@@ -81,6 +81,7 @@ class AsyncLLM:
             config.server.max_live_requests,
             self._limits.takes_priority,
             self._ranks.check,
+            config.model.seed,
         )
         self.ever_ready = False
         """Whether an engine has been ready since the start."""

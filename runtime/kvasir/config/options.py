@@ -9,15 +9,16 @@ kvasir.config.resolve.
 import argparse
 import dataclasses
 import difflib
+import json
 import os
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, TypeVar
 
 from kvasir.config import advice
-from kvasir.config.parsers import argument_type, parse_bool, parse_int, parse_number
+from kvasir.config.parsers import argument_type, parse_bool, parse_int, parse_number, parse_tokens
+from kvasir.config.vllm.arguments import advice_for_options, rewrite
 from kvasir_contract.environment import PREFIX
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.reasons import Reason
@@ -48,7 +49,8 @@ class CommandFailed(Exception):
 class OptionParser(argparse.ArgumentParser):
     """An ArgumentParser without abbreviations, with one-line errors and suggestions, and exit code 2."""
 
-    elsewhere: Mapping[str, str] = MappingProxyType({})  # option of vLLM → advice
+    takes_vllm: bool = False
+    """Read the words as `vllm serve` does too, and leave a sentence in `notes` for each option without effect."""
     _words: Sequence[str] = ()
 
     def __init__(self, **kwargs: Any) -> None:
@@ -56,7 +58,17 @@ class OptionParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._words = list(args or ())
-        return super().parse_known_args(args, namespace)
+        notes: list[str] = []
+        if self.takes_vllm:
+            try:
+                rewritten = rewrite(self._words, self._option_string_actions)
+            except ValueError as error:
+                self.error(str(error))
+            self._words, notes = rewritten.words, rewritten.notes
+        parsed, rest = super().parse_known_args(self._words, namespace)
+        if self.takes_vllm:
+            parsed.notes = notes
+        return parsed, rest
 
     def error(self, message: str) -> NoReturn:
         chosen = self._chosen()
@@ -73,7 +85,8 @@ class OptionParser(argparse.ArgumentParser):
 
     def _advice(self, message: str) -> str:
         if unknown := re.search(r"unrecognized arguments: (-[\w-]+)", message):
-            return advice.for_option(unknown[1], list(self._option_string_actions), self.elsewhere)
+            elsewhere = advice_for_options() if self.takes_vllm else {}
+            return advice.for_option(unknown[1], list(self._option_string_actions), elsewhere)
         if choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             close = difflib.get_close_matches(choice[1], re.findall(r"[\w-]+", choice[2]), n=1)
             return f" (did you mean {close[0]}?)" if close else ""
@@ -197,7 +210,7 @@ def _checked(field: dataclasses.Field[Any], value: object) -> Any:
     if isinstance(value, bool):
         raise ConfigError(f"{field.name} takes a value, and got {value}")
     try:
-        parsed = meta["parse"](str(value))
+        parsed = meta["parse"](json.dumps(value) if isinstance(value, dict) else str(value))
     except ValueError as error:
         raise ConfigError(f"{field.name}: {error}") from error
     if meta["choices"] and parsed not in meta["choices"]:
@@ -240,7 +253,7 @@ def _metavar_of(field: dataclasses.Field[Any]) -> str | None:
         return None  # argparse then shows the choices
     if meta["metavar"]:
         return str(meta["metavar"])
-    return "N" if isinstance(meta["parse"], parse_int | parse_number) else "VALUE"
+    return "N" if isinstance(meta["parse"], parse_int | parse_number | parse_tokens) else "VALUE"
 
 
 def _from_environment(field: dataclasses.Field[Any], text: str) -> Any:

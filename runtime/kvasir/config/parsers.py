@@ -3,9 +3,12 @@
 import argparse
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+_THOUSANDS: Final = "kmgt"
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,46 @@ class parse_number:
                 bounds = f"between {self.minimum:g} and {self.maximum:g}"
             raise ValueError(f"{text} is out of range: give {bounds}")
         return value
+
+
+@dataclass(frozen=True)
+class parse_tokens:
+    """A parser of a number of tokens, such as 32768, 32k (32,000), 1.5m or 32K (32,768), from a minimum on."""
+
+    minimum: int = 1
+
+    def __call__(self, text: str) -> int:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT])", text.strip(), re.ASCII)
+        if match is None:
+            return parse_int(self.minimum)(text)
+        number, unit = match.groups()
+        power = _THOUSANDS.index(unit.lower()) + 1
+        if unit.islower():
+            return parse_int(self.minimum)(f"{float(number) * 1000**power:.0f}")
+        if "." in number:
+            raise ValueError(f"{text!r}: a number before {unit}, which is {1024**power}, must be whole")
+        return parse_int(self.minimum)(str(int(number) * 1024**power))
+
+
+def parse_length(text: str) -> int | None:
+    """A number of tokens; None for auto and for -1."""
+    return None if text.strip().lower() in ("auto", "-1") else parse_tokens()(text)
+
+
+def parse_dtype(text: str) -> str:
+    """A precision; half is float16 and float is float32."""
+    return {"half": "float16", "float": "float32"}.get(text, text)
+
+
+def parse_json_object(text: str) -> str:
+    """A JSON object, as JSON in one form: equal objects are equal texts."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{text!r} is not a JSON object: write it like '{{\"top_k\": 20}}'")
+    return json.dumps(value, sort_keys=True)
 
 
 def parse_fraction(text: str) -> float:

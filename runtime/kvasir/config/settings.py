@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError, option
-from kvasir.config.parsers import parse_fraction, parse_int
+from kvasir.config.parsers import (
+    parse_dtype,
+    parse_fraction,
+    parse_int,
+    parse_json_object,
+    parse_length,
+    parse_tokens,
+)
 from kvasir.hashing import BLAKE2B, HASH_ALGORITHMS
 from kvasir_contract.endpoints import ANY_HOST, OPS_PORT
 from kvasir_contract.units import parse_bytes, parse_duration
@@ -30,10 +37,43 @@ class ModelConfig:
         (), "names of the model in requests [default: the MODEL argument]", many=True, metavar="NAME"
     )
     max_model_len: int | None = option(
-        None, "maximum tokens of prompt and output together [default: from the model's config]", parse=parse_int(1)
+        None,
+        "maximum tokens of prompt and output together, for example 32k (32000), 32K (32768) or auto [default: "
+        "auto, from the model's config, and less if the KV cache holds less]",
+        parse=parse_length,
+        metavar="N",
     )
     download_dir: str | None = option(
         None, "directory for downloaded hf:// models [default: the Hugging Face cache]", metavar="DIR"
+    )
+    tokenizer: str | None = option(
+        None,
+        "model or directory with the tokenizer and the chat template [default: the model's own]",
+        metavar="NAME",
+    )
+    hf_overrides: str = option(
+        "{}",
+        "JSON object whose fields replace those of config.json [default: none]",
+        parse=parse_json_object,
+        metavar="JSON",
+    )
+    generation_config: str = option(
+        "auto",
+        "where defaults of sampling parameters come from: the model's generation_config.json (auto), another "
+        "directory, or nowhere (vllm)",
+        metavar="DIR",
+    )
+    override_generation_config: str = option(
+        "{}",
+        'JSON object whose fields replace those of generation_config.json, for example {"temperature": 0.5} '
+        "[default: none]",
+        parse=parse_json_object,
+        metavar="JSON",
+    )
+    seed: int | None = option(
+        None,
+        "seed from which requests without a seed draw theirs, in the order of their arrival [default: random]",
+        parse=parse_int(-(2**63), 2**63 - 1),
     )
 
 
@@ -42,7 +82,7 @@ class DeviceConfig:
     """Device, precision, weights and threads of an engine."""
 
     device: str = option("auto", "device that computes the model", choices=("auto", "cpu", "cuda"))
-    dtype: str = option("auto", "precision of weights and KV cache", choices=DTYPES)
+    dtype: str = option("auto", "precision of weights and KV cache", choices=DTYPES, parse=parse_dtype)
     load_format: str = option(
         "auto",
         "where the weights come from: the model's safetensors files, or random numbers (dummy, for tests of speed "
@@ -90,7 +130,9 @@ class SchedulerConfig:
         None, "maximum requests in a step [default: 256; 64 on CPU]", parse=parse_int(1, 65536)
     )
     max_num_batched_tokens: int | None = option(
-        None, "maximum tokens in a step, including prefill chunks [default: 8192; 2048 on CPU]", parse=parse_int(1)
+        None,
+        "maximum tokens in a step, including prefill chunks [default: 8192; 2048 on CPU]",
+        parse=parse_tokens(),
     )
     long_prefill_token_threshold: int | None = option(
         None,
@@ -105,7 +147,7 @@ class SchedulerConfig:
     max_queued_tokens: int = option(
         2**26,
         "maximum tokens of all requests that wait in this engine; further ones get status 429",
-        parse=parse_int(1),
+        parse=parse_tokens(),
     )
     async_scheduling: bool = option(False, "schedule a step while the device computes the previous one")
 

@@ -35,7 +35,8 @@ from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
 from kvasir.executor.nodes.lead import lead
 from kvasir.executor.nodes.leader import Leader
-from kvasir.hub.model_info import ModelInfo, load_model_info
+from kvasir.hub.located_model import read_model
+from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.source import fetch, normalise
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.link.protocol import (
@@ -199,8 +200,7 @@ class EngineProcess:
 
     def _read_model(self) -> ModelInfo:
         """Configuration only: small, and read without torch."""
-        source = normalise(self._config.model.source)
-        return load_model_info(fetch(source, weights=False, download_dir=self._config.model.download_dir))
+        return read_model(self._config.model)
 
     def _identity(self, model: ModelInfo) -> EngineIdentity:
         return EngineIdentity(

@@ -33,8 +33,7 @@ from kvasir.frontend.status import FrontendStatus
 from kvasir.frontend.telemetry.log_config import apply_log_config
 from kvasir.frontend.telemetry.log_stats import PeriodicStats, stat_loggers
 from kvasir.frontend.telemetry.metrics import Metrics
-from kvasir.hub import source
-from kvasir.hub.model_info import load_model_info
+from kvasir.hub.located_model import read_model
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.listening import remove_socket_file, url_of
 from kvasir.observability.failures import end, failure_of, log_failure
@@ -93,12 +92,10 @@ def _run(config: FrontendConfig) -> None:
 def build_service(config: FrontendConfig) -> Service:
     """Load tokenizer and templates, fetching them where needed. Raises ConfigError."""
     access = Access(ApiKeys.of_clients(config.server), ApiKeys.of_administrators(config.server))
-    path = source.fetch(
-        source.normalise(config.model.source), weights=False, download_dir=config.model.download_dir
-    )
+    model = read_model(config.model)
     metrics = Metrics(served_names(config)[0])
-    templates = ChatTemplates.load(path, config.chat)
-    llm = AsyncLLM(config, load_model_info(path), load_tokenizer(path), templates, observer=metrics)
+    templates = ChatTemplates.load(model.tokenizer_path, config.chat)
+    llm = AsyncLLM(config, model, load_tokenizer(model.tokenizer_path), templates, observer=metrics)
     metrics.report_engines(lambda: llm.engines, lambda: llm.live_requests)
     return Service(config, llm, access, metrics, _tracing(config))
 

@@ -2,8 +2,10 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from kvasir.hub.hub_errors import HubError, ModelNotFound
@@ -13,6 +15,7 @@ from kvasir.params import BOUNDS
 
 _DTYPES = ("float32", "bfloat16", "float16")
 _LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length")
+_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 _WIDTHS = ("hidden_size", "n_embd")
 
 
@@ -40,12 +43,40 @@ class ModelInfo:
     """32 hex digits, different for different models."""
     tokenizer_hash: str
     """32 hex digits, different for different tokenizers."""
+    tokenizer: Path | None = None
+    """The directory with the tokenizer and the chat template; None: `path`."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """The fields of `config` that --hf-overrides gave."""
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.tokenizer or self.path
 
 
-def load_model_info(path: Path) -> ModelInfo:
+@dataclass(frozen=True)
+class ModelFiles:
+    """What the options of a model set next to its own directory, or instead of it."""
+
+    tokenizer: Path | None = None
+    generation: Path | None = None
+    """Another directory with generation_config.json."""
+    no_generation: bool = False
+    overrides: dict[str, Any] = field(default_factory=dict)
+    generation_overrides: dict[str, Any] = field(default_factory=dict)
+
+
+_OWN_FILES: Final = ModelFiles()
+
+
+def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
     """Reads config.json and generation_config.json. Raises HubError, which names the file and the field."""
-    config = _Config(path / "config.json")
-    generation = _Config(path / "generation_config.json", optional=True)
+    config = _Config(path / "config.json", overrides=files.overrides)
+    generation = _Config(
+        (files.generation or path) / "generation_config.json",
+        optional=files.generation is None,
+        skipped=files.no_generation,
+        overrides=files.generation_overrides,
+    )
     if config.get("quantization_config"):
         raise HubError(f"{config.file}: quantization_config: quantised checkpoints are not supported")
     return ModelInfo(
@@ -59,7 +90,9 @@ def load_model_info(path: Path) -> ModelInfo:
         eos_token_ids=_eos_token_ids(generation) or _eos_token_ids(config),
         generation_defaults=_generation_defaults(generation),
         fingerprint=_fingerprint(path, config.values),
-        tokenizer_hash=tokenizer_hash(path),
+        tokenizer_hash=tokenizer_hash(files.tokenizer or path),
+        tokenizer=files.tokenizer,
+        overrides=files.overrides,
     )
 
 
@@ -69,14 +102,17 @@ class _Config:
     Models that take more than text keep what describes their language model in `text_config`.
     """
 
-    def __init__(self, file: Path, optional: bool = False) -> None:
-        if not optional and not file.exists():
+    def __init__(
+        self, file: Path, optional: bool = False, skipped: bool = False, overrides: Mapping[str, Any] = _NONE
+    ) -> None:
+        if not optional and not skipped and not file.exists():
             raise ModelNotFound(
                 f"{file.parent} holds no model: it has no {file.name}; give the directory that holds {file.name} "
                 "and the weights"
             )
         self.file = file
-        self.values = read_json_if_any(file) if optional else read_json(file)
+        values = {} if skipped else read_json_if_any(file) if optional else read_json(file)
+        self.values = merged(values, overrides)
         text = self.values.get("text_config")
         self._parts = (text, self.values) if isinstance(text, dict) else (self.values,)
 
@@ -97,6 +133,16 @@ class _Config:
     def error(self, name: str, value: Any, wanted: str) -> HubError:
         found = "is missing" if value is None else f"is {value!r}"
         return HubError(f"{self.file}: {name} {found}, it must be {wanted}")
+
+
+def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object of JSON with fields replaced; those of nested objects one by one."""
+    result = dict(values)
+    for name, value in overrides.items():
+        before = result.get(name)
+        both = isinstance(before, dict) and isinstance(value, dict)
+        result[name] = merged(before, value) if both else value  # type: ignore[arg-type]
+    return result
 
 
 def _architecture(config: _Config) -> str:
@@ -126,7 +172,7 @@ def _eos_token_ids(config: _Config) -> tuple[int, ...]:
 
 def _generation_defaults(config: _Config) -> dict[str, float | int]:
     defaults: dict[str, float | int] = {}
-    for name in _SAMPLING_DEFAULTS:
+    for name in SAMPLING_DEFAULTS:
         if (value := config.get(name)) is not None:
             fits = _is_int if name == "top_k" else _is_number
             if not (fits(value) and value in BOUNDS[name]):
@@ -150,5 +196,5 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+SAMPLING_DEFAULTS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Sampling parameters that generation_config.json may set for requests that leave them out."""

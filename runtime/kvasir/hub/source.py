@@ -14,7 +14,7 @@ from kvasir.hub.tokenizer_files import TOKENIZER_FILES
 
 CONFIG_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json", "chat_template.jinja")
 _DEMO = Path(__file__).with_name("demo")
-_ACCEPTED = "hf://org/name[@revision], org/name, file:///path, a path, or demo://"
+_ACCEPTED = "hf://org/name[@revision], org/name, name, file:///path, a path, or demo://"
 _SEGMENT = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 _REPOSITORY = re.compile(rf"(?:{_SEGMENT}/)?{_SEGMENT}")
 
@@ -41,8 +41,7 @@ def normalise(text: str) -> str:
         raise HubError(f"the model is an empty text: give {_ACCEPTED}")
     if text.startswith(("/", "./", "../", "~")) or os.path.exists(text):
         return f"file://{os.path.abspath(os.path.expanduser(text))}"
-    name = text.partition("@")[0]
-    if name.count("/") != 1:
+    if text.partition("@")[0].count("/") > 1:
         raise HubError(f"{text} is neither a path that exists nor the name of a model: give {_ACCEPTED}")
     _repository(text)
     return f"hf://{text}"

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from kvasir.config.options import ConfigError
+from kvasir.config.settings import ModelConfig
 from kvasir.local.check_model import check_model
 from kvasir.local.gpus import take_gpus, visible_gpus
 from kvasir.local.manifests.manifest import Manifest
@@ -59,7 +60,7 @@ def _prepare(
     if ignored := without_effect(service):
         print(f"InferenceService {service.name}: without a cluster these have no effect: {', '.join(ignored)}")
     # A hub's token from a Secret is for the processes alone; they then find a wrong model themselves.
-    chats = service.model.token_secret is not None or check_model(service.model.source)
+    chats = service.model.token_secret is not None or check_model(ModelConfig(service.model.source))
     place = open_place(
         service.name,
         host=host,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kvasir.config.advice import VLLM_OPTIONS, for_option
+from kvasir.config.advice import for_option
 from kvasir.config.options import ConfigError, flag_of, from_values, names_of
 from kvasir.config.settings import (
     CacheConfig,
@@ -13,9 +13,10 @@ from kvasir.config.settings import (
     ModelConfig,
     SchedulerConfig,
 )
+from kvasir.config.vllm.arguments import advice_for_options
 
 _SECTIONS: Final = (DeviceConfig, CacheConfig, SchedulerConfig, ExecutorConfig)
-_OF_MODEL: Final = ("max_model_len", "download_dir")
+_OF_MODEL: Final = tuple(name for name in names_of(ModelConfig) if name != "served_model_name")
 _NAMES: Final = (*_OF_MODEL, *(name for section in _SECTIONS for name in names_of(section)))
 
 
@@ -24,7 +25,7 @@ def engine_config(model: str, options: Mapping[str, Any]) -> EngineConfig:
     for name in options:
         if name not in _NAMES:
             flag = flag_of(name)
-            advice = for_option(flag, [flag_of(known) for known in _NAMES], VLLM_OPTIONS)
+            advice = for_option(flag, [flag_of(known) for known in _NAMES], advice_for_options())
             raise ConfigError(f"LLM has no option {name}{advice}")
     return EngineConfig(
         model=from_values(ModelConfig, options, source=model),

@@ -21,7 +21,7 @@ from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import ApiError
-from kvasir.hub.model_info import load_model_info
+from kvasir.hub.located_model import read_model
 from kvasir.hub.source import fetch, normalise
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.observability.progress import progress_bar
@@ -83,7 +83,8 @@ class LLM:
                 download_dir=config.model.download_dir,
                 progress=progress,
             )
-        info, tokenizer, templates = load_model_info(path), load_tokenizer(path), ChatTemplates.load(path)
+        info = read_model(config.model, path)
+        tokenizer, templates = load_tokenizer(info.tokenizer_path), ChatTemplates.load(info.tokenizer_path)
         self._detokenizer = Detokenizer(tokenizer)
         engine = self._engine = start_engine(config, info)
         self._input = InputProcessor(
@@ -95,7 +96,8 @@ class LLM:
             takes_priority=lambda: engine.settings.scheduling_policy == "priority",
         )
         self._numbers = itertools.count()
-        self._seeds = None if engine.seed is None else random.Random(engine.seed)
+        seed = engine.seed if config.model.seed is None else config.model.seed
+        self._seeds = None if seed is None else random.Random(seed)
         self._running = threading.Lock()
         self._closed = False
 

@@ -1,10 +1,11 @@
 """Refuses a model that cannot be split over the ranks of its engine, before the ranks join.
 
 Rank 0 checks for all. If the weights have to be downloaded first, or if there are many workers to start, a child
-process of the engine checks before: `python -m kvasir.worker.split_refusal DIRECTORY CONTEXT OPTIONS`. The engine's
-own process never imports torch.
+process of the engine checks before: `python -m kvasir.worker.split_refusal DIRECTORY CONTEXT OPTIONS OVERRIDES`.
+The engine's own process never imports torch.
 """
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import msgspec
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import ExecutorConfig
-from kvasir.hub.model_info import ModelInfo, load_model_info
+from kvasir.hub.model_info import ModelFiles, ModelInfo, load_model_info
 from kvasir_contract.exits import ExitCode
 
 _FEW: Final = 4
@@ -40,7 +41,17 @@ def check_early(model: ModelInfo, settings: ResolvedEngine) -> None:
         return
     options = msgspec.json.encode(settings.executor).decode()
     child = subprocess.run(
-        [sys.executable, "-m", "kvasir.worker.split_refusal", model.path, str(settings.max_model_len), options],
+        [
+            *(
+                sys.executable,
+                "-m",
+                "kvasir.worker.split_refusal",
+                model.path,
+                str(settings.max_model_len),
+                options,
+            ),
+            json.dumps(model.overrides),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
@@ -53,10 +64,12 @@ def check_early(model: ModelInfo, settings: ResolvedEngine) -> None:
         )
 
 
-def main(directory: str, context: str, options: str) -> ExitCode:
+def main(directory: str, context: str, options: str, overrides: str) -> ExitCode:
     executor = msgspec.json.decode(options, type=ExecutorConfig)
     try:
-        check_split(load_model_info(Path(directory)), int(context), executor)
+        check_split(
+            load_model_info(Path(directory), ModelFiles(overrides=json.loads(overrides))), int(context), executor
+        )
     except ConfigError as error:
         sys.stdout.write(str(error))
         return ExitCode.USER_ERROR

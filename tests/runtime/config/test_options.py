@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from kvasir.config.advice import VLLM_OPTIONS
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args, option, to_args
 from kvasir.config.parsers import parse_fraction, parse_int, parse_json_object, parse_number
@@ -131,21 +130,22 @@ def test_a_word_that_is_nearly_one_of_the_choices_is_suggested(capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("--decode-context-parallel-size", "(--decode-context-parallel-size is not supported yet)"),
-        ("--decode-context-paralel-size", "(did you mean --decode-context-parallel-size? It is not supported yet)"),
-        ("--disable-log-requests", "(--disable-log-requests is --no-log-requests here)"),
-        ("--headless", "(--headless is not needed: kvasir engine has no API server)"),
-        ("--max-num-sqes", "(did you mean --max-num-seqs?)"),
+        (
+            ["--decode-context-paralel-size"],
+            "(did you mean --decode-context-parallel-size? Here: context parallelism",
+        ),
+        (["--decode-context-parallel-size", "2"], "--decode-context-parallel-size 2: context parallelism is not"),
+        (["--max-num-sqes"], "(did you mean --max-num-seqs?)"),
     ],
 )
 def test_what_vllm_has_and_this_has_not_is_told_as_that(
-    given: str, message: str, capsys: pytest.CaptureFixture[str]
+    given: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parser = OptionParser(prog="sample")
-    parser.elsewhere = VLLM_OPTIONS
+    parser.takes_vllm = True
     add_options(parser, Sample, "sample")
     with pytest.raises(SystemExit):
-        parser.parse_args([given])
+        parser.parse_args(given)
     assert message in capsys.readouterr().err
 
 

@@ -18,6 +18,7 @@ from kvasir.hub.source import fetch, normalise
         ("hf://org/name@refs/pr/1", "hf://org/name@refs/pr/1"),
         ("Qwen/Qwen3-0.6B", "hf://Qwen/Qwen3-0.6B"),
         ("Qwen/Qwen3-0.6B@main", "hf://Qwen/Qwen3-0.6B@main"),
+        ("gpt2", "hf://gpt2"),
         ("file:///models/a b", "file:///models/a b"),
         ("/models/llama", "file:///models/llama"),
     ],
@@ -48,7 +49,6 @@ def test_existing_directory_wins_over_a_repository_of_that_name(
     ("text", "said"),
     [
         ("", "empty"),
-        ("llama", "neither a path that exists nor the name of a model"),
         ("a/b/c", "neither a path that exists nor the name of a model"),
         ("s3://bucket/llama", "the scheme s3:// is unknown"),
         ("https://huggingface.co/org/name", "the scheme https:// is unknown"),

@@ -82,9 +82,10 @@ class InputProcessor:
         max_queued: int,
         takes_priority: Callable[[], bool] = lambda: False,
         check_rank: Callable[[int], None] = lambda rank: None,
+        seed: int | None = None,
     ) -> None:
         self._vocab_size = model.vocab_size
-        self._sampling = Sampling(model, tokenizer)
+        self._sampling = Sampling(model, tokenizer, seed)
         self._tokenizer = tokenizer
         self._chat_templates = chat_templates
         self._max_model_len = max_model_len

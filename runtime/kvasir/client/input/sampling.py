@@ -5,6 +5,7 @@ Every invalid field raises InvalidRequest with its name. The input processor use
 
 import functools
 import math
+import random
 import secrets
 from collections.abc import Sequence
 from typing import Any, Final
@@ -57,7 +58,9 @@ def check_in_vocabulary(token_ids: Sequence[int], vocab_size: int, param: str) -
 class Sampling:
     """Resolves sampling fields with the defaults, the vocabulary and the tokenizer of one model."""
 
-    def __init__(self, model: ModelInfo, tokenizer: Tokenizer) -> None:
+    def __init__(self, model: ModelInfo, tokenizer: Tokenizer, seed: int | None = None) -> None:
+        """`seed`: draw the seeds of requests without one from this; None: they are random."""
+        self._seeds: random.Random = secrets.SystemRandom() if seed is None else random.Random(seed)
         self._vocab_size = model.vocab_size
         self._defaults: dict[str, Any] = _DEFAULTS | model.generation_defaults
         self._tokenizer = tokenizer
@@ -86,7 +89,7 @@ class Sampling:
         same = {name: self._or_default(name, getattr(asked, name)) for name in _SAME}
         params = SamplingParams(
             max_tokens=max_tokens,
-            seed=secrets.randbits(64) - 2**63 if asked.seed is None else asked.seed,
+            seed=self._seeds.getrandbits(64) - 2**63 if asked.seed is None else asked.seed,
             temperature=_within_range(self._or_default("temperature", asked.temperature)),
             top_k=self._top_k(self._or_default("top_k", asked.top_k)),
             stop_token_ids=_stop_token_ids(asked.stop_token_ids),

@@ -28,7 +28,8 @@ from kvasir.executor.processes.local_workers import LocalWorkers
 from kvasir.executor.processes.worker_messages import FromWorker, Loaded, Loading
 from kvasir.executor.shared_memory.ring import PeerLostError, RingError, RingInterruptedError
 from kvasir.executor.shared_memory.segment import SharedMemoryError
-from kvasir.hub.model_info import ModelInfo, load_model_info
+from kvasir.hub.located_model import read_model
+from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.source import fetch, normalise
 from kvasir.observability.failures import FailureError, end, failure_of, log_failure
 from kvasir.observability.open_files import raise_open_files_limit
@@ -123,7 +124,7 @@ class MemberProcess:
         self._ops = OpsServer(config.ops, self._status, partial(generate_latest, registry))
         source = normalise(config.model.source)
         directory = config.model.download_dir
-        model = load_model_info(fetch(source, weights=False, download_dir=directory))
+        model = read_model(config.model)
         leader = self._leader = LeaderConnection(
             config.nodes, config.link, NodeTerms.of(config, model), self._events.put, self._on_frame
         )

@@ -49,6 +49,7 @@ def load_with_transformers(
     transformers.AttentionInterface.register(_NAME, _attention)
     try:
         config = transformers.AutoConfig.from_pretrained(info.path, trust_remote_code=False)
+        config.update({name: info.config[name] for name in info.overrides})
         check_config(architecture, model_class, config)
         model = _from_checkpoint(architecture, model_class, config, info.path, placement)
     except ModelLoadError:

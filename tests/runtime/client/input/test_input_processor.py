@@ -31,6 +31,19 @@ def test_without_defaults_of_the_model_nothing_is_cut_off(processor: InputProces
     assert params == SamplingParams(max_tokens=LIMIT - 1, seed=-(2**63))
 
 
+def test_seeds_that_are_not_given_follow_from_the_servers_seed(tokenizer: Tokenizer) -> None:
+    def seeds(seed: int) -> list[int]:
+        processor = InputProcessor(trained.model_info(), tokenizer, None, lambda: LIMIT, max_queued=2, seed=seed)
+        return [processor.prepare([5], SamplingFields(seed=9)).params.seed] + [
+            processor.prepare([5]).params.seed for _ in range(20)
+        ]
+
+    assert seeds(1) == seeds(1)
+    assert seeds(1)[0] == 9
+    assert len({*seeds(1), *seeds(2)}) == 41
+    assert all(-(2**63) <= seed < 2**63 for seed in seeds(1))
+
+
 def test_seeds_that_are_not_given_differ_and_fit_into_64_bits(processor: InputProcessor) -> None:
     seeds = {processor.prepare([5]).params.seed for _ in range(50)}
     assert len(seeds) == 50

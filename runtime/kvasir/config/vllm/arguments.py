@@ -1,0 +1,170 @@
+"""Rewrites a command line of `vllm serve` into one of a command of Kvasir.
+
+Each option is kept, renamed, left out with a note, or rejected with a reason (verdicts.py). The model may be given
+by --model, its revision by --revision, and all options in a file, by --config. Options that neither has are kept,
+so that the parser reports them.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from kvasir.config.vllm.config_file import words_of_file
+from kvasir.config.vllm.given_options import GivenOption, Word, split_words, vllm_options
+from kvasir.config.vllm.verdicts import IGNORED, MAPPED, NEUTRAL, REFUSED, VALUES
+
+_ELSEWHERE: Final = "is not an option of this command: see kvasir serve --help"
+_SECRET: Final = "--hf-token"
+_OF_THE_MODEL: Final = ("--model", "--revision", "--tokenizer-revision")
+
+
+@dataclass
+class Rewritten:
+    """A command line for a parser of Kvasir."""
+
+    words: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """A sentence for each option without effect."""
+
+
+def advice_for_options() -> dict[str, str]:
+    """Return the options that Kvasir has not → the end of a sentence that begins with the option."""
+    ignored = {name: f"has no effect: {reason}" for name, reason in IGNORED.items()}
+    renamed = {name: f"is {own} here" for name, own in MAPPED.items()}
+    return {**ignored, **REFUSED, **renamed}
+
+
+def rewrite(words: Sequence[str], own: Mapping[str, argparse.Action]) -> Rewritten:
+    """Rewrite the words after the command. `own`: the parser's options. Raises ValueError for a rejected option."""
+    given = _with_model_first(_merged(_with_config_file(split_words(words, own), own), own))
+    result = Rewritten()
+    for word in given:
+        if isinstance(word, str):
+            result.words.append(word)
+        elif word.name in own:
+            result.words += _own(word, own[word.name]).words()
+        else:
+            result.words += _rewritten(word, own, result.notes)
+    return result
+
+
+def _with_config_file(given: list[Word], own: Mapping[str, argparse.Action]) -> list[Word]:
+    """Return the options of the file, if one is named, before those of the command line, which so win."""
+    if "--config" in own:
+        return given
+    files = [word for word in given if isinstance(word, GivenOption) and word.name == "--config"]
+    if not files:
+        return given
+    if len(files) > 1 or len(files[0].values) != 1:
+        raise ValueError("--config takes one file, and may be given once")
+    of_file = split_words(words_of_file(files[0].values[0]), own)
+    rest = [word for word in given if word is not files[0]]
+    model = _model_of(rest)
+    if model:
+        of_file = [word for word in of_file if not (isinstance(word, GivenOption) and word.name == "--model")]
+    if model in rest:  # before the options of the file, whose last one may take several values
+        rest.remove(model)
+        return [model, *of_file, *rest]
+    return [*of_file, *rest]
+
+
+def _model_of(given: Iterable[Word]) -> str:
+    """Return the model that the command line names, or ""."""
+    for word in given:
+        if isinstance(word, GivenOption) and word.name == "--model":
+            return word.values[0] if word.values else ""
+        if isinstance(word, str) and not word.startswith("-"):
+            return word
+    return ""
+
+
+def _merged(given: list[Word], own: Mapping[str, argparse.Action]) -> list[Word]:
+    """Return the options with all values of one that vLLM takes once for each value."""
+    result: list[Word] = []
+    first: dict[str, int] = {}
+    for word in given:
+        repeated = isinstance(word, GivenOption) and vllm_options().get(word.name, {}).get("takes") == "repeated"
+        if isinstance(word, GivenOption) and repeated and word.name in own:
+            if word.name in first:
+                before = result[first[word.name]]
+                assert isinstance(before, GivenOption)
+                result[first[word.name]] = replace(before, values=before.values + word.values)
+                continue
+            first[word.name] = len(result)
+        result.append(word)
+    return result
+
+
+def _with_model_first(given: list[Word]) -> list[Word]:
+    """Return the words with the model of --model, at the revision of --revision, as the first of them."""
+    options = {word.name: word for word in given if isinstance(word, GivenOption)}
+    rest = [word for word in given if not (isinstance(word, GivenOption) and word.name in _OF_THE_MODEL)]
+    model = _model_of(given)
+    if "--model" not in options and "--revision" not in options:
+        return [_tokenizer_at(word, options) for word in rest]
+    if not model or not all(options[name].values for name in _OF_THE_MODEL if name in options):
+        raise ValueError("--model and --revision take a value, and --revision needs the model too")
+    if model in rest:
+        rest.remove(model)
+    named: list[Word] = []
+    if "--revision" in options and _is_repository(model):
+        if "--served-model-name" not in options:
+            named = [GivenOption("--served-model-name", (model,))]
+        model = f"{model}@{options['--revision'].values[0]}"
+    return [model, *named, *(_tokenizer_at(word, options) for word in rest)]
+
+
+def _tokenizer_at(word: Word, options: Mapping[str, GivenOption]) -> Word:
+    revision = options.get("--tokenizer-revision")
+    if isinstance(word, str) or word.name != "--tokenizer" or not (revision and revision.values and word.values):
+        return word
+    source = word.values[0]
+    return replace(word, values=(f"{source}@{revision.values[0]}",)) if _is_repository(source) else word
+
+
+def _is_repository(source: str) -> bool:
+    """Return whether a model comes from the hub without a revision: only such a model can get one."""
+    if source.startswith(("/", "./", "../", "~")) or "@" in source or os.path.exists(source):
+        return False
+    return source.startswith("hf://") or "://" not in source
+
+
+def _own(option: GivenOption, action: argparse.Action) -> GivenOption:
+    """Return an option that both have, with vLLM's ways of writing its values as Kvasir reads them."""
+    names = VALUES.get(option.name, {})
+    values = tuple(names.get(value, value) for value in option.values)
+    if option.name == "--log-level":
+        values = tuple(names.get(value.lower(), value.lower()) for value in option.values)
+    if action.nargs == "+" and len(values) == 1 and values[0].startswith("["):
+        try:
+            entries = json.loads(values[0])
+        except ValueError:
+            entries = None
+        if isinstance(entries, list) and entries:
+            values = tuple(map(str, entries))
+    return replace(option, values=values)
+
+
+def _rewritten(option: GivenOption, own: Mapping[str, argparse.Action], notes: list[str]) -> list[str]:
+    """Return the words for an option that the parser does not have under this name."""
+    name, is_off = option.name, option.name not in vllm_options()
+    if is_off:
+        name = "--" + name.removeprefix("--no-")
+    written = name if name == _SECRET else " ".join((name, *filter(None, option.values)))
+    if (mapped := MAPPED.get(name)) and _switched(mapped, is_off) in own:
+        return replace(option, name=_switched(mapped, is_off)).words()
+    if name in IGNORED:
+        notes.append(f"{option.name if is_off else written} has no effect: {IGNORED[name]}")
+        return []
+    if is_off or " ".join(option.values) in NEUTRAL.get(name, ()):
+        return []
+    raise ValueError(f"{written}: {REFUSED.get(name, _ELSEWHERE)}")
+
+
+def _switched(flag: str, is_off: bool) -> str:
+    if not is_off:
+        return flag
+    return "--" + flag.removeprefix("--no-") if flag.startswith("--no-") else "--no-" + flag[2:]

@@ -1,0 +1,41 @@
+"""Reads a file for --config: YAML, whose keys are names of options."""
+
+import json
+from typing import Any, Final
+
+_ENDINGS: Final = (".yaml", ".yml")
+
+
+def words_of_file(path: str) -> list[str]:
+    """Return the content as words of a command line. Raises ValueError.
+
+    true is --x, false is --no-x, a list gives several values, a mapping is JSON, and null leaves the option out.
+    """
+    if not path.endswith(_ENDINGS):
+        raise ValueError(f"--config {path}: give a YAML file whose name ends with .yaml or .yml")
+    import yaml  # here: most commands read no file
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = yaml.safe_load(file)
+    except OSError as error:
+        raise ValueError(f"--config {path} cannot be read: {error.strerror or error}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"--config {path} is not YAML: {' '.join(str(error).split())}") from None
+    if content is None:
+        return []
+    if not isinstance(content, dict):
+        raise ValueError(f"--config {path}: give names of options with their values, such as max-model-len: 4096")
+    return [word for name, value in content.items() for word in _words(str(name), value)]
+
+
+def _words(name: str, value: Any) -> list[str]:
+    flag = "--" + name.lstrip("-").replace("_", "-")
+    if value is None or value == []:
+        return []
+    if isinstance(value, bool):
+        return [flag if value else "--no-" + flag[2:]]
+    if isinstance(value, list):
+        return [flag, *(json.dumps(item) if isinstance(item, dict) else str(item) for item in value)]
+    text = json.dumps(value) if isinstance(value, dict) else str(value)
+    return [f"{flag}={text}"]

@@ -1,0 +1,146 @@
+"""Splits a command line into options with their values, as vLLM reads it, and other words.
+
+Names may have underscores, `--x.y.z VALUE` sets a field of the JSON option --x, and -O takes a level.
+"""
+
+import argparse
+import functools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+_LIST: Final = Path(__file__).with_name("options.json")
+_LEVEL: Final = re.compile(r"-O(\.[\w.]+)?(?:=?(.*))")
+_OPTIMIZATION: Final = "--optimization-level"
+_COMPILATION: Final = "--compilation-config"
+
+
+@dataclass(frozen=True)
+class GivenOption:
+    """An option of a command line."""
+
+    name: str
+    """The long name, with dashes."""
+    values: tuple[str, ...] = ()
+
+    def words(self) -> list[str]:
+        if len(self.values) == 1 and self.values[0].startswith("-"):
+            return [f"{self.name}={self.values[0]}"]
+        return [self.name, *self.values]
+
+
+Word = str | GivenOption
+
+
+@functools.cache
+def vllm_options() -> Mapping[str, dict[str, Any]]:
+    """Return the facts about each option of `vllm serve`, by its name."""
+    options: dict[str, dict[str, Any]] = json.loads(_LIST.read_text())
+    return options
+
+
+@functools.cache
+def _long_names() -> Mapping[str, str]:
+    return {short: name for name, facts in vllm_options().items() for short in facts["short"]}
+
+
+def split_words(words: Sequence[str], own: Mapping[str, argparse.Action]) -> list[Word]:
+    """Return the options, with their values, and the other words in their order. `own`: a parser's options.
+
+    An option that neither vLLM nor the parser has is returned as a word, without values.
+    """
+    result: list[Word] = []
+    nested: dict[str, dict[str, Any]] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            return [*result, *_as_json(nested), word, *rest]
+        if level := _LEVEL.fullmatch(word):
+            word, rest = _of_level(level, rest)
+        if not word.startswith("-"):
+            result.append(word)
+            continue
+        head, inline, value = word.partition("=")
+        name, path = _name_of(head, own)
+        takes = "value" if path else _takes(name, own)
+        if not takes:
+            result.append(name + inline + value)
+            continue
+        values = [value] if inline else _taken(takes, rest)
+        if path and values:
+            _set(nested.setdefault(name, {}), path, values[0])
+        else:
+            result.append(GivenOption(name, tuple(values)))
+    return [*result, *_as_json(nested)]
+
+
+def _of_level(level: re.Match[str], rest: list[str]) -> tuple[str, list[str]]:
+    """Return -O3, -O 3, -O.field VALUE and -O '{…}' under the long name of the option."""
+    path, value = level[1], level[2]
+    if path:
+        return f"{_COMPILATION}{path}" + (f"={value}" if value else ""), rest
+    if not value and rest and re.match(r"\d|\{", rest[0]):
+        value, rest = rest[0], rest[1:]
+    return f"{_COMPILATION if value.startswith('{') else _OPTIMIZATION}={value}", rest
+
+
+def _name_of(head: str, own: Mapping[str, argparse.Action]) -> tuple[str, list[str]]:
+    """Return the long name with dashes, and the names of nested fields."""
+    name, *path = head.split(".")
+    if name.startswith("--"):
+        name = name.replace("_", "-")
+    if name not in own:
+        name = _long_names().get(name, name) if not name.startswith("--") else name
+    return name, path
+
+
+def _takes(name: str, own: Mapping[str, argparse.Action]) -> str:
+    """Return which values an option takes, as options.json writes it; "" for an unknown option."""
+    if name in own:
+        kinds = {None: "value", 0: "nothing", "?": "optional", "+": "values", "*": "values"}
+        return kinds.get(own[name].nargs, "value")
+    if facts := vllm_options().get(name):
+        return str(facts["takes"])
+    positive = vllm_options().get("--" + name.removeprefix("--no-"))
+    return "nothing" if positive and positive["takes"] == "switch" else ""
+
+
+def _taken(takes: str, rest: list[str]) -> list[str]:
+    """Remove and return the values that an option takes from the words after it."""
+    if takes in ("nothing", "switch"):
+        return []
+    if takes in ("value", "repeated"):
+        return [rest.pop(0)] if rest else []
+    values: list[str] = []
+    while rest and not rest[0].startswith("-") and not (values and takes == "optional"):
+        values.append(rest.pop(0))
+    return values
+
+
+def _set(fields: dict[str, Any], path: list[str], text: str) -> None:
+    """Set a nested field: `level` to 3, or, with a + at the end of its name, further entries of a list."""
+    *outer, last = path
+    for name in outer:
+        inner = fields.get(name)
+        fields[name] = inner if isinstance(inner, dict) else {}
+        fields = fields[name]
+    if last.endswith("+"):
+        entries = fields.get(last[:-1])
+        fields[last[:-1]] = (entries if isinstance(entries, list) else []) + text.split(",")
+    else:
+        fields[last] = _value(text)
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _as_json(nested: Mapping[str, dict[str, Any]]) -> list[Word]:
+    return [GivenOption(name, (json.dumps(fields),)) for name, fields in nested.items()]

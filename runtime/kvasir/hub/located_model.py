@@ -1,0 +1,46 @@
+"""A model by its settings: fetches its files, and reads them with the options that change them."""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from kvasir.config.settings import ModelConfig
+from kvasir.hub.hub_errors import HubError
+from kvasir.hub.model_info import SAMPLING_DEFAULTS, ModelFiles, ModelInfo, load_model_info
+from kvasir.hub.source import fetch, normalise
+
+_OF_THE_MODEL: Final = "auto"
+_NOWHERE: Final = "vllm"
+_READ: Final = (*SAMPLING_DEFAULTS, "eos_token_id")
+_WITHOUT_EFFECT: Final = ("bos_token_id", "do_sample", "pad_token_id", "transformers_version")
+
+
+def read_model(config: ModelConfig, path: Path | None = None) -> ModelInfo:
+    """Return the model's info; without a `path`, config and tokenizer are fetched first. Raises HubError."""
+    if path is None:
+        path = fetch(normalise(config.source), weights=False, download_dir=config.download_dir)
+    return load_model_info(path, _files(config))
+
+
+def _files(config: ModelConfig) -> ModelFiles:
+    generation = config.generation_config
+    return ModelFiles(
+        tokenizer=_fetched(config.tokenizer, config.download_dir),
+        generation=_fetched(None if generation in (_OF_THE_MODEL, _NOWHERE) else generation, config.download_dir),
+        no_generation=generation == _NOWHERE,
+        overrides=json.loads(config.hf_overrides),
+        generation_overrides=_generation_overrides(config.override_generation_config),
+    )
+
+
+def _generation_overrides(text: str) -> dict[str, Any]:
+    """Return the fields. Raises HubError for one that would be ignored."""
+    fields: dict[str, Any] = json.loads(text)
+    for name in fields:
+        if name not in (*_READ, *_WITHOUT_EFFECT):
+            raise HubError(f"--override-generation-config: {name} has no effect; the fields are {', '.join(_READ)}")
+    return fields
+
+
+def _fetched(source: str | None, download_dir: str | None) -> Path | None:
+    return None if source is None else fetch(normalise(source), weights=False, download_dir=download_dir)

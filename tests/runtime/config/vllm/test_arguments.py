@@ -1,0 +1,186 @@
+"""Command lines of `vllm serve`: kept, rewritten, left out with a note, or rejected with the reason."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from kvasir.cli import bench, engine, frontend, serve
+from kvasir.config.options import OptionParser
+from kvasir.config.vllm.arguments import Rewritten, rewrite
+from kvasir.config.vllm.given_options import vllm_options
+from kvasir.config.vllm.verdicts import IGNORED, MAPPED, NEUTRAL, READ, REFUSED
+
+OWN = serve.parser()._option_string_actions
+
+
+def rewritten(*words: str) -> Rewritten:
+    return rewrite(words, OWN)
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    return serve.parser().parse_args(words)
+
+
+def test_every_option_of_vllm_has_exactly_one_verdict() -> None:
+    for name in vllm_options():
+        verdicts = [table for table in (MAPPED, IGNORED, REFUSED) if name in table]
+        assert len(verdicts) <= 1, name
+        assert verdicts or name in OWN or name in READ, name
+    assert not {*MAPPED, *IGNORED, *REFUSED, *READ} - set(vllm_options())
+    assert set(NEUTRAL) <= {*REFUSED, *OWN}
+    assert set(MAPPED.values()) <= set(OWN)
+
+
+@pytest.mark.parametrize("parser", [serve.parser(), engine.parser(), frontend.parser()], ids=lambda it: it.prog)
+def test_no_option_of_vllm_is_unknown(parser: OptionParser, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, facts in vllm_options().items():
+        if name in (*parser._option_string_actions, "--config", "--model"):
+            continue
+        values = [] if facts["takes"] in ("nothing", "switch", "optional") else ["1"]
+        try:
+            parser.parse_args(["demo://", name, *values])
+        except SystemExit:
+            message = capsys.readouterr().err
+            assert name in message or MAPPED.get(name, "?") in message, name
+            assert "unrecognized" not in message, name
+            assert "did you mean" not in message, name
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("--model gpt2", "gpt2"),
+        ("-tp 2 --model=gpt2 --port 1", "gpt2 -tp 2 --port 1"),
+        ("gpt2 --max_model_len 32k", "gpt2 --max-model-len 32k"),
+        ("gpt2 --max_model_len=32k", "gpt2 --max-model-len 32k"),
+        ("gpt2 --revision main", "gpt2@main --served-model-name gpt2"),
+        ("o/n --revision v1 --served-model-name x", "o/n@v1 --served-model-name x"),
+        ("--model o/n --revision v1", "o/n@v1 --served-model-name o/n"),
+        ("./dir --revision v1", "./dir"),
+        ("hf://o/n@v1 --revision v2", "hf://o/n@v1"),
+        ("m --enable-log-requests", "m --log-requests"),
+        ("m --no-enable-log-requests", "m --no-log-requests"),
+        ("m --no-disable-log-requests", "m --log-requests"),
+        ("m --shutdown-timeout 30", "m --drain-timeout 30"),
+        ("m --device-memory-utilization 0.5", "m --gpu-memory-utilization 0.5"),
+        ("m --max-model-len -1", "m --max-model-len=-1"),
+        ('m --allowed-origins ["https://a","https://b"]', "m --allowed-origins https://a https://b"),
+        ("m --prefix-caching-hash-algo sha256_cbor", "m --prefix-caching-hash-algo sha256"),
+        ("m --log-level INFO", "m --log-level info"),
+        ("m -ep -dpl 1 --no-enable-lora --quantization none", "m --enable-expert-parallel"),
+        ("m --seed 3 -- --x_y", "m --seed 3 -- --x_y"),
+        ("m --not_ours 3", "m --not-ours 3"),
+    ],
+)  # fmt: skip
+def test_options_of_vllm_become_options_of_kvasir(given: str, words: str) -> None:
+    found = rewritten(*given.split())
+    assert found.words == words.split()
+    assert found.notes == []
+
+
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [
+        ("--enforce-eager", "--enforce-eager has no effect: models are not compiled"),
+        ("-O3", "--optimization-level 3 has no effect"),
+        ("-O 3", "--optimization-level 3 has no effect"),
+        ("-O", "--optimization-level has no effect"),
+        ("-O.level=3", '--compilation-config {"level": 3} has no effect'),
+        ("--compilation-config.level 3", '--compilation-config {"level": 3} has no effect'),
+        ("-cc.a.b+ x,y", '--compilation-config {"a": {"b": ["x", "y"]}} has no effect'),
+        ("--swap-space 4", "--swap-space 4 has no effect"),
+        ("--no-enable-chunked-prefill", "--no-enable-chunked-prefill has no effect: long prompts are always"),
+        ("--cudagraph_capture_sizes 1 2 4", "--cudagraph-capture-sizes 1 2 4 has no effect"),
+        ("--uvicorn-log-level=debug", "--uvicorn-log-level debug has no effect"),
+    ],
+)
+def test_options_without_effect_are_named(given: str, note: str) -> None:
+    found = rewritten("m", *given.split())
+    assert found.words == ["m"]
+    assert len(found.notes) == 1
+    assert found.notes[0].startswith(note)
+    assert parsed("m", *given.split()).notes == found.notes
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--quantization fp8", "--quantization fp8: quantized weights are not supported yet: serve the model in"),
+        ("--hf-token hf_secret", "--hf-token: every user of the machine can read arguments"),
+        ("--nnodes 2", "--nnodes 2: is an option of kvasir engine"),
+        ("--config /no/such.yaml", "--config /no/such.yaml cannot be read: No such file"),
+        ("--config config.json", "--config config.json: give a YAML file"),
+        ("--revision", "--revision take a value"),
+    ],
+)
+def test_rejected_options_say_why_and_end_with_code_2(
+    given: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        parsed("m", *given.split())
+    assert end.value.code == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert "hf_secret" not in printed
+
+
+def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "model: gpt2\nmax_model_len: 64\nport: 12323\nenable-prefix-caching: false\nenable-lora: false\n"
+        "served-model-name: [a, b]\ncompilation-config: {level: 3}\nseed:\n"
+    )
+    args = parsed("--config", str(file), "--port", "1")
+    assert (args.model, args.max_model_len, args.port) == ("gpt2", 64, 1)
+    assert args.enable_prefix_caching is False
+    assert args.served_model_name == ["a", "b"]
+    assert [note.split(" has ")[0] for note in args.notes] == ['--compilation-config {"level": 3}']
+    assert parsed("other", f"--config={file}").model == "other"
+    assert parsed("--model", "other", "--config", str(file)).model == "other"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("- a", "give names of options"), ("a: [", "is not YAML"), ("quantization: fp8", "--quantization fp8: quant")],
+)
+def test_a_file_that_cannot_be_used_is_an_error(
+    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yml"
+    file.write_text(content)
+    with pytest.raises(SystemExit):
+        parsed("m", "--config", str(file))
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("32k", 32_000), ("32K", 32_768), ("1.5k", 1500), ("1m", 10**6), ("auto", None), ("7", 7)]
+)
+def test_lengths_are_written_as_in_vllm(text: str, tokens: int | None) -> None:
+    assert parsed("m", "--max-model-len", text).max_model_len == tokens
+
+
+@pytest.mark.parametrize("text", ["1.5K", "0", "-2", "k", "32x"])
+def test_lengths_that_are_none_are_rejected(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed("m", "--max-model-len", text)
+    assert "--max-model-len" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "dtype"), [("half", "float16"), ("float", "float32"), ("bfloat16", "bfloat16")])
+def test_precisions_have_vllms_short_names(text: str, dtype: str) -> None:
+    assert parsed("m", "--dtype", text).dtype == dtype
+
+
+def test_the_list_holds_what_is_known_of_vllms_newest_release() -> None:
+    newest = [name for name, facts in vllm_options().items() if facts["last"] == "0.33.0"]
+    assert len(newest) > 300
+    assert vllm_options()["--tensor-parallel-size"]["short"] == ["-tp"]
+    assert vllm_options()["--headless"]["takes"] == "nothing"
+    assert vllm_options()["--served-model-name"]["takes"] == "values"
+
+
+def test_benchmarks_of_an_engine_read_the_same_options() -> None:
+    args = bench.parser().parse_args(["latency", "--model", "m", "--max_num_seqs", "3", "--enforce-eager"])
+    assert (args.model, args.max_num_seqs, len(args.notes)) == ("m", 3, 1)

@@ -1,0 +1,87 @@
+"""The options that change what the files of a model contain: its tokenizer, config.json, generation_config.json."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvasir.config.settings import ModelConfig
+from kvasir.hub.hub_errors import HubError
+from kvasir.hub.located_model import read_model
+from kvasir.hub.model_info import ModelInfo
+from kvasir.hub.source import fetch
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = Path(shutil.copytree(fetch("demo://", weights=False), tmp_path / "model"))
+    (path / "generation_config.json").write_text(json.dumps({"temperature": 0.5, "top_k": 7, "eos_token_id": 1}))
+    return path
+
+
+def read(model: Path, **options: Any) -> ModelInfo:
+    return read_model(ModelConfig(str(model), **options))
+
+
+def test_the_model_has_its_own_files_without_options(model: Path) -> None:
+    info = read(model)
+    assert info.tokenizer_path == info.path == model
+    assert info.generation_defaults == {"temperature": 0.5, "top_k": 7}
+    assert info.overrides == {}
+
+
+def test_a_tokenizer_of_another_directory_has_its_own_hash(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    changed = json.loads((model / "tokenizer.json").read_text())
+    changed["truncation"] = {"direction": "Right", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
+    (other / "tokenizer.json").write_text(json.dumps(changed))
+    info = read(model, tokenizer=str(other))
+    assert (info.path, info.tokenizer_path) == (model, other)
+    assert info.tokenizer_hash != read(model).tokenizer_hash
+    assert info.fingerprint == read(model).fingerprint
+
+
+def test_fields_of_config_json_are_replaced(model: Path) -> None:
+    config = read(model).config
+    overrides = {"max_position_embeddings": 128, "rope_parameters": {"rope_theta": 3.0}}
+    info = read(model, hf_overrides=json.dumps(overrides))
+    assert info.max_model_len == 128
+    assert info.config == config | {
+        "max_position_embeddings": 128,
+        "rope_parameters": config.get("rope_parameters", {}) | {"rope_theta": 3.0},
+    }
+    assert info.overrides == overrides
+    assert info.fingerprint != read(model).fingerprint
+
+
+def test_a_wrong_override_is_an_error_of_its_field(model: Path) -> None:
+    with pytest.raises(HubError, match="vocab_size is 'many', it must be a whole number above 0"):
+        read(model, hf_overrides='{"vocab_size": "many"}')
+
+
+def test_sampling_defaults_come_from_nowhere_or_from_elsewhere(model: Path, tmp_path: Path) -> None:
+    assert read(model, generation_config="vllm").generation_defaults == {}
+    (tmp_path / "generation_config.json").write_text('{"top_p": 0.25}')
+    info = read(model, generation_config=str(tmp_path), override_generation_config='{"temperature": 0}')
+    assert info.generation_defaults == {"temperature": 0.0, "top_p": 0.25}
+
+
+def test_a_directory_without_generation_config_is_an_error(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(HubError, match=r"has no generation_config\.json"):
+        read(model, generation_config=str(tmp_path))
+
+
+def test_sampling_defaults_are_replaced_one_by_one(model: Path) -> None:
+    info = read(model, override_generation_config='{"temperature": 1.5, "eos_token_id": [3, 4]}')
+    assert info.generation_defaults == {"temperature": 1.5, "top_k": 7}
+    assert info.eos_token_ids == (3, 4)
+    with pytest.raises(HubError, match="top_p is 2"):
+        read(model, override_generation_config='{"top_p": 2}')
+
+
+def test_a_sampling_default_that_would_be_ignored_is_an_error(model: Path) -> None:
+    with pytest.raises(HubError, match="max_new_tokens has no effect; the fields are temperature"):
+        read(model, override_generation_config='{"max_new_tokens": 5}')
