@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 from kvasir.config import advice
 from kvasir.config.parsers import argument_type, parse_bool, parse_int, parse_number, parse_tokens
 from kvasir.config.vllm.arguments import advice_for_options, rewrite
+from kvasir.config.vllm.variables import value_for
 from kvasir_contract.environment import PREFIX
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.reasons import Reason
@@ -176,8 +177,8 @@ def from_args(
         if field.name in fixed:
             continue
         value = getattr(args, field.name, None)
-        if value is None and (text := environ.get(variable_of(field.name))) is not None:
-            value = _from_environment(field, text)
+        if value is None:
+            value = _from_environment(field, environ)
         if value is not None:
             values[field.name] = tuple(value) if field.metadata["many"] else value
     return config(**values)
@@ -256,18 +257,29 @@ def _metavar_of(field: dataclasses.Field[Any]) -> str | None:
     return "N" if isinstance(meta["parse"], parse_int | parse_number | parse_tokens) else "VALUE"
 
 
-def _from_environment(field: dataclasses.Field[Any], text: str) -> Any:
+def _from_environment(field: dataclasses.Field[Any], environ: Mapping[str, str]) -> Any:
+    """Return the value of the option's variable, else of vLLM's variable for it, else None."""
+    name = variable_of(field.name)
+    if (text := environ.get(name)) is not None:
+        return _from_variable(field, name, text, text.split(","))
+    if (found := value_for(field.name, environ)) is not None:
+        return _from_variable(field, *found, [found[1]])
+    return None
+
+
+def _from_variable(field: dataclasses.Field[Any], name: str, text: str, parts: Sequence[str]) -> Any:
+    """Return the value of a variable; `parts`: those of an option of several values."""
     meta = field.metadata
     if meta["never_blank"] and not text.strip(" \t\r\n,"):
-        raise ConfigError(f"{variable_of(field.name)} is set but empty: give it a value, or unset it")
+        raise ConfigError(f"{name} is set but empty: give it a value, or unset it")
     if text == "":
         return None
     parse: Callable[[str], Any] = parse_bool if isinstance(field.default, bool) else meta["parse"]
     try:
-        value = [parse(part) for part in text.split(",") if part] if meta["many"] else parse(text)
+        value = [parse(part) for part in parts if part] if meta["many"] else parse(text)
     except ValueError as error:
-        raise ConfigError(f"{variable_of(field.name)}: {error}") from error
+        raise ConfigError(f"{name}: {error}") from error
     choices = meta["choices"]
     if choices and value not in choices:
-        raise ConfigError(f"{variable_of(field.name)}: {value!r} is not one of {', '.join(choices)}")
+        raise ConfigError(f"{name}: {value!r} is not one of {', '.join(choices)}")
     return value

@@ -1,4 +1,4 @@
-"""Checks of KVASIR_ environment variables: warns of unknown ones, rejects those that a pod must not have."""
+"""Checks of environment variables: warns of those without effect, rejects those that a pod must not have."""
 
 import os
 import re
@@ -9,13 +9,15 @@ from kvasir.config.advice import closest
 from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.config.options import ConfigError, names_of, variable_of
 from kvasir.config.settings import EngineConfig
+from kvasir.config.vllm import variables as vllm
 from kvasir_contract.environment import MANAGED_VARIABLES, POD_INDEX, PREFIX
 from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
 
 _CONFIGS: Final = {kind for config in (EngineConfig, FrontendConfig) for kind in get_type_hints(config).values()}
+_OPTIONS: Final = frozenset(name for config in _CONFIGS for name in names_of(config))
 KNOWN: Final = frozenset(
     (
-        *(variable_of(name) for config in _CONFIGS for name in names_of(config)),
+        *map(variable_of, _OPTIONS),
         *(TERMINATION_MESSAGE_VARIABLE, MANAGED_VARIABLES, POD_INDEX),
         *("KVASIR_DATA_PARALLEL_SIZE", "KVASIR_URL"),
     )
@@ -30,21 +32,22 @@ _SERVICE_URL = re.compile(r"(tcp|udp|sctp)://.*")
 
 
 def refuse_unmanaged_variables(environ: Mapping[str, str] = os.environ) -> None:
-    """Raise ConfigError for a KVASIR_ variable that is not from the operator's pod template."""
+    """Raise ConfigError for a variable that would set an option and is not from the operator's pod template."""
     managed = environ.get(MANAGED_VARIABLES)
     if managed is None:
         return
     allowed = {MANAGED_VARIABLES, *managed.split(",")}
-    if others := sorted(name for name in environ if name.startswith(PREFIX) and name not in allowed):
+    setting = {name for name in environ if name.startswith(PREFIX)} | (vllm.READ & environ.keys())
+    if others := sorted(setting - allowed):
         raise ConfigError(
             f"{', '.join(others)}: in a pod, options are set by fields of the InferenceService and by extraArgs; "
-            "remove KVASIR_ variables from the image, and from the Secret or ConfigMap that envFrom names"
+            "remove these variables from the image, and from the Secret or ConfigMap that envFrom names"
         )
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return a sentence for each KVASIR_ variable that is not a setting."""
-    return [
+    """Return a sentence for each KVASIR_ variable that is not a setting, and for those of vLLM."""
+    return vllm.notes(environ, _OPTIONS) + [
         f"{name} is not a setting of Kvasir and has no effect{_meant(name)}"
         for name, value in sorted(environ.items())
         if name.startswith(PREFIX) and name not in KNOWN and not _is_of_a_service(name, value)

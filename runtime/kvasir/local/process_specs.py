@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kvasir.config.vllm import variables as vllm
 from kvasir.listening import url
 from kvasir.local.place import LOOPBACK, Place
 from kvasir.local.supervision.process_spec import Probe, ProcessSpec
@@ -49,8 +50,8 @@ def grace_of(drain_timeout: float) -> float:
 
 
 def inherited_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """This process's environment without options of Kvasir: a child gets its own, as a pod does."""
-    return {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
+    """This process's environment without options of Kvasir or vLLM: a child gets its own, as a pod does."""
+    return {name: value for name, value in environ.items() if not name.startswith((PREFIX, vllm.PREFIX))}
 
 
 def engine_spec(

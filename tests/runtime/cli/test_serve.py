@@ -21,7 +21,7 @@ from kvasir.local.supervision.process_spec import ProcessSpec
 
 @pytest.fixture(autouse=True)
 def _clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("KVASIR_")]:
+    for name in [name for name in os.environ if name.startswith(("KVASIR_", "VLLM_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
@@ -144,6 +144,14 @@ def test_keys_are_not_seen_in_the_processes_arguments(place: Place) -> None:
     assert frontend.env["KVASIR_API_KEY"] == "one,two"
     assert frontend.env["KVASIR_ADMIN_API_KEY"] == "three"
     assert not {"KVASIR_API_KEY", "KVASIR_ADMIN_API_KEY"} & set(engine.env)
+
+
+def test_the_key_of_vllm_is_the_frontends(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "one")
+    frontend, engine = specs_of(place, "demo://")
+    assert frontend.env["KVASIR_API_KEY"] == "one"
+    assert not {"VLLM_API_KEY", "KVASIR_API_KEY"} & engine.env.keys()
+    assert "VLLM_API_KEY" not in frontend.env
 
 
 @pytest.mark.parametrize(
