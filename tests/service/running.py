@@ -83,9 +83,9 @@ class Service:
 
 
 @contextmanager
-def running(*command: str, env: dict[str, str] | None = None) -> Iterator[Service]:
+def running(*command: str, env: dict[str, str] | None = None, cwd: Path = ROOT) -> Iterator[Service]:
     """`kvasir COMMAND`, once it serves; ended by Ctrl-C, and everything it started has to be gone then."""
-    process = spawn(command, env)
+    process = spawn(command, env, cwd)
     service = Service(process, [], "")
     watchdog = _Watchdog(process)
     try:
@@ -104,14 +104,27 @@ def running(*command: str, env: dict[str, str] | None = None) -> Iterator[Servic
     assert not left, f"processes {left} are left after Ctrl-C"
 
 
-def spawn(command: Sequence[str], env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
+@contextmanager
+def process(*command: str, until: str) -> Iterator[re.Match[str]]:
+    """`kvasir COMMAND`, once its log matches; ended by a signal, and it must end in order."""
+    started = spawn(command)
+    with _Watchdog(started):
+        try:
+            yield Service(started, [], "").read_until(until)
+        finally:
+            started.terminate()
+            rest, _ = started.communicate()
+    assert started.returncode == 0, rest
+
+
+def spawn(command: Sequence[str], env: dict[str, str] | None = None, cwd: Path = ROOT) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "kvasir.cli.main", *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         stdin=subprocess.DEVNULL,
         text=True,
-        cwd=ROOT,
+        cwd=cwd,
         env=os.environ | (env or {}),
         start_new_session=True,
     )

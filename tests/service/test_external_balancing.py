@@ -1,41 +1,16 @@
 """Two services of one rank each, behind a balancer of the user: each answers for its own rank only."""
 
-import re
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
 
-from service.running import START_TIMEOUT, spawn
+from service.running import process
 
 HEADER = "X-data-parallel-rank"
 FIELDS = {"prompt": "Kvasir is", "temperature": 1.0, "seed": 4, "max_tokens": 12, "ignore_eos": True}
-
-
-@contextmanager
-def process(*command: str, until: str) -> Iterator[re.Match[str]]:
-    """`kvasir COMMAND`, once its log matches; ended by a signal, and it must end in order."""
-    running = spawn(command)
-    watchdog = threading.Timer(START_TIMEOUT, running.kill)
-    watchdog.start()
-    try:
-        assert running.stdout is not None
-        lines: list[str] = []
-        for line in running.stdout:
-            lines.append(line)
-            if found := re.search(until, line):
-                break
-        else:
-            raise AssertionError(f"{command[0]} ended before it logged {until!r}:\n{''.join(lines)}")
-        yield found
-    finally:
-        running.terminate()
-        rest, _ = running.communicate()
-        watchdog.cancel()
-    assert running.returncode == 0, rest
 
 
 @contextmanager

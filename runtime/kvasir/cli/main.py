@@ -67,9 +67,22 @@ def _run(argv: list[str]) -> int:
     if name not in COMMANDS:
         print(f"kvasir: unknown command {name!r}; {_advice(name)}", file=sys.stderr)
         return ExitCode.USER_ERROR
+    if name == "serve" and "--headless" in rest:
+        return _run_headless(rest)
     if name in PROCESSES:
         return _run_process(name, rest)
     return _run_command(name, rest)
+
+
+def _run_headless(argv: list[str]) -> int:
+    from kvasir.cli.headless import engine_words  # with the options of two commands
+
+    try:
+        words = engine_words(argv)
+    except ConfigError as error:
+        print(f"kvasir serve: {error}", file=sys.stderr)
+        return ExitCode.USER_ERROR
+    return _run_process("engine", words)
 
 
 def _run_process(name: str, argv: list[str]) -> int:

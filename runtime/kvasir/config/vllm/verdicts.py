@@ -29,7 +29,7 @@ MAPPED: Final = MappingProxyType(
 READ: Final = MappingProxyType(
     {
         "--config": "read: a YAML file with names of options and their values",
-        "--headless": "starts `kvasir engine`",
+        "--headless": "starts `kvasir engine`, which needs the address of a `kvasir frontend`",
         "--model": "the first argument, MODEL",
         "--revision": "part of the model, MODEL@REVISION; a directory has none",
         "--tokenizer-revision": "part of `--tokenizer`, NAME@REVISION",
