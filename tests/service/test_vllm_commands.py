@@ -18,27 +18,35 @@ ENVIRONMENT = {"KVASIR_PORT": "0", "KVASIR_DEVICE": "cpu", "KVASIR_THREADS": "1"
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models")
     shutil.copytree(fetch("demo://", weights=True), path / "gpt2")
-    (path / "config.yaml").write_text("model: gpt2\nmax_model_len: 1k\nserved-model-name: [one, two]\n")
+    (path / "config.yaml").write_text(
+        "model: gpt2\nhf_overrides: {max_position_embeddings: 1000}\nserved-model-name: [one, two]\n"
+    )
     return path
 
 
 @pytest.mark.parametrize(
-    ("command", "model"),
+    ("command", "model", "length"),
     [
-        ("serve --model gpt2", "gpt2"),
+        ("serve --model gpt2", "gpt2", 2048),
         (
             "serve gpt2 --tensor-parallel-size 1 --gpu-memory-utilization 0.9 --max-model-len 2k --max-num-seqs 8 "
             "--enable-prefix-caching",
             "gpt2",
+            2000,
         ),
         (
             "serve gpt2 --tensor-parallel-size 2 --max_model_len 512 --dtype float --no-enable-prefix-caching",
             "gpt2",
+            512,
         ),
-        ("serve --config config.yaml -dp 2 -tp 1 --trust-remote-code --swap-space 4 -O3 --enforce-eager", "two"),
+        (
+            "serve --config config.yaml -dp 2 -tp 1 --trust-remote-code --swap-space 4 -O3 --enforce-eager",
+            "two",
+            1000,
+        ),
     ],
 )
-def test_a_command_line_of_vllm_serves_as_written(command: str, model: str, directory: Path) -> None:
+def test_a_command_line_of_vllm_serves_as_written(command: str, model: str, length: int, directory: Path) -> None:
     with running(*command.split(), env=ENVIRONMENT, cwd=directory) as service:
         body = {"model": model, "prompt": "Kvasir is", "max_tokens": 4, "temperature": 0}
         answer = httpx.post(f"{service.url}/v1/completions", json=body, timeout=60)
@@ -46,7 +54,7 @@ def test_a_command_line_of_vllm_serves_as_written(command: str, model: str, dire
         warnings = [line.split()[3] for line in service.text.splitlines() if "has no effect:" in line]
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["text"].startswith(" a serving system")
-    assert model in [each["id"] for each in models]
+    assert (model, length) in [(each["id"], each["max_model_len"]) for each in models]
     ignored = ["--trust-remote-code", "--swap-space", "--optimization-level", "--enforce-eager"]
     assert warnings == (ignored if "-O3" in command else [])
 
