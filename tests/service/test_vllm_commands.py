@@ -29,7 +29,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("serve --model gpt2", "gpt2", 2048),
         (
-            "serve gpt2 --tensor-parallel-size 1 --gpu-memory-utilization 0.9 --max-model-len 2k --max-num-seqs 8 "
+            "serve gpt2 --tensor-parallel-size 1 --gpu-memory-utilization 0.8 --max-model-len 2k --max-num-seqs 8 "
             "--enable-prefix-caching",
             "gpt2",
             2000,
@@ -52,9 +52,11 @@ def test_a_command_line_of_vllm_serves_as_written(command: str, model: str, leng
         answer = httpx.post(f"{service.url}/v1/completions", json=body, timeout=60)
         models = httpx.get(f"{service.url}/v1/models").json()["data"]
         warnings = [line.split()[3] for line in service.text.splitlines() if "has no effect:" in line]
+        share = "--gpu-memory-utilization has no effect on a CPU" in service.text
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["text"].startswith(" a serving system")
     assert (model, length) in [(each["id"], each["max_model_len"]) for each in models]
+    assert share == ("0.8" in command)
     ignored = ["--trust-remote-code", "--swap-space", "--optimization-level", "--enforce-eager"]
     assert warnings == (ignored if "-O3" in command else [])
 

@@ -5,16 +5,20 @@ frontend`: the engines of a `kvasir serve` are all on its own machine.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, get_type_hints
 
 from kvasir.cli import engine, serve
-from kvasir.config.frontend_settings import ServerConfig
+from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.config.options import ConfigError, flag_of, names_of
+from kvasir.config.settings import EngineConfig
 from kvasir.config.vllm.given_options import GivenOption, split_words
 from kvasir_contract.endpoints import LINK_PORT
 
 HEADLESS: Final = "--headless"
-_OF_THE_SERVER: Final = (HEADLESS, "--api-server-count", *map(flag_of, names_of(ServerConfig)))
+_ONLY_OF_FRONTENDS: Final = {*get_type_hints(FrontendConfig).values()} - {*get_type_hints(EngineConfig).values()}
+_OF_THE_SERVER: Final = frozenset(
+    (HEADLESS, "--api-server-count", *(flag_of(name) for kind in _ONLY_OF_FRONTENDS for name in names_of(kind)))
+)
 _OF_THE_HEAD: Final = ("--data-parallel-address", "--data-parallel-rpc-port", "--data-parallel-size")
 
 

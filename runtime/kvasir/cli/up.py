@@ -1,11 +1,14 @@
 """`kvasir up MANIFEST`: run the operator's pod templates for a manifest as local processes."""
 
 import argparse
+import os
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 from kvasir.config.options import OptionParser
 from kvasir.config.parsers import argument_type, parse_int
+from kvasir.config.vllm import variables
 from kvasir.local.manifests.manifest import read_manifest
 from kvasir.local.prepare import LAST_PORT, prepare_services
 from kvasir.local.run import run_services
@@ -38,6 +41,8 @@ def parser() -> OptionParser:
 
 
 def run(args: argparse.Namespace) -> int:
+    if names := variables.given(os.environ):
+        print(f"kvasir up: warning: no effect: {', '.join(names)}; give options in the manifest", file=sys.stderr)
     with ExitStack() as stack:
         run_services(prepare_services(stack, read_manifest(args.manifest), args.host, args.port))
     return 0

@@ -80,17 +80,6 @@ def parse_dtype(text: str) -> str:
     return {"half": "float16", "float": "float32"}.get(text, text)
 
 
-def parse_json_object(text: str) -> str:
-    """A JSON object, as JSON in one form: equal objects are equal texts."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{text!r} is not a JSON object: write it like '{{\"top_k\": 20}}'")
-    return json.dumps(value, sort_keys=True)
-
-
 def parse_fraction(text: str) -> float:
     """A number above 0 and at most 1."""
     try:

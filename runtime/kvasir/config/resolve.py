@@ -8,7 +8,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import EngineConfig, ExecutorConfig
+from kvasir.config.settings import CacheConfig, EngineConfig, ExecutorConfig
 
 CPU_KV_CACHE_BYTES = 2**30
 ONE_THREAD_WIDTH = 256
@@ -126,6 +126,13 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         data_parallel_size_local=config.parallel.data_parallel_size_local,
         executor=config.executor,
     )
+
+
+def without_effect(config: EngineConfig, device: DeviceFacts) -> list[str]:
+    """Return a sentence for each option that this device ignores."""
+    if device.kind == "cpu" and config.cache.gpu_memory_utilization != CacheConfig.gpu_memory_utilization:
+        return ["--gpu-memory-utilization has no effect on a CPU: --kv-cache-memory-bytes is the KV cache's memory"]
+    return []
 
 
 def check_context(asked: int | None, positions: int) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 
 from kvasir.config.options import ConfigError, flag_of
-from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine
+from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine, without_effect
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.core import EngineCore
 from kvasir.engine.ingest import Ingest
@@ -36,6 +36,8 @@ def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
     facts = ModelFacts(dtype=model.dtype, max_model_len=model.max_model_len, width=model.width)
     settings = resolve_engine(config, facts, device)
     log.info("settings: %s", settings)
+    for text in without_effect(config, device):
+        log.warning("%s", text)
     if in_processes:
         check_early(model, settings)
     if settings.executor.num_workers > 1:

@@ -120,8 +120,8 @@ def _explain(error: Exception, name: str, repository: str, cache_dir: str) -> Hu
         )
     if isinstance(error, RepositoryNotFoundError):
         return ModelNotFound(
-            f"{name} was not found {token}: check the name at {page}; for a private model set HF_TOKEN to a token "
-            "that may read it"
+            f"{name} was not found {token}: check the name at {page}, or that of your directory; for a private "
+            "model set HF_TOKEN to a token that may read it"
         )
     if isinstance(error, RevisionNotFoundError):
         return ModelNotFound(

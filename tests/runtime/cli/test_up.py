@@ -26,6 +26,12 @@ def _state_in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
 
+def test_variables_of_vllm_are_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "k")
+    run_without_starting(monkeypatch, str(DEMO), "--port", "0")
+    assert capfd.readouterr().err == ("kvasir up: warning: no effect: VLLM_API_KEY; give options in the manifest\n")
+
+
 def run_without_starting(monkeypatch: pytest.MonkeyPatch, *argv: str) -> list[LocalService]:
     """What would be run."""
     seen: list[LocalService] = []

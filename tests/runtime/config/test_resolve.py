@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from kvasir.config.options import ConfigError
-from kvasir.config.resolve import DeviceFacts, ModelFacts, ResolvedEngine, resolve_engine
+from kvasir.config.resolve import DeviceFacts, ModelFacts, ResolvedEngine, resolve_engine, without_effect
 from kvasir.config.settings import (
     CacheConfig,
     DeviceConfig,
@@ -44,6 +44,12 @@ def test_a_gpu_takes_larger_steps_and_profiles_its_memory() -> None:
 def test_bfloat16_is_computed_in_float32_where_the_cpu_has_no_instructions_for_it() -> None:
     slow = dataclasses.replace(CPU, fast_bfloat16=False)
     assert resolve(slow).dtype == "float32"
+
+
+@pytest.mark.parametrize(("device", "share", "named"), [(CPU, 0.8, True), (CPU, 0.9, False), (GPU, 0.8, False)])
+def test_a_share_of_a_gpu_has_no_effect_on_a_cpu(device: DeviceFacts, share: float, named: bool) -> None:
+    config = EngineConfig(ModelConfig("demo://"), cache=CacheConfig(gpu_memory_utilization=share))
+    assert [text.split()[0] for text in without_effect(config, device)] == ["--gpu-memory-utilization"] * named
 
 
 def test_a_given_dtype_wins() -> None:

@@ -26,7 +26,7 @@ from transformers import (
     Starcoder2Config,
 )
 
-from kvasir.hub.model_info import load_model_info
+from kvasir.hub.model_info import ModelFiles, load_model_info
 from kvasir.layers.parameter import Placement
 from kvasir.models.architectures import transformers_lm
 from kvasir.models.load_model import load_model
@@ -69,6 +69,14 @@ def test_tokens_are_those_of_generate(name: str, tmp_path: Path) -> None:
         ids = torch.tensor([prompt])
         expected = model.generate(ids, max_new_tokens=10, min_new_tokens=10, do_sample=False, eos_token_id=None)
         assert outputs[f"r{index}"] == expected[0, len(prompt) :].tolist()
+
+
+def test_fields_of_config_json_are_replaced(tmp_path: Path) -> None:
+    path, placement = save(MODELS["granite"](), tmp_path), Placement(torch.device("cpu"), torch.float32)
+    infos = (load_model_info(path), load_model_info(path, ModelFiles(overrides={"logits_scaling": 9.0})))
+    own, other = (load_model(info, placement, 64, lambda done, total: None) for info in infos)
+    states = torch.ones(2, own.hidden_size)
+    torch.testing.assert_close(own.logits(states), other.logits(states) * 3)
 
 
 def test_a_model_is_one_stage_of_all_layers(tmp_path: Path) -> None:

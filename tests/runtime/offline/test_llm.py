@@ -165,6 +165,25 @@ def test_parameters_that_the_model_cannot_use_are_named(llm: LLM) -> None:
         llm.generate("Kvasir", [GREEDY, GREEDY])
 
 
+def test_options_of_the_model_are_taken() -> None:
+    options = {
+        "hf_overrides": {"max_position_embeddings": 256},
+        "override_generation_config": {"temperature": 2.0},
+        "seed": 5,
+        "kv_cache_memory_bytes": "16Mi",
+        "device": "cpu",
+        "threads": 1,
+    }
+    answers = []
+    for _ in range(2):
+        with LLM("demo://", **options) as llm:
+            answers.append([output.outputs[0].text for output in llm.generate(["Kvasir is"] * 3, use_tqdm=False)])
+            with pytest.raises(ValueError, match="256"):
+                llm.generate({"prompt_token_ids": [5] * 300})
+    assert answers[0] == answers[1]
+    assert len(set(answers[0])) == 3
+
+
 def test_empty_lists_may_be_none_as_in_vllm() -> None:
     params = SamplingParams(stop=None, stop_token_ids=None, bad_words=None, logit_bias=None)  # type: ignore[arg-type]
     assert params == SamplingParams()

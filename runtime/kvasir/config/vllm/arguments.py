@@ -14,7 +14,7 @@ from typing import Final
 
 from kvasir.config.vllm.config_file import words_of_file
 from kvasir.config.vllm.given_options import GivenOption, Word, split_words, vllm_options
-from kvasir.config.vllm.verdicts import IGNORED, MAPPED, NEUTRAL, REFUSED, VALUES
+from kvasir.config.vllm.verdicts import IGNORED, MAPPED, NEUTRAL, READ, REFUSED, VALUES
 
 _ELSEWHERE: Final = "is not an option of this command: see kvasir serve --help"
 _SECRET: Final = "--hf-token"
@@ -31,10 +31,10 @@ class Rewritten:
 
 
 def advice_for_options() -> dict[str, str]:
-    """Return the options that Kvasir has not → the end of a sentence that begins with the option."""
+    """Return the options that no parser has → what becomes of each."""
     ignored = {name: f"has no effect: {reason}" for name, reason in IGNORED.items()}
     renamed = {name: f"is {own} here" for name, own in MAPPED.items()}
-    return {**ignored, **REFUSED, **renamed}
+    return {**ignored, **REFUSED, **renamed, **READ}
 
 
 def rewrite(words: Sequence[str], own: Mapping[str, argparse.Action]) -> Rewritten:

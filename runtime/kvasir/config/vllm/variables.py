@@ -59,18 +59,22 @@ def value_for(option: str, environ: Mapping[str, str]) -> tuple[str, str] | None
     return name, text
 
 
+def given(environ: Mapping[str, str]) -> list[str]:
+    """Return the names of the variables of vLLM that are set."""
+    names = [name for name in sorted(environ) if name.startswith(PREFIX) and name not in _NEUTRAL]
+    return [name for name in names if not _is_of_a_service(name, environ[name])]
+
+
 def notes(environ: Mapping[str, str], options: Collection[str]) -> list[str]:
     """Return a sentence for each variable of vLLM that is set; those without any relation here share one.
 
     `options`: the names of all options of Kvasir.
     """
-    given = [
-        name for name in sorted(environ) if name.startswith(PREFIX) and not _is_of_a_service(name, environ[name])
-    ]
+    names = given(environ)
     taken = {variable: option for option, variable in TAKEN.items() if option in options}
-    result = [f"{name} is read as {_flag(taken[name])}, unless that is given" for name in given if name in taken]
-    result += [f"{name} has no effect: {_INSTEAD[name]}" for name in given if name in _INSTEAD.keys() - taken]
-    if others := [name for name in given if name not in {*taken, *_INSTEAD, *_NEUTRAL}]:
+    result = [f"{name} is read as {_flag(taken[name])}, unless that is given" for name in names if name in taken]
+    result += [f"{name} has no effect: {_INSTEAD[name]}" for name in names if name in _INSTEAD.keys() - taken]
+    if others := [name for name in names if name not in {*taken, *_INSTEAD}]:
         verb = "has" if len(others) == 1 else "have"
         result.append(f"{', '.join(others)} {verb} no effect: Kvasir does not read variables of vLLM")
     return result
