@@ -45,13 +45,14 @@ def test_a_tokenizer_of_another_directory_has_its_own_hash(model: Path, tmp_path
 
 
 def test_fields_of_config_json_are_replaced(model: Path) -> None:
-    config = read(model).config
+    config = read(model).config | {"rope_parameters": {"rope_type": "default", "rope_theta": 1.0}}
+    (model / "config.json").write_text(json.dumps(config))
     overrides = {"max_position_embeddings": 128, "rope_parameters": {"rope_theta": 3.0}}
     info = read(model, hf_overrides=json.dumps(overrides))
     assert info.max_model_len == 128
     assert info.config == config | {
         "max_position_embeddings": 128,
-        "rope_parameters": config.get("rope_parameters", {}) | {"rope_theta": 3.0},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 3.0},
     }
     assert info.overrides == overrides
     assert info.fingerprint != read(model).fingerprint

@@ -136,7 +136,8 @@ def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
     assert args.enable_prefix_caching is False
     assert args.served_model_name == ["a", "b"]
     assert [note.split(" has ")[0] for note in args.notes] == ['--compilation-config {"level": 3}']
-    assert parsed("other", f"--config={file}").model == "other"
+    other = parsed("other", "--port", "2", f"--config={file}")
+    assert (other.model, other.port, other.max_model_len) == ("other", 2, 64)
     assert parsed("--model", "other", "--config", str(file)).model == "other"
 
 
