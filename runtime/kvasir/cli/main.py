@@ -27,6 +27,7 @@ COMMANDS = {
     "serve": "serve one model on this machine: a frontend and its engines",
     "chat": "chat with a served model in the terminal",
     "complete": "continue a text with a served model",
+    "run-batch": "answer the requests of a file in OpenAI's batch format",
     "bench": "measure a server, an engine or a start-up",
     "collect-env": "describe this machine and installation, for a bug report",
     "completion": "print a completion script for bash and zsh",

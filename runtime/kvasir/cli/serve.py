@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final, get_type_hints
 
 from kvasir.config.frontend_settings import ChatConfig, ServerConfig, TlsConfig
 from kvasir.config.options import (
@@ -79,6 +80,10 @@ class ServeSettings:
         self.executor.check_experts(self.serve.data_parallel_size)
 
 
+CONFIGS: Final[tuple[type[Any], ...]] = tuple(get_type_hints(ServeSettings).values())
+"""The classes of these settings."""
+
+
 def parser() -> OptionParser:
     result = OptionParser(
         prog="kvasir serve",
@@ -96,8 +101,13 @@ def parser() -> OptionParser:
 
 def add_serve_options(parser: OptionParser, without: Collection[str] = ()) -> None:
     """Add the options of `kvasir serve`, except `without`; `kvasir bench startup` has them too."""
-    parser.takes_vllm = True
     parser.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
+    add_service_options(parser, without)
+
+
+def add_service_options(parser: OptionParser, without: Collection[str] = ()) -> None:
+    """Add the options of `add_serve_options` but the model."""
+    parser.takes_vllm = True
     add_options(parser, ServeConfig, "parallelism")
     add_options(parser, ModelConfig, "model")
     add_options(parser, ServerConfig, "HTTP server", without=(*_SERVER_SET_HERE, *without))
@@ -124,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         uds=settings.server.uds,
         frontends=settings.serve.api_server_count,
         engines=settings.serve.data_parallel_size,
-        gpus=_gpus(settings),
+        gpus=gpus_of(settings),
     )
     try:
         service = LocalService(
@@ -223,7 +233,7 @@ def _key_environment(server: ServerConfig) -> dict[str, str]:
     return env
 
 
-def _gpus(settings: ServeSettings) -> list[str]:
+def gpus_of(settings: ServeSettings) -> list[str]:
     """Reserve a GPU for each engine. A single engine with device auto chooses one itself."""
     engines, device = settings.serve.data_parallel_size, settings.device.device
     if device == "cpu" or (device == "auto" and not visible_gpus()):

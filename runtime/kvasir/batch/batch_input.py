@@ -1,0 +1,130 @@
+"""The input of a batch: a JSON object per line, with custom_id, method, url and body, as OpenAI's batch API has it.
+
+The file is read line by line, twice: `survey` finds the bad lines before anything is sent, and `requests` yields
+the others. Memory per line is a 64-bit hash of its custom_id, whatever the size of its body.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+Decoded = TypeVar("Decoded")
+
+MAX_LINE_BYTES: Final = 64 * 2**20
+"""A longer line is a bad line. Servers accept bodies of 32 MiB by default."""
+MAX_ID_CHARACTERS: Final = 512
+
+
+class BadLine(ValueError):
+    """A line that is not a request. The message gives the reason."""
+
+
+class BatchRequest(msgspec.Struct):
+    """One line."""
+
+    custom_id: str
+    url: str
+    body: msgspec.Raw
+    method: str = "POST"
+
+
+class _Body(msgspec.Struct):
+    stream: Any = None
+
+
+@dataclass
+class Survey:
+    """What a batch file holds."""
+
+    requests: int = 0
+    """Lines that can be sent, the answered ones included."""
+    answered: int = 0
+    """Those of them that have an answer in the output already."""
+    bad_lines: set[int] = field(default_factory=set)
+    """Numbers of the lines that cannot be sent."""
+
+
+_line_decoder = msgspec.json.Decoder(BatchRequest)
+_body_decoder = msgspec.json.Decoder(_Body)
+
+
+def id_hash(custom_id: str) -> int:
+    """Return 64 bits that stand for a custom_id."""
+    return int.from_bytes(blake2b(custom_id.encode(errors="surrogatepass"), digest_size=8).digest(), "little")
+
+
+def parse_line(line: bytes) -> BatchRequest:
+    """Return the request of a line. Raises BadLine."""
+    request = _decoded(_line_decoder, line, "")
+    body = _decoded(_body_decoder, request.body, "body: ")
+    if not 0 < len(request.custom_id) <= MAX_ID_CHARACTERS:
+        raise BadLine(f"custom_id has {len(request.custom_id)} characters: give 1 to {MAX_ID_CHARACTERS}")
+    if request.method != "POST":
+        raise BadLine(f"method is {request.method[:20]!r}: only POST can be in a batch")
+    if not request.url.startswith("/") or not request.url.isascii() or not request.url.isprintable():
+        raise BadLine(f"url is {request.url[:80]!r}: give a path of the API, such as /v1/chat/completions")
+    if body.stream:
+        raise BadLine("body.stream is set: an answer in a batch is whole, leave stream out")
+    return request
+
+
+def _decoded(decoder: msgspec.json.Decoder[Decoded], text: bytes | msgspec.Raw, place: str) -> Decoded:
+    try:
+        return decoder.decode(text)
+    except msgspec.ValidationError as error:
+        raise BadLine(place + str(error).replace("`", "").lower()) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadLine(f"{place}not JSON: {error}") from None
+
+
+def survey(path: Path, answered: Collection[int], report: Callable[[int, str], None]) -> Survey:
+    """Read the whole file. `answered`: hashes of the ids in the output; `report` gets each bad line's number and
+    reason. Raises OSError."""
+    result, seen = Survey(), set[int]()
+    for number, line in _lines(path):
+        try:
+            key = id_hash(_checked(line).custom_id)
+            if key in seen:
+                raise BadLine("an earlier line has the same custom_id: each needs its own")
+        except BadLine as error:
+            result.bad_lines.add(number)
+            report(number, str(error))
+            continue
+        seen.add(key)
+        result.requests += 1
+        result.answered += key in answered
+    return result
+
+
+def requests(path: Path, found: Survey, answered: Collection[int]) -> Iterator[tuple[int, BatchRequest]]:
+    """Yield the requests without an answer, with their line numbers. Raises OSError."""
+    for number, line in _lines(path):
+        if number not in found.bad_lines and line is not None:
+            request = parse_line(line)
+            if id_hash(request.custom_id) not in answered:
+                yield number, request
+
+
+def _checked(line: bytes | None) -> BatchRequest:
+    if line is None:
+        raise BadLine(f"longer than {MAX_LINE_BYTES // 2**20} MiB")
+    return parse_line(line)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the lines that are not blank, with their numbers; None for one that is too long."""
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(MAX_LINE_BYTES):
+            number += 1
+            whole = line.endswith(b"\n") or len(line) < MAX_LINE_BYTES
+            if not whole:
+                while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
+                    pass
+                yield number, None
+            elif line.strip():
+                yield number, line

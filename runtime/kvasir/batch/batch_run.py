@@ -1,0 +1,148 @@
+"""Runs a batch against a server: sends the requests that have no answer yet, several at the same time."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from kvasir.batch import batch_input
+from kvasir.batch.batch_input import BatchRequest, Survey
+from kvasir.batch.batch_output import AnswerFile
+from kvasir.batch.delivery import Delivery, KeyRefused, NotDelivered, Patience
+from kvasir.config.options import CommandFailed, ConfigError
+
+CONNECT_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """How a batch is sent."""
+
+    concurrency: int
+    patience: Patience
+    timeout: float
+    """Seconds in which an answer must be complete."""
+
+
+@dataclass
+class Figures:
+    """What became of the requests of this run."""
+
+    succeeded: int = 0
+    failed: int = 0
+    """Answered with an error status."""
+    unsent: int = 0
+    """Without an answer: an unknown URL, or a server that refused or did not answer in all attempts."""
+
+    @property
+    def answered(self) -> int:
+        return self.succeeded + self.failed
+
+
+class BatchRun:
+    """One run. `report` gets the number of a line and the reason why it has no answer; `progress` gets the numbers
+    of answers so far and of requests."""
+
+    def __init__(
+        self,
+        path: Path,
+        found: Survey,
+        output: AnswerFile,
+        options: BatchOptions,
+        report: Callable[[int, str], None],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self.figures = Figures()
+        self._path = path
+        self._found = found
+        self._output = output
+        self._options = options
+        self._report = report
+        self._progress = progress
+        self._last_answer = 0.0
+        """When the server last answered anything."""
+
+    async def run(self, url: str, api_key: str | None) -> None:
+        """Send the other requests to the server at this URL; return when each has an answer or was reported.
+
+        Raises ConfigError for a key that the server refuses, CommandFailed if the server is unreachable. Answers
+        that came before are in the output in any case.
+        """
+        size = self._options.concurrency
+        limits = httpx.Limits(max_connections=size, max_keepalive_connections=size)
+        timeout = httpx.Timeout(self._options.timeout, connect=CONNECT_SECONDS, pool=None)
+        headers = {b"Authorization": f"Bearer {api_key}".encode()} if api_key else {}
+        async with httpx.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=timeout) as http:
+            paths = await _paths(http, url)
+            todo = batch_input.requests(self._path, self._found, self._output.answered)
+            delivery = Delivery(http, self._options.patience)
+            self._show()
+            await self._all(todo, delivery, paths)
+
+    async def _all(
+        self, todo: Iterator[tuple[int, BatchRequest]], delivery: Delivery, paths: frozenset[str] | None
+    ) -> None:
+        async def work() -> None:
+            for number, request in todo:  # shared by all of them: each takes the next line
+                await self._one(number, request, delivery, paths)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._options.concurrency):
+                    group.create_task(work())
+        except ExceptionGroup as errors:  # several can fail for the same reason
+            raise errors.exceptions[0] from None
+
+    async def _one(
+        self, number: int, request: BatchRequest, delivery: Delivery, paths: frozenset[str] | None
+    ) -> None:
+        if paths is not None and request.url.partition("?")[0] not in paths:
+            self._unsent(number, f"{request.url[:80]!r} is not an endpoint of this server: use {_choices(paths)}")
+            return
+        started = time.monotonic()
+        try:
+            response = await delivery.deliver(request)
+        except KeyRefused as error:
+            raise ConfigError(f"the server refuses the API key ({error}): give another --api-key") from None
+        except NotDelivered as error:
+            if not error.reached and self._last_answer < started:
+                raise CommandFailed(f"the server does not answer any more ({error})") from None
+            self._unsent(number, f"not answered: {error}")
+            return
+        self._last_answer = time.monotonic()
+        self._output.write(request.custom_id, response)
+        if 200 <= response.status_code < 300:
+            self.figures.succeeded += 1
+        else:
+            self.figures.failed += 1
+        self._show()
+
+    def _unsent(self, number: int, reason: str) -> None:
+        self.figures.unsent += 1
+        self._report(number, reason)
+
+    def _show(self) -> None:
+        self._progress(self._found.answered + self.figures.answered, self._found.requests)
+
+
+async def _paths(http: httpx.AsyncClient, url: str) -> frozenset[str] | None:
+    """Return the paths that accept POST; None if the server does not describe itself. Raises CommandFailed if it is
+    unreachable."""
+    try:
+        answer = await http.get("/openapi.json")
+    except httpx.RequestError as error:
+        raise CommandFailed(f"no answer from {url}: {error}. Check the URL, or give --model instead") from error
+    try:
+        described: dict[str, Any] = answer.json()["paths"]
+        return frozenset(path for path, methods in described.items() if "post" in methods) or None
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _choices(paths: frozenset[str]) -> str:
+    generating = sorted(path for path in paths if path.startswith("/v1/") and "{" not in path)
+    return ", ".join(generating or sorted(paths))

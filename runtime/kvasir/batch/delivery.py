@@ -1,0 +1,107 @@
+"""Delivers one request to the server: waits and repeats while the server is busy, starting or unreachable."""
+
+from asyncio import sleep
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+import httpx
+import msgspec
+
+from kvasir.batch.batch_input import BatchRequest
+from kvasir.batch.batch_output import BatchResponse
+
+FIRST_PAUSE: Final = 0.5
+"""Seconds before the second attempt; each later pause is twice as long."""
+LONGEST_PAUSE: Final = 30.0
+MAX_RETRY_AFTER: Final = 300.0
+"""Seconds: a server cannot make a batch wait longer than this between two attempts."""
+FAILED_ATTEMPTS: Final = 3
+"""After so many answers with status 500 or more, the answer is the result: the request itself may be the cause."""
+
+_BUSY: Final = (429, 503)
+_REFUSED_KEY: Final = (401, 403)
+
+
+class NotDelivered(Exception):
+    """The server took the request in none of the attempts. The next run sends it again."""
+
+    def __init__(self, message: str, reached: bool) -> None:
+        super().__init__(message)
+        self.reached = reached
+        """The last attempt got an answer: the server is busy, and not unreachable."""
+
+
+class KeyRefused(Exception):
+    """The server does not accept the API key: it would refuse every other request too."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Limits on the delivery of a request, in seconds."""
+
+    retry: float
+    """Begin another attempt only within this time after the first one."""
+
+
+class Delivery:
+    """Sends requests, any number at the same time, with one HTTP client."""
+
+    def __init__(self, http: httpx.AsyncClient, patience: Patience) -> None:
+        self._http = http
+        self._patience = patience
+
+    async def deliver(self, request: BatchRequest) -> BatchResponse:
+        """Return the answer of the server. Raises NotDelivered or KeyRefused."""
+        last = monotonic() + self._patience.retry
+        pause, failed = FIRST_PAUSE, 0
+        while True:
+            answer, problem = await self._attempt(request)
+            if answer is not None and answer.status_code not in _BUSY:
+                failed += 1
+                if answer.status_code < 500 or failed == FAILED_ATTEMPTS:
+                    return _response(answer)
+            wait = max(pause, 0.0 if answer is None else _retry_after(answer))
+            if monotonic() + wait > last:
+                raise NotDelivered(problem, reached=answer is not None)
+            await sleep(wait)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _attempt(self, request: BatchRequest) -> tuple[httpx.Response | None, str]:
+        """Return the answer, or None, and the problem with it."""
+        headers = {"Content-Type": "application/json"}
+        try:
+            answer = await self._http.post(request.url, content=bytes(request.body), headers=headers)
+        except httpx.RequestError as error:
+            return None, str(error) or type(error).__name__
+        if answer.is_success:
+            return answer, ""
+        problem = f"{answer.status_code}: {_message(answer)}"
+        if answer.status_code in _REFUSED_KEY:
+            raise KeyRefused(problem)
+        return answer, problem
+
+
+def _response(answer: httpx.Response) -> BatchResponse:
+    return BatchResponse(answer.status_code, answer.headers.get("X-Request-Id", ""), _one_line(answer.content))
+
+
+def _one_line(content: bytes) -> msgspec.Raw:
+    """Return JSON without line breaks; a JSON string with the text of an answer that is not JSON."""
+    try:
+        return msgspec.Raw(msgspec.json.format(content, indent=-1))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return msgspec.Raw(msgspec.json.encode(content.decode(errors="replace")))
+
+
+def _retry_after(answer: httpx.Response) -> float:
+    """Return the seconds of the header Retry-After; 0 without one, or if it is a date."""
+    text = answer.headers.get("Retry-After", "")
+    return min(float(text), MAX_RETRY_AFTER) if text.isascii() and text.isdigit() else 0.0
+
+
+def _message(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return " ".join(answer.text[:200].split()) or answer.reason_phrase

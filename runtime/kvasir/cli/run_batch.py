@@ -1,0 +1,176 @@
+"""`kvasir run-batch -i INPUT -o OUTPUT`: answer a file of requests, with a service of its own or a running one."""
+
+import argparse
+import asyncio
+import secrets
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from kvasir.batch import batch_input
+from kvasir.batch.batch_input import Survey
+from kvasir.batch.batch_output import AnswerFile
+from kvasir.batch.batch_run import BatchOptions, BatchRun
+from kvasir.batch.delivery import Patience
+from kvasir.cli import serve as serve_command
+from kvasir.cli.api_client import add_api_key, base_url
+from kvasir.config.options import ConfigError, OptionParser, flag_of, is_given, names_of
+from kvasir.config.parsers import argument_type, parse_int
+from kvasir.config.variables import unknown_variables
+from kvasir.local.check_model import check_model
+from kvasir.local.job import run_job
+from kvasir.local.place import LOOPBACK, open_place
+from kvasir.local.run import LocalService
+from kvasir.observability.progress import progress_bar
+from kvasir_contract.units import parse_duration
+
+SHOWN_LINES: Final = 100
+"""Bad lines that are named. Of the others only the number is printed."""
+_SET_HERE: Final = ("host", "port", "api_key", "api_key_dir")
+
+
+def parser() -> OptionParser:
+    result = OptionParser(
+        prog="kvasir run-batch",
+        usage="kvasir run-batch -i INPUT -o OUTPUT (--model MODEL | --url URL) [option …]",
+        description="Answer the requests of a file in OpenAI's batch format: a JSON object per line, with "
+        "custom_id, method, url and body. Started again, the command keeps the answers that stand in OUTPUT and "
+        "sends the other requests. Exit codes: 0 every request has an answer (an error status is an answer), 1 a "
+        "line is not a request or was not answered, 2 a mistake in the options, 130 stopped by Ctrl-C.",
+    )
+    batch = result.add_argument_group("batch")
+    batch.add_argument(
+        "-i", "--input-file", type=Path, required=True, metavar="INPUT", help="file with the requests"
+    )
+    batch.add_argument(
+        "-o", "--output-file", type=Path, required=True, metavar="OUTPUT", help="file for the answers"
+    )
+    batch.add_argument("--model", metavar="MODEL", help="serve this model for the batch, as `kvasir serve` does")
+    batch.add_argument("--url", metavar="URL", help="use the server at this URL, and start none")
+    number, duration = argument_type(parse_int(1, 4096)), argument_type(parse_duration)
+    batch.add_argument(
+        "--concurrency", type=number, default=128, metavar="N", help="requests in flight [default: %(default)s]"
+    )
+    batch.add_argument(
+        "--retry-for",
+        type=duration,
+        default=600.0,
+        metavar="TIME",
+        help="repeat a request for this long while the server is busy or unreachable [default: 10m]",
+    )
+    batch.add_argument(
+        "--request-timeout",
+        type=duration,
+        default=3600.0,
+        metavar="TIME",
+        help="time limit of an answer [default: 1h]",
+    )
+    add_api_key(result)
+    serve_command.add_service_options(result, without=_SET_HERE)
+    return result
+
+
+def run(args: argparse.Namespace) -> int:
+    _check(args)
+    with AnswerFile(args.output_file) as output:
+        report = _Report(args.input_file)
+        found = _survey(args.input_file, output, report)
+        if found.requests == found.answered:
+            print(f"all {found.requests} requests have an answer in {args.output_file} already")
+            return report.exit_code
+        options = BatchOptions(args.concurrency, Patience(args.retry_for), args.request_timeout)
+        with progress_bar("requests") as progress:
+            batch = BatchRun(args.input_file, found, output, options, report.line, progress)
+            try:
+                _send(args, batch)
+            finally:
+                _summarize(args, found, batch)
+        return report.exit_code
+
+
+def _check(args: argparse.Namespace) -> None:
+    if (args.model is None) == (args.url is None):
+        raise ConfigError("give either --model, to serve a model for this batch, or --url of a running server")
+    if args.url is not None:
+        given = [name for name in _service_options() if is_given(name, args, environ={})]
+        if given:
+            raise ConfigError(
+                f"{flag_of(given[0])} is for a service that this command starts: leave it out with --url"
+            )
+    if args.input_file.exists() and args.output_file.exists() and args.input_file.samefile(args.output_file):
+        raise ConfigError("--input-file and --output-file are the same file: choose another --output-file")
+
+
+def _service_options() -> list[str]:
+    return [name for config in serve_command.CONFIGS for name in names_of(config) if name not in _SET_HERE]
+
+
+def _survey(path: Path, output: AnswerFile, report: "_Report") -> Survey:
+    try:
+        found = batch_input.survey(path, output.answered, report.line)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    if not found.requests and not found.bad_lines:
+        raise ConfigError(f"{path} holds no requests")
+    return found
+
+
+def _send(args: argparse.Namespace, batch: BatchRun) -> None:
+    if args.url is not None:
+        asyncio.run(batch.run(base_url(args.url), args.api_key))
+        return
+    for text in unknown_variables():
+        print(f"kvasir run-batch: warning: {text}", file=sys.stderr)
+    settings, key = serve_command.settings_of(args), secrets.token_urlsafe(32)
+    server = replace(settings.server, host=LOOPBACK, port=0, api_key=(key,), api_key_dir=None)
+    settings = replace(settings, server=server)
+    model = settings.model
+    chats = check_model(model.source, model.download_dir, model.max_model_len)
+    place = open_place(
+        f"batch-{serve_command.name_of(model.source)}",
+        host=LOOPBACK,
+        port=0,
+        frontends=1,
+        engines=settings.serve.data_parallel_size,
+        gpus=serve_command.gpus_of(settings),
+    )
+    try:
+        name = (model.served_model_name or (model.source,))[0]
+        processes = serve_command.processes_of(settings, place)
+        run_job(LocalService(place, processes, name, chats, needs_key=True), lambda url: batch.run(url, key))
+    finally:
+        place.close()
+
+
+def _summarize(args: argparse.Namespace, found: Survey, batch: BatchRun) -> None:
+    figures = batch.figures
+    answered = found.answered + figures.answered
+    parts = [f"{answered} of {found.requests} requests are answered in {args.output_file}"]
+    if found.answered:
+        parts.append(f"{found.answered} of them by an earlier run")
+    if figures.failed:
+        parts.append(f"{figures.failed} with an error status")
+    print(", ".join(parts))
+    if answered < found.requests or found.bad_lines:
+        first = "Correct the lines that are not requests; " if found.bad_lines else ""
+        print(f"{first}{'t' if first else 'T'}he same command sends the rest.")
+
+
+class _Report:
+    """Names the lines of the input that have no answer, on standard error."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._count = 0
+
+    @property
+    def exit_code(self) -> int:
+        return 1 if self._count else 0
+
+    def line(self, number: int, reason: str) -> None:
+        self._count += 1
+        if self._count <= SHOWN_LINES:
+            print(f"kvasir run-batch: {self._path}, line {number}: {reason}", file=sys.stderr)
+        elif self._count == SHOWN_LINES + 1:
+            print("kvasir run-batch: further lines without an answer are not named", file=sys.stderr)

@@ -1,0 +1,60 @@
+"""Runs a service on this machine for the duration of one job, such as a batch."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from kvasir.local.run import LocalService
+from kvasir.local.supervision.screen import LastingScreen, PlainScreen
+from kvasir.local.supervision.supervisor import Supervisor
+
+Job = Callable[[str], Awaitable[None]]
+"""Gets the base URL of the service, once every process is ready for the first time."""
+
+
+def run_job(service: LocalService, job: Job) -> None:
+    """Return when the job has returned and every process has ended.
+
+    Ctrl-C and SIGTERM cancel the job and raise KeyboardInterrupt. Raises what the job raises, and ConfigError if a
+    process refused its settings. Processes that end for another reason are started again, as in `kvasir serve`.
+    """
+    asyncio.run(_run(service, job))
+
+
+async def _run(service: LocalService, job: Job) -> None:
+    screen = _JobScreen()
+    working = asyncio.create_task(_work(service, job, screen))
+
+    def ending() -> None:
+        service.place.stop_listening()
+        working.cancel()
+
+    supervisor = Supervisor(
+        service.processes, logs={service.place.service: service.place.logs}, screen=screen, ending=ending
+    )
+    screen.note(f"Logs of {service.place.service}: {service.place.logs}")
+    supervising = asyncio.create_task(supervisor.run())
+    await asyncio.wait({working, supervising}, return_when=asyncio.FIRST_COMPLETED)
+    if not supervising.done() and not working.cancelled():
+        supervisor.end()
+    await supervising
+    try:
+        await working
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _work(service: LocalService, job: Job, screen: "_JobScreen") -> None:
+    await screen.ready.wait()
+    await job(service.place.url)
+
+
+class _JobScreen(LastingScreen):
+    """Prints the phases in lines, and no welcome."""
+
+    def __init__(self) -> None:
+        super().__init__(PlainScreen([], several=False))
+        self.ready = asyncio.Event()
+        """Every process has been ready."""
+
+    def serving(self) -> None:
+        self.ready.set()
