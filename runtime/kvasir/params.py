@@ -220,4 +220,6 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     stop_token_ids: list[int] = msgspec.field(default_factory=list)
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    """False: an added token after another one has no space before it."""
     prompt_logprobs: Annotated[int, TOP_LOGPROBS.meta] | None = None

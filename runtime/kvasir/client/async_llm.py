@@ -83,6 +83,7 @@ class AsyncLLM:
             self._ranks.check,
             config.model.seed,
         )
+        self.eos_token_ids = model.eos_token_ids
         self.ever_ready = False
         """Whether an engine has been ready since the start."""
 
@@ -148,7 +149,9 @@ class AsyncLLM:
             request_id,
             prompted.prompt_token_ids,
             prompted.params,
-            self.detokenizer.stream(prompted.prompt_token_ids, prompted.skip_special_tokens),
+            self.detokenizer.stream(
+                prompted.prompt_token_ids, prompted.skip_special_tokens, prompted.spaces_between_special_tokens
+            ),
             stops=None if prompted.stops is None else StopSearch(prompted.stops, prompted.include_stop),
             include_stop=prompted.include_stop,
             priority=prompted.priority,

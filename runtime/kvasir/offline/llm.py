@@ -209,7 +209,9 @@ class LLM:
             request_id,
             prompted.prompt_token_ids,
             prompted.params,
-            self._detokenizer.stream(prompted.prompt_token_ids, prompted.skip_special_tokens),
+            self._detokenizer.stream(
+                prompted.prompt_token_ids, prompted.skip_special_tokens, prompted.spaces_between_special_tokens
+            ),
             stops=None if prompted.stops is None else StopSearch(prompted.stops, prompted.include_stop),
             include_stop=prompted.include_stop,
         )

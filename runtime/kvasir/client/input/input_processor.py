@@ -53,6 +53,7 @@ class Prompted:
     include_stop: bool = False
     """The stop string or stop token that ends the text stays in it."""
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
     priority: int = 0
     cache_salt: str = ""
     hashes: PromptHashes | None = None
@@ -209,6 +210,7 @@ class InputProcessor:
             stops=self._sampling.stops(asked.stop),
             include_stop=asked.include_stop_str_in_output,
             skip_special_tokens=asked.skip_special_tokens,
+            spaces_between_special_tokens=asked.spaces_between_special_tokens,
             priority=priority,
             cache_salt=cache_salt,
             hashes=PromptHashes(token_ids, cache_salt),

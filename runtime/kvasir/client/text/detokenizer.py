@@ -11,6 +11,7 @@ and the work per token does not grow with the length of the output. There are tw
 
 import codecs
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import tokenizers
@@ -48,13 +49,25 @@ class Detokenizer:
         self.token_bytes = token_bytes(self._backend)
         """The bytes of each single token, including special tokens."""
         self._text_bytes = token_bytes(self._backend, skipped=self._special_ids)
+        self._added = {id: token.content for id, token in self._backend.get_added_tokens_decoder().items()}
 
-    def stream(self, prompt_token_ids: Sequence[int], skip_special_tokens: bool = True) -> TextStream:
-        """Return the stream of a request with this prompt. The end of the prompt decides about a leading space."""
+    def stream(
+        self,
+        prompt_token_ids: Sequence[int],
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> TextStream:
+        """Return the stream of a request with this prompt. The end of the prompt decides about a leading space.
+
+        Without `spaces_between_special_tokens`, an added token after another one has no space before it. Byte-level
+        tokenizers write no such space, and tokens that are skipped need none.
+        """
         if self._is_byte_level:
             return _ByteLevelStream(self._text_bytes if skip_special_tokens else self.token_bytes)
-        skipped = self._special_ids if skip_special_tokens else frozenset()
-        return _WindowStream(self._backend, skipped, prompt_token_ids)
+        if skip_special_tokens:
+            return _WindowStream(self._backend, self._special_ids, prompt_token_ids)
+        joined = {} if spaces_between_special_tokens else self._added
+        return _WindowStream(self._backend, frozenset(), prompt_token_ids, joined)
 
 
 class _ByteLevelStream:
@@ -76,10 +89,18 @@ class _WindowStream:
     """Decodes `context + pending`, both a few tokens long, and cuts off the text of `context`."""
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, skipped: frozenset[int], prompt_token_ids: Sequence[int]
+        self,
+        backend: tokenizers.Tokenizer,
+        skipped: frozenset[int],
+        prompt_token_ids: Sequence[int],
+        joined: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
+        """`joined`: tokens that follow each other without a space, and their texts."""
         self._backend = backend
         self._skipped = skipped
+        self._joined = joined
+        self._after_joined = False
+        """The last token was one of them."""
         self._context: list[int] = []
         self._context_text = ""
         self._pending: list[int] = []
@@ -90,11 +111,14 @@ class _WindowStream:
         return "".join([self._push_one(token_id) for token_id in self._with_text(token_ids)])
 
     def _push_one(self, token_id: int) -> str:
+        joins = self._after_joined and token_id in self._joined
+        self._after_joined = token_id in self._joined
         self._pending.append(token_id)
         text = self._decode(self._context + self._pending)
         if text.endswith(REPLACEMENT) and len(self._pending) < MAX_PENDING:
             return ""
-        return self._emit(text)
+        delta = self._emit(text)
+        return self._joined[token_id] if joins else delta
 
     def finish(self) -> str:
         return self._emit(self._decode(self._context + self._pending)) if self._pending else ""

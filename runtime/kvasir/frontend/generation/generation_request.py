@@ -40,7 +40,6 @@ class GenerationRequest(SamplingBody):
 
     not_yet: ClassVar = {
         "length_penalty": (1,),
-        "spaces_between_special_tokens": (True,),
         "use_beam_search": (False,),
         "response_format": ({"type": "text"},),
         "structured_outputs": (),

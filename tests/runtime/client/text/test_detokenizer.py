@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kvasir.client.text.detokenizer import MAX_PENDING, Detokenizer
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from runtime.client import trained
+from runtime.hub import small_tokenizers
 
 MAKERS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
     "byte level": trained.byte_level,
@@ -188,3 +189,33 @@ def test_an_endless_run_of_broken_bytes_is_decoded_in_small_windows(
     deltas = [text.push([broken]) for _ in range(1000)] + [text.finish()]
     assert "".join(deltas) == "\ufffd" * 1000
     assert longest <= 2 * MAX_PENDING
+
+
+@pytest.fixture(scope="module")
+def word_piece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load_tokenizer(trained.save(small_tokenizers.word_piece(), tmp_path_factory.mktemp("word-piece")))
+
+
+def pushed(tokenizer: Tokenizer, token_ids: list[int], *asked: bool) -> str:
+    stream = Detokenizer(tokenizer).stream([], *asked)
+    return "".join(stream.push([token_id]) for token_id in token_ids) + stream.finish()
+
+
+def test_special_tokens_are_joined_without_spaces_if_asked(word_piece: Tokenizer) -> None:
+    words = word_piece.encode("the fox", add_special_tokens=False)
+    token_ids = [1, 1, *words, 0, 1, 0, *words]
+    assert pushed(word_piece, token_ids, False, True) == "</s> </s> the fox <s> </s> <s> the fox"
+    assert pushed(word_piece, token_ids, False, False) == "</s></s> the fox <s></s><s> the fox"
+    assert pushed(word_piece, token_ids, True, False) == "the fox the fox"
+
+
+def test_joined_tokens_keep_the_text_before_them(byte_fallback: Tokenizer) -> None:
+    special = trained.token_id(byte_fallback.backend, "</s>")
+    half = byte_fallback.encode("日", add_special_tokens=False)[-3:-1]  # two of three bytes
+    assert pushed(byte_fallback, [special, *half, special], False, False).startswith("</s>\ufffd")
+
+
+def test_joining_changes_nothing_where_there_are_no_spaces(byte_level: Tokenizer) -> None:
+    special = trained.token_id(byte_level.backend, "</s>")
+    assert pushed(byte_level, [special, special], False, False) == "</s></s>"
+    assert pushed(byte_level, [special, special], False, True) == "</s></s>"

@@ -18,8 +18,9 @@ class CompletionWriter:
         self._n = body.n
         self._echoes = echoes if body.echo else None
         self._token_ids = body.return_token_ids
-        self._skip_special_tokens = body.sampling.skip_special_tokens
-        self._prompt_top = body.sampling.prompt_logprobs
+        sampling = body.sampling
+        self._text_form = (sampling.skip_special_tokens, sampling.spaces_between_special_tokens)
+        self._prompt_top = sampling.prompt_logprobs
         self._names = TokenNames(detokenizer, body.return_tokens_as_token_ids)
         self._scored: dict[int, tuple[CompletionLogprobs, TextStream]] = {}
         """By choice of a stream: what its log probabilities need to know of the tokens before."""
@@ -84,7 +85,7 @@ class CompletionWriter:
 
     def _new_scores(self, prompted: Prompted) -> tuple[CompletionLogprobs, TextStream]:
         assert self.top is not None
-        stream = self._detokenizer.stream(prompted.prompt_token_ids, self._skip_special_tokens)
+        stream = self._detokenizer.stream(prompted.prompt_token_ids, *self._text_form)
         return CompletionLogprobs(self._names, self.top), stream
 
     def _logprobs(
@@ -102,7 +103,7 @@ class CompletionWriter:
             of_echo = scores.of_prompt(
                 prompted.prompt_token_ids,
                 tokens.prompt_logprobs,
-                self._detokenizer.stream((), self._skip_special_tokens),
+                self._detokenizer.stream((), *self._text_form),
                 len(self._echoes[index // self._n]),
             )
         of_output = scores.of_output(tokens.token_ids, tokens.logprobs, stream)
