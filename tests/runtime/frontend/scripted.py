@@ -56,6 +56,8 @@ class Script:
     """Prompt tokens that were found in the prefix cache."""
     calls: dict[str, str] = field(default_factory=dict)
     """Method → what a call of it is answered with, an error or nothing; others are not answered."""
+    next_logprobs: Callable[[list[int], int], Logprobs] | None = None
+    """The log probabilities after these tokens, with so many of the most likely ones; else they are made up."""
     by_seed: dict[int, list[int]] = field(default_factory=dict)
     """Other answers for requests of these seeds."""
 
@@ -189,7 +191,7 @@ class ScriptedEngine:
             reason,
             error=error,
             refusal=self.script.refusal if error else None,
-            logprobs=None if (top := request.params.logprobs) is None else logprobs_of(tokens, top),
+            logprobs=self._of_output(request, tokens),
             prompt_logprobs=self._of_prompt(request) if running.sent == 0 else None,
             num_cached_tokens=self.script.cached if running.sent == 0 else None,
             queue_seconds=0.0 if running.sent == 0 else None,
@@ -197,6 +199,13 @@ class ScriptedEngine:
         running.sent += 1
         stats = EngineStats(waiting=0, running=len(self._running), kv_blocks_used=1, step=running.sent)
         self._link.send(running.frontend, Outputs([output], stats))
+
+    def _of_output(self, request: AddRequest, tokens: list[int]) -> Logprobs | None:
+        if (top := request.params.logprobs) is None:
+            return None
+        if (next_logprobs := self.script.next_logprobs) is not None:
+            return next_logprobs(prompt_of(request), top)
+        return logprobs_of(tokens, top)
 
     def _of_prompt(self, request: AddRequest) -> Logprobs | None:
         top = request.params.prompt_logprobs

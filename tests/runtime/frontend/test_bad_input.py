@@ -95,7 +95,6 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "Hi", "cache_salt": "x" * 1025}, "cache_salt", "length <= 1024"),
     ({"prompt": "Hi", "request_id": "a b"}, "request_id", "printable"),
     ({"prompt": "Hi", "request_id": "line\n"}, "request_id", "printable"),
-    ({"prompt": "Hi", "use_beam_search": True}, "use_beam_search", "not supported yet"),
     ({"prompt": "Hi", "suffix": "!"}, "suffix", "not supported yet"),
     ({"prompt": "Hi", "store": True}, "store", "not supported yet"),
 ]

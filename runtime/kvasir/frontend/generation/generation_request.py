@@ -10,6 +10,7 @@ from starlette.types import Scope
 from kvasir.client.known_ranks import RANK_FIELD
 from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
+from kvasir.frontend.generation.beam_request import LENGTH_PENALTY, check_beam_search
 from kvasir.frontend.generation.sampling_body import SamplingBody
 from kvasir.params import SamplingFields
 
@@ -39,8 +40,6 @@ class GenerationRequest(SamplingBody):
     """Fields of both request bodies. None: the model's generation_config or the server decides."""
 
     not_yet: ClassVar = {
-        "length_penalty": (1,),
-        "use_beam_search": (False,),
         "response_format": ({"type": "text"},),
         "structured_outputs": (),
         "guided_json": (),
@@ -70,6 +69,10 @@ class GenerationRequest(SamplingBody):
     """For the answer's id."""
     data_parallel_rank: Annotated[int, Field(ge=0, lt=10**9)] | None = None
     """Only engines of this rank compute it."""
+    use_beam_search: bool = False
+    """Return the `n` most likely texts that beam search finds, instead of drawing tokens."""
+    length_penalty: Annotated[float, Field(ge=LENGTH_PENALTY.least, le=LENGTH_PENALTY.most)] = 1.0
+    """Above 0 prefers long texts in beam search, below 0 short ones."""
     # Labels for the client's own books: they ask nothing of the answer.
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -96,6 +99,7 @@ class GenerationRequest(SamplingBody):
         if self.continuous_usage and not self.include_usage:
             name = "stream_options.continuous_usage_stats"
             raise bad_field(name, f"{name} needs stream_options.include_usage")
+        check_beam_search(self)
         if self.sampling.prompt_logprobs is not None and self.stream:
             raise bad_field("prompt_logprobs", "prompt_logprobs cannot be streamed: leave out one of the two")
         if self.truncate_prompt_tokens == 0:

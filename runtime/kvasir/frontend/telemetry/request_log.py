@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 
+from kvasir.frontend.generation.beam_generation import BeamGeneration
 from kvasir.frontend.generation.generation import Generation
 
 log = logging.getLogger(__name__)
@@ -30,10 +31,10 @@ class RequestRecord:
         self.model = ""
         self.error = ""
         """The error message that the client got, in the answer or in the stream."""
-        self.generation: Generation | None = None
+        self.generation: Generation | BeamGeneration | None = None
         """None for a request that does not generate."""
 
-    def follow(self, model: str, generation: Generation) -> None:
+    def follow(self, model: str, generation: Generation | BeamGeneration) -> None:
         """It generates."""
         self.model, self.generation = model, generation
 
@@ -59,7 +60,7 @@ class RequestRecord:
             result["error"] = _one_line(self.error)
         return result
 
-    def _generated(self, generation: Generation) -> dict[str, Any]:
+    def _generated(self, generation: Generation | BeamGeneration) -> dict[str, Any]:
         traces, usage = generation.traces, generation.usage
         result: dict[str, Any] = {
             "id": generation.id,

@@ -15,6 +15,7 @@ from kvasir.frontend.endpoints.answers import STREAM, ChatAnswer, errors
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation import logprobs
+from kvasir.frontend.generation.beam_generation import BeamGeneration
 from kvasir.frontend.generation.generation import Choice, Generation
 from kvasir.frontend.generation.sse import Chunks, EventStream
 from kvasir.frontend.routing import new_router
@@ -34,11 +35,11 @@ async def create_chat_completion(
     body.check()
     body.take_rank(request.scope)
     model = service.model_name(body.model)
-    generation = Generation(service.llm, body.ids("chatcmpl"), [await _prepare(service, body)], body.n)
+    generation = _generation(service, body, await _prepare(service, body))
     record.follow(model, generation)
     created = int(time.time())
     writer = _Writer(service, body)
-    if body.stream:
+    if isinstance(generation, Generation) and body.stream:
         chunks = Chunks(generation.id, f"{OBJECT}.chunk", created, model, body.include_usage)
         return EventStream(_stream(generation, chunks, writer), service.live)
     async with service.live.watch(request.receive):
@@ -48,6 +49,13 @@ async def create_chat_completion(
             writer.entries(choices), lambda: orjson.dumps(head | writer.answer(choices, generation.usage))
         )
     return Response(answer, media_type="application/json")
+
+
+def _generation(service: Service, body: ChatRequest, prompted: Prompted) -> Generation | BeamGeneration:
+    ids = body.ids("chatcmpl")
+    if body.use_beam_search:
+        return BeamGeneration(service.llm, ids, [prompted], body.n, body.length_penalty)
+    return Generation(service.llm, ids, [prompted], body.n)
 
 
 async def _prepare(service: Service, body: ChatRequest) -> Prompted:

@@ -63,11 +63,21 @@ class CompletionRequest(GenerationRequest):
 
     def check(self) -> None:
         super().check()
+        if self.use_beam_search:
+            self._check_beam_search()
         if self.best_of is not None:
             if self.best_of < self.n:
                 raise bad_field("best_of", f"best_of is {self.best_of}, less than n: give n = {self.n} or more")
             if self.best_of > self.n and self.stream:
                 raise bad_field("best_of", "best_of cannot be streamed: which one is best is known at the end")
+
+    def _check_beam_search(self) -> None:
+        if self.best_of is not None:
+            raise bad_field("best_of", "best_of is not for beam search: n is the number of beams")
+        if self.echo and (self.logprobs is not None or self.max_tokens == 0):
+            raise bad_field(
+                "echo", "echo: beam search has no log probabilities of the prompt, leave out one of them"
+            )
 
     def prompts(self) -> list[str | list[int]]:
         """At least one. Raises ApiError for an empty list."""

@@ -16,6 +16,7 @@ from kvasir.frontend.endpoints.completions.answer import CompletionWriter
 from kvasir.frontend.endpoints.completions.request import DEFAULT_MAX_TOKENS, CompletionRequest
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation import logprobs
+from kvasir.frontend.generation.beam_generation import BeamGeneration
 from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.generation.sse import Chunks, EventStream
 from kvasir.frontend.routing import new_router
@@ -43,13 +44,11 @@ async def create_completion(
     body.take_rank(request.scope)
     model = service.model_name(body.model)
     prompts = await _prepare(service, body)
-    generation = Generation(
-        service.llm, body.ids("cmpl"), [each.prompted for each in prompts], body.candidates, body.prompt_only
-    )
+    generation = _generation(service, body, [each.prompted for each in prompts])
     record.follow(model, generation)
     created = int(time.time())
     writer = CompletionWriter(service.llm.detokenizer, body, [each.echo for each in prompts])
-    if body.stream:
+    if isinstance(generation, Generation) and body.stream:
         chunks = Chunks(generation.id, OBJECT, created, model, body.include_usage)
         return EventStream(_stream(generation, chunks, writer, body.continuous_usage), service.live)
     async with service.live.watch(request.receive):
@@ -60,6 +59,13 @@ async def create_completion(
             lambda: orjson.dumps(head | {"choices": writer.choices(choices), "usage": generation.usage}),
         )
     return Response(answer, media_type="application/json")
+
+
+def _generation(service: Service, body: CompletionRequest, prompts: list[Prompted]) -> Generation | BeamGeneration:
+    ids = body.ids("cmpl")
+    if body.use_beam_search:
+        return BeamGeneration(service.llm, ids, prompts, body.n, body.length_penalty)
+    return Generation(service.llm, ids, prompts, body.candidates, body.prompt_only)
 
 
 async def _prepare(service: Service, body: CompletionRequest) -> list[_Prompt]:

@@ -1,0 +1,191 @@
+"""Beam search for the prompts of one HTTP request: each step is a request for one token of each live beam.
+
+Engines know nothing of beams. A step sends the prompt with the tokens of a beam as a new prompt, of which the
+prefix cache has all but the last block. All steps of a prompt go to the same engine while it takes them.
+"""
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final
+
+from kvasir.client.async_llm import AsyncLLM
+from kvasir.client.input.input_processor import Prompted
+from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
+from kvasir.client.request_observer import Trace
+from kvasir.frontend.generation.beam_search import Beam, BeamSearch, candidates_of
+from kvasir.frontend.generation.generation import Choice
+from kvasir.link.protocol import FinishReason, Logprobs
+from kvasir.params import TOP_LOGPROBS, SamplingParams
+
+MAX_CANDIDATES: Final = int(TOP_LOGPROBS.most)
+"""An engine reports no more of the most likely tokens."""
+
+
+class BeamGeneration:
+    """Cancelling the task that waits for `choices` aborts every step in flight."""
+
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        ids: tuple[str, str],
+        prompts: Sequence[Prompted],
+        width: int,
+        length_penalty: float,
+    ) -> None:
+        """`ids`: the answer's, and one that no other request has. `width`: beams, and choices, for each prompt."""
+        self._llm = llm
+        self._prompts = prompts
+        self._width = width
+        self._length_penalty = length_penalty
+        self._eos = frozenset(llm.eos_token_ids)
+        self.id, self._unique_id = ids
+        for prompted in prompts:
+            _check_width(width, len(self._end_ids(prompted)))
+        self.prompts = [prompted for prompted in prompts for _ in range(width)]
+        """By index of the choice."""
+        self.traces = [
+            Trace(params=prompted.params, prompt_tokens=len(prompted.prompt_token_ids)) for prompted in prompts
+        ]
+        """One per prompt, for the request log: its first step, and the tokens of its choices."""
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """The tokens of the prompts and of the choices, without those of beams that were given up."""
+        prompt_tokens = sum(trace.prompt_tokens for trace in self.traces)
+        output_tokens = sum(trace.output_tokens for trace in self.traces)
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": output_tokens,
+            "total_tokens": prompt_tokens + output_tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(trace.cached_tokens or 0 for trace in self.traces)},
+        }
+
+    async def choices(self, wanted: int) -> list[Choice]:
+        """Return the wanted number of choices of each prompt, best first. Raises what AsyncLLM.generate does."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._search(index)) for index in range(len(self._prompts))]
+        except ExceptionGroup as errors:
+            raise _first_of(errors) from None
+        return [choice for task in tasks for choice in task.result()[:wanted]]
+
+    async def _search(self, index: int) -> list[Choice]:
+        prompted = self._prompts[index]
+        end_ids = self._end_ids(prompted)
+        search = BeamSearch(
+            self._width,
+            len(prompted.prompt_token_ids),
+            prompted.params.max_tokens,
+            end_ids,
+            self._length_penalty,
+        )
+        steps = _Steps(
+            self._llm,
+            f"{self._unique_id}-{index}",
+            prompted,
+            top=max(candidates_of(self._width, len(end_ids)), prompted.params.logprobs or 0),
+        )
+        while search.live:
+            search.advance(await steps.next_of(search.live))
+        if len(search.best) < self._width:
+            raise RequestFailed(
+                f"beam search found {len(search.best)} of {self._width} texts: the model excludes all other tokens"
+            )
+        choices = [self._choice(prompted, beam) for beam in search.best]
+        self.traces[index] = self._trace(steps.first, choices)
+        return choices
+
+    def _end_ids(self, prompted: Prompted) -> frozenset[int]:
+        stops = frozenset(prompted.params.stop_token_ids)
+        return stops if prompted.params.ignore_eos else stops | self._eos
+
+    def _choice(self, prompted: Prompted, beam: Beam) -> Choice:
+        token_ids = beam.token_ids.tolist()
+        shown = token_ids[:-1] if beam.ended and not prompted.include_stop else token_ids
+        stream = self._llm.detokenizer.stream(
+            prompted.prompt_token_ids, prompted.skip_special_tokens, prompted.spaces_between_special_tokens
+        )
+        return Choice(
+            prompted,
+            stream.push(shown) + stream.finish(),
+            token_ids,
+            FinishReason.STOP if beam.ended else FinishReason.LENGTH,
+            token_ids[-1] if beam.ended and token_ids[-1] not in self._eos else None,
+            None if prompted.params.logprobs is None else beam.logprobs(),
+        )
+
+    def _trace(self, first: Trace, choices: Sequence[Choice]) -> Trace:
+        reason = choices[0].finish_reason
+        return replace(first, output_tokens=sum(len(choice.token_ids) for choice in choices), reason=reason)
+
+
+class _Steps:
+    """The one-token requests for the beams of one prompt."""
+
+    def __init__(self, llm: AsyncLLM, id: str, prompted: Prompted, top: int) -> None:
+        self._llm = llm
+        self._id = id
+        self._prompted = prompted
+        self._params = SamplingParams(max_tokens=1, seed=0, temperature=0.0, logprobs=top)
+        self._rank = prompted.data_parallel_rank
+        self._count = 0
+        self.first = Trace()
+        """Of the first step, which computes the prompt."""
+
+    async def next_of(self, beams: Sequence[Beam]) -> list[Logprobs]:
+        """Return the log probabilities of the next token of each beam."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._next(beam.token_ids)) for beam in beams]
+        except ExceptionGroup as errors:
+            raise _first_of(errors) from None
+        return [task.result() for task in tasks]
+
+    async def _next(self, token_ids: "array[int]") -> Logprobs:
+        """After the first step: wait for room, and repeat the step once elsewhere if its engine is lost."""
+        if not token_ids:
+            return await self._ask(self._prompted, self.first)
+        prompted = replace(
+            self._prompted, prompt_token_ids=self._prompted.prompt_token_ids + token_ids, hashes=None
+        )
+        repeated = False
+        while True:
+            try:
+                return await self._ask(replace(prompted, data_parallel_rank=self._rank), Trace())
+            except TooManyRequests as error:
+                await asyncio.sleep(error.retry_after)
+            except (EngineUnavailable, RequestFailed):
+                if repeated:
+                    raise
+                repeated, self._rank = True, self._prompted.data_parallel_rank
+
+    async def _ask(self, prompted: Prompted, trace: Trace) -> Logprobs:
+        self._count += 1
+        prompted = replace(prompted, params=self._params, stops=None)
+        result: Logprobs | None = None
+        async with aclosing(self._llm.generate(f"{self._id}-{self._count}", prompted, trace)) as deltas:
+            async for delta in deltas:
+                result = delta.logprobs
+        assert result is not None  # they were asked for
+        self._rank = trace.rank
+        return result
+
+
+def _check_width(width: int, num_end_ids: int) -> None:
+    """Raise InvalidRequest for more beams than the most likely tokens that an engine reports can continue."""
+    if candidates_of(width, num_end_ids) > MAX_CANDIDATES:
+        most = min(MAX_CANDIDATES // 2, MAX_CANDIDATES - num_end_ids)
+        advice = f"give at most {most}" if most > 0 else "give fewer stop_token_ids"
+        raise InvalidRequest(
+            f"n is {width}: beam search with {num_end_ids} end-of-sequence and stop tokens cannot have so many "
+            f"beams, {advice}",
+            "n",
+        )
+
+
+def _first_of(errors: ExceptionGroup) -> Exception:
+    error = errors.exceptions[0]
+    return _first_of(error) if isinstance(error, ExceptionGroup) else error

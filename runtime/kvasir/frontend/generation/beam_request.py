@@ -1,0 +1,38 @@
+"""The fields of a request that beam search takes, and those that it cannot take."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kvasir.frontend.errors import bad_field
+from kvasir.params import Bounds
+
+if TYPE_CHECKING:
+    from kvasir.frontend.generation.generation_request import GenerationRequest
+
+LENGTH_PENALTY: Final = Bounds(-10, 10)
+
+_NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
+    "stream": (False,),
+    "stop": ([], ""),
+    "min_tokens": (0,),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (None, 1),
+    "logit_bias": ({},),
+    "bad_words": ([],),
+    "allowed_token_ids": (None,),
+    "prompt_logprobs": (None,),
+}
+"""Fields that would change the result, and that beam search does not implement → the values that change nothing."""
+
+
+def check_beam_search(body: "GenerationRequest") -> None:
+    """Raise ApiError for fields that do not go together with beam search, or that are for beam search only."""
+    if not body.use_beam_search:
+        if body.length_penalty != 1:
+            raise bad_field(
+                "length_penalty", "length_penalty is for beam search: set use_beam_search, or leave it out"
+            )
+        return
+    for name, neutral in _NEUTRAL.items():
+        if getattr(body, name) not in neutral:
+            raise bad_field(name, f"{name} is not supported with use_beam_search: leave out one of them")

@@ -1,0 +1,117 @@
+"""Beam search over the log probabilities of single next tokens.
+
+The rules are vLLM's. In each step, each beam is continued by its most likely tokens. A continuation that ends with
+an end token is complete; of the others the `width` most likely ones live on. When the search is over, the live
+beams are complete too, and the best of all are the result. The score of a beam is the sum of its log probabilities,
+divided by length ** length_penalty. The length counts the prompt and the output without its end token.
+
+One rule is added, which does not change the result: the search also ends when no live beam can become better than
+the `width` best complete ones.
+"""
+
+import math
+from array import array
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from kvasir.link.protocol import Logprobs
+from kvasir.tokens import token_array
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The log probabilities at the last token of a beam, and the places before it. Beams share their beginnings."""
+
+    before: "_Place | None"
+    logprob: float
+    rank: int
+    top_ids: list[int]
+    top: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Beam:
+    """One continuation of the prompt."""
+
+    token_ids: "array[int]"
+    logprob: float
+    """The sum over its tokens."""
+    ended: bool
+    """The last token is an end token."""
+    _last: _Place | None
+
+    def logprobs(self) -> Logprobs:
+        """Return the log probabilities of its tokens."""
+        places = list(self._places())[::-1]
+        return Logprobs(
+            [place.logprob for place in places],
+            [place.rank for place in places],
+            [place.top_ids for place in places],
+            [place.top for place in places],
+        )
+
+    def _places(self) -> Iterator[_Place]:
+        place = self._last
+        while place is not None:
+            yield place
+            place = place.before
+
+
+def candidates_of(width: int, num_end_ids: int) -> int:
+    """Return how many of the most likely tokens of each beam decide about the next step."""
+    return max(2 * width, width + num_end_ids)
+
+
+class BeamSearch:
+    """The search for one prompt. The caller computes the next tokens of `live` and calls `advance`, until `live` is
+    empty."""
+
+    def __init__(
+        self, width: int, prompt_length: int, max_tokens: int, end_ids: Collection[int], length_penalty: float
+    ) -> None:
+        self._width = width
+        self._prompt_length = prompt_length
+        self._max_tokens = max_tokens
+        self._end_ids = end_ids
+        self._length_penalty = length_penalty
+        self.live = [Beam(token_array(), 0.0, False, None)]
+        self.best: list[Beam] = []
+        """The best complete beams, at most `width`, the best first."""
+
+    def advance(self, steps: Sequence[Logprobs]) -> None:
+        """Continue each live beam. `steps`: the log probabilities of its next token, in the same order."""
+        following: list[Beam] = []
+        complete: list[Beam] = []
+        for beam, step in zip(self.live, steps, strict=True):
+            for continued in self._continued(beam, step):
+                (complete if continued.ended else following).append(continued)
+        following.sort(key=lambda beam: beam.logprob, reverse=True)
+        self.live = following[: self._width]
+        if self.live and len(self.live[0].token_ids) == self._max_tokens:
+            complete += self.live
+            self.live = []
+        self.best = sorted([*self.best, *complete], key=self.score, reverse=True)[: self._width]
+        if len(self.best) == self._width and not any(map(self._can_become_best, self.live)):
+            self.live = []
+
+    def score(self, beam: Beam) -> float:
+        return beam.logprob / math.pow(self._length(beam), self._length_penalty)
+
+    def _length(self, beam: Beam) -> int:
+        return self._prompt_length + len(beam.token_ids) - beam.ended
+
+    def _continued(self, beam: Beam, step: Logprobs) -> Iterator[Beam]:
+        top_ids, top = step.top_ids[0], step.top[0]
+        for rank, (token_id, logprob) in enumerate(zip(top_ids, top, strict=True), 1):
+            total = beam.logprob + logprob
+            if total > -math.inf:  # also false for NaN
+                token_ids = beam.token_ids[:]
+                token_ids.append(token_id)
+                place = _Place(beam._last, logprob, rank, top_ids, top)
+                yield Beam(token_ids, total, token_id in self._end_ids, place)
+
+    def _can_become_best(self, beam: Beam) -> bool:
+        """Return whether a continuation may have a better score than the last of the best. Log probabilities are at
+        most 0, so the best one adds none, and has the length that suits the penalty."""
+        length = self._prompt_length + self._max_tokens if self._length_penalty > 0 else self._length(beam)
+        return beam.logprob / math.pow(length, self._length_penalty) > self.score(self.best[-1])
