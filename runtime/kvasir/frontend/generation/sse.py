@@ -1,18 +1,21 @@
 """Server-sent events: how a generation is streamed to a client.
 
-The status is decided by the first event: what fails before it is an HTTP error, what fails later an event with an
-"error" in the stream.
+The head of an answer is sent with the first event, or after HEAD_SECONDS without one. What fails before it is an
+HTTP error, what fails later an event with an "error" in the stream. While no event comes, comments keep the
+connection open.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
-from typing import Any
+from math import inf
+from typing import Any, Final
 
 import orjson
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from kvasir.frontend.errors import as_api_error
 from kvasir.frontend.generation.live import LiveRequests
@@ -21,6 +24,12 @@ from kvasir.frontend.telemetry.request_log import RequestRecord
 log = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
+
+HEAD_SECONDS: Final = 5.0
+"""Status and headers are sent this long after the stream has begun even if it has no event yet."""
+KEEP_ALIVE_SECONDS: Final = 15.0
+"""A comment is sent after this time without an event: proxies close streams that are silent for 30 to 100 s."""
+KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
 class EventStream(Response):
@@ -34,9 +43,10 @@ class EventStream(Response):
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
         self._events = events
         self._live = live
-        self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        output = _Output(head, send)
         last = b""
         try:
             async with self._live.watch(receive), aclosing(self._events) as events:
@@ -44,20 +54,66 @@ class EventStream(Response):
                     if event.endswith(DONE):
                         last = event
                     else:
-                        await self._send(event, send)
+                        await output.write(event)
         except ClientDisconnect:
             return
         except Exception as error:
-            if not self._started:
+            if not output.started:
                 raise
             last = _error_event(error, scope["state"]["record"])
-        await self._send(last, send, more=False)
+        finally:
+            output.stop_comments()
+        await output.write(last, more=False)
 
-    async def _send(self, event: bytes, send: Send, more: bool = True) -> None:
-        if not self._started:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            self._started = True
-        await send({"type": "http.response.body", "body": event, "more_body": more})
+
+class _Output:
+    """Writes the answer of one stream, with comments while no event comes.
+
+    An event costs a look at the clock. The timer is armed again only when it fires.
+    """
+
+    def __init__(self, head: Message, send: Send) -> None:
+        self.started = False
+        self._head = head
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
+        self._comment_at = self._now() + HEAD_SECONDS
+        """Infinite while something is being written: a client that reads slowly needs no comment."""
+        self._comment: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_later(HEAD_SECONDS, self._wake)
+
+    def write(self, event: bytes, more: bool = True) -> Awaitable[None]:
+        """Write it, behind a comment that is being written."""
+        return self._write(event, more) if self._comment is None else self._write_behind_comment(event, more)
+
+    def stop_comments(self) -> None:
+        """From now on, only `write` writes."""
+        self._timer.cancel()
+        if self._comment is not None:
+            self._comment.cancel()
+            self._comment = None
+
+    def _wake(self) -> None:
+        left = self._comment_at - self._now()
+        if left <= 0:
+            self._comment = self._loop.create_task(self._write(KEEP_ALIVE, True))
+            left = KEEP_ALIVE_SECONDS
+        self._timer = self._loop.call_later(min(left, KEEP_ALIVE_SECONDS), self._wake)
+
+    async def _write_behind_comment(self, event: bytes, more: bool) -> None:
+        assert self._comment is not None
+        await self._comment
+        self._comment = None
+        await self._write(event, more)
+
+    async def _write(self, piece: bytes, more: bool) -> None:
+        self._comment_at = inf
+        if not self.started:
+            await self._send(self._head)
+            self.started = True
+        await self._send({"type": "http.response.body", "body": piece, "more_body": more})
+        self._comment_at = self._now() + KEEP_ALIVE_SECONDS
 
 
 def _error_event(error: Exception, record: RequestRecord) -> bytes:
