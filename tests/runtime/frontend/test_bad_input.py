@@ -118,7 +118,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str]] = [
     (message(role="user", content=[{"type": "video"}]), "messages[1].content[0].type", "reads text only"),
     ({"messages": [USER], "max_completion_tokens": 0}, "max_completion_tokens", "at least 1"),
     ({"messages": [USER], "max_tokens": 10**6}, "max_tokens", "context"),
-    ({"messages": [{"role": "user", "content": "word " * 5000}]}, "messages", "shorten the prompt"),
+    ({"messages": [{"role": "user", "content": "word " * 5000}]}, "messages", "prompt is too long"),
     *(
         ({"messages": [USER], "chat_template_kwargs": {name: []}}, f"chat_template_kwargs.{name}", "not supported")
         for name in ("messages", "self", "tools", "add_generation_prompt")

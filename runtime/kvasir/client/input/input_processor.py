@@ -250,8 +250,8 @@ class InputProcessor:
         limit, characters = self._max_model_len(), self._max_characters()
         if len(text) > characters:
             raise InvalidRequest(
-                f"the prompt has {len(text)} characters, and the context of {limit} tokens holds {characters} of "
-                "them at the very most: shorten the prompt",
+                f"{_maximum(limit)}, {characters} characters at the very most, and the prompt is too long: it has "
+                f"{len(text)} characters. Shorten it",
                 param,
                 "context_length_exceeded",
             )
@@ -271,15 +271,15 @@ class InputProcessor:
             raise InvalidRequest(f"max_tokens is {asked}: ask for at least 1 token", "max_tokens")
         if left < 1:
             raise InvalidRequest(
-                f"the prompt has {prompt_length} tokens, and the context of {limit} tokens must also hold the "
-                f"answer: shorten the prompt to at most {limit - 1} tokens",
+                f"{_maximum(limit)}, the answer included, and the prompt is too long: it has {prompt_length} "
+                f"tokens. Shorten it to at most {limit - 1} tokens",
                 "prompt",
                 "context_length_exceeded",
             )
         if asked is not None and asked > left:
             raise InvalidRequest(
-                f"the prompt has {prompt_length} tokens and max_tokens asks for {asked} more, but the context is "
-                f"{limit} tokens: lower max_tokens to at most {left}, leave it out, or shorten the prompt",
+                f"{_maximum(limit)}, and the prompt is too long for an answer of {asked} tokens: it has "
+                f"{prompt_length} tokens. Lower max_tokens to at most {left}, leave it out, or shorten the prompt",
                 "max_tokens",
                 "context_length_exceeded",
             )
@@ -296,3 +296,8 @@ def _count(value: Any, limit: int) -> int:
         if count > limit:
             return limit + 1
     return count
+
+
+def _maximum(limit: int) -> str:
+    """The words by which litellm recognises an overflow; LangChain recognises "prompt is too long"."""
+    return f"this model's maximum context length is {limit} tokens"
