@@ -8,7 +8,7 @@ CPU    := runtime/kvasir/kernels/cpu
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-workers test-dashboard test-ray chaos e2e e2e-operator e2e-load images lint mutation format demo-model cluster cluster-down kind-node clean
+.PHONY: help up test test-workers test-dashboard test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -19,13 +19,18 @@ up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, unt
 # Engines with worker processes take minutes to start so often: a target of their own.
 WORKERS := tests/runtime/executor tests/runtime/parallel
 test: lint  ## run lint and all tests but those of the next target
-	@$(BIN)/python -m pytest $(WORKERS:%=--ignore=%) --ignore=tests/dashboard $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(WORKERS:%=--ignore=%) --ignore=tests/clients --ignore=tests/dashboard $(PYTEST_ARGS)
 
 test-workers: $(VENV)/.dev  ## run the tests of engines with several worker processes
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
 
 test-dashboard: $(VENV)/.dev  ## show vLLM's Grafana dashboard data of a running service, with a real Prometheus
 	@$(BIN)/python -m pytest tests/dashboard $(PYTEST_ARGS)
+
+# Installed below ~/.cache, in environments of their own: they pin packages that Kvasir uses too.
+test-clients: $(VENV)/.dev  ## run client libraries (OpenAI, LangChain, litellm, AI SDK, ...) against a service
+	@PYTHONPATH=tests $(BIN)/python -m clients.install
+	@$(BIN)/python -m pytest tests/clients $(PYTEST_ARGS)
 
 chaos: $(VENV)/.dev  ## kill and freeze workers of an engine in all its phases, 100 times (CHAOS_ARGS)
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(CHAOS_ARGS)

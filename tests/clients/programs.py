@@ -1,0 +1,194 @@
+"""The client programs: where each is installed, how it is installed, and how it is run.
+
+They are installed below the user's cache, Python's in environments of their own, because they pin packages that
+Kvasir uses too. `make test-clients` installs them; the tests never use the network.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+HERE: Final = Path(__file__).parent
+CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvasir-test-clients"
+RUN_SECONDS: Final = 300
+"""A program that takes longer hangs."""
+API_KEY: Final = "sesame"
+ENVIRONMENT: Final = {
+    "PATH": os.environ["PATH"],
+    "HOME": str(Path.home()),
+    "PYTHONPATH": str(HERE.parent),
+    # Without these, the libraries ask servers of their own.
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "LANGSMITH_TRACING": "false",
+}
+"""All that a program sees of this one's environment."""
+
+
+class NotInstalledError(Exception):
+    """The message names the program and the way to install it."""
+
+
+class Program(Protocol):
+    """A client program. `version` changes when it must be installed again."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    def installation(self) -> list[list[str]]: ...
+    def command(self) -> list[str]: ...
+    def example(self, code: str, folder: Path) -> list[str]:
+        """The command that runs this code; files go into the folder."""
+        ...
+
+
+@dataclass(frozen=True)
+class Python:
+    """A program of tests/clients/python, with its package in an environment of its own."""
+
+    name: str
+    package: str
+    """With its range."""
+    source: str = "pypi.org"
+
+    @property
+    def version(self) -> str:
+        return self.package
+
+    @property
+    def interpreter(self) -> str:
+        return str(CACHE / self.name / "bin/python")
+
+    def installation(self) -> list[list[str]]:
+        pip = [self.interpreter, "-m", "pip", "--disable-pip-version-check", "install", "-q", self.package]
+        return [[sys.executable, "-m", "venv", str(CACHE / self.name)], pip]
+
+    def command(self) -> list[str]:
+        return [self.interpreter, "-P", str(HERE / "python" / f"{self.name}_client.py")]
+
+    def example(self, code: str, folder: Path) -> list[str]:
+        return [self.interpreter, "-c", code]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A program of tests/clients/node; they share one folder of packages."""
+
+    name: str
+    source: str = "registry.npmjs.org"
+
+    @property
+    def version(self) -> str:
+        return (HERE / "node/package-lock.json").read_text()
+
+    def installation(self) -> list[list[str]]:
+        self._copy("package*.json")
+        return [["npm", "ci", "--no-audit", "--no-fund", "--prefix", str(CACHE / "node")]]
+
+    def command(self) -> list[str]:
+        self._copy("*.mjs")  # next to the packages: that is where Node looks for them
+        return ["node", str(CACHE / "node" / f"{self.name}_client.mjs")]
+
+    def example(self, code: str, folder: Path) -> list[str]:
+        (folder / "example.mjs").write_text(code)
+        (folder / "node_modules").symlink_to(CACHE / "node/node_modules")
+        return ["node", str(folder / "example.mjs")]
+
+    def _copy(self, pattern: str) -> None:
+        (CACHE / "node").mkdir(parents=True, exist_ok=True)
+        for file in (HERE / "node").glob(pattern):
+            shutil.copy(file, CACHE / "node")
+
+
+@dataclass(frozen=True)
+class Java:
+    """The program of tests/clients/java, compiled by Maven."""
+
+    name: str
+    main: str
+    source: str = "repo.maven.apache.org"
+
+    @property
+    def version(self) -> str:
+        return (HERE / "java/pom.xml").read_text() + (HERE / f"java/src/main/java/{self.main}.java").read_text()
+
+    def installation(self) -> list[list[str]]:
+        shutil.copytree(HERE / "java", CACHE / "java", dirs_exist_ok=True)
+        maven = ["mvn", "-q", "-B", "-ntp", "-f", str(CACHE / "java/pom.xml")]
+        return [[*maven, "clean", "compile", "dependency:copy-dependencies"]]
+
+    def command(self) -> list[str]:
+        target = CACHE / "java/target"
+        return ["java", "-cp", f"{target}/classes:{target}/dependency/*", self.main]
+
+    def example(self, code: str, folder: Path) -> list[str]:
+        (folder / "Example.java").write_text(code)
+        return ["java", "-cp", f"{CACHE}/java/target/dependency/*", str(folder / "Example.java")]
+
+
+PROGRAMS: Final[tuple[Program, ...]] = (
+    Python("openai", "openai>=3,<4"),
+    Python("langchain", "langchain-openai>=1,<2"),
+    Python("llama_index", "llama-index-llms-openai-like>=0.8,<0.9"),
+    Python("litellm", "litellm>=1.106,<2"),
+    Node("openai"),
+    Node("ai_sdk"),
+    Java("openai", "OpenAiClient"),
+)
+INSTRUCTOR: Final = Python("instructor", "instructor>=1.17,<2")
+"""It runs against a scripted engine: the demo model writes no JSON."""
+
+
+def label(program: Program) -> str:
+    return f"{program.name}-{type(program).__name__.lower()}"
+
+
+def program_named(name: str) -> Program:
+    return next(program for program in PROGRAMS if label(program) == name)
+
+
+def stamp(program: Program) -> Path:
+    """The file that holds the version that is installed."""
+    return CACHE / f"{label(program)}.installed"
+
+
+def is_installed(program: Program) -> bool:
+    file = stamp(program)
+    return file.exists() and file.read_text() == program.version
+
+
+def command_of(program: Program, base_url: str, *replays: str) -> list[str]:
+    """The command that runs it. Raises NotInstalledError."""
+    if not is_installed(program):
+        raise NotInstalledError(
+            f"{label(program)} is not installed: run `make test-clients`, which fetches it from {program.source}"
+        )
+    return [*program.command(), base_url, API_KEY, *replays]
+
+
+def failures_of(output: str) -> dict[str, str]:
+    """Replay → error, of the replays that failed. Raises AssertionError if there was none."""
+    outcomes = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert outcomes, f"no replay ran: {output}"
+    return {outcome["replay"]: outcome["error"] for outcome in outcomes if outcome["error"] is not None}
+
+
+def replay(program: Program, base_url: str, *replays: str) -> dict[str, str]:
+    """Run it and return its failed replays, as `failures_of`. Raises NotInstalledError."""
+    result = subprocess.run(
+        command_of(program, base_url, *replays),
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return failures_of(result.stdout)
