@@ -7,7 +7,7 @@ connection open.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from math import inf
 from typing import Any, Final
@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from kvasir.frontend.errors import as_api_error
+from kvasir.frontend.errors import ApiError, as_api_error
 from kvasir.frontend.generation.live import LiveRequests
 from kvasir.frontend.telemetry.request_log import RequestRecord
 
@@ -33,16 +33,23 @@ KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
 class EventStream(Response):
-    """Sends each item of `events` (whole events, in bytes) at once; the one that ends with DONE is the last."""
+    """Sends each item of `events` (whole events, in bytes) at once; the one that ends with DONE is the last.
+    `error_event` writes the last event of a stream that fails."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None], live: LiveRequests) -> None:
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        live: LiveRequests,
+        error_event: Callable[[ApiError], bytes] | None = None,
+    ) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
         self._events = events
         self._live = live
+        self._error_event = error_event or _error_event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
@@ -60,7 +67,7 @@ class EventStream(Response):
         except Exception as error:
             if not output.started:
                 raise
-            last = _error_event(error, scope["state"]["record"])
+            last = self._error_event(_reported(error, scope["state"]["record"]))
         finally:
             output.stop_comments()
         await output.write(last, more=False)
@@ -116,12 +123,16 @@ class _Output:
         self._comment_at = self._now() + KEEP_ALIVE_SECONDS
 
 
-def _error_event(error: Exception, record: RequestRecord) -> bytes:
-    told = as_api_error(error, record.request_id)
-    record.error = told.message
-    if told.code == "internal_error":
+def _reported(error: Exception, record: RequestRecord) -> ApiError:
+    reported = as_api_error(error, record.request_id)
+    record.error = reported.message
+    if reported.code == "internal_error":
         log.error("request %s failed in mid-stream", record.request_id, exc_info=error)
-    return b"data: " + told.body() + b"\n\n"
+    return reported
+
+
+def _error_event(error: ApiError) -> bytes:
+    return b"data: " + error.body() + b"\n\n"
 
 
 class Chunks:
