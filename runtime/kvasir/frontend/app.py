@@ -17,6 +17,7 @@ from kvasir.frontend.endpoints.control import route as control
 from kvasir.frontend.endpoints.description import route as description
 from kvasir.frontend.endpoints.models import route as models
 from kvasir.frontend.endpoints.ops import route as ops
+from kvasir.frontend.endpoints.responses import route as responses
 from kvasir.frontend.endpoints.tokens import route as tokens
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
 from kvasir.frontend.http.middleware import Entrance, Gate
@@ -28,7 +29,7 @@ from kvasir.frontend.telemetry.request_log import record_of
 
 
 def create_app(service: Service) -> LeanApp:
-    modules = (completions, chat, tokens, models, control, ops, *([description] if service.has_docs else []))
+    modules = (completions, chat, responses, tokens, models, control, ops, *([description] if service.has_docs else []))
     app = LeanApp(
         title="Kvasir",
         version=__version__,

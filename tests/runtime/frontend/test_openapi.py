@@ -16,6 +16,8 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", {"messages": [USER], "max_tokens": 3, "n": 2, "return_token_ids": True}),
     ("/v1/completions", {"prompt": "Hi", "max_tokens": 3, "return_token_ids": True, "stop": ["."], "echo": True}),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}),
+    ("/v1/responses", {"input": "Hi", "max_output_tokens": 3}),
+    ("/v1/responses", {"input": [USER], "include": ["message.output_text.logprobs"], "previous_response_id": None}),
     ("/tokenize", {"prompt": "Hi", "return_token_strs": True}),
     ("/tokenize", {"messages": [USER]}),
     ("/detokenize", {"tokens": [5, 6]}),
@@ -26,6 +28,8 @@ BAD_BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {}),
     ("/v1/chat/completions", {"messages": [USER], "tools": [{}]}),
     ("/v1/chat/completions", {"messages": [{"content": "Hi"}]}),
+    ("/v1/responses", {"input": "Hi", "previous_response_id": "resp_1"}),
+    ("/v1/responses", {"input": "Hi", "text": {"format": {"type": "json_object"}}}),
     ("/tokenize", {"prompt": 5}),
     ("/detokenize", {"tokens": ["a"]}),
 ]

@@ -6,13 +6,13 @@ OpenAI does it.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.client.text.detokenizer import Detokenizer, TextStream
-from kvasir.frontend.generation.generation_request import GenerationRequest
 from kvasir.link.protocol import Logprobs
+from kvasir.params import SamplingFields
 
 LEAST: Final = -9999.0
 """For the logarithm of zero and for NaN, which JSON cannot say; OpenAI's value. It stands first wherever the larger
@@ -26,7 +26,16 @@ MOST_IN_ANSWER: Final = 1_000_000
 Result = TypeVar("Result")
 
 
-def check_size(body: GenerationRequest, prompts: Sequence[Prompted], choices: int, bounded: bool) -> None:
+class ScoringBody(Protocol):
+    """The body of a request that may ask for log probabilities."""
+
+    stream: bool
+
+    @property
+    def sampling(self) -> SamplingFields: ...
+
+
+def check_size(body: ScoringBody, prompts: Sequence[Prompted], choices: int, bounded: bool) -> None:
     """Of an answer with so many choices for each of its prompts. Raises InvalidRequest where it would hold too many
     log probabilities. A stream holds none of its output; and one text that is `bounded` by nothing but the context
     is expected to end before."""

@@ -1,0 +1,69 @@
+"""From the input of /v1/responses to the tokens for an engine, with `truncation: auto`."""
+
+from typing import Final
+
+from kvasir.client.async_llm import AsyncLLM
+from kvasir.client.input.input_processor import Prompted
+from kvasir.client.request_errors import InvalidRequest
+from kvasir.frontend.endpoints.responses.request import ResponsesRequest
+from kvasir.frontend.generation.logprobs import check_size
+
+_NAMES: Final = {
+    "prompt": "input",
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
+}
+"""Fields as the other endpoints name them → as this one does."""
+
+Messages = list[dict[str, str]]
+
+
+async def prepare(llm: AsyncLLM, body: ResponsesRequest) -> Prompted:
+    """Raises ApiError, InvalidRequest with this endpoint's names, and TooManyRequests."""
+    messages = body.template_messages()
+    try:
+        if body.truncation == "auto":
+            prompt = await _truncated(llm, messages, llm.max_model_len - (body.max_output_tokens or 1))
+        else:
+            prompt = await llm.input.render_chat(messages)
+        prompted = llm.input.prepare(
+            prompt, body.sampling, max_tokens=body.max_output_tokens, logprobs=body.wanted_logprobs
+        )
+        check_size(body, [prompted], 1, bounded=body.max_output_tokens is not None)
+        return prompted
+    except InvalidRequest as error:
+        message = str(error).replace("max_tokens", "max_output_tokens")
+        raise InvalidRequest(message, _NAMES.get(error.param or "", error.param), error.code) from None
+
+
+async def _truncated(llm: AsyncLLM, messages: Messages, room: int) -> list[int]:
+    """Return the tokens of the conversation without its oldest messages, as few as it takes to fit. The system
+    message at the beginning stays, and the rest begins with a message of the user.
+
+    Raises InvalidRequest if the last of them alone is too long to be tokenized.
+    """
+    kept = messages[:1] if messages[0]["role"] == "system" else []
+    starts = [index for index in range(len(kept), len(messages)) if messages[index]["role"] == "user"]
+    if not starts or starts[0] != len(kept):
+        starts.insert(0, len(kept))
+    low, high, middle = 0, len(starts), 0  # most conversations fit as they are
+    fitting = None
+    while low < high:
+        prompt = await _rendered(llm, kept + messages[starts[middle] :])
+        if prompt is not None and len(prompt) <= room:
+            fitting, high = prompt, middle
+        else:
+            low = middle + 1
+        middle = (low + high) // 2
+    return fitting or await llm.input.render_chat(kept + messages[starts[-1] :])
+
+
+async def _rendered(llm: AsyncLLM, messages: Messages) -> list[int] | None:
+    """Return the tokens; None if there are far more than the context holds."""
+    try:
+        return await llm.input.render_chat(messages)
+    except InvalidRequest as error:
+        if error.code != "context_length_exceeded":
+            raise
+        return None
