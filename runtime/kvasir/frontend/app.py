@@ -1,7 +1,7 @@
-"""The ASGI application: routes, their errors in OpenAI's body, and what surrounds each request.
+"""The ASGI application: routes, their errors, and what surrounds each request.
 
 FastAPI makes the document of the API from the endpoints' signatures; routing.py has the differences to it. Errors
-keep OpenAI's form, and a chunk of a stream costs one encoding.
+have the form of the path's API, and a chunk of a stream costs one encoding.
 """
 
 from starlette.exceptions import HTTPException
@@ -15,10 +15,12 @@ from kvasir.frontend.endpoints.chat import route as chat
 from kvasir.frontend.endpoints.completions import route as completions
 from kvasir.frontend.endpoints.control import route as control
 from kvasir.frontend.endpoints.description import route as description
+from kvasir.frontend.endpoints.messages import route as messages
 from kvasir.frontend.endpoints.models import route as models
 from kvasir.frontend.endpoints.ops import route as ops
 from kvasir.frontend.endpoints.responses import route as responses
 from kvasir.frontend.endpoints.tokens import route as tokens
+from kvasir.frontend.error_forms import error_response
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error
 from kvasir.frontend.http.middleware import Entrance, Gate
 from kvasir.frontend.http.root_path import RootPath
@@ -29,7 +31,9 @@ from kvasir.frontend.telemetry.request_log import record_of
 
 
 def create_app(service: Service) -> LeanApp:
-    modules = (completions, chat, responses, tokens, models, control, ops, *([description] if service.has_docs else []))
+    modules = [completions, chat, responses, messages, tokens, models, control, ops]
+    if service.has_docs:
+        modules.append(description)
     app = LeanApp(
         title="Kvasir",
         version=__version__,
@@ -77,7 +81,7 @@ async def _routing_error(request: Request, error: Exception) -> Response:
 
 def _told(request: Request, error: ApiError) -> Response:
     record_of(request).error = error.message
-    return error.response()
+    return error_response(error, request.scope)
 
 
 async def _client_left(request: Request, error: Exception) -> Response:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import anthropic
 import httpx
 import openai
 
@@ -130,6 +131,9 @@ class Frontend:
 
     def openai(self, key: str = "none") -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=TIMEOUT)
+
+    def anthropic(self, key: str = "none") -> anthropic.AsyncAnthropic:
+        return anthropic.AsyncAnthropic(base_url=self.url, api_key=key, max_retries=0, timeout=TIMEOUT)
 
 
 async def eventually(check: Callable[[], Awaitable[bool]]) -> None:

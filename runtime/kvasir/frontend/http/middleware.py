@@ -13,6 +13,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kvasir.client.request_errors import TooManyRequests
+from kvasir.frontend.error_forms import error_response
 from kvasir.frontend.errors import CLIENT_CLOSED_REQUEST, ApiError, as_api_error, internal_error
 from kvasir.frontend.service import Service
 from kvasir.frontend.telemetry.request_log import RequestRecord
@@ -24,7 +25,7 @@ PROBES: Final = frozenset({"/health", LIVE_PATH, READY_PATH, "/ping", METRICS_PA
 """Polled every few seconds: not logged."""
 OPEN: Final = PROBES | {"/version", "/openapi.json", "/docs"}
 """Paths without a key: their answers contain nothing of any request."""
-GENERATING: Final = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses"})
+GENERATING: Final = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"})
 
 _SANE_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 """A request id from a client that is accepted: it appears in response headers and logs."""
@@ -101,7 +102,7 @@ class Gate:
                     raise
                 error = internal_error(record.request_id)
         record.error = error.message
-        await error.response()(scope, receive, send)
+        await error_response(error, scope)(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ApiError | None:
         path = scope["path"]

@@ -2,7 +2,9 @@
 
 from typing import Any, Final
 
-from kvasir.frontend.endpoints.answers import errors
+from kvasir.frontend.endpoints.answers import ErrorAnswer, errors
+from kvasir.frontend.endpoints.messages.answer_schema import MessageErrorAnswer
+from kvasir.frontend.endpoints.messages.errors import has_path
 from kvasir.frontend.http.middleware import OPEN
 from kvasir.frontend.routing import LeanApp
 
@@ -25,10 +27,15 @@ def _complete(document: dict[str, Any], with_keys: bool) -> None:
         components["schemas"].pop(name, None)
     if with_keys:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    error = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorAnswer"}}}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"].pop(_NEVER_ANSWERED, None)
             if with_keys and path not in OPEN:
                 operation["security"] = [{"key": []}]
-                operation["responses"]["401"] = {"description": errors(401)[401]["description"], "content": error}
+                operation["responses"]["401"] = _unauthorized(path)
+
+
+def _unauthorized(path: str) -> dict[str, Any]:
+    model = MessageErrorAnswer if has_path(path) else ErrorAnswer
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
+    return {"description": errors(401)[401]["description"], "content": content}
