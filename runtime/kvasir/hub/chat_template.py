@@ -17,8 +17,8 @@ from jinja2 import nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 
-from kvasir.hub.content_format import loops_over_content
 from kvasir.hub.chat_template_sandbox import BoundedSandbox, TemplateTooCostly, budget_of
+from kvasir.hub.content_format import loops_over_content
 from kvasir.hub.hub_errors import HubError
 from kvasir.hub.reading import read_bytes, read_json_if_any
 from kvasir.hub.tokenizer_files import read_tokenizer_config

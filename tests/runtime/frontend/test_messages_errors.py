@@ -130,3 +130,17 @@ async def test_a_service_without_engines_is_overloaded() -> None:
 async def test_a_missing_key_is_an_authentication_error() -> None:
     async with running_frontend(api_key=("right",)) as frontend, frontend.http() as client:
         error_in(await client.post("/v1/messages", json=ASKED), 401, "authentication_error")
+
+
+async def test_the_key_may_come_in_anthropics_header() -> None:
+    async with running_frontend(api_key=("right",)) as frontend:
+        async with frontend.anthropic("right") as client:
+            assert (await client.messages.count_tokens(model=MODEL, messages=QUESTION)).input_tokens > 0
+        async with frontend.anthropic("wrong") as client:
+            with pytest.raises(anthropic.AuthenticationError, match="the API key is wrong"):
+                await client.messages.count_tokens(model=MODEL, messages=QUESTION)
+        async with frontend.http(authorization="Bearer right") as raw:
+            assert (await raw.post("/v1/messages", json=ASKED)).status_code == 200
+        async with frontend.http() as raw:
+            chat = await raw.post("/v1/chat/completions", json=ASKED, headers={"x-api-key": "right"})
+        assert chat.status_code == 200
