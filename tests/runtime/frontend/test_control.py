@@ -88,6 +88,12 @@ async def test_every_control_call_needs_an_admin_key(controlled: Frontend) -> No
     async with controlled.http() as client:
         for route in changing:
             assert _error(await client.request(route.method, route.path)) == (401, "missing_api_key")
+        document = (await client.get("/openapi.json")).json()
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    for route in changing:
+        operation = document["paths"][route.path_format][route.method.lower()]
+        assert operation["security"] == [{"key": []}]
+        assert {"401", "403"} <= operation["responses"].keys()
 
 
 def test_dependencies_that_a_route_would_not_call_are_rejected() -> None:

@@ -3,6 +3,7 @@
 from fastapi import Request
 
 from kvasir.frontend.endpoints.answers import EngineLoad, EngineReset, LoadAnswer, ResetAnswer, errors
+from kvasir.frontend.endpoints.description.openapi import NEEDS_KEY
 from kvasir.frontend.errors import ApiError, bad_field
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import AdminDep, ServiceDep
@@ -18,7 +19,11 @@ async def load(service: ServiceDep) -> LoadAnswer:
     return LoadAnswer(server_load=service.llm.live_requests, max_live_requests=service.max_prompts, engines=engines)
 
 
-@router.post("/reset_prefix_cache", responses=errors(400, 401, 403, 409, 503))
+@router.post(
+    "/reset_prefix_cache",
+    responses=errors(400, 401, 403, 409, 503),
+    openapi_extra={"security": NEEDS_KEY},
+)
 async def reset_prefix_cache(_: AdminDep, request: Request, service: ServiceDep) -> ResetAnswer:
     """Clear the prefix cache of every engine. Needs an administrator's key."""
     for name in request.query_params:

@@ -8,6 +8,8 @@ from kvasir.frontend.endpoints.messages.errors import has_path
 from kvasir.frontend.http.middleware import OPEN
 from kvasir.frontend.routing import LeanApp
 
+NEEDS_KEY: Final = [{"key": []}]
+"""`security` of an operation that needs a key."""
 _NEVER_ANSWERED: Final = "422"
 """FastAPI describes its own answer to a bad field; here it is a 400 with OpenAI's error object."""
 _OF_IT: Final = ("HTTPValidationError", "ValidationError")
@@ -25,13 +27,12 @@ def _complete(document: dict[str, Any], with_keys: bool) -> None:
     components = document["components"]
     for name in _OF_IT:
         components["schemas"].pop(name, None)
-    if with_keys:
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["responses"].pop(_NEVER_ANSWERED, None)
             if with_keys and path not in OPEN:
-                operation["security"] = [{"key": []}]
+                operation["security"] = NEEDS_KEY
                 operation["responses"]["401"] = _unauthorized(path)
 
 
