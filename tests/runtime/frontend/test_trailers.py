@@ -11,7 +11,7 @@ from runtime.frontend.harness import Frontend
 from runtime.frontend.scripted import TIMEOUT
 
 BODY = json.dumps({"prompt": "Hi", "max_tokens": 2}).encode()
-CHUNKED = b"%s /%s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"%s /%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 COMPLETION = CHUNKED % (b"POST", b"v1/completions") + b"%x\r\n%s\r\n" % (len(BODY), BODY)
 FLOOD = 256 * 2**20
 """Bytes that a client tries to send."""

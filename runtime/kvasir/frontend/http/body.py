@@ -27,8 +27,8 @@ async def read_json(request: Request, limit: int) -> dict[str, object]:
 
     Raises ApiError: 413 when the body is larger than `limit` bytes (known from Content-Length or found while
     reading), 408 when it does not arrive in time, 415 when it is compressed or of another type than JSON, 400 when
-    it is not a JSON object or has too many values; and TooManyRequests when the bodies that are being received, or the parsed ones, are
-    too large together.
+    it is not a JSON object or has too many values; and TooManyRequests when the bodies that are being received, or
+    the parsed ones, are too large together.
     """
     headers = request.headers
     if not _is_json(headers.get("content-type", "")):
