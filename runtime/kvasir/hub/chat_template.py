@@ -100,6 +100,8 @@ def _marked(content: str | list[dict[str, str]]) -> str | list[dict[str, str]]:
     """Return a content with the mark at the end of its text."""
     if isinstance(content, str):
         return content + _END_MARK
+    if not content:
+        return [{"type": "text", "text": _END_MARK}]
     return [*content[:-1], {**content[-1], "text": content[-1]["text"] + _END_MARK}]
 
 

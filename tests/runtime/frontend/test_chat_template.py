@@ -4,6 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
+import httpx
+
 from kvasir.config.frontend_settings import ChatConfig
 from kvasir.hub.source import fetch
 from runtime.frontend.harness import Frontend, demo_model, running_frontend
@@ -31,10 +33,39 @@ async def test_the_given_template_renders_the_chats() -> None:
         default_chat_template_kwargs='{"colour": "red"}',
     )
     async with running_frontend(chat=chat) as frontend:
-        assert await _prompt(frontend) == "red[Be brief.][What is\na pod?]"
+        assert await _prompt(frontend) == "red[Be brief.][What is][a pod?]"
         assert (
-            await _prompt(frontend, chat_template_kwargs={"colour": "blue"}) == "blue[Be brief.][What is\na pod?]"
+            await _prompt(frontend, chat_template_kwargs={"colour": "blue"}) == "blue[Be brief.][What is][a pod?]"
         )
+
+
+async def test_a_trusted_request_brings_its_own_template() -> None:
+    template = "{{ eos_token }}{{ messages | length }} messages"
+    async with running_frontend(chat=ChatConfig(trust_request_chat_template=True)) as frontend:
+        assert await _prompt(frontend, chat_template=template) == "2 messages"
+        async with frontend.http() as client:
+            body: dict[str, object] = {"messages": MESSAGES, "chat_template": template}
+            tokens = (await client.post("/tokenize", json=body)).json()["tokens"]
+            assert demo_model()[1].decode(tokens, skip_special_tokens=True) == "2 messages"
+            await _is_refused(client, {**body, "chat_template": "x" * 65_537}, "chat_template", "65537 characters")
+            kwargs: dict[str, object] = {"chat_template_kwargs": {"chat_template": template}}
+            await _is_refused(
+                client, body | kwargs, "chat_template_kwargs.chat_template", "cannot set the variable"
+            )
+
+
+async def test_the_template_of_any_other_request_is_refused(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        body: dict[str, object] = {"messages": MESSAGES, "chat_template": "{{ messages }}"}
+        await _is_refused(client, body, "chat_template", "--trust-request-chat-template")
+
+
+async def _is_refused(client: httpx.AsyncClient, body: dict[str, object], param: str, message: str) -> None:
+    answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["param"] == param
+    assert message in error["message"]
 
 
 async def _prompt(frontend: Frontend, **fields: object) -> str:

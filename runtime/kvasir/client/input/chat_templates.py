@@ -25,9 +25,11 @@ PLAIN: Final = (
 )
 """The contents, each on lines of its own; an answer begins on a new line."""
 RESERVED_VARIABLES: Final = frozenset(
-    {"self", "messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+    {"self", "messages", "tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message"}
 )
 """Variables that the server sets, or that belong to features which are not there yet."""
+MAX_TEMPLATE_CHARACTERS: Final = 64 * 1024
+"""Of a request's template: compiling takes seconds for megabytes."""
 REQUEST_TEMPLATES: Final = 32
 """Compiled templates of requests that are kept."""
 
@@ -98,6 +100,10 @@ class ChatTemplates:
                 "chat_template is refused: this server uses a request's own template only with "
                 "--trust-request-chat-template; leave it out",
                 "chat_template",
+            )
+        if len(text) > MAX_TEMPLATE_CHARACTERS:
+            raise InvalidRequest(
+                f"chat_template has {len(text)} characters: give at most {MAX_TEMPLATE_CHARACTERS}", "chat_template"
             )
         try:
             return self._compiled(text)

@@ -128,9 +128,10 @@ class InputProcessor:
 
         Raises InvalidRequest when the template refuses the messages, TooManyRequests.
         """
+        template = kwargs.get("chat_template")
         text = await self._rendered(messages, kwargs)
         return await self._run(
-            lambda: self.encode_chat(text, keep, kwargs.get("chat_template")), inline=len(text) <= INLINE_CHARACTERS
+            lambda: self.encode_chat(text, keep, template), inline=len(text) <= INLINE_CHARACTERS
         )
 
     def encode_chat(self, text: str, keep: int | None = None, chat_template: str | None = None) -> list[int]:

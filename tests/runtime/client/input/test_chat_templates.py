@@ -102,6 +102,12 @@ def test_a_text_becomes_one_part_for_a_template_of_parts() -> None:
     assert continued == "[text What is a pod?"
 
 
+def test_a_message_of_no_parts_can_be_continued() -> None:
+    templates = ChatTemplates(ChatTemplate("{% for p in messages[0].content %}[{{ p.text }}{% endfor %}", {}))
+    message = [{"role": "user", "content": []}]
+    assert templates.render(message, add_generation_prompt=False, continue_final_message=True) == "["
+
+
 def test_a_request_overrides_the_default_variables() -> None:
     config = ChatConfig(default_chat_template_kwargs='{"colour": "red", "size": 1}')
     templates = ChatTemplates(ChatTemplate(SHOWN, {}), config=config)

@@ -4,21 +4,13 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from kvasir.client.input.chat_templates import RESERVED_VARIABLES
 from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.generation_request import GenerationRequest
 from kvasir.params import TOP_LOGPROBS
 
 ROLES = ("system", "developer", "user", "assistant")
-RESERVED_VARIABLES = {
-    "self",
-    "messages",
-    "tools",
-    "documents",
-    "add_generation_prompt",
-    "continue_final_message",
-}
-"""Of the chat template: set by the server, or part of features that are not there yet."""
 
 
 class TextPart(BodyPart):
@@ -49,7 +41,6 @@ class ChatRequest(GenerationRequest):
         "reasoning_effort": (),
         "verbosity": (),
         "web_search_options": (),
-        "chat_template": (),
         "documents": ([],),
         "mm_processor_kwargs": ({},),
         "add_special_tokens": (False,),
@@ -67,6 +58,8 @@ class ChatRequest(GenerationRequest):
     """End the prompt with the beginning of the assistant's answer; the default, unless a message is continued."""
     continue_final_message: bool = False
     """End the prompt with the last message, which the answer continues."""
+    chat_template: str | None = None
+    """Used instead of the model's template, if the server has --trust-request-chat-template."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Further variables of the chat template, for example {"enable_thinking": false}."""
 
@@ -88,13 +81,14 @@ class ChatRequest(GenerationRequest):
     def template_variables(self) -> dict[str, Any]:
         return {
             **template_variables(self.chat_template_kwargs),
+            "chat_template": self.chat_template,
             "add_generation_prompt": self._wants_generation_prompt,
             "continue_final_message": self.continue_final_message,
         }
 
-    def template_messages(self) -> list[dict[str, str]]:
-        """The messages with their content as one text, a developer's as a system message (templates know no
-        other name for it). Raises ApiError for what has no text."""
+    def template_messages(self) -> list[dict[str, Any]]:
+        """The messages with their content as one text or a list of texts, a developer's as a system message
+        (templates have no other name for it). Raises ApiError for a content without text."""
         return template_messages(self.messages)
 
     @property
@@ -112,30 +106,32 @@ def template_variables(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def template_messages(messages: list[Message]) -> list[dict[str, str]]:
+def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
     """See ChatRequest.template_messages; /tokenize takes messages too."""
     if not messages:
         raise bad_field("messages", "messages: the list is empty")
     return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
-def _template_message(message: Message, path: str) -> dict[str, str]:
+def _template_message(message: Message, path: str) -> dict[str, Any]:
     if message.role not in ROLES:
         problem = "is not supported yet" if message.role in ("tool", "function") else "is not a role"
         raise bad_field(f"{path}.role", f"{path}.role: {message.role!r} {problem}: use one of {', '.join(ROLES)}")
     if message.content is None:
         raise bad_field(f"{path}.content", f"{path}.content is missing")
-    result = {
+    result: dict[str, Any] = {
         "role": "system" if message.role == "developer" else message.role,
-        "content": message.content if isinstance(message.content, str) else _text(message.content, path),
+        "content": message.content if isinstance(message.content, str) else _texts(message.content, path),
     }
     if message.name is not None:
         result["name"] = message.name
     return result
 
 
-def _text(parts: list[TextPart], path: str) -> str:
-    return "\n".join(_text_of(part, f"{path}.content[{index}]") for index, part in enumerate(parts))
+def _texts(parts: list[TextPart], path: str) -> list[dict[str, str]]:
+    return [
+        {"type": "text", "text": _text_of(part, f"{path}.content[{index}]")} for index, part in enumerate(parts)
+    ]
 
 
 def _text_of(part: TextPart, path: str) -> str:

@@ -12,7 +12,7 @@ from kvasir.frontend.errors import bad_field
 class TokenizeRequest(RequestBody):
     """Either `prompt` or `messages`."""
 
-    not_yet: ClassVar = {"chat_template": (), "mm_processor_kwargs": ({},), "tools": ([],)}
+    not_yet: ClassVar = {"mm_processor_kwargs": ({},), "tools": ([],)}
 
     model: str | None = None
     prompt: str | None = None
@@ -24,6 +24,8 @@ class TokenizeRequest(RequestBody):
     continued."""
     continue_final_message: bool = False
     """End it with the last message, which an answer would continue."""
+    chat_template: str | None = None
+    """Used instead of the model's template, if the server has --trust-request-chat-template."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     return_token_strs: bool = False
 
@@ -36,7 +38,12 @@ class TokenizeRequest(RequestBody):
                 "add_special_tokens", "add_special_tokens: the chat template writes them itself; leave it out"
             )
         if self.prompt is not None:
-            for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
+            for name in (
+                "add_generation_prompt",
+                "continue_final_message",
+                "chat_template",
+                "chat_template_kwargs",
+            ):
                 if getattr(self, name):
                     raise bad_field(name, f"{name} is for messages: leave it out with a prompt")
 
@@ -52,6 +59,7 @@ class TokenizeRequest(RequestBody):
             )
         return {
             **template_variables(self.chat_template_kwargs),
+            "chat_template": self.chat_template,
             "add_generation_prompt": generation_prompt,
             "continue_final_message": self.continue_final_message,
         }
