@@ -51,6 +51,14 @@ def test_the_demo_has_a_frontend_and_two_ranks_on_cpu(monkeypatch: pytest.Monkey
     assert demo.chats
 
 
+def test_a_service_with_a_certificate_is_shown_with_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "service.yaml"
+    extra = "spec:\n  frontend: {extraArgs: [--ssl-certfile=tls.pem]}"
+    path.write_text(DEMO.read_text().replace("spec:", extra))
+    (service,) = run_without_starting(monkeypatch, str(path), "--port", "0")
+    assert service.https
+
+
 def test_private_directories_are_gone_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     (demo,) = run_without_starting(monkeypatch, str(DEMO), "--port", "0")
     assert not demo.place.directory.exists()
