@@ -126,7 +126,7 @@ def _send(args: argparse.Namespace, batch: BatchRun) -> None:
     server = replace(settings.server, host=LOOPBACK, port=0, api_key=(key,), api_key_dir=None)
     settings = replace(settings, server=server)
     model = settings.model
-    chats = check_model(model.source, model.download_dir, model.max_model_len)
+    chats = check_model(model)
     place = open_place(
         f"batch-{serve_command.name_of(model.source)}",
         host=LOOPBACK,

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 from kvasir import __version__
 from kvasir.client.request_observer import Trace
 from kvasir.config.options import ConfigError
+from kvasir.frontend.generation.beam_generation import BeamGeneration
 from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.telemetry.request_log import RequestRecord
 
@@ -80,7 +81,7 @@ class Tracing:
         flushing.start()
         flushing.join(FLUSH_SECONDS)
 
-    def _add_phases(self, parent: "Span", generation: Generation, clock: "_Clock") -> None:
+    def _add_phases(self, parent: "Span", generation: Generation | BeamGeneration, clock: "_Clock") -> None:
         context = self._api.set_span_in_context(parent)
         for index, trace in enumerate(generation.traces[:MAX_CHOICES]):
             attributes: dict[str, Any] = {"kvasir.choice": index, "kvasir.engine": trace.engine}
@@ -136,7 +137,9 @@ def _request_attributes(record: RequestRecord, route: str) -> dict[str, Any]:
     return attributes
 
 
-def _generation_attributes(record: RequestRecord, generation: Generation, now: float) -> dict[str, Any]:
+def _generation_attributes(
+    record: RequestRecord, generation: Generation | BeamGeneration, now: float
+) -> dict[str, Any]:
     """Return vLLM's attributes. Several choices: sums of tokens, and the times of the first choice with a token."""
     traces = generation.traces
     attributes: dict[str, Any] = {

@@ -33,7 +33,9 @@ def test_without_defaults_of_the_model_nothing_is_cut_off(processor: InputProces
 
 def test_seeds_that_are_not_given_follow_from_the_servers_seed(tokenizer: Tokenizer) -> None:
     def seeds(seed: int) -> list[int]:
-        processor = InputProcessor(trained.model_info(), tokenizer, None, lambda: LIMIT, max_queued=2, seed=seed)
+        processor = InputProcessor(
+            trained.model_info(), tokenizer, ChatTemplates(None), lambda: LIMIT, max_queued=2, seed=seed
+        )
         return [processor.prepare([5], SamplingFields(seed=9)).params.seed] + [
             processor.prepare([5]).params.seed for _ in range(20)
         ]

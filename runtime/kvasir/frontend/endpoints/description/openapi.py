@@ -8,7 +8,7 @@ from kvasir.frontend.endpoints.messages.errors import has_path
 from kvasir.frontend.http.middleware import OPEN
 from kvasir.frontend.routing import LeanApp
 
-NEEDS_KEY: Final = [{"key": []}]
+NEEDS_KEY: Final[list[dict[str, list[str]]]] = [{"key": []}]
 """`security` of an operation that needs a key."""
 _NEVER_ANSWERED: Final = "422"
 """FastAPI describes its own answer to a bad field; here it is a 400 with OpenAI's error object."""
