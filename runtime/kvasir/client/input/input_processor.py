@@ -156,8 +156,7 @@ class InputProcessor:
         return self._vocab_size
 
     async def _rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
-        """In this thread for most chats: they take less time than the way to another one. A request's own template is
-        compiled there."""
+        """Most chats take less time than the way to another thread. There, a request's own template is compiled."""
         few = len(messages) <= INLINE_MESSAGES and _count(variables, INLINE_VARIABLES) <= INLINE_VARIABLES
         if few and variables.get("chat_template") is None:
             with suppress(ChatTemplateTooSlow):

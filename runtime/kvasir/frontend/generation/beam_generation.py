@@ -38,7 +38,7 @@ class BeamGeneration:
         """`ids`: the answer's, and one that no other request has. `width`: beams, and choices, for each prompt."""
         self._llm = llm
         self._prompts = prompts
-        self._width = width
+        self.n = width
         self._length_penalty = length_penalty
         self._eos = frozenset(llm.eos_token_ids)
         self.id, self._unique_id = ids
@@ -76,7 +76,7 @@ class BeamGeneration:
         prompted = self._prompts[index]
         end_ids = self._end_ids(prompted)
         search = BeamSearch(
-            self._width,
+            self.n,
             len(prompted.prompt_token_ids),
             prompted.params.max_tokens,
             end_ids,
@@ -86,13 +86,13 @@ class BeamGeneration:
             self._llm,
             f"{self._unique_id}-{index}",
             prompted,
-            top=max(candidates_of(self._width, len(end_ids)), prompted.params.logprobs or 0),
+            top=max(candidates_of(self.n, len(end_ids)), prompted.params.logprobs or 0),
         )
         while search.live:
             search.advance(await steps.next_of(search.live))
-        if len(search.best) < self._width:
+        if len(search.best) < self.n:
             raise RequestFailed(
-                f"beam search found {len(search.best)} of {self._width} texts: the model excludes all other tokens"
+                f"beam search found {len(search.best)} of {self.n} texts: the model excludes all other tokens"
             )
         choices = [self._choice(prompted, beam) for beam in search.best]
         self.traces[index] = self._trace(steps.first, choices)
