@@ -5,9 +5,9 @@
     python -m bench.fuzz --url http://127.0.0.1:8000
 
 Every answer must come in time, complete, with a status below 500 (503 only while no engine is usable), and errors
-must be OpenAI's object. In the end nothing may be live, no KV block in use, no engine may have restarted,
-and a good request is answered. A failure prints its number: --only NUMBER sends that one alone. Exit code 1 if
-anything failed.
+must be OpenAI's object, or Anthropic's. In the end nothing may be live, no KV block in use, no engine may have
+restarted, and a good request is answered. A failure prints its number: --only NUMBER sends that one alone. Exit
+code 1 if anything failed.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx
@@ -97,6 +97,10 @@ def _kind_of(case: Case, answer: "Answer | None") -> str:
     return str(answer.status)
 
 
+OPENAIS_FIELDS: Final = {"message", "type", "param", "code"}
+ANTHROPICS_FIELDS: Final = {"message", "type"}
+
+
 @dataclass(frozen=True)
 class Answer:
     status: int
@@ -112,10 +116,12 @@ class Answer:
         if self.status < 400 or not self.body:
             return None
         try:
-            error = json.loads(self.body)["error"]
+            body = json.loads(self.body)
+            error = body["error"]
         except (ValueError, KeyError, TypeError):
-            return f"status {self.status} is not in OpenAI's form: {self.body[:300]!r}"
-        if not error["message"] or set(error) != {"message", "type", "param", "code"}:
+            return f"status {self.status} has no error object: {self.body[:300]!r}"
+        fields = ANTHROPICS_FIELDS if body.get("type") == "error" else OPENAIS_FIELDS
+        if not error["message"] or set(error) != fields:
             return f"status {self.status} with an incomplete error: {self.body[:300]!r}"
         return None
 

@@ -36,11 +36,33 @@ BODIES: Final[list[tuple[str, dict[str, Any]]]] = [
             "chat_template_kwargs": {"a": 1},
         },
     ),
+    (
+        "/v1/responses",
+        {
+            "input": [{"role": "user", "content": [{"type": "input_text", "text": "Who are you?"}]}],
+            "instructions": "Be brief.",
+            "max_output_tokens": MAX_TOKENS,
+            "truncation": "auto",
+            "text": {"format": {"type": "text"}},
+            "stream": True,
+        },
+    ),
+    (
+        "/v1/messages",
+        {
+            "system": [{"type": "text", "text": "a"}],
+            "messages": [USER, {"role": "assistant", "content": [{"type": "text", "text": "I"}]}],
+            "max_tokens": MAX_TOKENS,
+            "stop_sequences": ["x"],
+            "stream": True,
+        },
+    ),
+    ("/v1/messages/count_tokens", {"messages": [USER], "system": "a"}),
     ("/tokenize", {"prompt": "Who", "add_special_tokens": True, "return_token_strs": True}),
     ("/tokenize", {"messages": [USER], "add_generation_prompt": False}),
     ("/detokenize", {"model": "demo", "tokens": [5, 6, 7]}),
 ]
-BOUNDED: Final = ("max_tokens", "max_completion_tokens")
+BOUNDED: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """Not taken away: without one an answer fills the context, which is valid but takes long."""
 PATHS: Final = (
     "/",
