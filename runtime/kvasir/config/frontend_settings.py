@@ -115,6 +115,7 @@ class ServerConfig:
     )
     allow_credentials: bool = option(False, "let these pages send cookies and HTTP authentication")
     strict_fields: bool = option(False, "reject unknown fields of a request, which are ignored otherwise")
+    enable_tokenizer_info_endpoint: bool = option(False, "answer GET /tokenizer_info, with the chat template")
     log_requests: bool = option(True, "log a line at the end of each request, except probes")
     otlp_traces_endpoint: str | None = option(
         None,

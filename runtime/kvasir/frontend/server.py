@@ -35,6 +35,7 @@ from kvasir.frontend.telemetry.log_stats import PeriodicStats, stat_loggers
 from kvasir.frontend.telemetry.metrics import Metrics
 from kvasir.hub.located_model import read_model
 from kvasir.hub.tokenizer import load_tokenizer
+from kvasir.hub.tokenizer_files import tokenizer_info
 from kvasir.listening import remove_socket_file, url_of
 from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.open_files import raise_open_files_limit
@@ -97,7 +98,10 @@ def build_service(config: FrontendConfig) -> Service:
     templates = ChatTemplates.load(model.tokenizer_path, config.chat)
     llm = AsyncLLM(config, model, load_tokenizer(model.tokenizer_path), templates, observer=metrics)
     metrics.report_engines(lambda: llm.engines, lambda: llm.live_requests)
-    return Service(config, llm, access, metrics, _tracing(config))
+    service = Service(config, llm, access, metrics, _tracing(config))
+    if config.server.enable_tokenizer_info_endpoint:
+        service.tokenizer_info = tokenizer_info(model.tokenizer_path, templates.text)
+    return service
 
 
 def _tracing(config: FrontendConfig) -> "Tracing | None":

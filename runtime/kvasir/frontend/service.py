@@ -49,6 +49,8 @@ class Service:
         self.sends_request_ids = config.server.enable_request_id_headers
         self.max_prompts = config.server.max_live_requests
         self.strict_fields = config.server.strict_fields
+        self.tokenizer_info: dict[str, Any] | None = None
+        """The answer to GET /tokenizer_info; None if it is disabled."""
         self.started = int(time.time())
         self.stopping = False
         """A signal to stop came: unready, though requests are still answered."""

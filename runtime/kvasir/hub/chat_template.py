@@ -51,6 +51,7 @@ class ChatTemplate:
             self._template = environment.from_string(text)
         except jinja2.TemplateSyntaxError as error:
             raise HubError(f"{where} is not a Jinja template, line {error.lineno}: {error.message}") from None
+        self.text = text
         self._special_tokens = dict(special_tokens)
 
     @classmethod

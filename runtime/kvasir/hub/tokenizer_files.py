@@ -78,6 +78,13 @@ def read_tokenizer_config(path: Path) -> TokenizerConfig:
     )
 
 
+def tokenizer_info(path: Path, chat_template: str | None) -> dict[str, Any]:
+    """Return tokenizer_config.json with the tokenizer's class and this chat template. Raises HubError."""
+    info = {"tokenizer_class": "PreTrainedTokenizerFast", **read_tokenizer_config(path).values}
+    info.pop("chat_template", None)
+    return info if chat_template is None else info | {"chat_template": chat_template}
+
+
 def tokenizer_hash(path: Path) -> str:
     """32 hex digits that are equal where the same text gives the same tokens.
 

@@ -65,6 +65,11 @@ class ChatTemplates:
         except HubError as error:
             raise ConfigError(str(error)) from None
 
+    @property
+    def text(self) -> str | None:
+        """The template of the service; None if there is none."""
+        return None if self.is_plain else self._template.text
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -186,7 +186,6 @@ REFUSED: Final = _each({
     "response-role": "the role of answers is assistant",
     "enable-force-include-usage": "ask for it in the request: stream_options with include_usage",
     "enable-per-request-metrics": "answers have no timings: GET /metrics has their distribution",
-    "enable-tokenizer-info-endpoint": f"GET /tokenizer_info is {_NOT_YET}",
     "enable-log-outputs": "answers are never logged",
     "log-config-file logging-config": f"{_NOT_YET}: choose --log-level and --log-format text or json",
     "disable-fastapi-docs": f"{_NOT_YET}: the description of the API is always served",

@@ -6,7 +6,7 @@ Generation's answers are written by their routes (a chunk costs one encoding); t
 
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 
 class ErrorObject(BaseModel):
@@ -128,6 +128,15 @@ class TokenizeAnswer(BaseModel):
 
 class DetokenizeAnswer(BaseModel):
     prompt: str
+
+
+class TokenizerInfo(BaseModel):
+    """tokenizer_config.json of the model: its further fields are the model's own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    tokenizer_class: str
+    chat_template: str | None = None
 
 
 class Model(BaseModel):

@@ -1,8 +1,13 @@
-"""POST /tokenize and /detokenize: what the model's tokenizer and chat template make of a text, and back."""
+"""POST /tokenize and /detokenize: what the model's tokenizer and chat template make of a text, and back. GET
+/tokenizer_info: the two themselves."""
 
-from kvasir.frontend.endpoints.answers import DetokenizeAnswer, TokenizeAnswer, errors
+import orjson
+from fastapi import Response
+
+from kvasir.frontend.endpoints.answers import DetokenizeAnswer, TokenizeAnswer, TokenizerInfo, errors
 from kvasir.frontend.endpoints.chat.request import template_messages
 from kvasir.frontend.endpoints.tokens.request import DetokenizeRequest, TokenizeRequest
+from kvasir.frontend.errors import ApiError
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
@@ -27,6 +32,18 @@ async def detokenize(body: DetokenizeRequest, service: ServiceDep, record: Recor
     """The text of these tokens, special ones included."""
     record.model = service.model_name(body.model)
     return DetokenizeAnswer(prompt=await service.llm.input.detokenize(body.tokens))
+
+
+@router.get("/tokenizer_info", response_model=TokenizerInfo, responses=errors(404))
+async def tokenizer_info(service: ServiceDep) -> Response:
+    """The model's tokenizer_config.json and its chat template, if --enable-tokenizer-info-endpoint is set."""
+    if service.tokenizer_info is None:
+        raise ApiError(
+            404,
+            "/tokenizer_info is disabled: start the server with --enable-tokenizer-info-endpoint",
+            code="endpoint_disabled",
+        )
+    return Response(orjson.dumps(service.tokenizer_info), media_type="application/json")
 
 
 async def _tokens(service: Service, body: TokenizeRequest) -> list[int]:
