@@ -132,7 +132,6 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": [USER], "logprobs": True, "top_logprobs": 21}, "top_logprobs", "expected an integer <= 20"),
     ({"messages": [USER], "n": 129}, "n", "expected an integer <= 128"),
     ({"messages": [USER], "best_of": 2}, "best_of", "not supported yet"),
-    ({"messages": [USER], "echo": True}, "echo", "not supported yet"),
     (
         {"messages": [USER], "continue_final_message": True, "add_generation_prompt": True},
         "continue_final_message",

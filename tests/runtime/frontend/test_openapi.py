@@ -24,6 +24,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/tokenize", {"prompt": "Hi", "return_token_strs": True}),
     ("/tokenize", {"messages": [USER]}),
     ("/detokenize", {"tokens": [5, 6]}),
+    ("/v1/chat/completions", {"messages": [USER], "max_tokens": 3, "echo": True, "use_beam_search": False}),
 ]
 BAD_BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": "Hi", "max_tokens": "3"}),

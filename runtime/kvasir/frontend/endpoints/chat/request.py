@@ -44,7 +44,6 @@ class ChatRequest(GenerationRequest):
         "documents": ([],),
         "mm_processor_kwargs": ({},),
         "add_special_tokens": (False,),
-        "echo": (False,),
         "best_of": (1,),
         "include_reasoning": (True,),
     }
@@ -58,6 +57,8 @@ class ChatRequest(GenerationRequest):
     """End the prompt with the beginning of the assistant's answer; the default, unless a message is continued."""
     continue_final_message: bool = False
     """End the prompt with the last message, which the answer continues."""
+    echo: bool = False
+    """Begin the answer with the last message, if it is the assistant's."""
     chat_template: str | None = None
     """Used instead of the model's template, if the server has --trust-request-chat-template."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -90,6 +91,15 @@ class ChatRequest(GenerationRequest):
         """The messages with their content as one text or a list of texts, a developer's as a system message
         (templates have no other name for it). Raises ApiError for a content without text."""
         return template_messages(self.messages)
+
+    @property
+    def echoed(self) -> str:
+        """The text before the answer. Raises ApiError for a message without a text."""
+        last = self.messages[-1]
+        if not self.echo or last.role != "assistant":
+            return ""
+        content = template_messages([last])[0].get("content") or ""
+        return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
 
     @property
     def _wants_generation_prompt(self) -> bool:

@@ -102,6 +102,7 @@ class _Writer:
     """Writes choices as one request asks for them."""
 
     def __init__(self, service: Service, body: ChatRequest) -> None:
+        self._echo = body.echoed
         self._token_ids = body.return_token_ids
         self._top = body.wanted_logprobs
         self._prompt_top = body.sampling.prompt_logprobs
@@ -109,7 +110,16 @@ class _Writer:
         self.continuous_usage = body.continuous_usage
 
     def opening(self, index: int, generation: Generation, chunks: Chunks, usage: dict[str, Any] | None) -> bytes:
-        """The chunk before the first text: who speaks."""
+        """The chunk before the first text, with the role; and one with the echoed message."""
+        begun = self._role(index, generation, chunks, usage)
+        if not self._echo:
+            return begun
+        delta = {"content": self._echo}
+        return begun + chunks.choice(
+            {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}, usage
+        )
+
+    def _role(self, index: int, generation: Generation, chunks: Chunks, usage: dict[str, Any] | None) -> bytes:
         choice = {
             "index": index,
             "delta": {"role": "assistant", "content": ""},
@@ -156,7 +166,7 @@ class _Writer:
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         result: dict[str, Any] = {
             "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": {"role": "assistant", "content": self._echo + choice.text, "refusal": None},
             "logprobs": None if self._top is None else self._logprobs(choice, self._top),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
