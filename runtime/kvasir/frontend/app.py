@@ -15,6 +15,7 @@ from kvasir.frontend.endpoints.chat import route as chat
 from kvasir.frontend.endpoints.completions import route as completions
 from kvasir.frontend.endpoints.control import route as control
 from kvasir.frontend.endpoints.description import route as description
+from kvasir.frontend.endpoints.invocations import route as invocations
 from kvasir.frontend.endpoints.messages import route as messages
 from kvasir.frontend.endpoints.models import route as models
 from kvasir.frontend.endpoints.ops import route as ops
@@ -31,7 +32,7 @@ from kvasir.frontend.telemetry.request_log import record_of
 
 
 def create_app(service: Service) -> LeanApp:
-    modules = [completions, chat, responses, messages, tokens, models, control, ops]
+    modules = [completions, chat, invocations, responses, messages, tokens, models, control, ops]
     if service.has_docs:
         modules.append(description)
     app = LeanApp(

@@ -24,6 +24,8 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/tokenize", {"prompt": "Hi", "return_token_strs": True}),
     ("/tokenize", {"messages": [USER]}),
     ("/detokenize", {"tokens": [5, 6]}),
+    ("/invocations", {"prompt": "Hi", "max_tokens": 3}),
+    ("/invocations", {"messages": [USER], "max_tokens": 3}),
     ("/v1/chat/completions", {"messages": [USER], "max_tokens": 3, "echo": True, "use_beam_search": False}),
 ]
 BAD_BODIES: list[tuple[str, dict[str, Any]]] = [
@@ -39,6 +41,7 @@ BAD_BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/messages/count_tokens", {"messages": [{"content": "Hi"}]}),
     ("/tokenize", {"prompt": 5}),
     ("/detokenize", {"tokens": ["a"]}),
+    ("/invocations", {"max_tokens": 3}),
 ]
 
 

@@ -25,7 +25,9 @@ PROBES: Final = frozenset({"/health", LIVE_PATH, READY_PATH, "/ping", METRICS_PA
 """Polled every few seconds: not logged."""
 OPEN: Final = PROBES | {"/version", "/openapi.json", "/docs"}
 """Paths without a key: their answers contain nothing of any request."""
-GENERATING: Final = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"})
+GENERATING: Final = frozenset(
+    {"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/invocations"}
+)
 
 _SANE_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
 """A request id from a client that is accepted: it appears in response headers and logs."""
