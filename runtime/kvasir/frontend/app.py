@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from kvasir import __version__
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
+from kvasir.frontend.endpoints import missing
 from kvasir.frontend.endpoints.chat import route as chat
 from kvasir.frontend.endpoints.completions import route as completions
 from kvasir.frontend.endpoints.control import route as control
@@ -66,6 +67,10 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     """No such path, or not with this method."""
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path}"
+    if error.status_code == 404 and (reason := missing.REASONS.get(request.scope["path"])) is not None:
+        # Not 501: clients repeat requests with a status of 500 or more.
+        message = f"{request.scope['path']} is an endpoint of vLLM that Kvasir does not have: {reason}"
+        return _told(request, ApiError(404, message, code="endpoint_not_supported"))
     if error.status_code == 404:
         message = f"there is no {what} here"
         if service_of(request).has_docs:
