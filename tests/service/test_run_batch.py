@@ -35,7 +35,8 @@ def test_a_model_is_served_for_the_batch(tmp_path: Path) -> None:
         line("c", body={"prompt": "Kvasir is", "model": "other"}),
         line("d", url="/v1/nonsense"),
     )
-    process = spawn(command(tmp_path, "--max-model-len", "512"))
+    nowhere = dict.fromkeys(("http_proxy", "all_proxy"), "http://127.0.0.1:9")  # not for the loopback interface
+    process = spawn(command(tmp_path, "--max-model-len", "512"), nowhere)
     printed = ended(process)
     assert process.returncode == 1, printed
     assert "line 4: '/v1/nonsense' is not an endpoint of this server" in printed

@@ -66,17 +66,19 @@ class BatchRun:
         self._last_answer = 0.0
         """When the server last answered anything."""
 
-    async def run(self, url: str, api_key: str | None) -> None:
+    async def run(self, url: str, api_key: str | None, *, by_proxy: bool = True) -> None:
         """Send the other requests to the server at this URL; return when each has an answer or was reported.
 
-        Raises ConfigError for a key that the server refuses, CommandFailed if the server is unreachable. Answers
-        that came before are in the output in any case.
+        `by_proxy`: use the proxy that the environment names. Raises ConfigError for a key that the server refuses,
+        CommandFailed if the server is unreachable. Answers that came before are in the output in any case.
         """
         size = self._options.concurrency
         limits = httpx.Limits(max_connections=size, max_keepalive_connections=size)
         timeout = httpx.Timeout(self._options.timeout, connect=CONNECT_SECONDS, pool=None)
         headers = {b"Authorization": f"Bearer {api_key}".encode()} if api_key else {}
-        async with httpx.AsyncClient(base_url=url, headers=headers, limits=limits, timeout=timeout) as http:
+        async with httpx.AsyncClient(
+            base_url=url, headers=headers, limits=limits, timeout=timeout, trust_env=by_proxy
+        ) as http:
             paths = await _paths(http, url)
             todo = batch_input.requests(self._path, self._found, self._output.answered)
             delivery = Delivery(http, self._options.patience)

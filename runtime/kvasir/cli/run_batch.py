@@ -138,7 +138,7 @@ def _send(args: argparse.Namespace, batch: BatchRun) -> None:
     try:
         name = (model.served_model_name or (model.source,))[0]
         processes = serve_command.processes_of(settings, place)
-        run_job(LocalService(place, processes, name, chats, needs_key=True), lambda url: batch.run(url, key))
+        run_job(LocalService(place, processes, name, chats, needs_key=True), lambda url: batch.run(url, key, by_proxy=False))
     finally:
         place.close()
 
