@@ -46,7 +46,12 @@ def parser() -> OptionParser:
     batch.add_argument(
         "-o", "--output-file", type=Path, required=True, metavar="OUTPUT", help="file for the answers"
     )
-    batch.add_argument("--model", metavar="MODEL", help="serve this model for the batch, as `kvasir serve` does")
+    batch.add_argument(
+        "model",
+        metavar="MODEL",
+        nargs="?",
+        help="serve this model for the batch, as `kvasir serve` does; --model MODEL is the same",
+    )
     batch.add_argument("--url", metavar="URL", help="use the server at this URL, and start none")
     number, duration = argument_type(parse_int(1, 4096)), argument_type(parse_duration)
     batch.add_argument(
@@ -120,7 +125,7 @@ def _send(args: argparse.Namespace, batch: BatchRun) -> None:
     if args.url is not None:
         asyncio.run(batch.run(base_url(args.url), args.api_key))
         return
-    for text in unknown_variables():
+    for text in (*args.notes, *unknown_variables()):
         print(f"kvasir run-batch: warning: {text}", file=sys.stderr)
     settings, key = serve_command.settings_of(args), secrets.token_urlsafe(32)
     server = replace(settings.server, host=LOOPBACK, port=0, api_key=(key,), api_key_dir=None)
@@ -138,7 +143,10 @@ def _send(args: argparse.Namespace, batch: BatchRun) -> None:
     try:
         name = (model.served_model_name or (model.source,))[0]
         processes = serve_command.processes_of(settings, place)
-        run_job(LocalService(place, processes, name, chats, needs_key=True), lambda url: batch.run(url, key, by_proxy=False))
+        run_job(
+            LocalService(place, processes, name, chats, needs_key=True),
+            lambda url: batch.run(url, key, by_proxy=False),
+        )
     finally:
         place.close()
 
