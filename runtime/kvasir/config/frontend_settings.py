@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from kvasir.config.options import ConfigError, option
-from kvasir.config.parsers import parse_int, parse_json_object
+from kvasir.config.parsers import parse_fraction, parse_int, parse_json_object
 from kvasir.config.settings import LinkConfig, ModelConfig, OpsConfig, ProcessConfig
 from kvasir_contract.endpoints import ANY_HOST, HTTP_PORT
 from kvasir_contract.units import parse_bytes, parse_duration
@@ -81,6 +81,12 @@ class ServerConfig:
     max_live_requests: int = option(
         4096, "maximum requests in flight; further ones get status 429", parse=parse_int(1)
     )
+    max_client_share: float = option(
+        0.5,
+        "fraction of max-live-requests for one client, that is, one API key of several, or one connection",
+        parse=parse_fraction,
+        metavar="FRACTION",
+    )
     max_live_tokens: int = option(
         2**26,
         "maximum tokens of the requests in flight, prompts and outputs so far; further requests get status 429",
@@ -147,6 +153,11 @@ class ServerConfig:
     def upload_bytes(self) -> int:
         """Return `max_upload_bytes`, or its default."""
         return 4 * self.max_request_bytes if self.max_upload_bytes is None else self.max_upload_bytes
+
+    @property
+    def client_requests(self) -> int:
+        """Return how many requests one client may have in flight."""
+        return max(1, int(self.max_client_share * self.max_live_requests))
 
     @property
     def parsed_bytes(self) -> int:

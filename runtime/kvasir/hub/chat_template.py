@@ -216,3 +216,15 @@ def _tojson(
 ) -> str:
     """JSON for a prompt: unlike Jinja's own filter it leaves <, > and & as they are."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def count_values(value: Any, limit: int) -> int:
+    """Return the number of values in it; one more than `limit` if there are more."""
+    if not isinstance(value, list | dict):
+        return 1
+    count = 1
+    for each in value.values() if isinstance(value, dict) else value:
+        count += count_values(each, limit - count)
+        if count > limit:
+            return limit + 1
+    return count

@@ -138,7 +138,7 @@ async def test_a_missing_model_means_the_first_name_and_an_alias_is_echoed(front
 
 
 async def test_when_one_of_many_prompts_finds_no_place_the_others_are_aborted() -> None:
-    async with running_frontend(max_live_requests=2) as frontend, frontend.http() as client:
+    async with running_frontend(max_live_requests=2, max_client_share=1.0) as frontend, frontend.http() as client:
         frontend.engine.script.pause_at = 1
         waiting = asyncio.create_task(client.post("/v1/completions", json={"prompt": "first"}))
         await asyncio.to_thread(frontend.engine.wait_requests, 1)

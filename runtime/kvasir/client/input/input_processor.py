@@ -14,12 +14,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from kvasir.client.input.chat_templates import ChatTemplates
+from kvasir.client.input.fair_queue import FairQueue
 from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.client.input.sampling import Sampling, check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.client.text.stop_strings import StopStrings
 from kvasir.hashing import BlockHashing
-from kvasir.hub.chat_template import RENDER_SECONDS, ChatTemplateError, ChatTemplateTooSlow
+from kvasir.hub.chat_template import RENDER_SECONDS, ChatTemplateError, ChatTemplateTooSlow, count_values
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.params import SamplingFields, SamplingParams
@@ -94,6 +95,7 @@ class InputProcessor:
         self._takes_priority = takes_priority
         self._check_rank = check_rank
         self._queued = 0
+        self._turns = FairQueue(THREADS)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tokenize")
 
     async def tokenize(self, text: str, add_special_tokens: bool = True, keep: int | None = None) -> list[int]:
@@ -157,7 +159,7 @@ class InputProcessor:
 
     async def _rendered(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> str:
         """Most chats take less time than the way to another thread. There, a request's own template is compiled."""
-        few = len(messages) <= INLINE_MESSAGES and _count(variables, INLINE_VARIABLES) <= INLINE_VARIABLES
+        few = len(messages) <= INLINE_MESSAGES and count_values(variables, INLINE_VARIABLES) <= INLINE_VARIABLES
         if few and variables.get("chat_template") is None:
             with suppress(ChatTemplateTooSlow):
                 return self._chat_text(messages, variables, INLINE_SECONDS)
@@ -232,7 +234,8 @@ class InputProcessor:
         if inline:
             return work()
         with self._in_queue():
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            async with self._turns.turn():
+                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     @contextmanager
     def _in_queue(self) -> Iterator[None]:
@@ -285,18 +288,6 @@ class InputProcessor:
                 "context_length_exceeded",
             )
         return left if asked is None else asked
-
-
-def _count(value: Any, limit: int) -> int:
-    """Return the number of values in it; one more than `limit` if there are more."""
-    if not isinstance(value, list | dict):
-        return 1
-    count = 1
-    for each in value.values() if isinstance(value, dict) else value:
-        count += _count(each, limit - count)
-        if count > limit:
-            return limit + 1
-    return count
 
 
 def _maximum(limit: int) -> str:

@@ -62,6 +62,10 @@ class ApiKeys:
         return bool(self._given) or self._directory is not None
 
     @property
+    def count(self) -> int:
+        return len(self._given) + len(self._mounted)
+
+    @property
     def problem(self) -> str | None:
         """Return why keys are needed and none can be used."""
         self._refresh()

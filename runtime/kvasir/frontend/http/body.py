@@ -1,20 +1,25 @@
 """Reads a request's JSON body, within all limits; called by every route that takes one.
 
 No step of it holds up the event loop for longer than about 100 ms, whatever a client sends: the size is limited,
-then the cost of parsing (json_cost.py), then the memory of all parsed bodies, then the counts of the fields.
+then the cost of parsing (json_cost.py), the memory of all parsed bodies, the counts of the fields, and the slots
+of one client (shares.py).
 """
 
 import asyncio
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
 
+from kvasir.client.input.fair_queue import current_client
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.generation.body_counts import check_counts
 from kvasir.frontend.http.body_memory import UNCOUNTED
 from kvasir.frontend.http.json_cost import SMALL, check_cost
+from kvasir.frontend.http.middleware import GENERATING
+from kvasir.frontend.http.shares import client_of, slots_of
 from kvasir.frontend.service import Service, service_of
 
 _JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
@@ -22,7 +27,7 @@ WIDEST_CHARACTER: Final = 4
 """Bytes in memory of each character of a text in which one is beyond U+FFFF."""
 
 
-async def read_json(request: Request, limit: int) -> dict[str, object]:
+async def read_json(request: Request, limit: int) -> dict[str, Any]:
     """The JSON object that the client sent.
 
     Raises ApiError: 413 when the body is larger than `limit` bytes (known from Content-Length or found while
@@ -63,6 +68,7 @@ async def read_json(request: Request, limit: int) -> dict[str, object]:
     if not isinstance(value, dict):
         raise ApiError(400, "the request body must be a JSON object", code="invalid_json")
     check_counts(value, service.llm.max_model_len, service.llm.input.vocab_size, service.max_prompts)
+    _hold_share(request, value, service)
     if len(body) > SMALL:
         await asyncio.sleep(0)  # others get their turn before the value is validated
     return value
@@ -72,6 +78,22 @@ def _is_json(content_type: str) -> bool:
     """application/json, or a type of JSON like application/x+json. A page of another site can send other types
     without asking (CORS)."""
     return bool(_JSON_TYPE.fullmatch(content_type.partition(";")[0].strip()))
+
+
+def _hold_share(request: Request, body: dict[str, Any], service: Service) -> None:
+    """Count the slots of a request that generates, until its task ends. Raises TooManyRequests."""
+    client, waiting = client_of(request.scope, service.keys.count)
+    current_client.set(waiting)
+    if request.scope["path"] in GENERATING:
+        slots = slots_of(body)
+        service.shares.hold(client, slots)
+        _when_the_request_ends(lambda: service.shares.release(client, slots))
+
+
+def _when_the_request_ends(action: Callable[[], None]) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.add_done_callback(lambda _: action())
 
 
 def _hold_memory(body: bytes | bytearray, service: Service) -> None:
@@ -84,9 +106,7 @@ def _hold_memory(body: bytes | bytearray, service: Service) -> None:
     narrow = body.isascii() and b"\\u" not in body
     size = len(body) * (1 if narrow else WIDEST_CHARACTER)
     service.parsed_bodies.hold(size)
-    task = asyncio.current_task()
-    assert task is not None
-    task.add_done_callback(lambda _: service.parsed_bodies.release(size))
+    _when_the_request_ends(lambda: service.parsed_bodies.release(size))
 
 
 async def _read(request: Request, limit: int, service: Service) -> bytes | bytearray:

@@ -16,7 +16,9 @@ router = new_router()
 async def load(service: ServiceDep) -> LoadAnswer:
     """Requests that this server works on (`server_load`, as in vLLM), and each engine's load."""
     engines = [_load_of(engine) for engine in service.llm.engines.values()]
-    return LoadAnswer(server_load=service.llm.live_requests, max_live_requests=service.max_prompts, engines=engines)
+    return LoadAnswer(
+        server_load=service.llm.live_requests, max_live_requests=service.max_live_requests, engines=engines
+    )
 
 
 @router.post(

@@ -1,0 +1,59 @@
+"""Fair shares of the slots of --max-live-requests, so that one client cannot take them all.
+
+A client is an API key if there are several, else a connection: with one key for everybody, or without keys, the
+key does not distinguish clients. The share is fixed, because a slot that is taken cannot be taken back when others
+come. A request that needs more than a share alone gets 400 from check_counts.
+"""
+
+from collections import Counter
+from typing import Any, Final
+
+from starlette.types import Scope
+
+from kvasir.client.request_errors import TooManyRequests
+
+RETRY_AFTER: Final = 1.0
+"""Retry-After in seconds: slots become free as soon as any request of the client ends."""
+
+
+class Shares:
+    """Slots that each client holds, at most `limit`."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.held: Counter[str] = Counter()
+
+    def hold(self, client: str, slots: int) -> None:
+        """Raises TooManyRequests, and holds nothing more, when the client has no room."""
+        if self.held[client] and self.held[client] + slots > self._limit:
+            raise TooManyRequests(
+                f"this client has {self.held[client]} requests in flight and asks for {slots} more, and its share "
+                f"is {self._limit} (--max-client-share): try again when some have finished",
+                RETRY_AFTER,
+            )
+        self.held[client] += slots
+
+    def release(self, client: str, slots: int) -> None:
+        self.held[client] -= slots
+        if not self.held[client]:
+            del self.held[client]
+
+
+def client_of(scope: Scope, keys: int) -> tuple[str, str]:
+    """Return who holds slots and who waits for the tokenizer: an API key; or a connection, and its host.
+
+    `keys`: how many API keys there are.
+    """
+    if keys > 1:
+        key = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        return key.decode("latin-1"), key.decode("latin-1")
+    host, port = scope["client"] or ("", 0)
+    return f"{host}:{port}", host
+
+
+def slots_of(body: dict[str, Any]) -> int:
+    """Return how many requests to engines a body asks for: the choices of all its prompts."""
+    prompt = body.get("prompt")
+    prompts = len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
+    choices = [body.get(name) for name in ("n", "best_of")]
+    return prompts * max(1, *(each for each in choices if type(each) is int), 1)
