@@ -209,7 +209,7 @@ async def test_refused_requests_and_unknown_paths_are_counted() -> None:
 
 
 async def test_every_answer_of_429_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running_frontend(max_live_requests=2) as frontend, frontend.http() as client:
+    async with running_frontend(max_live_requests=2, max_client_share=1.0) as frontend, frontend.http() as client:
         monkeypatch.setattr(frontend.service.llm.input, "_max_queued", 0)
         frontend.engine.script.pause_at = 1
         async with client.stream("POST", "/v1/completions", json={"prompt": "Hi", "stream": True}) as answer:

@@ -1,4 +1,4 @@
-"""Turns for long work, shared fairly between clients: whoever has many texts waits behind its own.
+"""Turns for long work, shared fairly between clients: a client with many texts waits behind its own.
 
 The clients that wait take turns. A client that comes alone with one text waits for at most one text of each other
 client, however many they have queued.
