@@ -19,7 +19,8 @@ from fastapi.routing import APIRoute
 from demo.reading import Entry, read_corpus, read_entries
 from kvasir.cli.main import COMMANDS
 from kvasir.frontend.endpoints.chat import route as chat
-from kvasir.frontend.endpoints.chat.request import ChatRequest, Message, TextPart
+from kvasir.frontend.endpoints.chat.messages import FunctionCall, Message, TextPart, ToolCall
+from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.completions import route as completions
 from kvasir.frontend.endpoints.completions.request import CompletionRequest
 from kvasir.frontend.endpoints.control import route as control
@@ -111,7 +112,11 @@ ROUTES = {
 SPEC_FIELDS = set(names_below(SCHEMA["properties"]["spec"]))
 STATUS_FIELDS = set(names_below(SCHEMA["properties"]["status"]))
 BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
-API_FIELDS = {name for model in (*BODIES, StreamOptions, Message, TextPart) for name in model.model_fields}
+API_FIELDS = {
+    name
+    for model in (*BODIES, StreamOptions, Message, TextPart, ToolCall, FunctionCall)
+    for name in model.model_fields
+}
 NOT_YET_FIELDS = {field for feature in FEATURES for field in feature.get("request_fields", [])}
 
 # --------------------------------------------------------------------------------------------------- names exist

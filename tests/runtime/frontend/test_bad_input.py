@@ -96,7 +96,6 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "Hi", "request_id": "a b"}, "request_id", "printable"),
     ({"prompt": "Hi", "request_id": "line\n"}, "request_id", "printable"),
     ({"prompt": "Hi", "suffix": "!"}, "suffix", "not supported yet"),
-    ({"prompt": "Hi", "store": True}, "store", "not supported yet"),
 ]
 CHAT_CASES: list[tuple[dict[str, Any], str, str]] = [
     ({}, "messages", "messages is missing"),
@@ -106,7 +105,10 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str]] = [
     (message(content="Hi"), "messages[1].role", "messages[1].role is missing"),
     (message(role="user"), "messages[1].content", "messages[1].content is missing"),
     (message(role="robot", content="Hi"), "messages[1].role", "'robot' is not a role"),
-    (message(role="tool", content="Hi"), "messages[1].role", "'tool' is not supported yet"),
+    (message(role="system", content=None), "messages[1].content", "messages[1].content is missing"),
+    (message(role="assistant", tool_calls=[{}]), "messages[1].tool_calls[0].function", "is missing"),
+    (message(role="assistant", tool_calls=[{"function": {}}]), "messages[1].tool_calls[0].function.name", "is mis"),
+    (message(role="user", content=[{"type": "refusal"}]), "messages[1].content[0].refusal", "is missing"),
     (message(role="user", content=5), "messages[1].content", "got an integer"),
     (message(role="user", content=[{"text": "Hi"}]), "messages[1].content[0].type", "is missing"),
     (
@@ -138,7 +140,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str]] = [
         "exclude each other",
     ),
     ({"messages": [USER], "max_completion_tokens": 3, "min_tokens": 4}, "min_tokens", "at most 3 tokens"),
-    ({"messages": [USER], "reasoning_effort": "low"}, "reasoning_effort", "not supported yet"),
+    ({"messages": [USER], "reasoning_effort": 5}, "reasoning_effort", "expected a string"),
 ]
 
 

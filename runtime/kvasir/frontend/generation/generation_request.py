@@ -47,9 +47,6 @@ class GenerationRequest(SamplingBody):
         "guided_choice": ([],),
         "guided_grammar": (),
         "kv_transfer_params": (),
-        "store": (False,),
-        "service_tier": ("auto", "default"),
-        "prompt_cache_retention": ("in_memory", "in-memory"),
     }
 
     model: str | None = None
@@ -73,11 +70,14 @@ class GenerationRequest(SamplingBody):
     """Return the `n` most likely texts that beam search finds, instead of drawing tokens."""
     length_penalty: Annotated[float, Field(ge=LENGTH_PENALTY.least, le=LENGTH_PENALTY.most)] = 1.0
     """Above 0 prefers long texts in beam search, below 0 short ones."""
-    # Labels for the client's own books: they ask nothing of the answer.
+    # Labels and settings of OpenAI's account: they ask nothing of the answer.
     user: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: dict[str, Any] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    service_tier: str | None = None
+    store: bool | None = None
 
     @property
     def sampling(self) -> SamplingFields:

@@ -1,30 +1,14 @@
-"""The body of POST /v1/chat/completions and the messages that the chat template gets."""
+"""The body of POST /v1/chat/completions and the variables that the chat template gets."""
 
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from kvasir.client.input.chat_templates import RESERVED_VARIABLES
-from kvasir.frontend.endpoints.request_body import BodyPart
+from kvasir.frontend.endpoints.chat.messages import Messages, template_messages
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.generation_request import GenerationRequest
 from kvasir.params import TOP_LOGPROBS
-
-ROLES = ("system", "developer", "user", "assistant")
-
-
-class TextPart(BodyPart):
-    type: str
-    text: str | None = None
-
-
-class Message(BodyPart):
-    role: str
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
-    name: str | None = None
-
-
-Messages = Annotated[list[Message], Field(fail_fast=True)]
 
 
 class ChatRequest(GenerationRequest):
@@ -38,8 +22,6 @@ class ChatRequest(GenerationRequest):
         "modalities": (["text"],),
         "audio": (),
         "prediction": (),
-        "reasoning_effort": (),
-        "verbosity": (),
         "web_search_options": (),
         "documents": ([],),
         "mm_processor_kwargs": ({},),
@@ -63,6 +45,10 @@ class ChatRequest(GenerationRequest):
     """Used instead of the model's template, if the server has --trust-request-chat-template."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Further variables of the chat template, for example {"enable_thinking": false}."""
+    reasoning_effort: str | None = None
+    """A variable of the chat template, for models that can think more or less; `none` switches thinking off."""
+    verbosity: str | None = None
+    """Without effect, as in vLLM."""
 
     @property
     def wanted_logprobs(self) -> int | None:
@@ -81,6 +67,7 @@ class ChatRequest(GenerationRequest):
 
     def template_variables(self) -> dict[str, Any]:
         return {
+            **self._effort(),
             **template_variables(self.chat_template_kwargs),
             "chat_template": self.chat_template,
             "add_generation_prompt": self._wants_generation_prompt,
@@ -88,9 +75,14 @@ class ChatRequest(GenerationRequest):
         }
 
     def template_messages(self) -> list[dict[str, Any]]:
-        """The messages with their content as one text or a list of texts, a developer's as a system message
-        (templates have no other name for it). Raises ApiError for a content without text."""
+        """See the function of this name. Raises ApiError."""
         return template_messages(self.messages)
+
+    def _effort(self) -> dict[str, Any]:
+        """Templates name the effort, or only whether to think at all."""
+        if self.reasoning_effort is None:
+            return {}
+        return {"reasoning_effort": self.reasoning_effort, "enable_thinking": self.reasoning_effort != "none"}
 
     @property
     def echoed(self) -> str:
@@ -114,39 +106,3 @@ def template_variables(kwargs: dict[str, Any]) -> dict[str, Any]:
         path = f"chat_template_kwargs.{name}"
         raise bad_field(path, f"{path} is not supported: a request cannot set the variable {name}")
     return kwargs
-
-
-def template_messages(messages: list[Message]) -> list[dict[str, Any]]:
-    """See ChatRequest.template_messages; /tokenize takes messages too."""
-    if not messages:
-        raise bad_field("messages", "messages: the list is empty")
-    return [_template_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
-
-
-def _template_message(message: Message, path: str) -> dict[str, Any]:
-    if message.role not in ROLES:
-        problem = "is not supported yet" if message.role in ("tool", "function") else "is not a role"
-        raise bad_field(f"{path}.role", f"{path}.role: {message.role!r} {problem}: use one of {', '.join(ROLES)}")
-    if message.content is None:
-        raise bad_field(f"{path}.content", f"{path}.content is missing")
-    result: dict[str, Any] = {
-        "role": "system" if message.role == "developer" else message.role,
-        "content": message.content if isinstance(message.content, str) else _texts(message.content, path),
-    }
-    if message.name is not None:
-        result["name"] = message.name
-    return result
-
-
-def _texts(parts: list[TextPart], path: str) -> list[dict[str, str]]:
-    return [
-        {"type": "text", "text": _text_of(part, f"{path}.content[{index}]")} for index, part in enumerate(parts)
-    ]
-
-
-def _text_of(part: TextPart, path: str) -> str:
-    if part.type != "text":
-        raise bad_field(f"{path}.type", f"{path}.type: {part.type!r} is not supported: the model reads text only")
-    if part.text is None:
-        raise bad_field(f"{path}.text", f"{path}.text is missing")
-    return part.text

@@ -4,7 +4,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from kvasir.frontend.endpoints.chat.request import Messages, template_variables
+from kvasir.frontend.endpoints.chat.messages import Messages
+from kvasir.frontend.endpoints.chat.request import template_variables
 from kvasir.frontend.endpoints.request_body import RequestBody
 from kvasir.frontend.errors import bad_field
 

@@ -5,7 +5,7 @@ import orjson
 from fastapi import Response
 
 from kvasir.frontend.endpoints.answers import DetokenizeAnswer, TokenizeAnswer, TokenizerInfo, errors
-from kvasir.frontend.endpoints.chat.request import template_messages
+from kvasir.frontend.endpoints.chat.messages import template_messages
 from kvasir.frontend.endpoints.tokens.request import DetokenizeRequest, TokenizeRequest
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.routing import new_router
