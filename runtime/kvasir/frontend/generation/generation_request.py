@@ -16,6 +16,8 @@ from kvasir.params import SamplingFields
 
 MOST_CHOICES = 128
 """For one prompt: OpenAI's limit."""
+MAX_TEMPERATURE = 2
+"""OpenAI's limit, and vLLM's since 0.32. A model's generation_config may have more."""
 
 RANK_HEADER: Final = "X-data-parallel-rank"
 """The header of routers for vLLM that means the same as the field `data_parallel_rank`."""
@@ -51,6 +53,8 @@ class GenerationRequest(SamplingBody):
 
     model: str | None = None
     max_tokens: int | None = None
+    temperature: Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)] | None = None
+    """Divides the logits. 0 is greedy."""
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
     """Choices for each prompt; the one at index i draws from seed + i."""
     stream: bool = False
