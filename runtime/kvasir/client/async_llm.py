@@ -57,6 +57,7 @@ class AsyncLLM:
         self._journal = Journal(config.server.max_live_requests, config.server.max_live_tokens)
         self._router = Router(self._journal.in_flight)
         self.detokenizer = Detokenizer(tokenizer)
+        self.model_fingerprint = model.fingerprint
         self._link = FrontendLink(
             config.link,
             service=config.link.service_uid,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request
 
+from kvasir import __version__
 from kvasir.client.async_llm import AsyncLLM
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.frontend.errors import ApiError
@@ -55,6 +56,8 @@ class Service:
         self.tokenizer_info: dict[str, Any] | None = None
         """The answer to GET /tokenizer_info; None if it is disabled."""
         self.started = int(time.time())
+        self.fingerprint = f"kvasir-{__version__}-{llm.model_fingerprint[:8]}"
+        """`system_fingerprint` of an answer: with another one, the same seed may give another answer."""
         self.stopping = False
         """A signal to stop came: unready, though requests are still answered."""
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from openai.types.chat import ChatCompletionMessageParam
 
+from kvasir import __version__
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model
 from runtime.wire import prompt_of
 
@@ -21,6 +22,20 @@ async def test_a_question_gets_the_assistants_message(frontend: Frontend) -> Non
     assert answer.usage is not None
     assert answer.usage.completion_tokens == len(frontend.engine.script.answer) + 1
     await frontend.idle()
+
+
+async def test_an_answer_has_vllms_fields(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        answers = [
+            (await client.post("/v1/chat/completions", json={"messages": QUESTION})).json(),
+            (await client.post("/v1/completions", json={"prompt": "Hi"})).json(),
+        ]
+    for answer in answers:
+        assert answer["kv_transfer_params"] is None
+        assert answer["choices"][0]["stop_reason"] is None
+        assert answer["system_fingerprint"] == frontend.service.fingerprint
+    model, _ = demo_model()
+    assert frontend.service.fingerprint == f"kvasir-{__version__}-{model.fingerprint[:8]}"
 
 
 async def test_the_prompt_is_the_rendered_template_without_further_special_tokens(frontend: Frontend) -> None:

@@ -71,6 +71,14 @@ async def test_usage_comes_last_without_choices_and_is_null_before(frontend: Fro
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_the_fingerprint_is_in_the_last_chunks(frontend: Frontend, path: str) -> None:
+    prompt = {"messages": QUESTION} if path == CHAT else {"prompt": "Hi", "max_tokens": 50}
+    events = await events_of(frontend, path, stream_options={"include_usage": True}, **prompt)
+    assert [event.get("system_fingerprint") for event in events[-2:]] == [frontend.service.fingerprint] * 2
+    assert not any("system_fingerprint" in event for event in events[:-2])
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 async def test_continuous_usage_grows_with_every_chunk(frontend: Frontend, path: str) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     prompt = {"messages": QUESTION} if path == CHAT else {"prompt": [5, 6, 7]}

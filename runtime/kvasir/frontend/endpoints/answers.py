@@ -88,6 +88,8 @@ class CompletionAnswer(BaseModel):
     model: str
     choices: list[CompletionChoice]
     usage: Usage
+    system_fingerprint: str
+    kv_transfer_params: None
 
 
 class ChatMessage(BaseModel):
@@ -112,6 +114,8 @@ class ChatAnswer(BaseModel):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    system_fingerprint: str
+    kv_transfer_params: None
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: PromptLogprobs | None = None
 

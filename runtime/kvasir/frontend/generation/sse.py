@@ -138,16 +138,22 @@ def _error_event(error: ApiError) -> bytes:
 class Chunks:
     """Writes the chunks of one stream; their common fields are encoded once."""
 
-    def __init__(self, id: str, object: str, created: int, model: str, include_usage: bool) -> None:
+    def __init__(
+        self, id: str, object: str, created: int, model: str, include_usage: bool, fingerprint: str
+    ) -> None:
+        """`fingerprint`: the system_fingerprint, which the last chunk of each choice has, as in vLLM."""
         head = orjson.dumps({"id": id, "object": object, "created": created, "model": model})
         self._head = b"data: " + head[:-1]
         self._include_usage = include_usage
         self._open = self._head + b',"choices":['
+        self._last_head = self._head + b',"system_fingerprint":' + orjson.dumps(fingerprint)
+        self._last_open = self._last_head + b',"choices":['
         self._close = b'],"usage":null}\n\n' if include_usage else b"]}\n\n"
 
     def choice(self, choice: dict[str, Any], usage: dict[str, Any] | None = None) -> bytes:
         """`usage`: the usage so far, if every chunk reports it."""
-        return self._open + orjson.dumps(choice) + self._closing(usage)
+        opened = self._open if choice["finish_reason"] is None else self._last_open
+        return opened + orjson.dumps(choice) + self._closing(usage)
 
     def choice_with(self, choice: dict[str, Any], usage: dict[str, Any] | None = None, **more: object) -> bytes:
         """Return a chunk with further fields next to the choices."""
@@ -161,4 +167,4 @@ class Chunks:
         """The usage, where it was asked for, and the end."""
         if not self._include_usage:
             return DONE
-        return self._head + b',"choices":[],"usage":' + orjson.dumps(usage) + b"}\n\n" + DONE
+        return self._last_head + b',"choices":[],"usage":' + orjson.dumps(usage) + b"}\n\n" + DONE

@@ -40,7 +40,7 @@ async def create_chat_completion(
     created = int(time.time())
     writer = _Writer(service, body)
     if isinstance(generation, Generation) and body.stream:
-        chunks = Chunks(generation.id, f"{OBJECT}.chunk", created, model, body.include_usage)
+        chunks = Chunks(generation.id, f"{OBJECT}.chunk", created, model, body.include_usage, service.fingerprint)
         return EventStream(_stream(generation, chunks, writer), service.live)
     async with service.live.watch(request.receive):
         choices = await generation.choices(body.n)
@@ -107,6 +107,7 @@ class _Writer:
         self._top = body.wanted_logprobs
         self._prompt_top = body.sampling.prompt_logprobs
         self._names = logprobs.TokenNames(service.llm.detokenizer, body.return_tokens_as_token_ids)
+        self._fingerprint = service.fingerprint
         self.continuous_usage = body.continuous_usage
 
     def opening(self, index: int, generation: Generation, chunks: Chunks, usage: dict[str, Any] | None) -> bytes:
@@ -149,6 +150,8 @@ class _Writer:
         answer: dict[str, Any] = {
             "choices": [self._choice(index, choice) for index, choice in enumerate(choices)],
             "usage": usage,
+            "system_fingerprint": self._fingerprint,
+            "kv_transfer_params": None,
         }
         prompt, scores = choices[0].prompted.prompt_token_ids, choices[0].prompt_logprobs
         if self._token_ids:

@@ -49,14 +49,15 @@ async def create_completion(
     created = int(time.time())
     writer = CompletionWriter(service.llm.detokenizer, body, [each.echo for each in prompts])
     if isinstance(generation, Generation) and body.stream:
-        chunks = Chunks(generation.id, OBJECT, created, model, body.include_usage)
+        chunks = Chunks(generation.id, OBJECT, created, model, body.include_usage, service.fingerprint)
         return EventStream(_stream(generation, chunks, writer, body.continuous_usage), service.live)
     async with service.live.watch(request.receive):
         choices = await generation.choices(body.n)
         head = {"id": generation.id, "object": OBJECT, "created": created, "model": model}
+        rest = {"system_fingerprint": service.fingerprint, "kv_transfer_params": None}
         answer = await logprobs.written(
             sum(map(writer.entries, choices)),
-            lambda: orjson.dumps(head | {"choices": writer.choices(choices), "usage": generation.usage}),
+            lambda: orjson.dumps(head | {"choices": writer.choices(choices), "usage": generation.usage} | rest),
         )
     return Response(answer, media_type="application/json")
 
