@@ -69,6 +69,7 @@ COMPLETION_CASES: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "Hi", "best_of": 21}, "best_of", "expected an integer <= 20"),
     ({"prompt": "Hi", "best_of": 2, "stream": True}, "best_of", "cannot be streamed"),
     ({"prompt": "Hi", "stop": ""}, "stop", "empty string"),
+    ({"prompt": "Hi", "stop": list("abcde")}, "stop", "5 strings are too many, give at most 4"),
     ({"prompt": "Hi", "stop": [5]}, "stop[0]", "got an integer"),
     ({"prompt": "Hi", "logprobs": 21}, "logprobs", "expected an integer <= 20"),
     ({"prompt": "Hi", "logprobs": -1}, "logprobs", "expected an integer >= 0"),

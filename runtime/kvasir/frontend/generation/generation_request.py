@@ -16,6 +16,8 @@ from kvasir.params import SamplingFields
 
 MOST_CHOICES = 128
 """For one prompt: OpenAI's limit."""
+MAX_STOP_STRINGS = 4
+"""OpenAI's limit, and vLLM's default since 0.32 (its VLLM_MAX_STOP_STRINGS)."""
 MAX_TEMPERATURE = 2
 """OpenAI's limit, and vLLM's since 0.32. A model's generation_config may have more."""
 
@@ -106,6 +108,9 @@ class GenerationRequest(SamplingBody):
         check_beam_search(self)
         if self.sampling.prompt_logprobs is not None and self.stream:
             raise bad_field("prompt_logprobs", "prompt_logprobs cannot be streamed: leave out one of the two")
+        stop = self.sampling.stop
+        if isinstance(stop, list) and len(stop) > MAX_STOP_STRINGS:
+            raise bad_field("stop", f"stop: {len(stop)} strings are too many, give at most {MAX_STOP_STRINGS}")
         if self.truncate_prompt_tokens == 0:
             raise bad_field("truncate_prompt_tokens", "truncate_prompt_tokens is 0: keep at least 1 token")
         if self.request_id is not None and not _REQUEST_ID.fullmatch(self.request_id):
