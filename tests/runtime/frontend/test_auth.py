@@ -31,6 +31,7 @@ async def test_only_the_api_needs_a_key_and_every_given_key_is_accepted() -> Non
         basic = await client.get("/v1/models", headers={"authorization": "Basic first"})
     assert _error(missing) == (401, "missing_api_key")
     assert _error(wrong) == (401, "invalid_api_key")
+    assert "Incorrect API key provided" in wrong.json()["error"]["message"]  # litellm looks for these words
     assert _error(basic) == (401, "missing_api_key")
     assert missing.headers["www-authenticate"] == "Bearer"
     assert "x-request-id" in missing.headers

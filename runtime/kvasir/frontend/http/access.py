@@ -31,7 +31,8 @@ class Access:
             message = "an API key is needed: send the header Authorization: Bearer YOUR_KEY"
             return ApiError(401, message, code="missing_api_key", headers=_UNAUTHORIZED)
         if not self._is_known(key):
-            message = "the API key is wrong: use one of the keys that this server was started with"
+            # litellm raises AuthenticationError for the first words.
+            message = "Incorrect API key provided: use one of the keys that this server was started with"
             return ApiError(401, message, code="invalid_api_key", headers=_UNAUTHORIZED)
         return None
 
