@@ -37,7 +37,7 @@ PACKAGES: Final = (
     *("prometheus-client", "kopf", "kubernetes"),
 )
 SETTINGS: Final = (
-    *("KVASIR_", "HF_", "TRANSFORMERS_", "TORCH", "PYTORCH_", "CUDA_", "NVIDIA_", "NCCL_", "TRITON_"),
+    *("KVASIR_", "VLLM_", "HF_", "TRANSFORMERS_", "TORCH", "PYTORCH_", "CUDA_", "NVIDIA_", "NCCL_", "TRITON_"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "ONEDNN_", "DNNL_", "ATEN_", "MALLOC_", "LD_PRELOAD"),
 )
 """How the names of the environment's variables begin that matter to a run."""

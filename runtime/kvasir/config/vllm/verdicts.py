@@ -95,7 +95,7 @@ IGNORED: Final = _each({
         "the frontend logs by --log-level, a line for each request (--log-requests), and no probes",
     "h11-max-incomplete-event-size h11-max-header-count":
         "the limits of headers are fixed, and that of bodies is --max-request-bytes",
-    "sse-keep-alive-interval": "the server decides when a stream needs a comment to stay open",
+    "sse-keep-alive-interval": "the interval is not adjustable",
     "fail-on-environ-validation": "unknown variables are always named in a warning",
     "enable-flash-late-interaction": "there are no pooling models",
     "exclude-tools-when-tool-choice-none tool-strict-level cohere-format cohere-is-reasoning-model "

@@ -79,6 +79,13 @@ def test_options_of_vllm_become_options_of_kvasir(given: str, words: str) -> Non
     assert found.notes == []
 
 
+def test_an_option_that_vllm_takes_several_times_has_all_its_values() -> None:
+    parser = OptionParser(prog="sample")
+    parser.add_argument("--middleware", nargs="+")
+    found = rewrite(["m", "--middleware", "a.A", "--x", "--middleware=b.B"], parser._option_string_actions)
+    assert found.words == ["m", "--middleware", "a.A", "b.B", "--x"]
+
+
 @pytest.mark.parametrize(
     ("given", "note"),
     [
