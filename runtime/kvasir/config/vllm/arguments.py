@@ -39,7 +39,9 @@ def advice_for_options() -> dict[str, str]:
 
 def rewrite(words: Sequence[str], own: Mapping[str, argparse.Action]) -> Rewritten:
     """Rewrite the words after the command. `own`: the parser's options. Raises ValueError for a rejected option."""
-    given = _with_model_first(_merged(_with_config_file(split_words(words, own), own), own))
+    given = _merged(_with_config_file(split_words(words, own), own), own)
+    if "--model" not in own:
+        given = _with_model_first(given)
     result = Rewritten()
     for word in given:
         if isinstance(word, str):

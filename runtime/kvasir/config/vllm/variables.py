@@ -28,7 +28,6 @@ _INSTEAD: Final = MappingProxyType(
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "use --threads",
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "the model's own length is the limit; --hf-overrides can change it",
         "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "use --worker-timeout",
-        "VLLM_LOGGING_CONFIG_PATH": "use --log-level, and --log-format text or json",
         "VLLM_LOGGING_PREFIX": "use --log-format json to add fields to log lines",
         "VLLM_USE_MODELSCOPE": "models come from the Hugging Face hub; HF_ENDPOINT can name a mirror",
         "VLLM_DP_RANK": "use --data-parallel-rank of kvasir engine",

@@ -84,14 +84,13 @@ IGNORED: Final = _each({
     "replayssm-buffer-len": "models with a recurrent state are not supported",
     # server and logs
     "enable-prompt-tokens-details": "the usage always has the number of cached tokens",
-    "enable-request-id-headers": "every answer has an X-Request-Id header",
     "enable-log-deltas": "answers are not logged",
-    "disable-log-stats aggregate-engine-logging enable-logging-iteration-details":
-        "no statistics are logged; GET /metrics has them",
+    "aggregate-engine-logging enable-logging-iteration-details":
+        "the frontend logs a line for the whole service, see --disable-log-stats; GET /metrics has each engine",
     "kv-cache-metrics kv-cache-metrics-sample custom-histogram-buckets show-hidden-metrics-for-version "
     "per-request-spec-decode-metrics": "GET /metrics has a fixed set of metrics: see docs/metrics.md",
     "enable-server-load-tracking": "GET /load always has the load of each engine",
-    "uvicorn-log-level disable-access-log-for-endpoints log-error-stack":
+    "disable-access-log-for-endpoints log-error-stack":
         "the frontend logs by --log-level, a line for each request (--log-requests), and no probes",
     "h11-max-incomplete-event-size h11-max-header-count":
         "the limits of headers are fixed, and that of bodies is --max-request-bytes",
@@ -99,7 +98,7 @@ IGNORED: Final = _each({
     "fail-on-environ-validation": "unknown variables are always named in a warning",
     "enable-flash-late-interaction": "there are no pooling models",
     "exclude-tools-when-tool-choice-none tool-strict-level cohere-format cohere-is-reasoning-model "
-    "anthropic-disabled-thinking-effort": "requests with tools or for these APIs are refused one by one",
+    "anthropic-disabled-thinking-effort": "what Kvasir lacks is rejected request by request: see docs/api.md",
     "elastic-ep-max-dp-size enable-ep-weight-filter eplb-config eplb-log-balancedness eplb-step-interval "
     "eplb-window-size num-redundant-experts expert-placement-strategy dbo-decode-token-threshold "
     "dbo-prefill-token-threshold ubatch-size all2all-backend enable-nccl-comm-suspend":
@@ -123,7 +122,7 @@ IGNORED: Final = _each({
     "headless": "this command has no API server",
     "additional-config": "it is for plugins of vLLM",
     "enable-offline-docs": "the page of GET /docs needs no network",
-    "structured-outputs-config reasoning-config": "requests for structured output are refused one by one",
+    "structured-outputs-config reasoning-config": "requests for structured output are rejected one by one",
 })  # fmt: skip
 """Options that are accepted and change nothing → why."""
 
@@ -140,8 +139,6 @@ REFUSED: Final = _each({
     "enable-auto-tool-choice tool-call-parser tool-parser-plugin tool-server": f"tool calls are {_NOT_YET}",
     "reasoning-parser reasoning-parser-plugin reasoning-effort-map":
         f"parsers of reasoning are {_NOT_YET}: the reasoning is part of the answer's text",
-    "chat-template chat-template-content-format default-chat-template-kwargs trust-request-chat-template":
-        f"{_NOT_YET}: put the template into chat_template.jinja in the model's directory",
     "tokenizer-mode": "the tokenizer is always the fast one of tokenizer.json",
     "skip-tokenizer-init tokens-only":
         "a frontend always has a tokenizer; requests may send token ids, and kvasir.LLM takes them too",
@@ -174,23 +171,14 @@ REFUSED: Final = _each({
         "failures are always handled: see --worker-timeout, --slow-step and docs/operating.md",
     "enable-sleep-mode": f"a sleep mode is {_NOT_YET}: stop the service, or scale it to zero on Kubernetes",
     "enable-prompt-embeds enable-mm-embeds mm-encoder-only": f"embeddings as prompts are {_NOT_YET}",
-    "ssl-keyfile ssl-certfile ssl-ca-certs ssl-cert-reqs ssl-ciphers enable-ssl-refresh":
-        f"TLS is {_NOT_YET}: put a proxy or an ingress that ends TLS in front",
-    "root-path": f"{_NOT_YET}: let the proxy remove the prefix from the path",
-    "middleware": f"{_NOT_YET}: put a proxy in front",
-    "uds": f"sockets in the file system are {_NOT_YET}: use --host 127.0.0.1",
-    "api-server-count":
-        f"several frontends of one `kvasir serve` are {_NOT_YET}: an InferenceService can have several",
     "grpc grpc-port": "there is only HTTP",
     "enable-scale-out": "its endpoints are those of vLLM's disaggregated serving",
     "response-role": "the role of answers is assistant",
     "enable-force-include-usage": "ask for it in the request: stream_options with include_usage",
     "enable-per-request-metrics": "answers have no timings: GET /metrics has their distribution",
     "enable-log-outputs": "answers are never logged",
-    "log-config-file logging-config": f"{_NOT_YET}: choose --log-level and --log-format text or json",
-    "disable-fastapi-docs": f"{_NOT_YET}: the description of the API is always served",
+    "logging-config": "use --log-config-file, --log-level or --log-format",
     "fingerprint-mode fingerprint-value": f"{_NOT_YET}",
-    "otlp-traces-endpoint": f"traces are {_NOT_YET}",
     "watermark-config": f"watermarks are {_NOT_YET}",
     "device-ids": "set CUDA_VISIBLE_DEVICES",
     "data-parallel-multi-port-external-lb": "start a `kvasir serve` for each rank: see docs/data-parallel.md",
@@ -206,8 +194,6 @@ REFUSED: Final = _each({
 
 NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "--api-server-count": ("1",),
-        "--chat-template-content-format": ("auto", "string"),
         "--config-format": ("auto", "hf"),
         "--convert": ("auto", "none"),
         "--cpu-offload-gb": ("0",),
@@ -226,9 +212,7 @@ NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "--prefill-context-parallel-size": ("1",),
         "--quantization": ("none", "None"),
         "--response-role": ("assistant",),
-        "--root-path": ("", "/"),
         "--runner": ("auto", "generate"),
-        "--ssl-cert-reqs": ("0",),
         "--task": ("auto", "generate"),
         "--tokenizer-mode": ("auto", "hf"),
     }

@@ -43,6 +43,14 @@ def test_the_level_of_logs_is_taken(given: str, level: str) -> None:
     assert from_args(ProcessConfig, NOTHING, {"VLLM_LOGGING_LEVEL": given}).log_level == level
 
 
+def test_the_configuration_of_logs_is_taken() -> None:
+    environ = {"VLLM_LOGGING_CONFIG_PATH": "/etc/logs.json"}
+    assert from_args(ServerConfig, NOTHING, environ).log_config_file == "/etc/logs.json"
+    assert unknown_variables(environ) == [
+        "VLLM_LOGGING_CONFIG_PATH is read as --log-config-file, unless that is given"
+    ]
+
+
 def test_a_level_that_does_not_exist_names_the_variable() -> None:
     with pytest.raises(ConfigError, match="VLLM_LOGGING_LEVEL: 'loud' is not one of debug, info"):
         from_args(ProcessConfig, NOTHING, {"VLLM_LOGGING_LEVEL": "LOUD"})
