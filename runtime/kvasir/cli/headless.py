@@ -23,7 +23,7 @@ _OF_THE_HEAD: Final = ("--data-parallel-address", "--data-parallel-rpc-port", "-
 
 
 def engine_words(argv: Sequence[str]) -> list[str]:
-    """Return the words for `kvasir engine`. Raises ConfigError if they leave the frontend's address open."""
+    """Return the words for `kvasir engine`. Raises ValueError if they leave the frontend's address open."""
     own = serve.parser()._option_string_actions | engine.parser()._option_string_actions
     given = split_words(argv, own)
     options = {word.name: word for word in given if isinstance(word, GivenOption)}

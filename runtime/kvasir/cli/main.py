@@ -80,7 +80,7 @@ def _run_headless(argv: list[str]) -> int:
 
     try:
         words = engine_words(argv)
-    except ConfigError as error:
+    except ValueError as error:
         print(f"kvasir serve: {error}", file=sys.stderr)
         return ExitCode.USER_ERROR
     return _run_process("engine", words)

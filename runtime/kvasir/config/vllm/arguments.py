@@ -17,7 +17,7 @@ from kvasir.config.vllm.given_options import GivenOption, Word, split_words, vll
 from kvasir.config.vllm.verdicts import IGNORED, MAPPED, NEUTRAL, READ, REFUSED, VALUES
 
 _ELSEWHERE: Final = "is not an option of this command: see kvasir serve --help"
-_SECRET: Final = "--hf-token"
+_SECRETS: Final = ("--api-key", "--hf-token")
 _OF_THE_MODEL: Final = ("--model", "--revision", "--tokenizer-revision")
 
 
@@ -155,7 +155,7 @@ def _rewritten(option: GivenOption, own: Mapping[str, argparse.Action], notes: l
     name, is_off = option.name, option.name not in vllm_options()
     if is_off:
         name = "--" + name.removeprefix("--no-")
-    written = name if name == _SECRET else " ".join((name, *filter(None, option.values)))
+    written = name if name in _SECRETS else " ".join((name, *filter(None, option.values)))
     if (mapped := MAPPED.get(name)) and _switched(mapped, is_off) in own:
         return replace(option, name=_switched(mapped, is_off)).words()
     if name in IGNORED:

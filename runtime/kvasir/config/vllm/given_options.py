@@ -14,6 +14,7 @@ from typing import Any, Final
 
 _LIST: Final = Path(__file__).with_name("options.json")
 _LEVEL: Final = re.compile(r"-O(\.[\w.]+)?(?:=?(.*))")
+_SWITCHES: Final = ("nothing", "switch")
 _OPTIMIZATION: Final = "--optimization-level"
 _COMPILATION: Final = "--compilation-config"
 
@@ -50,7 +51,7 @@ def _long_names() -> Mapping[str, str]:
 def split_words(words: Sequence[str], own: Mapping[str, argparse.Action]) -> list[Word]:
     """Return the options, with their values, and the other words in their order. `own`: a parser's options.
 
-    An option that neither vLLM nor the parser has is returned as a word, without values.
+    An option that neither vLLM nor the parser has is returned as a word, without values. Raises ValueError.
     """
     result: list[Word] = []
     nested: dict[str, dict[str, Any]] = {}
@@ -70,6 +71,8 @@ def split_words(words: Sequence[str], own: Mapping[str, argparse.Action]) -> lis
         if not takes:
             result.append(name + inline + value)
             continue
+        if inline and takes in _SWITCHES:
+            raise ValueError(f"{name} takes no value, and got {value!r}")
         values = [value] if inline else _taken(takes, rest)
         if path and values:
             _set(nested.setdefault(name, {}), path, values[0])
@@ -111,7 +114,7 @@ def _takes(name: str, own: Mapping[str, argparse.Action]) -> str:
 
 def _taken(takes: str, rest: list[str]) -> list[str]:
     """Remove and return the values that an option takes from the words after it."""
-    if takes in ("nothing", "switch"):
+    if takes in _SWITCHES:
         return []
     if takes in ("value", "repeated"):
         return [rest.pop(0)] if rest else []

@@ -123,6 +123,7 @@ def test_options_without_effect_are_named(given: str, note: str) -> None:
         ("--config /no/such.yaml", "--config /no/such.yaml cannot be read: No such file"),
         ("--config config.json", "--config config.json: give a YAML file"),
         ("--revision", "--revision take a value"),
+        ("--enable-prefix-caching=true", "--enable-prefix-caching takes no value, and got 'true'"),
     ],
 )
 def test_rejected_options_say_why_and_end_with_code_2(
@@ -134,6 +135,14 @@ def test_rejected_options_say_why_and_end_with_code_2(
     printed = capsys.readouterr().err
     assert message in printed
     assert "hf_secret" not in printed
+
+
+def test_a_key_for_a_command_without_a_server_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        engine.parser().parse_args(["m", "--api-key", "secret"])
+    printed = capsys.readouterr().err
+    assert "--api-key: is not an option of this command" in printed
+    assert "secret" not in printed
 
 
 def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
