@@ -1,6 +1,7 @@
 """https: certificates from files, client certificates, and files that change while connections are open."""
 
 import asyncio
+import logging
 import ssl
 from pathlib import Path
 
@@ -84,6 +85,20 @@ async def test_new_files_serve_new_connections_and_old_ones_go_on(files: Files) 
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         assert _certificate(writer) == before
         writer.close()
+
+
+def test_a_change_and_a_fault_of_the_files_are_logged_once(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    tls = Tls(files.config(enable_ssl_refresh=True))
+    files.key.write_text("not a key")
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            tls.refresh()
+        files.issue()
+        for _ in range(2):
+            tls.refresh()
+    fault, change = (record.message for record in caplog.records)
+    assert fault.endswith("the last certificate stays")
+    assert change == f"new certificate read from {files.certificate}"
 
 
 async def test_without_refresh_the_first_certificate_stays(files: Files) -> None:
