@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import logging
+import os
 
 from kvasir.config.nodes import NodesConfig, pod_index
 from kvasir.config.options import ConfigError, OptionParser, add_options, flag_of, from_args, is_given
@@ -21,7 +22,7 @@ from kvasir.config.settings import (
     TraceConfig,
 )
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
-from kvasir_contract.environment import POD_INDEX
+from kvasir_contract.environment import MANAGED_VARIABLES, POD_INDEX
 from kvasir_contract.logs import setup_logging
 
 
@@ -33,7 +34,8 @@ def parser() -> OptionParser:
         "frontends that --link names. Every option can also be given as an environment variable: "
         "--max-num-seqs as KVASIR_MAX_NUM_SEQS.",
     )
-    result.takes_vllm = True
+    result.set_defaults(notes=[])
+    result.takes_vllm = MANAGED_VARIABLES not in os.environ  # the rules of extraArgs know no other names of options
     result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
     add_options(result, ModelConfig, "model")
     add_options(result, DeviceConfig, "device")

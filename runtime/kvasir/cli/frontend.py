@@ -2,12 +2,14 @@
 
 import argparse
 import logging
+import os
 
 from kvasir.config.frontend_settings import ChatConfig, FrontendConfig, ServerConfig, TlsConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.settings import LinkConfig, ModelConfig, OpsConfig, ProcessConfig
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
 from kvasir_contract.endpoints import LINK_PORT
+from kvasir_contract.environment import MANAGED_VARIABLES
 from kvasir_contract.logs import setup_logging
 
 
@@ -18,7 +20,8 @@ def parser() -> OptionParser:
         description="Run one API server: OpenAI's HTTP API, tokenizer, routing. Engines connect to it at --link. "
         "Every option can also be given as an environment variable: --max-model-len as KVASIR_MAX_MODEL_LEN.",
     )
-    result.takes_vllm = True
+    result.set_defaults(notes=[])
+    result.takes_vllm = MANAGED_VARIABLES not in os.environ  # the rules of extraArgs know no other names of options
     result.add_argument("model", metavar="MODEL", help="hf://org/name[@revision], a directory, or demo://")
     add_options(result, ModelConfig, "model")
     add_options(result, ServerConfig, "HTTP server")

@@ -26,7 +26,7 @@ class Access:
         """Return why a request that needs a client's key is refused."""
         if not self.keys.needed:
             return None
-        key = _key_of(headers)
+        key = key_of(headers)
         if key is None:
             message = "an API key is needed: send the header Authorization: Bearer YOUR_KEY"
             return ApiError(401, message, code="missing_api_key", headers=_UNAUTHORIZED)
@@ -47,7 +47,7 @@ class Access:
         if self._admin_keys.problem is not None:  # its text names files: it is in the log
             message = "control calls are not possible: this server has no usable admin API key, see its log"
             return ApiError(403, message, code="control_calls_disabled")
-        key = _key_of(headers)
+        key = key_of(headers)
         if key is None:
             message = "a control call needs an admin API key: send the header Authorization: Bearer ADMIN_KEY"
             return ApiError(401, message, code="missing_api_key", headers=_UNAUTHORIZED)
@@ -65,7 +65,7 @@ class Access:
         return of_client or of_administrator
 
 
-def _key_of(headers: Headers) -> bytes | None:
+def key_of(headers: Headers) -> bytes | None:
     """Return the bearer token, or the key in the header of Anthropic's clients."""
     scheme, _, token = _value(headers, b"authorization").partition(b" ")
     key = token if scheme.lower() == b"bearer" else _value(headers, b"x-api-key")

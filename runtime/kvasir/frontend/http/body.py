@@ -82,7 +82,7 @@ def _is_json(content_type: str) -> bool:
 
 def _hold_share(request: Request, body: dict[str, Any], service: Service) -> None:
     """Count the slots of a request that generates, until its task ends. Raises TooManyRequests."""
-    client, waiting = client_of(request.scope, service.keys.count)
+    client, waiting = client_of(request.scope, service.access.keys.count)
     current_client.set(waiting)
     if request.scope["path"] in GENERATING:
         slots = slots_of(body)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from starlette.types import Scope
 
 from kvasir.client.request_errors import TooManyRequests
+from kvasir.frontend.http.access import key_of
 
 RETRY_AFTER: Final = 1.0
 """Retry-After in seconds: slots become free as soon as any request of the client ends."""
@@ -45,8 +46,8 @@ def client_of(scope: Scope, keys: int) -> tuple[str, str]:
     `keys`: how many API keys there are.
     """
     if keys > 1:
-        key = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        return key.decode("latin-1"), key.decode("latin-1")
+        key = (key_of(scope["headers"]) or b"").decode("latin-1")
+        return key, key
     host, port = scope["client"] or ("", 0)
     return f"{host}:{port}", host
 
