@@ -25,8 +25,10 @@ from kvasir.frontend.endpoints.completions import route as completions
 from kvasir.frontend.endpoints.completions.request import CompletionRequest
 from kvasir.frontend.endpoints.control import route as control
 from kvasir.frontend.endpoints.description import route as description
+from kvasir.frontend.endpoints.messages import route as messages
 from kvasir.frontend.endpoints.models import route as models
 from kvasir.frontend.endpoints.ops import route as ops
+from kvasir.frontend.endpoints.responses import route as responses
 from kvasir.frontend.endpoints.tokens import route as tokens
 from kvasir.frontend.endpoints.tokens.request import DetokenizeRequest, TokenizeRequest
 from kvasir.frontend.generation.generation_request import StreamOptions
@@ -117,7 +119,7 @@ def found(pattern: str) -> set[str]:
 
 ROUTES = {
     route.path
-    for module in (chat, completions, control, description, models, ops, tokens)
+    for module in (chat, completions, control, description, messages, models, ops, responses, tokens)
     for route in module.router.routes
     if isinstance(route, APIRoute)
 }
