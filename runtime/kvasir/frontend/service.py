@@ -12,6 +12,7 @@ from kvasir.frontend.errors import ApiError
 from kvasir.frontend.generation.live import LiveRequests
 from kvasir.frontend.http.access import Access
 from kvasir.frontend.http.body_memory import ParsedBodies, Uploads
+from kvasir.frontend.http.json_cost import CostCheck
 from kvasir.frontend.http.shares import Shares
 from kvasir.frontend.http.user_middleware import load_middleware
 from kvasir.frontend.telemetry.metrics import Metrics
@@ -51,6 +52,7 @@ class Service:
         self.sends_request_ids = config.server.enable_request_id_headers
         self.max_live_requests = config.server.max_live_requests
         self.max_prompts = config.server.client_requests
+        self.cost_check = CostCheck()
         self.shares = Shares(config.server.client_requests)
         self.strict_fields = config.server.strict_fields
         self.tokenizer_info: dict[str, Any] | None = None

@@ -81,12 +81,12 @@ def biases(count: int) -> bytes:
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGE = b'{"role":"user","content":""}'
 HUGE: dict[str, tuple[str, Callable[[], bytes], str]] = {
-    "messages": (CHAT, lambda: filled(b'{"messages":[', MESSAGE, b"]}"), "strings"),
-    "biases": (COMPLETIONS, lambda: biases(2_600_000), "strings"),
+    "messages": (CHAT, lambda: filled(b'{"messages":[', MESSAGE, b"]}"), "members of objects"),
+    "biases": (COMPLETIONS, lambda: biases(2_600_000), "members of objects"),
     "token ids": (COMPLETIONS, lambda: filled(b'{"prompt":[', b"5", b"]}"), f"more than {MAX_VALUES} values"),
     "prompts": (COMPLETIONS, lambda: filled(b'{"prompt":[', b"[5]", b"]}"), "arrays and objects"),
-    "texts": (COMPLETIONS, lambda: filled(b'{"prompt":[', b'""', b"]}"), "strings"),
-    "objects": (COMPLETIONS, lambda: filled(b'{"prompt":[', b'{"":5}', b"]}"), "strings"),
+    "texts": (COMPLETIONS, lambda: filled(b'{"prompt":[', b'""', b"]}"), f"more than {MAX_VALUES} values"),
+    "objects": (COMPLETIONS, lambda: filled(b'{"prompt":[', b'{"":5}', b"]}"), "arrays and objects"),
     "brackets": (COMPLETIONS, lambda: b"[" * LARGEST, "arrays and objects"),
     "quotes": (COMPLETIONS, lambda: b'"' * LARGEST, "not valid JSON"),
     "escapes": (COMPLETIONS, lambda: b'{"prompt":"' + b'\\"[' * (LARGEST // 3 - 10) + b'"}', "characters"),
@@ -144,7 +144,7 @@ async def test_what_is_just_below_the_limits_of_parsing_holds_nothing_up(fronten
         (COMPLETIONS, {"prompt": "Hi", "logit_bias": {str(n): 1 for n in range(3000)}}, "logit_bias", 1536),
         (COMPLETIONS, {"prompt": "Hi", "allowed_token_ids": [5] * 3000}, "allowed_token_ids", 1536),
         (COMPLETIONS, {"prompt": [5] * 2048}, "prompt", 2047),
-        (COMPLETIONS, {"prompt": ["Hi"] * 4097}, "prompt", 4096),
+        (COMPLETIONS, {"prompt": ["Hi"] * 2049}, "prompt", 2048),
         (COMPLETIONS, {"prompt": [[5], [5] * 2048]}, "prompt", 2047),
         (COMPLETIONS, {str(n): 1 for n in range(MAX_FIELDS + 1)}, str(MAX_FIELDS), MAX_FIELDS),
     ],

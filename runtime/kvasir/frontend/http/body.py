@@ -17,7 +17,7 @@ from kvasir.client.input.fair_queue import current_client
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.generation.body_counts import check_counts
 from kvasir.frontend.http.body_memory import UNCOUNTED
-from kvasir.frontend.http.json_cost import SMALL, check_cost
+from kvasir.frontend.http.json_cost import SMALL
 from kvasir.frontend.http.middleware import GENERATING
 from kvasir.frontend.http.shares import client_of, slots_of
 from kvasir.frontend.service import Service, service_of
@@ -59,7 +59,7 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
         ) from None
     if not body:
         raise ApiError(400, "the request has no body: send a JSON object", code="invalid_json")
-    await check_cost(body, service.llm.max_model_len)
+    await service.cost_check.check(body, service.llm.max_model_len)
     _hold_memory(body, service)
     try:
         value = orjson.loads(body)
