@@ -23,8 +23,7 @@ MAX_VALUES: Final = 1_000_000
 """Commas, which separate values: 0.05 µs each. A context that is longer raises the limit to its length."""
 
 _PIECE: Final = 2**16
-"""Bytes of a string that are scanned at one time, in half a millisecond."""
-_STRINGS_PER_CHECK: Final = 2**14
+"""Bytes that are scanned at one time, in half a millisecond."""
 _IN_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _QUOTE: Final = ord('"')
 
@@ -40,6 +39,9 @@ class _Counts:
     @classmethod
     def of(cls, text: Text) -> "_Counts":
         return cls(text.count(b"[") + text.count(b"{"), text.count(b":"), text.count(b","))
+
+    def __add__(self, other: "_Counts") -> "_Counts":
+        return _Counts(self.containers + other.containers, self.members + other.members, self.commas + other.commas)
 
     def problem(self, max_values: int) -> str | None:
         """Return which limit is exceeded."""
@@ -74,18 +76,20 @@ class CostCheck:
 
 
 def _problem_outside_strings(body: Text, max_values: int) -> str | None:
-    outside = bytearray()
-    strings, position, end = 0, 0, len(body)
+    """Return the first limit that is exceeded."""
+    counts, outside = _Counts(0, 0, 0), bytearray()
+    position, end = 0, len(body)
     while position < end:
-        opening = body.find(b'"', position)
-        if opening < 0:
-            opening = end
-        outside += body[position:opening]
-        position = _end_of_string(body, opening + 1)
-        strings += 1
-        if strings % _STRINGS_PER_CHECK == 0 and (problem := _Counts.of(outside).problem(max_values)):
-            return problem
-    return _Counts.of(outside).problem(max_values)
+        stop = min(position + _PIECE, end)
+        opening = body.find(b'"', position, stop)
+        outside += body[position : stop if opening < 0 else opening]
+        position = stop if opening < 0 else _end_of_string(body, opening + 1)
+        if len(outside) >= _PIECE or position >= end:
+            counts += _Counts.of(outside)
+            outside.clear()
+            if problem := counts.problem(max_values):
+                return problem
+    return None
 
 
 def _end_of_string(body: Text, position: int) -> int:
