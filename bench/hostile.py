@@ -141,7 +141,10 @@ def main() -> int:
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, _terminate)
     with running("serve", "demo://", "--port", "0") as service:
-        return 0 if run(service, args) else 1
+        try:
+            return 0 if run(service, args) else 1
+        except (SystemExit, KeyboardInterrupt) as error:  # here, so that the service is stopped and not killed
+            return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
 
 
 if __name__ == "__main__":
