@@ -4,6 +4,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
+from kvasir.frontend.endpoints.list_limits import at_most
 from kvasir.frontend.endpoints.request_body import BodyPart, RequestBody
 from kvasir.frontend.errors import bad_field
 from kvasir.params import SamplingFields
@@ -26,12 +27,12 @@ class Block(BodyPart):
     text: str | None = None
 
 
-Blocks = Annotated[list[Block], Field(max_length=MAX_BLOCKS, fail_fast=True)]
+Content = Annotated[str | Annotated[list[Block], Field(fail_fast=True)], at_most(MAX_BLOCKS)]
 
 
 class Turn(BodyPart):
     role: str
-    content: str | Blocks
+    content: Content
 
 
 class OutputConfig(BodyPart):
@@ -53,8 +54,8 @@ class CountTokensRequest(RequestBody):
     }
 
     model: str | None = None
-    system: str | Blocks | None = None
-    messages: Annotated[list[Turn], Field(max_length=MAX_MESSAGES, fail_fast=True)]
+    system: Content | None = None
+    messages: Annotated[list[Turn], Field(fail_fast=True), at_most(MAX_MESSAGES)]
     output_config: OutputConfig | None = None
     cache_control: dict[str, Any] | None = None
     """Ignored: the prefix cache is automatic."""

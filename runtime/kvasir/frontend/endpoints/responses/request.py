@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
+from kvasir.frontend.endpoints.list_limits import at_most
 from kvasir.frontend.endpoints.request_body import BodyPart, RequestBody
 from kvasir.frontend.errors import bad_field
 from kvasir.params import SamplingFields
@@ -48,7 +49,7 @@ class Item(BodyPart):
 
     type: str = "message"
     role: str | None = None
-    content: str | Annotated[list[Part], Field(max_length=MAX_PARTS, fail_fast=True)] | None = None
+    content: Annotated[str | Annotated[list[Part], Field(fail_fast=True)] | None, at_most(MAX_PARTS)] = None
 
 
 class TextFormat(BodyPart):
@@ -84,7 +85,7 @@ class ResponsesRequest(RequestBody):
     }
 
     model: str | None = None
-    input: str | Annotated[list[Item], Field(max_length=MAX_ITEMS, fail_fast=True)]
+    input: Annotated[str | Annotated[list[Item], Field(fail_fast=True)], at_most(MAX_ITEMS)]
     instructions: str | None = None
     """A system message before the input."""
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
