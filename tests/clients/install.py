@@ -30,7 +30,9 @@ def _install(program: Program) -> str:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             lines = (result.stdout + result.stderr).strip().splitlines()
-            return lines[-1] if lines else f"{command[0]} ended with {result.returncode}"
+            errors = [line for line in lines if "error" in line.lower()]
+            reason = next(iter(errors or lines), f"{command[0]} ended with {result.returncode}")
+            return f"{reason} (is {program.source} reachable?)"
     return ""
 
 

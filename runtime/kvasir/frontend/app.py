@@ -41,6 +41,7 @@ def create_app(service: Service) -> LeanApp:
         version=__version__,
         openapi_url=None,  # endpoints/description has both pages: they need nothing from elsewhere
         redirect_slashes=False,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # frontend/telemetry/ has Kvasir's own
         routes=[route for module in modules for route in module.router.routes],
         servers=[{"url": service.root_path}] if service.root_path else None,
     )

@@ -33,6 +33,12 @@ def test_the_head_is_sent_before_proxies_give_up() -> None:
 # ---------------------------------------------------------------------------------------------- over HTTP
 
 
+async def resume(frontend: Frontend) -> None:
+    """Comments may come before the engine has the request."""
+    await asyncio.to_thread(frontend.engine.wait_requests, 1)
+    frontend.engine.resume()
+
+
 @pytest.mark.usefixtures("short")
 async def test_a_stream_without_a_token_has_its_head_and_comments(frontend: Frontend) -> None:
     frontend.engine.script.pause_at = 0
@@ -44,7 +50,7 @@ async def test_a_stream_without_a_token_has_its_head_and_comments(frontend: Fron
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
         lines = response.aiter_lines()
         assert [await anext(lines) for _ in range(6)] == [": keep-alive", ""] * 3
-        frontend.engine.resume()
+        await resume(frontend)
         rest = [line async for line in lines if line and not line.startswith(":")]
     assert rest[-1] == "data: [DONE]"
     deltas = [json.loads(line.removeprefix("data: "))["choices"][0]["delta"] for line in rest[:-1]]
@@ -62,7 +68,7 @@ async def test_what_fails_after_the_head_is_an_event(frontend: Frontend) -> None
     ):
         lines = response.aiter_lines()
         assert await anext(lines) == ": keep-alive"
-        frontend.engine.resume()
+        await resume(frontend)
         rest = [line async for line in lines if line and not line.startswith(":")]
     assert response.status_code == 200
     (event,) = rest
@@ -76,7 +82,7 @@ async def test_the_client_library_reads_over_the_comments(frontend: Frontend) ->
     async with frontend.openai() as client:
         # The library returns the stream when the head is there.
         stream = await client.chat.completions.create(model=MODEL, messages=QUESTION, stream=True)
-        frontend.engine.resume()
+        await resume(frontend)
         text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
     assert text == ANSWER
 

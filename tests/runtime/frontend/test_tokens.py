@@ -91,7 +91,7 @@ async def test_token_strs_are_the_vocabularys_own_names(frontend: Frontend) -> N
             "",
         ),
         ("/tokenize", {"messages": CHAT, "tools": [{}]}, 400, "tools", "not supported yet"),
-        ("/tokenize", {"prompt": "word " * 200_000}, 400, "prompt", "shorten"),
+        ("/tokenize", {"prompt": "word " * 200_000}, 400, "prompt", "prompt is too long"),
         ("/tokenize", {"prompt": "a", "model": "other"}, 404, "model", MODEL),
         ("/detokenize", {}, 400, "tokens", "is missing"),
         ("/detokenize", {"tokens": [-1]}, 400, "tokens", "out of range (0 to 1535)"),

@@ -11,6 +11,9 @@ from contextlib import AbstractContextManager, asynccontextmanager
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from kvasir.cli.serve import parser
 from kvasir.client.request_observer import Trace
@@ -137,6 +140,16 @@ async def test_an_error_within_a_stream_is_seen_in_its_span() -> None:
     assert attributes(span)["gen_ai.usage.completion_tokens"] > 0
 
 
+async def test_fastapi_makes_no_spans_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would for a provider that the environment of the process sets, with a second server span per request."""
+    spans, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
+    async with running_frontend() as frontend, frontend.http() as client:
+        assert (await client.post("/v1/completions", json={"prompt": "Hi"})).status_code == 200
+    assert spans.get_finished_spans() == ()
+
+
 async def test_a_collector_that_does_not_answer_delays_neither_requests_nor_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -213,10 +226,12 @@ def test_an_unknown_protocol_is_rejected(monkeypatch: pytest.MonkeyPatch) -> Non
         Tracing("http://127.0.0.1:4318")
 
 
-def test_opentelemetry_is_not_imported_without_the_option() -> None:
+def test_no_exporter_is_imported_without_the_option() -> None:
+    """FastAPI imports the API of OpenTelemetry, which does nothing without an SDK."""
     code = (
         "import sys; import kvasir.frontend.server, kvasir.frontend.app; "
-        "print([name for name in sys.modules if name.startswith(('opentelemetry', 'grpc', 'requests'))])"
+        "heavy = ('opentelemetry.sdk', 'opentelemetry.exporter', 'grpc', 'requests'); "
+        "print([name for name in sys.modules if name.startswith(heavy)])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

@@ -1,7 +1,7 @@
 """OpenTelemetry traces: a server span for each request, and spans for queue, prefill and decode of its choices.
 
 The spans of a request are made when it has ended, from the times in its record. A thread of the SDK exports them.
-Only this module imports OpenTelemetry, and only if `--otlp-traces-endpoint` is set.
+Only this module imports OpenTelemetry's SDK, and only if `--otlp-traces-endpoint` is set.
 """
 
 import importlib
