@@ -12,7 +12,10 @@ import contextlib
 import itertools
 import json
 import logging
+import os
 import resource
+import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import urlsplit
@@ -149,11 +152,21 @@ async def run(url: str, connections: int) -> None:
                 await asyncio.sleep(0.02)
 
 
+def _end_with_stdin() -> None:
+    sys.stdin.read()
+    os._exit(0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url")
     parser.add_argument("--connections", type=int, default=5000, metavar="N")
+    parser.add_argument(
+        "--until-stdin-ends", action="store_true", help="end with the process that started this one"
+    )
     args = parser.parse_args()
+    if args.until_stdin_ends:
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the server closes connections that are written to

@@ -91,7 +91,7 @@ def peak_mib(pid: int) -> float:
 @contextmanager
 def attack(url: str, connections: int) -> Iterator["subprocess.Popen[bytes]"]:
     command = [sys.executable, "-m", "bench.attacks", url, "--connections", str(connections)]
-    process = subprocess.Popen(command, cwd=ROOT)
+    process = subprocess.Popen([*command, "--until-stdin-ends"], cwd=ROOT, stdin=subprocess.PIPE)
     try:
         yield process
     finally:
