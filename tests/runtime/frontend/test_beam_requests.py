@@ -168,8 +168,13 @@ async def test_a_client_that_leaves_ends_the_search(frontend: Frontend) -> None:
     assert len(frontend.engine.seen.requests) == 1
 
 
-async def test_a_step_that_fails_is_repeated_once(frontend: Frontend) -> None:
+@pytest.mark.parametrize("refusal", [None, RefusalKind.UNAVAILABLE, RefusalKind.OVERLOADED])
+async def test_a_step_that_fails_or_finds_no_room_is_repeated(
+    frontend: Frontend, refusal: RefusalKind | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvasir.client.request_errors.OVERLOADED_RETRY_AFTER", 0.0)
     script, seen = frontend.engine.script, frontend.engine.seen
+    script.refusal = refusal
 
     def fail_once(token_ids: list[int], top: int) -> Logprobs:
         script.error = "it broke" if len(seen.requests) == 1 else ""
@@ -180,6 +185,20 @@ async def test_a_step_that_fails_is_repeated_once(frontend: Frontend) -> None:
         answer = (await client.post(COMPLETIONS, json=BODY | {"n": 1})).json()
     assert [choice["token_ids"] for choice in answer["choices"]] == expected(1)
     assert len(seen.requests) == 6
+
+
+async def test_a_step_that_fails_twice_fails_the_request(frontend: Frontend) -> None:
+    script, seen = frontend.engine.script, frontend.engine.seen
+
+    def fail_often(token_ids: list[int], top: int) -> Logprobs:
+        script.error = "it broke"
+        return made_up(token_ids, top)
+
+    script.next_logprobs = fail_often
+    async with frontend.http() as client:
+        response = await client.post(COMPLETIONS, json=BODY | {"n": 1})
+    assert response.status_code == 500
+    assert len(seen.requests) == 3
 
 
 async def test_an_error_of_the_first_step_is_the_answer(frontend: Frontend) -> None:
