@@ -88,7 +88,7 @@ async def hangs_up(session: aiohttp.ClientSession, rng: random.Random) -> None:
 
 async def refused(session: aiohttp.ClientSession, rng: random.Random) -> None:
     wrong: dict[str, Any] = rng.choice(
-        [{"temperature": -1}, {"prompt": [10**9]}, {"max_tokens": 0}, {"no_such": 1}, {"model": "another"}]
+        [{"temperature": -1}, {"prompt": [10**9]}, {"max_tokens": 0}, {"suffix": "x"}, {"model": "another"}]
     )
     async with session.post("/v1/completions", json={"model": "demo", "prompt": "x", **wrong}) as answer:
         expect(answer, 404 if "model" in wrong else 400)

@@ -137,7 +137,7 @@ async def test_the_key_may_come_in_anthropics_header() -> None:
         async with frontend.anthropic("right") as client:
             assert (await client.messages.count_tokens(model=MODEL, messages=QUESTION)).input_tokens > 0
         async with frontend.anthropic("wrong") as client:
-            with pytest.raises(anthropic.AuthenticationError, match="the API key is wrong"):
+            with pytest.raises(anthropic.AuthenticationError, match="Incorrect API key"):
                 await client.messages.count_tokens(model=MODEL, messages=QUESTION)
         async with frontend.http(authorization="Bearer right") as raw:
             assert (await raw.post("/v1/messages", json=ASKED)).status_code == 200

@@ -63,7 +63,8 @@ async def test_what_does_not_generate_needs_no_share(shared: Frontend) -> None:
 
 def test_a_client_is_its_key_if_there_are_several_else_its_connection() -> None:
     scope = {"client": ("10.0.0.1", 5000), "headers": [(b"authorization", b"Bearer first")]}
-    assert client_of(scope, 2) == ("Bearer first", "Bearer first")
+    assert client_of(scope, 2) == ("first", "first")
+    assert client_of({**scope, "headers": [(b"x-api-key", b"second")]}, 2) == ("second", "second")
     assert client_of(scope, 1) == ("10.0.0.1:5000", "10.0.0.1")
     assert client_of({"client": None, "headers": []}, 0) == (":0", "")
 

@@ -15,7 +15,6 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from kvasir.cli.serve import parser
 from kvasir.client.request_observer import Trace
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
@@ -234,9 +233,3 @@ def test_no_exporter_is_imported_without_the_option() -> None:
         "print([name for name in sys.modules if name.startswith(heavy)])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-def test_the_option_for_detailed_traces_is_answered_by_name(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parser().parse_args(["demo://", "--collect-detailed-traces", "all"])
-    assert "--collect-detailed-traces is not needed" in capsys.readouterr().err

@@ -150,7 +150,7 @@ class InputProcessor:
             raise InvalidRequest(
                 "the text holds half of a surrogate pair (\\ud800 to \\udfff): send complete characters", param
             ) from None
-        self._check_length(text, param)
+        self._check_length(len(text), param)
         return self._tokenizer.encode(text, add_special_tokens, keep)
 
     @property
@@ -174,6 +174,7 @@ class InputProcessor:
 
     def _chat_text(self, messages: list[dict[str, Any]], variables: dict[str, Any], seconds: float) -> str:
         """Raises InvalidRequest and ChatTemplateTooSlow."""
+        self._check_length(sum(map(_length_of, messages)), "messages")
         characters = MACRO_DEPTH * self._max_characters() + INLINE_CHARACTERS
         try:
             return self._chat_templates.render(messages, seconds, characters, **variables)
@@ -249,13 +250,13 @@ class InputProcessor:
 
     # ------------------------------------------------------------------------------------------ limits
 
-    def _check_length(self, text: str, param: str) -> None:
-        """Before a text is tokenized: megabytes keep a thread, for which others wait, busy for minutes."""
+    def _check_length(self, length: int, param: str) -> None:
+        """Before a text of this length is tokenized: megabytes keep a thread busy for minutes, and others wait."""
         limit, characters = self._max_model_len(), self._max_characters()
-        if len(text) > characters:
+        if length > characters:
             raise InvalidRequest(
                 f"{_maximum(limit)}, {characters} characters at the very most, and the prompt is too long: it has "
-                f"{len(text)} characters. Shorten it",
+                f"{length} characters. Shorten it",
                 param,
                 "context_length_exceeded",
             )
@@ -288,6 +289,12 @@ class InputProcessor:
                 "context_length_exceeded",
             )
         return left if asked is None else asked
+
+
+def _length_of(message: dict[str, Any]) -> int:
+    """Return the number of characters of the message's content."""
+    content = message.get("content") or ""
+    return len(content) if isinstance(content, str) else sum(len(part["text"]) for part in content)
 
 
 def _maximum(limit: int) -> str:
