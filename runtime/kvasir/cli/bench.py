@@ -10,6 +10,7 @@ from kvasir.benchmark.figures import Figures, check_json, load_figures, load_lin
 from kvasir.benchmark.workload import OfflineWorkload, Pace, Workload
 from kvasir.cli import serve as serve_command
 from kvasir.cli.api_client import URL_HELP, add_api_key, base_url, check_text, default_url
+from kvasir.config.frontend_settings import TlsConfig
 from kvasir.config.options import OptionParser, add_options, from_args
 from kvasir.config.parsers import argument_type, parse_int
 from kvasir.config.settings import (
@@ -217,8 +218,8 @@ def _startup(args: argparse.Namespace) -> int:
     given = serve_command.settings_of(args)
     _warn(args)
     check_model(given.model)
-    server = dataclasses.replace(given.server, host="127.0.0.1", port=0)
-    settings = dataclasses.replace(given, server=server)
+    server = dataclasses.replace(given.server, host="127.0.0.1", port=0, uds=None)
+    settings = dataclasses.replace(given, server=server, tls=TlsConfig())
     argv, env = serve_command.argv_of(settings), serve_command.environment_of(settings)
     key = server.api_key[0] if server.api_key else None
     figures = startup_figures(measure_startups(argv, env, key, args.repeat, args.limit))

@@ -15,6 +15,7 @@ from kvasir.batch.batch_run import BatchOptions, BatchRun
 from kvasir.batch.delivery import Patience
 from kvasir.cli import serve as serve_command
 from kvasir.cli.api_client import add_api_key, base_url
+from kvasir.config.frontend_settings import TlsConfig
 from kvasir.config.options import ConfigError, OptionParser, flag_of, is_given, names_of
 from kvasir.config.parsers import argument_type, parse_int
 from kvasir.config.variables import unknown_variables
@@ -128,8 +129,10 @@ def _send(args: argparse.Namespace, batch: BatchRun) -> None:
     for text in (*args.notes, *unknown_variables()):
         print(f"kvasir run-batch: warning: {text}", file=sys.stderr)
     settings, key = serve_command.settings_of(args), secrets.token_urlsafe(32)
-    server = replace(settings.server, host=LOOPBACK, port=0, api_key=(key,), api_key_dir=None)
-    settings = replace(settings, server=server)
+    server = replace(settings.server, host=LOOPBACK, port=0, uds=None, api_key=(key,), api_key_dir=None)
+    # Only this command uses the service: without TLS, and by one frontend.
+    serve = replace(settings.serve, api_server_count=1)
+    settings = replace(settings, server=server, serve=serve, tls=TlsConfig())
     model = settings.model
     chats = check_model(model)
     place = open_place(

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from kvasir import __version__
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
+from kvasir.config.options import ConfigError
 from kvasir.frontend.endpoints import missing
 from kvasir.frontend.endpoints.chat import route as chat
 from kvasir.frontend.endpoints.completions import route as completions
@@ -57,6 +58,12 @@ def create_app(service: Service) -> LeanApp:
     app.add_middleware(Entrance, service=service)  # added last, it is outside
     if service.root_path:
         app.add_middleware(RootPath, root_path=service.root_path)
+    try:
+        app.middleware_stack = app.build_middleware_stack()
+    except Exception as error:
+        if not service.middleware:
+            raise
+        raise ConfigError(f"--middleware: a class cannot be used ({type(error).__name__}: {error})") from error
     return app
 
 

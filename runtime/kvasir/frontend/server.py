@@ -145,7 +145,7 @@ class Server(uvicorn.Server):
                 log_level=config.server.uvicorn_log_level,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # they would only change the scope's client, which is not used
+                proxy_headers=False,  # any client could name another one in them
                 backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE,
             )

@@ -51,6 +51,8 @@ class ChatTemplate:
             self._template = environment.from_string(text)
         except jinja2.TemplateSyntaxError as error:
             raise HubError(f"{where} is not a Jinja template, line {error.lineno}: {error.message}") from None
+        except Exception as error:  # of the lexer or of Python's compiler: too long a number, too deep a nesting
+            raise HubError(f"{where} cannot be compiled: {type(error).__name__}: {error}") from None
         self.text = text
         self._special_tokens = dict(special_tokens)
 

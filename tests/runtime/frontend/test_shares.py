@@ -52,6 +52,17 @@ async def test_a_request_larger_than_a_share_is_400(shared: Frontend) -> None:
     assert not shared.service.shares.held
 
 
+async def test_every_form_of_the_path_needs_a_share(shared: Frontend) -> None:
+    """A route's pattern allows a line feed behind the path."""
+    async with client_with(shared, "first") as client:
+        many = asyncio.create_task(client.post("/v1/completions", json={"prompt": "Hi", "n": SHARE}))
+        await asyncio.to_thread(shared.engine.wait_requests, SHARE)
+        refused = await client.post("/v1/completions%0A", json={"prompt": "Hi"})
+        assert refused.status_code == 429
+        shared.engine.resume()
+        assert (await many).status_code == 200
+
+
 async def test_what_does_not_generate_needs_no_share(shared: Frontend) -> None:
     async with client_with(shared, "first") as client:
         many = asyncio.create_task(client.post("/v1/completions", json={"prompt": "Hi", "n": SHARE}))

@@ -1,6 +1,7 @@
 """A frontend at a Unix socket: requests over it, and its file."""
 
 import asyncio
+import contextlib
 import signal
 import subprocess
 import sys
@@ -23,6 +24,29 @@ async def test_requests_are_answered_over_a_unix_socket() -> None:
                 answer = (await client.post("/v1/chat/completions", json=body)).json()
             assert answer["choices"][0]["message"]["content"] == ANSWER
         assert not _exists(path)
+
+
+async def test_each_connection_of_a_unix_socket_is_a_client() -> None:
+    """Otherwise all of them together would get one client's share."""
+    async with short_folder() as folder:
+        path = f"{folder}/http"
+        async with running_frontend(uds=path, max_live_requests=2) as frontend:
+            frontend.engine.script.pause_at = 1
+            async with contextlib.AsyncExitStack() as stack:
+                clients = [
+                    await stack.enter_async_context(
+                        httpx.AsyncClient(
+                            transport=httpx.AsyncHTTPTransport(uds=path), base_url="http://x", timeout=TIMEOUT
+                        )
+                    )
+                    for _ in range(2)
+                ]
+                asked = [
+                    asyncio.create_task(client.post("/v1/completions", json={"prompt": "Hi"})) for client in clients
+                ]
+                await asyncio.to_thread(frontend.engine.wait_requests, 2)
+                frontend.engine.resume()
+                assert [(await task).status_code for task in asked] == [200, 200]
 
 
 async def test_a_start_that_fails_leaves_no_socket_file() -> None:

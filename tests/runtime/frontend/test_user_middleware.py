@@ -8,8 +8,11 @@ import pytest
 
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
+from kvasir.config.settings import LinkConfig
+from kvasir.frontend.app import create_app
 from kvasir.frontend.http.user_middleware import load_middleware
-from runtime.frontend.harness import ANSWER, running_frontend
+from kvasir.frontend.server import build_service
+from runtime.frontend.harness import ANSWER, frontend_config, running_frontend
 
 MODULE = """
 from starlette.responses import JSONResponse
@@ -25,6 +28,10 @@ class Stamp:
                 message["headers"] = [*message["headers"], (b"x-class", b"seen")]
             await send(message)
         await self.app(scope, receive, stamped)
+
+class Demanding:
+    def __init__(self, app, secret):
+        self.app = app
 
 async def guard(request, call_next):
     if request.headers.get("x-teapot"):
@@ -124,3 +131,10 @@ async def test_the_description_can_be_left_out() -> None:
 async def test_request_ids_can_be_left_out_of_answers() -> None:
     async with running_frontend(enable_request_id_headers=False) as frontend, frontend.http() as client:
         assert "x-request-id" not in (await client.get("/v1/models")).headers
+
+
+def test_a_class_that_cannot_be_used_is_named_at_start(module: str) -> None:
+    """Otherwise the server would be ready, and every request would fail."""
+    config = frontend_config(LinkConfig(link=("ipc:///not/used",)), middleware=(f"{module}.Demanding",))
+    with pytest.raises(ConfigError, match=r"--middleware: .*secret"):
+        create_app(build_service(config))

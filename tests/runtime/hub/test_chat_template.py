@@ -134,6 +134,8 @@ def test_model_without_a_template_has_none(tmp_path: Path) -> None:
         ([], r"chat_template has no template named default \(it has: none\)"),
         ({"a": 1}, "chat_template is neither a text nor a list of named ones"),
         ("{% if %}", "chat_template is not a Jinja template, line 1"),
+        ("{{ " + "9" * 5000 + " }}", "chat_template cannot be compiled: ValueError"),
+        ("{% for i in x %}" * 25 + "{% endfor %}" * 25, "chat_template cannot be compiled: SyntaxError"),
     ],
 )
 def test_unusable_template_is_named(tmp_path: Path, config: Any, said: str) -> None:

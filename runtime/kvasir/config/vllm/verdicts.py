@@ -67,7 +67,7 @@ IGNORED: Final = _each({
     "numa-bind numa-bind-nodes numa-bind-cpus": "start `kvasir serve` below numactl instead",
     "stream-interval": "each chunk of a stream has the tokens that are ready when the client can take it",
     "renderer-num-workers max-log-len disable-frontend-multiprocessing":
-        "the frontend is one process, which logs no prompts",
+        "each frontend is one process, which logs no prompts",
     # code and models
     "trust-remote-code code-revision": "code from a model's own repository is never run",
     "model-impl": "the architecture decides: see docs/models.md",
@@ -144,12 +144,12 @@ REFUSED: Final = _each({
         "a frontend always has a tokenizer; requests may send token ids, and kvasir.LLM takes them too",
     "max-logprobs": "requests may ask for at most 20",
     "logprobs-mode": "log probabilities are those of the model's unchanged logits",
-    "return-tokens-as-token-ids": f"{_NOT_YET}: prompt_logprobs have token ids",
+    "return-tokens-as-token-ids": "is a field of a request here: return_tokens_as_token_ids",
     "return-sampling-mask enable-return-routed-experts enable-trace-replay aux-output-config":
         f"such outputs are {_NOT_YET}",
     "logits-processors logits-processor-pattern io-processor-plugin": f"plugins of vLLM are {_NOT_YET}",
     "runner convert task pooler-config override-pooler-config": f"models that do not generate text are {_NOT_YET}",
-    "hf-config-path config-format": "config.json of the model is read: change it there",
+    "hf-config-path config-format": "config.json of the model is read: change it there, or by --hf-overrides",
     "hf-token": "every user of the machine can read arguments: set the variable HF_TOKEN",
     "rope-scaling rope-theta disable-sliding-window model-class-overrides":
         "it changes the model: change config.json in a copy of the model's directory",
@@ -169,7 +169,7 @@ REFUSED: Final = _each({
     "enable-dbo": f"two overlapping batches are {_NOT_YET}",
     "enable-fault-tolerance fault-tolerance-config watchdog-config":
         "failures are always handled: see --worker-timeout, --slow-step and docs/operating.md",
-    "enable-sleep-mode": f"a sleep mode is {_NOT_YET}: stop the service, or scale it to zero on Kubernetes",
+    "enable-sleep-mode": f"a sleep mode is {_NOT_YET}: stop the service",
     "enable-prompt-embeds enable-mm-embeds mm-encoder-only": f"embeddings as prompts are {_NOT_YET}",
     "grpc grpc-port": "there is only HTTP",
     "enable-scale-out": "its endpoints are those of vLLM's disaggregated serving",

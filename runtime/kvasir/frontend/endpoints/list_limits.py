@@ -1,4 +1,4 @@
-"""Limits on the lengths of a body's lists, checked before pydantic looks at their items.
+"""Limits on the lengths of a body's lists and objects, checked before pydantic looks at their items.
 
 They are not part of the described schema: what generates bodies from it would try a list that exceeds them.
 """
@@ -9,10 +9,10 @@ from pydantic import BeforeValidator
 
 
 def at_most(count: int) -> BeforeValidator:
-    """Refuse a longer list; values of other types are for the type's own check."""
+    """Refuse a longer list or object; values of other types are for the type's own check."""
 
     def check(value: Any) -> Any:
-        if isinstance(value, list) and len(value) > count:
+        if isinstance(value, list | dict) and len(value) > count:
             raise ValueError(f"{len(value)} items are too many, send at most {count}")
         return value
 

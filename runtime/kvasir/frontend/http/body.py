@@ -59,8 +59,8 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
         ) from None
     if not body:
         raise ApiError(400, "the request has no body: send a JSON object", code="invalid_json")
+    _hold_memory(body, service)  # first: bodies wait for their turn to be counted
     await service.cost_check.check(body, service.llm.max_model_len)
-    _hold_memory(body, service)
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -84,7 +84,7 @@ def _hold_share(request: Request, body: dict[str, Any], service: Service) -> Non
     """Count the slots of a request that generates, until its task ends. Raises TooManyRequests."""
     client, waiting = client_of(request.scope, service.access.keys.count)
     current_client.set(waiting)
-    if request.scope["path"] in GENERATING:
+    if request.scope["route"].path in GENERATING:  # several paths lead to it: /v1/completions%0A does, too
         slots = slots_of(body)
         service.shares.hold(client, slots)
         _when_the_request_ends(lambda: service.shares.release(client, slots))

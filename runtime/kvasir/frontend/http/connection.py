@@ -61,6 +61,8 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if self.client is None:  # of a Unix socket; each connection is a client of its own (shares.py)
+            self.client = ("", id(self))
         self._arm()
 
     def data_received(self, data: bytes) -> None:

@@ -13,7 +13,7 @@ class RootPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path = scope["path"]
-            if path.startswith(self._root_path + "/"):
+            while path.startswith(self._root_path + "/"):
                 path = path.removeprefix(self._root_path)
             scope = {**scope, "path": path, "root_path": self._root_path}
         await self._app(scope, receive, send)

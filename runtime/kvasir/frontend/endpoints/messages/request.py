@@ -70,20 +70,20 @@ class CountTokensRequest(RequestBody):
         defines it. Raises ApiError for what has no text."""
         if not self.messages:
             raise bad_field("messages", "messages: the list is empty")
-        result: list[dict[str, str]] = []
+        turns: list[tuple[str, list[str]]] = []
         if system := _text(self.system or "", "system"):
-            result.append({"role": "system", "content": system})
+            turns.append(("system", [system]))
         for index, message in enumerate(self.messages):
             path = f"messages[{index}]"
             if message.role not in _ROLES:
                 names = ", ".join(_ROLES)
                 raise bad_field(f"{path}.role", f"{path}.role: {message.role!r} is not a role: use one of {names}")
             text = _text(message.content, f"{path}.content")
-            if result and result[-1]["role"] == message.role:
-                result[-1]["content"] += "\n" + text
+            if turns and turns[-1][0] == message.role:
+                turns[-1][1].append(text)
             else:
-                result.append({"role": message.role, "content": text})
-        return result
+                turns.append((message.role, [text]))
+        return [{"role": role, "content": "\n".join(texts)} for role, texts in turns]
 
     @staticmethod
     def template_variables(messages: list[dict[str, str]]) -> dict[str, bool]:

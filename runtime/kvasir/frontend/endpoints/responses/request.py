@@ -17,6 +17,9 @@ MAX_ITEMS: Final = 8192
 MAX_PARTS: Final = 8192
 """Of one item."""
 
+MAX_METADATA: Final = 16
+"""OpenAI's limit."""
+
 LOGPROBS: Final = "message.output_text.logprobs"
 """The entry of `include` that asks for log probabilities. What other entries add does not occur without tools."""
 
@@ -104,7 +107,7 @@ class ResponsesRequest(RequestBody):
     # Accepted without any effect: labels for the client's own records, and what needs a store.
     store: bool | None = None
     max_tool_calls: int | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, str], at_most(MAX_METADATA)] | None = None
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -128,21 +131,25 @@ class ResponsesRequest(RequestBody):
 
     def template_messages(self) -> list[dict[str, str]]:
         """Return the conversation, with texts as contents. Raises ApiError for what has no text."""
-        messages = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        system = [self.instructions] if self.instructions else []
+        messages: list[dict[str, str]] = []
         if isinstance(self.input, str):
-            return [*messages, {"role": "user", "content": self.input}]
+            return [*_as_system(system), {"role": "user", "content": self.input}]
         for index, item in enumerate(self.input):
             message = _message(item, f"input[{index}]")
             if message is None:
                 continue
-            if message["role"] == "system" and len(messages) == 1 and messages[0]["role"] == "system":
-                # Many templates take one system message, at the beginning.
-                messages[0]["content"] += "\n" + message["content"]
+            if message["role"] == "system" and not messages:
+                system.append(message["content"])  # many templates take one system message, at the beginning
             else:
                 messages.append(message)
         if not any(message["role"] != "system" for message in messages):
             raise bad_field("input", "input holds no message of a user: send at least one")
-        return messages
+        return [*_as_system(system), *messages]
+
+
+def _as_system(texts: list[str]) -> list[dict[str, str]]:
+    return [{"role": "system", "content": "\n".join(texts)}] if texts else []
 
 
 def _message(item: Item, path: str) -> dict[str, str] | None:
