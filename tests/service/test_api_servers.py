@@ -24,5 +24,6 @@ def test_each_of_two_frontends_answers_on_the_same_port() -> None:
             answers.append(answer.json()["choices"][0]["text"])
         assert answers[0] == answers[1]
         assert all(
-            service.metric(part.ops, "vllm:generation_tokens_total") == BODY["max_tokens"] for part in frontends
+            service.metric(part.ops, "vllm:request_generation_tokens_sum") == BODY["max_tokens"]
+            for part in frontends
         )
