@@ -218,7 +218,14 @@ async def label_is(world: World, value: str | None) -> bool:
 
 
 async def assert_only_applied(world: World, kind: Kind, name: str) -> None:
-    """Assert that our fields are exactly those of the last apply."""
+    """Wait until our fields are exactly those of the last apply: a conflict with another writer delays it."""
+    await world.eventually(functools.partial(only_applied, world, kind, name))
+
+
+async def only_applied(world: World, kind: Kind, name: str) -> bool:
+    """Return whether our fields are those of the last apply; reconcile if not."""
     found: Any = await world.must_get(kind, name)
     operations = [entry["operation"] for entry in found["metadata"]["managedFields"] if entry["manager"] == MANAGER]
-    assert operations == ["Apply"]
+    if operations != ["Apply"]:
+        await world.reconcile()
+    return operations == ["Apply"]
