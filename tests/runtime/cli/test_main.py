@@ -72,3 +72,14 @@ def test_a_reader_that_leaves_ends_a_command_without_a_traceback() -> None:
     ended = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
     os.close(write)
     assert (ended.returncode, ended.stderr) == (ExitCode.BROKEN_PIPE, "")
+
+
+@pytest.mark.parametrize(("pid", "handled"), [(1, True), (2, False)])
+def test_the_first_process_of_a_container_hears_sigterm_from_its_first_import_on(pid: int, handled: bool) -> None:
+    """The kernel drops it otherwise, and a pod that is deleted as it starts would serve until it is killed."""
+    code = (
+        f"import os; os.getpid = lambda: {pid}; import kvasir.cli, signal; "
+        f"print(callable(signal.getsignal(signal.SIGTERM)))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == f"{handled}\n"
