@@ -88,7 +88,8 @@ def test_a_frontend_wakes_engines_that_sleep_and_no_others() -> None:
 def test_a_frontend_that_wakes_one_engine_wakes_all() -> None:
     with engines_in_waves(3) as group:
         group.engines[1].tell(StartWave())
-        group.waves[1].began.get(timeout=WAIT)
+        for waves in group.waves:  # an engine that the call has not reached yet is paused too
+            waves.began.get(timeout=WAIT)
         group.wait_paused()
         assert [waves.wave for waves in group.waves] == [1, 1, 1]
 
