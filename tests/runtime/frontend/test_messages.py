@@ -114,7 +114,7 @@ async def test_the_reason_of_the_end_is_the_token_limit(frontend: Frontend) -> N
 
 
 async def test_the_reason_of_the_end_is_a_stop_sequence(frontend: Frontend) -> None:
-    answer = await create(frontend, stop_sequences=["xyz", " group"])
+    answer = await create(frontend, stop_sequences=["v", "w", "x", "y", " group"])  # no limit of four
     assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", " group")
     assert isinstance(answer.content[0], TextBlock)
     assert answer.content[0].text == ANSWER.partition(" group")[0]

@@ -64,6 +64,7 @@ async def test_a_wrong_field_is_refused_by_its_name(
         ({"max_tokens": 0}, "max_tokens"),
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"stop_sequences": ["x" * 5000]}, "stop_sequences"),
+        ({"stop_sequences": ["x"] * 65}, "stop_sequences"),
         ({"temperature": 3}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"top_k": -2}, "top_k"),

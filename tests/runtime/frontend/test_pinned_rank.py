@@ -11,6 +11,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
     "/v1/completions": {"prompt": ["Hi", "Ho"], "n": 2},
 }
+HEADER_ONLY: dict[str, dict[str, Any]] = {
+    "/v1/responses": {"input": "Hi"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4},
+}
+"""Endpoints that take the header, and have no field."""
 HEADER = "X-data-parallel-rank"
 
 
@@ -20,7 +25,7 @@ def counts(frontend: Frontend) -> list[int]:
 
 async def post(frontend: Frontend, path: str, fields: dict[str, Any], **headers: str) -> httpx.Response:
     async with frontend.http(**headers) as client:
-        return await client.post(path, json=BODIES[path] | fields)
+        return await client.post(path, json=(BODIES | HEADER_ONLY)[path] | fields)
 
 
 @pytest.mark.parametrize(("path", "requests"), [("/v1/chat/completions", 1), ("/v1/completions", 4)])
@@ -38,6 +43,31 @@ async def test_all_choices_go_to_the_rank(
         response = await post(frontend, path, fields, **headers)
         assert response.status_code == 200, response.text
     assert counts(frontend) == [0, 2 * requests, 0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", HEADER_ONLY)
+async def test_the_header_chooses_the_rank_of_an_endpoint_without_the_field(
+    frontend: Frontend, path: str, stream: bool
+) -> None:
+    await frontend.add_engine()
+    await frontend.add_engine()
+    for _ in range(2):
+        response = await post(frontend, path, {"stream": stream}, **{HEADER: "1"})
+        assert response.status_code == 200, response.text
+    assert counts(frontend) == [0, 2, 0]
+
+
+@pytest.mark.parametrize(("header", "reason"), [("one", "is not a rank"), ("2", "ranks 0, 1")])
+@pytest.mark.parametrize("path", HEADER_ONLY)
+async def test_a_wrong_header_is_a_bad_request_of_an_endpoint_without_the_field(
+    frontend: Frontend, path: str, header: str, reason: str
+) -> None:
+    await frontend.add_engine()
+    response = await post(frontend, path, {}, **{HEADER: header})
+    assert response.status_code == 400
+    assert reason in response.json()["error"]["message"]
+    assert counts(frontend) == [0, 0]
 
 
 @pytest.mark.parametrize("path", BODIES)

@@ -2,15 +2,15 @@
 
 import re
 import secrets
-from typing import Annotated, Any, ClassVar, Final, cast
+from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import Field, model_validator
 from starlette.types import Scope
 
-from kvasir.client.known_ranks import RANK_FIELD
 from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.beam_request import LENGTH_PENALTY, check_beam_search
+from kvasir.frontend.generation.rank_header import header_rank
 from kvasir.frontend.generation.sampling_body import SamplingBody
 from kvasir.params import SamplingFields
 
@@ -21,11 +21,6 @@ MAX_STOP_STRINGS = 4
 MAX_TEMPERATURE = 2
 """OpenAI's limit, and vLLM's since 0.32. A model's generation_config may have more."""
 
-RANK_HEADER: Final = "X-data-parallel-rank"
-"""The header of routers for vLLM that means the same as the field `data_parallel_rank`."""
-
-_RANK = re.compile(rb"[0-9]{1,9}")
-_RANK_HEADER = RANK_HEADER.lower().encode()
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -117,20 +112,8 @@ class GenerationRequest(SamplingBody):
             raise bad_field("request_id", "request_id: give 1 to 128 printable ASCII characters without spaces")
 
     def take_rank(self, scope: Scope) -> None:
-        """Take the rank from the header, if there is one. Raises ApiError for a header that is not a rank, or that
-        differs from the field."""
-        text = next((value for name, value in scope["headers"] if name == _RANK_HEADER), None)
-        if text is None:
-            return
-        if not _RANK.fullmatch(text):
-            raise bad_field(RANK_FIELD, f"the header {RANK_HEADER} is not a rank: send a number of 0 or more")
-        if self.data_parallel_rank not in (None, int(text)):
-            raise bad_field(
-                RANK_FIELD,
-                f"{RANK_FIELD} is {self.data_parallel_rank} and the header {RANK_HEADER} is {int(text)}: send one "
-                "of the two",
-            )
-        self.data_parallel_rank = int(text)
+        """Take the rank from the header, if there is one. Raises ApiError, see `header_rank`."""
+        self.data_parallel_rank = header_rank(scope, self.data_parallel_rank)
 
     def ids(self, prefix: str) -> tuple[str, str]:
         """The answer's id, and one that no other request has, whatever id the client gives."""

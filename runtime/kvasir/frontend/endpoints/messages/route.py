@@ -15,6 +15,7 @@ from kvasir.frontend.endpoints.messages.answer_schema import ERRORS, CountTokens
 from kvasir.frontend.endpoints.messages.errors import REQUEST_ID_HEADER
 from kvasir.frontend.endpoints.messages.request import CountTokensRequest, MessagesRequest
 from kvasir.frontend.generation.generation import Generation
+from kvasir.frontend.generation.rank_header import header_rank
 from kvasir.frontend.generation.sse import EventStream
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import ServiceDep
@@ -30,7 +31,7 @@ async def create_message(
     """A conversation in, the assistant's next message out, in the form of Anthropic's API."""
     body.check()
     model = service.model_name(body.model)
-    prompted = await _prepare(service.llm, body)
+    prompted = await _prepare(service.llm, body, header_rank(request.scope))
     id = f"msg_{secrets.token_hex(16)}"
     generation = Generation(service.llm, (id, id), [prompted], 1)
     record.follow(model, generation)
@@ -60,13 +61,14 @@ async def _prompt(llm: AsyncLLM, body: CountTokensRequest) -> list[int]:
     return await llm.input.render_chat(messages, **body.template_variables(messages))
 
 
-async def _prepare(llm: AsyncLLM, body: MessagesRequest) -> Prompted:
+async def _prepare(llm: AsyncLLM, body: MessagesRequest, rank: int | None) -> Prompted:
     """Raises InvalidRequest with this endpoint's names. A `max_tokens` beyond the context means all of its rest, as
     in Anthropic's API: clients must send one, without knowing the context."""
     prompt = await _prompt(llm, body)
     room = llm.max_model_len - len(prompt)
     try:
-        return llm.input.prepare(prompt, body.sampling, max_tokens=min(body.max_tokens, room) if room > 0 else None)
+        max_tokens = min(body.max_tokens, room) if room > 0 else None
+        return llm.input.prepare(prompt, body.sampling, max_tokens=max_tokens, data_parallel_rank=rank)
     except InvalidRequest as error:
         param = {"prompt": "messages", "stop": "stop_sequences"}.get(error.param or "", error.param)
         raise InvalidRequest(str(error), param, error.code) from None

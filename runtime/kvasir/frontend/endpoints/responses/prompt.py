@@ -19,8 +19,11 @@ _NAMES: Final = {
 Messages = list[dict[str, str]]
 
 
-async def prepare(llm: AsyncLLM, body: ResponsesRequest) -> Prompted:
-    """Raises ApiError, InvalidRequest with this endpoint's names, and TooManyRequests."""
+async def prepare(llm: AsyncLLM, body: ResponsesRequest, rank: int | None) -> Prompted:
+    """Prepare the request, for an engine of data-parallel rank `rank` if one is given.
+
+    Raises ApiError, InvalidRequest with this endpoint's names, and TooManyRequests.
+    """
     messages = body.template_messages()
     try:
         if body.truncation == "auto":
@@ -28,7 +31,11 @@ async def prepare(llm: AsyncLLM, body: ResponsesRequest) -> Prompted:
         else:
             prompt = await llm.input.render_chat(messages)
         prompted = llm.input.prepare(
-            prompt, body.sampling, max_tokens=body.max_output_tokens, logprobs=body.wanted_logprobs
+            prompt,
+            body.sampling,
+            max_tokens=body.max_output_tokens,
+            logprobs=body.wanted_logprobs,
+            data_parallel_rank=rank,
         )
         check_size(body, [prompted], 1, bounded=body.max_output_tokens is not None)
         return prompted

@@ -17,6 +17,7 @@ from kvasir.frontend.endpoints.responses.prompt import prepare
 from kvasir.frontend.endpoints.responses.request import ResponsesRequest
 from kvasir.frontend.generation import logprobs
 from kvasir.frontend.generation.generation import Choice, Generation
+from kvasir.frontend.generation.rank_header import header_rank
 from kvasir.frontend.generation.sse import EventStream
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import ServiceDep
@@ -32,7 +33,7 @@ async def create_response(
     """A conversation in, the assistant's next message out, in the form of OpenAI's newer API."""
     body.check()
     model = service.model_name(body.model)
-    prompted = await prepare(service.llm, body)
+    prompted = await prepare(service.llm, body, header_rank(request.scope))
     response = ResponseObject(body, prompted.params, model, secrets.token_hex(16))
     generation = Generation(service.llm, (response.id, response.id), [prompted], 1)
     record.follow(model, generation)
