@@ -201,6 +201,19 @@ def test_metrics_of_the_steps_are_histograms_as_prometheus_counts(
         assert f'kvasir:step_phase_seconds_total{{{labels},phase="{phase}"}}' in text
 
 
+def test_the_age_of_the_current_step_is_a_gauge(
+    ops: OpsServer, status: EngineStatus, collector: EngineCollector, clock: FakeClock
+) -> None:
+    collector.core = CoreHarness(num_blocks=16).core
+    gauge = 'kvasir:engine_step_age_seconds{engine="3",model_name="demo"}'
+    status.trace.begin(7)
+    clock.now += 2.5
+    status.trace.enter(StepPhase.EXECUTE)
+    assert f"{gauge} 2.5" in get(ops, "/metrics")[1]
+    status.trace.end()
+    assert f"{gauge} 0.0" in get(ops, "/metrics")[1]
+
+
 def test_the_status_tells_the_current_step(ops: OpsServer, status: EngineStatus, clock: FakeClock) -> None:
     status.trace.begin(7)
     clock.now += 2.5

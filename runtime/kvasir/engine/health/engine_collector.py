@@ -96,6 +96,11 @@ class EngineCollector(Collector):
         for phase, seconds in trace.phase_seconds.items():
             phases.add_metric([*values, phase], seconds)
         yield phases
+        age = GaugeMetricFamily(
+            "kvasir:engine_step_age_seconds", "How long the current step has taken so far.", labels=names
+        )
+        age.add_metric(values, trace.age)
+        yield age
 
 
 def _cumulative(buckets: Buckets) -> list[tuple[str, float]]:

@@ -84,6 +84,12 @@ class StepTrace:
         """The least of all steps."""
         self._num_tokens = 0
 
+    @property
+    def age(self) -> float:
+        """Return the seconds of the current step so far; 0 between steps and while idle."""
+        now = self.now
+        return 0.0 if now is None else self.clock() - now.step_began
+
     def begin(self, step: int) -> None:
         """Record the beginning of a step, in phase SCHEDULE."""
         now = self.clock()
