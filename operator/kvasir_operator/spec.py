@@ -117,6 +117,11 @@ class FrontendSpec:
     pod: PodSpec
 
     @property
+    def serves_https(self) -> bool:
+        """Whether the HTTP port speaks TLS, which only `extraArgs` can set."""
+        return any(arg.partition("=")[0].replace("_", "-") == "--ssl-certfile" for arg in self.extra_args)
+
+    @property
     def key_secrets(self) -> dict[str, str]:
         """Return the names of the Secrets with keys, by the field that names them."""
         secrets = {"apiKeys": self.api_keys, "adminApiKeys": self.admin_api_keys}

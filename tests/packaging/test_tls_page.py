@@ -9,7 +9,7 @@ import yaml
 from kvasir.cli import frontend
 from kvasir.local.manifests.manifest import read_manifest
 from kvasir_operator.resources.names import selector_labels
-from kvasir_operator.resources.network import http_service
+from kvasir_operator.resources.network import http_service, url
 
 PAGE = Path(__file__).parents[2] / "docs" / "tls.md"
 TEXTS = {
@@ -27,6 +27,7 @@ def test_the_service_is_accepted_and_its_frontends_speak_tls(tmp_path: Path) -> 
     config = frontend.config_of(args)
     assert config.tls.ssl_certfile == "/tls/tls.crt"
     assert config.tls.enable_ssl_refresh
+    assert f"`{url(service).replace('default', 'NAMESPACE')}`" in PAGE.read_text()
 
 
 def test_the_added_service_and_the_ingress_reach_the_frontends(tmp_path: Path) -> None:

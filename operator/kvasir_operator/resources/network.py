@@ -1,5 +1,7 @@
 """The Services of an InferenceService: one for clients, and a headless one per component."""
 
+from typing import Final
+
 from kvasir_contract.endpoints import (
     HTTP_PORT,
     HTTP_PORT_NAME,
@@ -11,10 +13,18 @@ from kvasir_contract.endpoints import (
 from kvasir_operator.resources.names import Component, Object, metadata, selector_labels, workload_name
 from kvasir_operator.spec import InferenceService
 
+_CLIENT_PORT: Final = 80
+"""Also with TLS: another port would cut off the clients of a service that gets a certificate."""
+
 
 def http_service(service: InferenceService) -> Object:
-    """Return the Service for clients of the OpenAI API, on port 80."""
-    port = {"name": HTTP_PORT_NAME, "port": 80, "targetPort": HTTP_PORT_NAME, "appProtocol": "http"}
+    """Return the Service for clients of the OpenAI API."""
+    port = {
+        "name": HTTP_PORT_NAME,
+        "port": _CLIENT_PORT,
+        "targetPort": HTTP_PORT_NAME,
+        "appProtocol": "https" if service.frontend.serves_https else "http",
+    }
     return _service(service, "frontend", service.name, {"type": "ClusterIP", "ports": [port]})
 
 
@@ -38,7 +48,8 @@ def engine_service(service: InferenceService) -> Object:
 
 def url(service: InferenceService) -> str:
     """Return the base URL for clients in the cluster."""
-    return f"http://{service.name}.{service.namespace}.svc/v1"
+    host = f"{service.name}.{service.namespace}.svc"
+    return f"https://{host}:{_CLIENT_PORT}/v1" if service.frontend.serves_https else f"http://{host}/v1"
 
 
 def _headless(service: InferenceService, component: Component, ports: list[Object]) -> Object:

@@ -80,7 +80,7 @@ def _prepare(
         served_name=service.model.served_names[0],
         chats=chats,
         needs_key=service.frontend.api_keys is not None,
-        https=any(arg.startswith("--ssl-certfile") for arg in service.frontend.extra_args),
+        https=service.frontend.serves_https,
     )
 
 

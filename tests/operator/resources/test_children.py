@@ -16,6 +16,7 @@ from kvasir_contract.endpoints import MASTER_PORT
 from kvasir_operator.cluster.kinds import CHILDREN, kind_of
 from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
 from kvasir_operator.resources.children import children, children_selector
+from kvasir_operator.resources.network import http_service, url
 from kvasir_operator.resources.release import Release
 from kvasir_operator.resources.security import link_secret
 from kvasir_operator.spec import InferenceService, parse_service
@@ -90,6 +91,21 @@ def test_services_select_the_pods_they_are_about() -> None:
         for port in spec["ports"]:
             target = port.get("targetPort", port["port"])
             assert target in ports or target in ports.values()
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["--ssl-certfile", "/tls/tls.crt"], "https://demo.default.svc:80/v1"),
+        (["--ssl-keyfile=/tls/tls.key", "--ssl_certfile=/tls/tls.crt"], "https://demo.default.svc:80/v1"),
+        (["--max-live-requests", "8"], "http://demo.default.svc/v1"),
+    ],
+)
+def test_the_url_and_the_service_name_the_protocol_of_the_pods(args: list[str], expected: str) -> None:
+    described = service(frontend={"extraArgs": args})
+    assert url(described) == expected
+    (port,) = http_service(described)["spec"]["ports"]
+    assert (port["port"], port["appProtocol"]) == (80, expected.partition(":")[0])
 
 
 def test_engines_find_the_frontends_at_their_templates_address() -> None:
