@@ -111,6 +111,10 @@ class FrontendSpec:
     """Name of the Secret that holds the accepted keys."""
     admin_api_keys: str | None
     """Name of the Secret that holds the keys for control calls."""
+    max_client_share: float | None
+    """Fraction of the requests in flight that one client may have."""
+    max_parsed_bytes: int | None
+    """Memory of the bodies of all requests in flight."""
     drain_timeout: float
     """In seconds."""
     extra_args: tuple[str, ...]
@@ -221,7 +225,7 @@ def _engine(engine: Json) -> EngineSpec:
         kv_cache=KVCacheSpec(
             block_size=cache["blockSize"],
             memory_utilization=float(cache["memoryUtilization"]),
-            memory=_parsed(_parse_memory, cache, "memory", "engine.kvCache") if "memory" in cache else None,
+            memory=_size(cache, "memory", "engine.kvCache"),
         ),
         extra_args=tuple(engine.get("extraArgs", ())),
         pod=_engine_pod(engine),
@@ -245,6 +249,8 @@ def _frontend(frontend: Json) -> FrontendSpec:
         replicas=frontend["replicas"],
         api_keys=_secret_name(frontend, "apiKeys"),
         admin_api_keys=_secret_name(frontend, "adminApiKeys"),
+        max_client_share=frontend.get("maxClientShare"),
+        max_parsed_bytes=_size(frontend, "maxParsedBytes", "frontend"),
         drain_timeout=_parsed(parse_duration, frontend, "drainTimeout", "frontend"),
         extra_args=tuple(frontend.get("extraArgs", ())),
         pod=_pod(frontend.get("pod", {}), "frontend.pod"),
@@ -317,7 +323,12 @@ def _parse_quantity(value: object) -> str:
     raise ValueError(f"{value!r} is not a valid quantity: use a number or a string such as 500m or 4Gi")
 
 
-def _parse_memory(value: str | int) -> int:
+def _size(fields: Json, name: str, where: str) -> int | None:
+    """Return a field in bytes; None if it is not set."""
+    return _parsed(_parse_size, fields, name, where) if name in fields else None
+
+
+def _parse_size(value: str | int) -> int:
     size = parse_bytes(value)
     if size < 1:
         raise ValueError(f"{value!r} is too small: use at least 1 byte")

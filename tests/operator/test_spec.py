@@ -19,6 +19,7 @@ DEMO = Path(__file__).parents[2] / "manifests" / "examples" / "demo.yaml"
         ("engine.kvCache.memory", -1, "-1 is not a size"),
         ("engine.kvCache.memory", "much", "'much' is not a size"),
         ("engine.kvCache.memory", "0Gi", "'0Gi' is too small"),
+        ("frontend.maxParsedBytes", "much", "'much' is not a size"),
         ("engine.pod.resources.limits.cpu", True, "True is not a valid quantity"),
         ("engine.pod.resources.limits.cpu", -0.5, "-0.5 is not a valid quantity"),
         ("engine.pod.resources.limits.cpu", {}, "{} is not a valid quantity"),

@@ -159,6 +159,11 @@ REFUSALS: Final = (
         "extraArgs: one of the options has a field",
         {"frontend": {"extraArgs": ["--admin-api-key=x"]}},
     ),
+    Refusal(
+        "spec.frontend",
+        "extraArgs: one of the options has a field",
+        {"frontend": {"extraArgs": ["--max-client-share", "1"]}},
+    ),
     Refusal("spec.frontend.drainTimeout", "too long: at most 24h", {"frontend": {"drainTimeout": "24h1s"}}),
     Refusal(
         "spec.rollout", "maxSurge and maxUnavailable are both 0", {"rollout": {"maxSurge": 0, "maxUnavailable": 0}}
@@ -183,6 +188,8 @@ REFUSALS: Final = (
     Refusal(
         "spec.engine.pod.resources.limits.cpu", "should be greater than", _pod(resources={"limits": {"cpu": -0.5}})
     ),
+    Refusal("spec.frontend.maxClientShare", "less than or equal to 1", {"frontend": {"maxClientShare": 2}}),
+    Refusal("spec.frontend.maxParsedBytes", "should match", {"frontend": {"maxParsedBytes": "0Mi"}}),
     Refusal("spec.network.allowFrom", "at least 1 items", {"network": {"allowFrom": []}}),
     Refusal(
         "spec.network.allowMetricsFrom[0].ipBlock.cidr",

@@ -72,6 +72,8 @@ def _options(service: InferenceService) -> list[str]:
     return option_args(
         served_model_name=service.model.served_names,
         max_model_len=service.engine.max_model_len,
+        max_client_share=service.frontend.max_client_share,
+        max_parsed_bytes=service.frontend.max_parsed_bytes,
         drain_timeout=format_duration(service.frontend.drain_timeout),
     )
 
