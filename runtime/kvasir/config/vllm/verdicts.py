@@ -151,8 +151,15 @@ REFUSED: Final = _each({
     "runner convert task pooler-config override-pooler-config": f"models that do not generate text are {_NOT_YET}",
     "hf-config-path config-format": "config.json of the model is read: change it there, or by --hf-overrides",
     "hf-token": "every user of the machine can read arguments: set the variable HF_TOKEN",
-    "rope-scaling rope-theta disable-sliding-window model-class-overrides":
-        "it changes the model: change config.json in a copy of the model's directory",
+    "rope-scaling":
+        "use --hf-overrides '{\"rope_scaling\": {…}}', or rope_parameters if config.json has that field",
+    "rope-theta":
+        "use --hf-overrides '{\"rope_theta\": NUMBER}', or '{\"rope_parameters\": {\"rope_theta\": NUMBER}}' "
+        "if config.json has that field",
+    "disable-sliding-window":
+        "use --hf-overrides '{\"sliding_window\": null}', or '{\"use_sliding_window\": false}' "
+        "if config.json has that field",
+    "model-class-overrides": "the class is the one that config.json names: change it there, or by --hf-overrides",
     "model-loader-extra-config ignore-patterns": "weights are safetensors files in the model's directory",
     "scheduler-cls": "the scheduler is Kvasir's own: see --scheduling-policy",
     "max-num-partial-prefills": "use --long-prefill-token-threshold",

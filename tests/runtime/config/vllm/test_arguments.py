@@ -33,6 +33,14 @@ def test_every_option_of_vllm_has_exactly_one_verdict() -> None:
     assert set(MAPPED.values()) <= set(OWN)
 
 
+@pytest.mark.parametrize("name", ["--rope-scaling", "--rope-theta", "--disable-sliding-window"])
+def test_options_that_change_config_json_name_hf_overrides(name: str) -> None:
+    text = REFUSED[name].replace("NUMBER", "1").replace("…", "")
+    assert text.startswith("use --hf-overrides '")
+    for example in text.split("'")[1::2]:
+        assert parsed("demo://", "--hf-overrides", example).hf_overrides == example
+
+
 @pytest.mark.parametrize("parser", [serve.parser(), engine.parser(), frontend.parser()], ids=lambda it: it.prog)
 def test_no_option_of_vllm_is_unknown(parser: OptionParser, capsys: pytest.CaptureFixture[str]) -> None:
     for name, facts in vllm_options().items():
