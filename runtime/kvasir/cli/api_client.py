@@ -167,9 +167,10 @@ class ApiServer:
         raise CommandFailed(f"{self.url} closed the stream before the answer was complete: see its log")
 
     def _unreachable(self, error: httpx.RequestError) -> CommandFailed:
-        return CommandFailed(
-            f"no answer from {self.url}: {error}. Check the URL, or start a server with `kvasir serve`"
-        )
+        advice = "Check the URL, or start a server with `kvasir serve`"
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            advice = "Give the certificate of its issuer: set SSL_CERT_FILE to the PEM file"
+        return CommandFailed(f"no answer from {self.url}: {error}. {advice}")
 
 
 def _event(text: str) -> Event:

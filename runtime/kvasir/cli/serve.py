@@ -88,9 +88,9 @@ def parser() -> OptionParser:
     result = OptionParser(
         prog="kvasir serve",
         usage="kvasir serve MODEL [option …]",
-        description="Serve one model on this machine until Ctrl-C, with one frontend process for OpenAI's HTTP API "
-        "and one engine process per data-parallel rank. Every option can also be given as an environment "
-        "variable: --max-model-len as KVASIR_MAX_MODEL_LEN.",
+        description="Serve one model on this machine until Ctrl-C, with a frontend process for OpenAI's HTTP API "
+        "(or several, see --api-server-count) and one engine process per data-parallel rank. Every option can also "
+        "be given as an environment variable: --max-model-len as KVASIR_MAX_MODEL_LEN.",
         epilog="Command lines of `vllm serve` are read too: --model NAME and --revision NAME instead of MODEL, "
         "--config FILE for a YAML file of options, --headless for an engine without an API, names with underscores "
         "and all other options, each of which is taken, named in a warning or rejected with a reason.",

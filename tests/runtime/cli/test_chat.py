@@ -1,8 +1,10 @@
 """`kvasir chat`: which server it asks, with which key, for what."""
 
+import ssl
 from collections.abc import Iterator
 
 import pytest
+import trustme
 
 from kvasir.cli import main
 from runtime.cli.fake_server import FakeServer, fake_server, sse
@@ -34,6 +36,14 @@ def test_every_way_to_write_the_address_finds_the_server(
 def test_what_is_no_address_is_refused(url: str, message: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main.main(["chat", url, "-m", "x"]) == 2
     assert capfd.readouterr().err.startswith(f"kvasir chat: {message}")
+
+
+def test_an_untrusted_certificate_is_explained(server: FakeServer, capfd: pytest.CaptureFixture[str]) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    assert main.main(["chat", f"https://{server.address}", "-m", "x"]) == 1
+    assert "set SSL_CERT_FILE to the PEM file" in capfd.readouterr().err
 
 
 def test_a_key_beyond_ascii_is_sent_in_utf_8(server: FakeServer) -> None:

@@ -91,10 +91,10 @@ class Supervisor:
         """End the processes, with grace; asked a second time, without."""
         if self._shutdown.stop.is_set():
             self._shutdown.kill.set()
-            self._screen.note("Killing what still runs.")
+            self._screen.note("Stopping all processes at once.")
         else:
             self._stop()
-            self._screen.note("Ending: running requests are finished first. Ctrl-C once more kills.")
+            self._screen.note("Ending: running requests are finished first. Press Ctrl-C again to stop at once.")
 
     def _stop(self) -> None:
         self._shutdown.stop.set()
