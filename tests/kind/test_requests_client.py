@@ -3,34 +3,28 @@
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loopback_server import LoopbackHandler, LoopbackServer, serving
+
 CLIENT = Path(__file__).parents[2] / "e2e" / "load" / "requests_client.py"
 
 
-class Service(ThreadingHTTPServer):
+class Service(LoopbackServer):
     """Responds with the statuses of `script` in turn, then with 200. None closes the connection instead."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(Handler)
         self.script: list[int | None] = []
         self.asked = 0
         self.connections = 0
-        self.lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Handler(LoopbackHandler):
     server: Service
 
     def setup(self) -> None:
@@ -39,7 +33,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.connections += 1
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
+        self.body()
         with self.server.lock:
             self.server.asked += 1
             status = self.server.script.pop(0) if self.server.script else 200
@@ -47,23 +41,13 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         body = b'{"choices": []}' if status == 200 else b"no engine is ready"
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+        self.send(status, body)
 
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    with Service() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(Service()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def requests(url: str, count: int, workers: int) -> dict[str, Any]:

@@ -1,11 +1,9 @@
 """An OpenTelemetry collector in the test's process: it decodes what an exporter sends, over HTTP or gRPC."""
 
-import threading
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
@@ -15,6 +13,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from loopback_server import LoopbackHandler, LoopbackServer, serving
 
 
 @dataclass
@@ -50,31 +50,16 @@ def attributes(owner: Any) -> dict[str, Any]:
 def http_collector() -> Iterator[Collector]:
     collector = Collector()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(LoopbackHandler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
             collector.paths.append(self.path)
-            collector.take(ExportTraceServiceRequest.FromString(body))
+            collector.take(ExportTraceServiceRequest.FromString(self.body()))
             answer = ExportTraceServiceResponse().SerializeToString()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/x-protobuf")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+            self.send(200, answer, {"Content-Type": "application/x-protobuf"})
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    collector.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(LoopbackServer(Handler)) as server:
+        collector.url = server.url
         yield collector
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 class _Servicer(trace_service_pb2_grpc.TraceServiceServicer):

@@ -6,22 +6,7 @@ import pytest
 
 from runtime.frontend.harness import POST_JSON, Frontend
 from runtime.frontend.scripted import TIMEOUT
-
-
-async def leave_after_first_token(frontend: Frontend, body: bytes, path: str, *, read: bool) -> None:
-    """Send a raw request, wait until the engine has it (and something was answered), and hang up."""
-    host, port = frontend.url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    writer.write(head.encode() + body)
-    await writer.drain()
-    await asyncio.to_thread(frontend.engine.wait_requests, 1)
-    if read:
-        await reader.readuntil(b"data: ")
-    writer.close()
-    await writer.wait_closed()
+from runtime.frontend.streams import leave_after_first_token
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "not streaming"])

@@ -9,7 +9,7 @@ import pytest
 from anthropic.types import Message, TextBlock
 
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, demo_model
-from runtime.frontend.test_disconnect import leave_after_first_token
+from runtime.frontend.streams import leave_after_first_token
 from runtime.wire import prompt_of
 
 QUESTION = [{"role": "user", "content": "What is a pod?"}]

@@ -1,6 +1,5 @@
 """The event sequence of /v1/messages, as bytes and as Anthropic's client reads it."""
 
-import json
 from typing import Any
 
 import anthropic
@@ -8,27 +7,21 @@ import pytest
 from anthropic.types import MessageParam, TextBlock
 
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, script_for
+from runtime.frontend.streams import named_events
 from runtime.wire import prompt_of
 
 QUESTION: list[MessageParam] = [{"role": "user", "content": "What is a pod?"}]
 
 
 async def events_of(frontend: Frontend, **body: object) -> list[Any]:
-    """The parsed events; checks their framing byte by byte."""
+    """The parsed events; checks their framing."""
     asked = {"messages": QUESTION, "max_tokens": 50, "stream": True}
     async with frontend.http() as client:
         response = await client.post("/v1/messages", json=asked | body)
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert response.headers["request-id"] == response.headers["x-request-id"]
-    assert response.content.endswith(b"\n\n")
-    events = []
-    for block in response.content.removesuffix(b"\n\n").split(b"\n\n"):
-        name, data = block.split(b"\n")
-        event = json.loads(data.removeprefix(b"data: "))
-        assert name == b"event: " + event["type"].encode()
-        events.append(event)
-    return events
+    return named_events(response.content)
 
 
 async def test_the_sequence_of_events(frontend: Frontend) -> None:

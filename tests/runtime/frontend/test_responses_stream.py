@@ -14,7 +14,7 @@ from kvasir.frontend.endpoints.responses.request import ResponsesRequest
 from kvasir.frontend.errors import ApiError
 from kvasir.params import SamplingParams
 from runtime.frontend.harness import ANSWER, MODEL, Frontend, script_for
-from runtime.frontend.test_disconnect import leave_after_first_token
+from runtime.frontend.streams import leave_after_first_token, named_events
 
 BODY = {"input": "What is a pod?", "stream": True}
 OPENING = [
@@ -27,18 +27,12 @@ CLOSING = ["response.output_text.done", "response.content_part.done", "response.
 
 
 async def events_of(frontend: Frontend, **body: object) -> list[Any]:
-    """The parsed events; checks their framing byte by byte, and their numbers."""
+    """The parsed events; checks their framing and their numbers."""
     async with frontend.http() as client:
         response = await client.post("/v1/responses", json=BODY | body)
     assert response.status_code == 200, response.text
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-    assert response.content.endswith(b"\n\n")
-    events = []
-    for block in response.content.removesuffix(b"\n\n").split(b"\n\n"):
-        name, data = block.split(b"\n")
-        event = json.loads(data.removeprefix(b"data: "))
-        assert name == b"event: " + event["type"].encode()
-        events.append(event)
+    events = named_events(response.content)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     return events
 

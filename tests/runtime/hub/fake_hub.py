@@ -2,10 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from contextlib import AbstractContextManager
+
+from loopback_server import LoopbackHandler, LoopbackServer, serving
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_letmein"
@@ -13,31 +12,27 @@ TOKEN = "hf_letmein"
 Files = dict[str, bytes]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(LoopbackHandler):
     server: "FakeHub"
-    protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._answer(body=True)
+        self._answer()
 
     def do_HEAD(self) -> None:
-        self._answer(body=False)
+        self._answer()
 
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-    def _answer(self, body: bool) -> None:
+    def _answer(self) -> None:
         path = self.path.partition("?")[0].removeprefix("/")
         self.server.requested.append(path)
         if self.server.status:
-            return self._send(self.server.status, b"{}", body)
+            return self.send(self.server.status, b"{}")
         if path.startswith("api/models/"):
             org, name, kind, revision = path.removeprefix("api/models/").split("/", 3)
-            return self._api(f"{org}/{name}", kind, revision, body)
+            return self._api(f"{org}/{name}", kind, revision)
         org, name, _, _, file = path.split("/", 4)
-        return self._file(self.server.models[f"{org}/{name}"][file], body)
+        return self._file(self.server.models[f"{org}/{name}"][file])
 
-    def _api(self, repository: str, kind: str, revision: str, body: bool) -> None:
+    def _api(self, repository: str, kind: str, revision: str) -> None:
         if repository not in self.server.models:
             return self._refuse(401, "RepoNotFound")
         if repository in self.server.gated and self.headers.get("Authorization") != f"Bearer {TOKEN}":
@@ -52,45 +47,25 @@ class _Handler(BaseHTTPRequestHandler):
             ]
         else:
             answer = {"id": repository, "sha": COMMIT, "siblings": [{"rfilename": path} for path in files]}
-        return self._send(200, json.dumps(answer).encode(), body, {"Content-Type": "application/json"})
+        return self.send(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
-    def _file(self, content: bytes, body: bool) -> None:
+    def _file(self, content: bytes) -> None:
         etag = hashlib.sha1(content).hexdigest()
-        self._send(200, content, body, {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
+        self.send(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
 
     def _refuse(self, status: int, code: str) -> None:
-        self._send(status, b"{}", True, {"X-Error-Code": code, "X-Error-Message": code})
-
-    def _send(self, status: int, content: bytes, body: bool, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        if body:
-            self.wfile.write(content)
+        self.send(status, b"{}", {"X-Error-Code": code, "X-Error-Message": code})
 
 
-class FakeHub(ThreadingHTTPServer):
-    daemon_threads = True
-
+class FakeHub(LoopbackServer):
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(_Handler)
         self.models: dict[str, Files] = {}
         self.gated: set[str] = set()
         self.status = 0
         """What everything is answered with, where not 0."""
         self.requested: list[str] = []
-        self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
 
-@contextmanager
-def running() -> Iterator[FakeHub]:
-    with FakeHub() as hub:
-        thread = Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield hub
-        finally:
-            hub.shutdown()
-            thread.join()
+def running() -> AbstractContextManager[FakeHub]:
+    return serving(FakeHub())
