@@ -25,7 +25,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 import httpx
-from bench.malformed import Case, case
+from bench.malformed.cases import case
+from bench.malformed.valid import Case
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 ROOT = Path(__file__).parents[1]
