@@ -1,22 +1,19 @@
-"""The demo model's corpus is true: every name in it exists, and it claims no feature that Kvasir does not have.
+"""The demo model's corpus is true: every name in it exists.
 
-Names are compared with the CustomResourceDefinition, the command line, the HTTP API and the documentation. The
-features that Kvasir does not have yet are in demo/not-yet.json, and the README lists the same ones.
+Names are compared with the CustomResourceDefinition, the command line, the HTTP API and the documentation.
 """
 
 import argparse
 import importlib
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 import yaml
 from fastapi.routing import APIRoute
 
-from demo.reading import Entry, read_corpus, read_entries
+from corpus_texts import CORPUS, FEATURES, texts
 from kvasir.cli.main import COMMANDS
 from kvasir.frontend.endpoints.chat import route as chat
 from kvasir.frontend.endpoints.chat.messages import FunctionCall, Message, TextPart, ToolCall
@@ -38,8 +35,6 @@ from kvasir_contract.reasons import Reason
 from kvasir_operator import operator_settings
 
 ROOT = Path(__file__).resolve().parents[2]
-CORPUS = read_corpus()
-FEATURES: Final[list[dict[str, Any]]] = json.loads((ROOT / "demo/not-yet.json").read_text())
 CRD: Final = yaml.safe_load((ROOT / "crds/inferenceservices.serving.kvasir.dev.yaml").read_text())
 SCHEMA: Final = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 
@@ -105,13 +100,6 @@ def options() -> set[str]:
     return {option for module in modules for option in of(module.parser())} | set(operator)
 
 
-def texts() -> Iterator[str]:
-    """Return every text that the model learns to write."""
-    yield from (entry.answer for entry in CORPUS.entries)
-    yield from CORPUS.prose
-    yield CORPUS.unknown.answer
-
-
 def found(pattern: str) -> set[str]:
     """Return every match in a text that the model learns to write."""
     return {match for text in texts() for match in re.findall(pattern, text)}
@@ -132,8 +120,6 @@ API_FIELDS = {
     for name in model.model_fields
 }
 NOT_YET_FIELDS = {field for feature in FEATURES for field in feature.get("request_fields", [])}
-
-# --------------------------------------------------------------------------------------------------- names exist
 
 
 def test_dotted_fields_exist_in_the_crd() -> None:
@@ -250,57 +236,6 @@ def test_the_example_manifest_is_valid(tmp_path: Path) -> None:
     path.write_text(text)
     (service,) = read_manifest(path).services
     assert service.name == "demo"
-
-
-# ------------------------------------------------------------------------------------------ nothing more is claimed
-
-DENIES = re.compile(r"\b(not|no|none|cannot|would|without)\b", re.IGNORECASE)
-GENERAL = ("kubernetes.md", "serving.md")
-"""Files about the field: their sentences are about Kvasir only if they name it."""
-
-
-def sentences(text: str) -> list[str]:
-    return re.split(r"(?<=[.?!]) ", text)
-
-
-def about_kvasir() -> Iterator[str]:
-    """Return every sentence about Kvasir that the model learns to write."""
-    general = {entry.answer for name in GENERAL for entry in read_entries(ROOT / "demo/corpus" / name)}
-    for text in texts():
-        yield from (sentence for sentence in sentences(text) if text not in general or "Kvasir" in sentence)
-
-
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature["feature"])
-def test_a_missing_feature_is_never_claimed(feature: dict[str, Any]) -> None:
-    topic = re.compile(feature["topic"], re.IGNORECASE)
-    claimed = [s for s in about_kvasir() if topic.search(s) and not DENIES.search(s)]
-    claims = [s for s in about_kvasir() for claim in feature["claims"] if re.search(claim, s, re.IGNORECASE)]
-    assert claimed + claims == []
-
-
-@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature["feature"])
-def test_the_model_can_answer_that_a_feature_is_missing(feature: dict[str, Any]) -> None:
-    topic = re.compile(feature["topic"], re.IGNORECASE)
-    asked = [e for e in CORPUS.entries if any(map(topic.search, [e.after or "", *e.questions]))]
-    answers = [e.answer for e in asked if re.search(r"\byet\b", e.answer)]
-    assert answers, f"no question of the corpus is about {feature['feature']} and has an answer with the word 'yet'"
-
-
-def test_an_answer_with_the_word_yet_is_about_a_missing_feature() -> None:
-    topics = [re.compile(feature["topic"], re.IGNORECASE) for feature in FEATURES]
-    answers = [e for e in CORPUS.entries if re.search(r"\byet\b", e.answer)]
-    assert [e.answer for e in answers if not any(topic.search(whole(e)) for topic in topics)] == []
-
-
-def whole(entry: Entry) -> str:
-    return " ".join([entry.after or "", *entry.questions, entry.answer])
-
-
-def test_the_readme_lists_the_same_missing_features() -> None:
-    text = " ".join((ROOT / "README.md").read_text().split())
-    listed = re.search(r"Not implemented yet: (.*?)\.", text)
-    assert listed is not None
-    assert listed[1].split(", ") == [feature["feature"] for feature in FEATURES]
 
 
 def test_missing_features_are_missing_in_the_crd_and_the_api() -> None:
