@@ -15,37 +15,15 @@ from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.layers.linear import Linear, StackedLinear
 from kvasir.layers.parameter import Placement
-from kvasir.link.protocol import Logprobs
 from kvasir.models.load_model import load_model
 from kvasir.models.loader import CheckpointTensor
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
-from kvasir.params import SamplingParams
+from runtime.models.split_answers import TOKENS, Answers, answers, answers_of_all
 from runtime.models.tiny import MODELS, MOE, decoder, gpt2, llama, save
 from runtime.parallel.processes import run_processes
 from runtime.parallel.thread_group import Meeting, ThreadGroup, run_ranks
 from runtime.worker.driver import Driver, greedy
-
-PROMPTS = {"a": list(range(2, 40)), "b": list(range(50, 57)), "c": [9, 8, 7]}
-TOKENS = 6
-
-Answers = dict[str, tuple[list[int], list[float]]]
-"""By request: its tokens, and log probabilities of the likeliest tokens in each place."""
-
-
-def answers(path: Path, parallel: ParallelState) -> Answers:
-    """Three requests in chunks of 16 tokens, the third next to decodes of the others."""
-    driver = Driver.load(path, parallel=parallel)
-    params = SamplingParams(max_tokens=TOKENS, seed=0, temperature=0.0, logprobs=20, prompt_logprobs=20)
-    for name, prompt in PROMPTS.items():
-        driver.add(name, prompt, params)
-        driver.step(budget=16)
-    tokens = driver.run(budget=16)
-    scores = {
-        name: [float(value) for entry in (*request.prompt_logprobs, *request.logprobs) for value in numbers(entry)]
-        for name, request in driver.done.items()
-    }
-    return {name: (tokens[name], scores[name]) for name in PROMPTS}
 
 
 def assert_alike(found: Answers, expected: Answers) -> None:
@@ -53,10 +31,6 @@ def assert_alike(found: Answers, expected: Answers) -> None:
         assert found[name][0] == tokens
         assert len(scores) > 20 * TOKENS
         assert torch.allclose(torch.tensor(found[name][1]), torch.tensor(scores), atol=2e-4)
-
-
-def numbers(entry: Logprobs) -> list[float]:
-    return [*entry.token, *(value for top in entry.top for value in top)]
 
 
 VARIANTS: dict[str, Callable[[], PreTrainedModel]] = {
@@ -93,18 +67,12 @@ def test_ranks_with_whole_experts_answer_as_one(ranks: int, name: str, tmp_path:
         assert_alike(found, expected)
 
 
-def answers_of_all(state: ParallelState, folder: Path) -> dict[str, Answers]:
-    whole_experts = ParallelState(state.tensor, expert_parallel=True)
-    found = {name: answers(folder / name, state) for name in ONE_OF_EACH}
-    return {**found, "whole experts": answers(folder / "qwen3-moe", whole_experts)}
-
-
 def test_processes_over_gloo_answer_as_one(tmp_path: Path) -> None:
     for name in ONE_OF_EACH:
         save(ALL[name](), tmp_path / name)
     expected = {name: answers(tmp_path / name, SINGLE) for name in ONE_OF_EACH}
     expected["whole experts"] = expected["qwen3-moe"]
-    for found in run_processes(2, answers_of_all, tmp_path, tmp_path):
+    for found in run_processes(2, answers_of_all, tmp_path, tmp_path, ONE_OF_EACH, "qwen3-moe"):
         assert found.keys() == expected.keys()
         for name, answer in found.items():
             assert_alike(answer, expected[name])
