@@ -8,7 +8,7 @@ CPU    := runtime/kvasir/kernels/cpu
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-workers test-dashboard test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation format demo-model cluster cluster-down kind-node clean
+.PHONY: help up test test-workers test-service test-dashboard test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -16,13 +16,19 @@ help:  ## list the targets
 up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, until Ctrl-C
 	@exec $(BIN)/kvasir up manifests/examples/demo.yaml
 
-# Engines with worker processes take minutes to start so often: a target of their own.
-WORKERS := tests/runtime/executor tests/runtime/parallel
-test: lint  ## run lint and all tests but those of the next target
-	@$(BIN)/python -m pytest $(WORKERS:%=--ignore=%) --ignore=tests/clients --ignore=tests/dashboard $(PYTEST_ARGS)
+# Tests that start engines with several processes, or whole services, take minutes: targets of their own.
+WORKERS := tests/runtime/executor tests/runtime/parallel tests/runtime/engine/test_shared_experts.py \
+  tests/runtime/offline/test_llm_workers.py
+SERVICE := tests/service
+APART   := $(WORKERS) $(SERVICE) tests/clients tests/dashboard
+test: lint  ## run lint and all tests but those of test-workers, test-service, test-dashboard and test-clients
+	@$(BIN)/python -m pytest $(APART:%=--ignore=%) $(PYTEST_ARGS)
 
-test-workers: $(VENV)/.dev  ## run the tests of engines with several worker processes
+test-workers: $(VENV)/.dev  ## run the tests of engines with several processes
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
+
+test-service: $(VENV)/.dev  ## run the tests that start a whole service
+	@$(BIN)/python -m pytest $(SERVICE) $(PYTEST_ARGS)
 
 test-dashboard: $(VENV)/.dev  ## show vLLM's Grafana dashboard data of a running service, with a real Prometheus
 	@$(BIN)/python -m pytest tests/dashboard $(PYTEST_ARGS)

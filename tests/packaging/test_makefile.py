@@ -48,8 +48,21 @@ def test_help_lists_every_target_with_a_description() -> None:
     assert re.findall(r"^  make (\S+)", shown, re.MULTILINE) == described
 
 
+def commands_of(target: str, environment: Path) -> str:
+    command = ["make", "--dry-run", target, f"VENV={environment}", f"BIN={environment}/bin"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_what_make_test_leaves_out_is_run_by_another_target(environment: Path) -> None:
+    left_out = re.findall(r"--ignore=(\S+)", commands_of("test", environment))
+    targets = ("test-workers", "test-service", "test-dashboard", "test-clients")
+    others = "".join(commands_of(target, environment) for target in targets)
+    assert left_out
+    assert [path for path in left_out if not (ROOT / path).exists()] == []
+    assert [path for path in left_out if not re.search(rf"-m pytest\b.* {re.escape(path)}\b", others)] == []
+
+
 def test_lint_runs_every_check(environment: Path) -> None:
-    command = ["make", "--dry-run", "lint", f"VENV={environment}", f"BIN={environment}/bin"]
-    commands = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    commands = commands_of("lint", environment)
     checks = ("ruff check", "ruff format --check", "bin/mypy", "lint-imports", "-m tools.check_words")
     assert [check for check in checks if check not in commands] == []

@@ -1,15 +1,9 @@
 """`kvasir up`: mistakes are reported before any process starts; the processes match the manifest."""
 
-import asyncio
-import os
-import re
-import signal
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from kvasir.cli import main, up
@@ -140,60 +134,3 @@ def test_fields_without_effect_here_are_named(
     path.write_text(DEMO.read_text().replace("spec:", "spec:\n  image: x"))
     run_without_starting(monkeypatch, str(path), "--port", "0")
     assert "without a cluster these have no effect: spec.image" in capfd.readouterr().out
-
-
-async def chat(url: str) -> str:
-    body = {"model": "demo", "messages": [{"role": "user", "content": "What is Kvasir?"}], "temperature": 0}
-    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
-        answer = await http.post(f"{url}/v1/chat/completions", json=body)
-    return str(answer.raise_for_status().json()["choices"][0]["message"]["content"])
-
-
-def processes_below(pid: int) -> dict[int, str]:
-    """Command lines of the children, by process id."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return {int(child): Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ") for child in children}
-
-
-def still_there(pids: Iterable[int]) -> list[int]:
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-
-
-async def test_the_demo_answers_survives_a_killed_engine_and_leaves_nothing() -> None:
-    up = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kvasir.cli.main", "up", str(DEMO), "--port", "0"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    assert up.stdout is not None
-    told: list[str] = []
-
-    async def until(pattern: str) -> re.Match[str]:
-        assert up.stdout is not None
-        async with asyncio.timeout(120):
-            while line := (await up.stdout.readline()).decode():
-                told.append(line)
-                if match := re.search(pattern, line):
-                    return match
-        raise AssertionError("".join(told))
-
-    try:
-        url = (await until(r"demo is served at (http://127.0.0.1:\d+)/v1"))[1]
-        first = await chat(url)
-        assert first
-        children = processes_below(up.pid)
-        assert len(children) == 3
-        os.kill(next(pid for pid, command in children.items() if "engine" in command), signal.SIGKILL)
-        await until(r"rank \d: Restarting: ended by SIGKILL; next try in 1 s")
-        assert await chat(url) == first, "the other engine serves"
-        await until(r"rank \d: Ready")
-        assert await chat(url) == first
-        children |= processes_below(up.pid)
-        up.send_signal(signal.SIGINT)
-        async with asyncio.timeout(60):
-            assert await up.wait() == 0
-        assert not still_there(children)
-    finally:
-        if up.returncode is None:
-            up.kill()
-        await up.communicate()

@@ -1,6 +1,5 @@
 """The offline API with the demo model: outputs in order, bad input by name, nothing left behind."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -16,7 +15,6 @@ import kvasir
 from kvasir import LLM, RequestOutput, SamplingParams
 from kvasir.config.options import ConfigError
 from kvasir.hub.source import fetch
-from kvasir.observability.failures import FailureError
 from kvasir.worker.step import StepInput, StepOutput
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -197,7 +195,6 @@ def test_empty_lists_may_be_none_as_in_vllm() -> None:
             {"pipeline_parallel_size": 2, "distributed_executor_backend": "external_launcher"},
             "external_launcher has no pipelines",
         ),
-        ({"tensor_parallel_size": 3}, r"--tensor-parallel-size 3 does not divide num_attention_heads = \d"),
         ({"tensor_parallel_size": 2, "distributed_executor_backend": "uni"}, "choose mp, or leave it out"),
         ({"max_model_length": 5}, r"LLM has no option max_model_length \(did you mean --max-model-len\?\)"),
         ({"block_size": 0}, "block_size: 0 is out of range"),
@@ -236,39 +233,6 @@ def test_a_bad_chat_template_is_refused_before_the_engine_starts(
 
 
 # ------------------------------------------------------------------------------------------------ life and end
-
-
-@pytest.fixture
-def split() -> Iterator[LLM]:
-    with LLM("demo://", max_model_len=512, tensor_parallel_size=2, **OPTIONS) as llm:
-        yield llm
-
-
-@pytest.mark.parametrize("option", ["tensor_parallel_size", "pipeline_parallel_size"])
-def test_two_processes_answer_as_one(llm: LLM, option: str) -> None:
-    prompts = [f"Kvasir {number} is" for number in range(10)]
-    with LLM("demo://", max_model_len=512, **{option: 2}, **OPTIONS) as split:
-        assert len(workers()) == 2
-        for params in (GREEDY, SamplingParams(seed=3, temperature=1.0, max_tokens=8, n=2)):
-            assert texts(split.generate(prompts, params)) == texts(llm.generate(prompts, params))
-    assert workers() == []
-
-
-def test_a_killed_worker_ends_the_call(split: LLM) -> None:
-    victim, _ = workers()
-    timer = threading.Timer(0.2, os.kill, [victim, signal.SIGKILL])
-    timer.start()
-    endless = SamplingParams(max_tokens=400, ignore_eos=True)
-    with pytest.raises(FailureError, match="worker 0 was killed by SIGKILL"):
-        split.generate(["Kvasir is"] * 1000, endless)
-    split.close()
-    assert workers() == []
-
-
-def workers() -> list[int]:
-    """Return the worker processes of this process."""
-    children = (int(pid) for pid in Path("/proc/thread-self/children").read_text().split())
-    return [pid for pid in children if b"worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def test_a_call_that_is_interrupted_leaves_an_idle_engine(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
