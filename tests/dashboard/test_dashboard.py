@@ -13,8 +13,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import pytest
 
-from dashboard.prometheus import Prometheus, scraping
+from dashboard.prometheus import NoPrometheus, Prometheus, program, scraping
 from kvasir.local.run import TARGETS
 from service.running import Service, running
 
@@ -99,6 +100,15 @@ def totals(prometheus: Prometheus) -> dict[str, float]:
     return {
         name: sum(prometheus.query(f"sum(vllm:{name}_total)")) for name in ("generation_tokens", "prompt_tokens")
     }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _prometheus_is_here() -> None:
+    """Before a service starts for nothing."""
+    try:
+        program()
+    except NoPrometheus as missing:
+        pytest.skip(str(missing))
 
 
 def test_http_port_of_serve_has_data_for_every_panel(tmp_path: Path) -> None:

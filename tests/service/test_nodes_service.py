@@ -19,7 +19,7 @@ from service.running import START_TIMEOUT, spawn
 
 PROMPT = "Kvasir is"
 MAX_TOKENS = 300
-MAX_SECONDS = 10.0
+MAX_SECONDS = 20.0
 Process = subprocess.Popen[str]
 
 

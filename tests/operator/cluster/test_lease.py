@@ -59,7 +59,7 @@ def candidate(cluster: FakeCluster, name: str, duration: float = 1.0) -> Lease:
     return Lease(fake, namespace="default", identity=name, duration=duration)
 
 
-async def within(awaitable: Any, seconds: float = 5.0) -> None:
+async def within(awaitable: Any, seconds: float = 60.0) -> None:
     await asyncio.wait_for(awaitable, seconds)
 
 

@@ -24,7 +24,7 @@ from kvasir_contract.phases import Phase
 from runtime.link.queued_link import QueuedLink
 
 READY = Ready(block_size=16, num_blocks=64, max_model_len=128, max_num_seqs=8)
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a message that does not come fails the test."""
 
 

@@ -16,7 +16,7 @@ from runtime.engine.core_harness import FRONTEND, CoreHarness
 from runtime.engine.fake_link import FakeLink
 
 PROMPT = [5, 6, 7]
-WAIT = 10.0
+WAIT = 60.0
 
 
 class Engine:

@@ -34,7 +34,7 @@ from runtime.executor.processes import children_of, named, seconds_until_gone
 PROMPT = [5, 6, 7]
 MAX_TOKENS = 12
 WAIT = 60.0
-MAX_SECONDS = 5.0
+MAX_SECONDS = 20.0
 
 
 def run() -> dict[str, Any]:

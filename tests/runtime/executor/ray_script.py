@@ -23,7 +23,7 @@ SAMPLED: list[dict[str, Any]] = [
     {"temperature": 0, "max_tokens": 12},
     {"temperature": 2.0, "seed": 3, "n": 2, "max_tokens": 9},
 ]
-MAX_SECONDS = 5.0
+MAX_SECONDS = 20.0
 
 
 def make(**options: Any) -> LLM:

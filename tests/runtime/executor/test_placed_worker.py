@@ -16,7 +16,7 @@ from runtime.executor.ray_stand_in import ray_stand_in
 from runtime.models.tiny import llama, save
 from runtime.worker.driver import engine_settings
 
-WAIT = 10.0
+WAIT = 60.0
 USERS = tuple(f"kvasir.executor.ray_workers.{name}" for name in ("cluster", "placed_worker"))
 
 

@@ -31,7 +31,7 @@ from service.running import running
 
 FOLDER = Path(__file__).parent
 WAIT = 180.0
-MAX_SECONDS = 5.0
+MAX_SECONDS = 20.0
 CPUS = "2"
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="ray is not installed: `make test-ray` installs it"

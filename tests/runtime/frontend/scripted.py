@@ -26,7 +26,7 @@ from kvasir_contract.phases import Phase
 from runtime.link.queued_link import QueuedLink
 from runtime.wire import prompt_of
 
-TIMEOUT = 30.0
+TIMEOUT = 60.0
 NODE = "node-of-the-engine"
 
 

@@ -32,7 +32,7 @@ from kvasir.tokens import packed
 from kvasir_contract.phases import Phase
 from runtime.link.queued_link import QueuedLink
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds to wait for an event before the test fails: far more than it needs."""
 
 STATS = EngineStats(waiting=0, running=1, kv_blocks_used=2, step=3)

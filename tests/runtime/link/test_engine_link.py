@@ -279,7 +279,7 @@ def test_an_engine_announces_the_limit_of_its_own_steps(monkeypatch: pytest.Monk
     assert engine.greeting() is None
 
 
-def test_closing_ends_within_two_seconds_even_if_a_frontend_is_deaf() -> None:
+def test_closing_ends_even_if_a_frontend_is_deaf() -> None:
     deaf = BareFrontend(rcvhwm=1)
     with engine(deaf.address) as link:
         welcome(deaf, link)
@@ -287,7 +287,7 @@ def test_closing_ends_within_two_seconds_even_if_a_frontend_is_deaf() -> None:
             link.send("frontend-a", outputs("x" * 10_000))
         began = time.monotonic()
         link.close(Dead("the end"))
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < PATIENCE / 5  # by itself: within two seconds
         link.close(Goodbye())
     deaf.close()
 

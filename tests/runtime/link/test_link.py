@@ -154,9 +154,7 @@ async def test_the_last_word_of_an_engine_arrives_after_its_outputs(
             await f.ready(e.incarnation)
             for position in range(500):
                 e.send(f.link.incarnation, outputs("r", position))
-            began = time.monotonic()
             await asyncio.to_thread(e.close, last)
-            assert time.monotonic() - began < 2
             assert reason in await f.lost(e.incarnation)
             assert [o.outputs[0].position for _, o in f.seen.outputs] == list(range(500))
             assert len(f.seen.lost) == 1
@@ -299,17 +297,15 @@ async def test_the_other_address_is_used_while_the_first_does_not_answer(
 
 async def test_a_killed_engine_is_lost_at_once_and_the_others_go_on(transport: Transport) -> None:
     address, frontend_keys, engine_keys = transport
-    async with frontend(address, frontend_keys) as f:
+    async with frontend(address, frontend_keys, silence=10 * PATIENCE) as f:  # by its silence: too late
         with (
             engine(f.link.addresses, keys=engine_keys) as other,
             engine_process(f.link.addresses, "victim", engine_keys) as victim,
         ):
             await f.ready("victim", other.incarnation)
             await f.ask("victim")
-            killed = time.monotonic()
             victim.kill()
             await f.lost("victim")
-            assert time.monotonic() - killed < 5  # by its silence: after 10
             assert not f.link.send("victim", Abort(["r"]))
             await asyncio.gather(f.ask(other.incarnation), serve_one(other))
             assert [i for i, _ in f.seen.lost] == ["victim"]

@@ -15,7 +15,7 @@ from kvasir.local.supervision.supervisor import Supervisor
 
 FAKE = Path(__file__).with_name("fake_process.py")
 FAST = Timing(first_pause=0.05, longest_pause=0.15, healthy_after=60, look=0.02)
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds until a test that waits for an event is taken for failed."""
 
 

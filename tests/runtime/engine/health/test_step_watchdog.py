@@ -12,7 +12,7 @@ from kvasir.engine.health.step_watchdog import StepWatchdog, describe_batch
 from kvasir.worker.step import ScheduledRow, StepInput
 from runtime.fake_clock import FakeClock
 
-WAIT = 10.0
+WAIT = 60.0
 BATCH = StepInput([], [], [ScheduledRow(f"request-{n}", 10 * n, 1, []) for n in range(5)])
 
 

@@ -15,7 +15,7 @@ from runtime.executor.ray_stand_in import ray_stand_in
 
 CLUSTER = "kvasir.executor.ray_workers.cluster"
 NODES = "kvasir.executor.nodes.ray_nodes"
-WAIT = 10.0
+WAIT = 60.0
 CONFIG = EngineConfig(
     model=ModelConfig("demo://"),
     executor=ExecutorConfig(tensor_parallel_size=2, distributed_executor_backend="ray"),

@@ -26,8 +26,8 @@ from runtime.executor.processes import children_of, seconds_until_gone
 from runtime.executor.split_engine import SplitEngine
 from runtime.worker.driver import engine_settings
 
-MAX_SECONDS = 5.0
-"""Of an end after a death. A machine without other load takes well under one second."""
+MAX_SECONDS = 20.0
+"""Of an end after a death. A machine without other load takes well under a second; a timeout takes longer."""
 TOKENS = 24
 Process = asyncio.subprocess.Process
 

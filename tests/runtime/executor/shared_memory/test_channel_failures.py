@@ -19,8 +19,8 @@ from runtime.executor.shared_memory.scripted_worker import WAITING
 from runtime.executor.shared_memory.workers import TIMEOUT_SECONDS, Workers, cpu_ticks, running, wait_for
 
 ENGINE = Path(__file__).with_name("scripted_engine_process.py")
-MAX_NOTICE_SECONDS = 1.0
-"""From SIGKILL to the error; the kernel needs some milliseconds on a busy machine."""
+MAX_NOTICE_SECONDS = 10.0
+"""From SIGKILL to the error: some milliseconds, and far less than the timeout however busy the machine is."""
 
 
 def killed(workers: Workers, rank: int) -> float:
