@@ -3,7 +3,9 @@
 import asyncio
 
 import pytest
+from starlette.types import Scope
 
+from kvasir.frontend.http.disconnection import Disconnection, disconnection_of
 from runtime.frontend.harness import POST_JSON, Frontend
 from runtime.frontend.scripted import TIMEOUT
 from runtime.frontend.streams import leave_after_first_token
@@ -66,3 +68,34 @@ async def test_a_client_that_leaves_while_sending_its_body_leaves_nothing(fronte
     writer.close()
     await asyncio.wait_for(task, TIMEOUT)
     assert frontend.engine.seen.requests == []
+
+
+# ---------------------------------------------------------------------------------------------- by itself
+
+
+def test_a_disconnection_is_reported_also_to_a_late_reader() -> None:
+    scope: Scope = {"state": {}}
+    events: list[str] = []
+    Disconnection(scope, lambda: events.append("read")).report()
+    disconnection_of(scope).call(lambda: events.append("left"))
+    assert events == ["left"]
+
+
+def test_a_connection_is_read_while_its_end_is_awaited() -> None:
+    scope: Scope = {"state": {}}
+    events: list[str] = []
+    disconnection = Disconnection(scope, lambda: events.append("read"))
+    disconnection.call(lambda: events.append("left"))
+    assert events == ["read"]
+    disconnection.report()
+    assert events == ["read", "left"]
+
+
+def test_a_disconnection_after_the_answer_calls_nothing() -> None:
+    scope: Scope = {"state": {}}
+    events: list[str] = []
+    disconnection = Disconnection(scope, lambda: None)
+    disconnection.call(lambda: events.append("left"))
+    disconnection.cancel()
+    disconnection.report()
+    assert events == []

@@ -6,11 +6,12 @@ from collections.abc import AsyncGenerator
 
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
-from starlette.types import Message
+from starlette.types import Message, Scope
 
 from kvasir.frontend.generation import sse
 from kvasir.frontend.generation.live import LiveRequests
 from kvasir.frontend.generation.sse import DONE, KEEP_ALIVE, EventStream
+from kvasir.frontend.http.disconnection import Disconnection
 from runtime.frontend.harness import ANSWER, MODEL, Frontend
 from runtime.frontend.scripted import TIMEOUT
 
@@ -113,12 +114,12 @@ class Client:
         self.waiting = asyncio.Event()
         """Set while a write waits."""
         self.concurrent_writes = False
-        self.left = asyncio.Event()
+        self.scope: Scope = {"type": "http", "state": {}}
+        self.disconnection = Disconnection(self.scope, lambda: None)
         self._changed = asyncio.Event()
 
     async def receive(self) -> Message:
-        await self.left.wait()
-        return {"type": "http.disconnect"}
+        raise AssertionError("the body has been read")
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -141,7 +142,7 @@ class Client:
 
 def start(client: Client, events: AsyncGenerator[bytes, None]) -> "asyncio.Task[None]":
     stream = EventStream(events, LiveRequests())
-    return asyncio.create_task(stream({"type": "http"}, client.receive, client.send))
+    return asyncio.create_task(stream(client.scope, client.receive, client.send))
 
 
 async def events_of(queue: "asyncio.Queue[bytes]") -> AsyncGenerator[bytes, None]:
@@ -182,7 +183,7 @@ async def test_an_abandoned_stream_never_writes_again(end: str) -> None:
     client.reading.clear()
     await client.waiting.wait()  # a comment is on its way
     if end == "left":
-        client.left.set()
+        client.disconnection.report()
         await task
     else:
         task.cancel()

@@ -4,9 +4,10 @@ import asyncio
 from types import TracebackType
 
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive
+from starlette.types import Scope
 
 from kvasir.frontend.errors import shutting_down
+from kvasir.frontend.http.disconnection import disconnection_of
 
 
 class LiveRequests:
@@ -18,10 +19,10 @@ class LiveRequests:
     def __len__(self) -> int:
         return len(self._watches)
 
-    def watch(self, receive: Receive) -> "Watch":
+    def watch(self, scope: Scope) -> "Watch":
         """A context in which the current task is cancelled when the client disconnects or the server stops; it
         then raises ClientDisconnect or ApiError (503) instead of CancelledError."""
-        return Watch(self._watches, receive)
+        return Watch(self._watches, scope)
 
     def interrupt(self) -> None:
         """End every one of them, because the server stops."""
@@ -32,23 +33,23 @@ class LiveRequests:
 class Watch:
     """See LiveRequests.watch. The request's body must have been read."""
 
-    def __init__(self, watches: set["Watch"], receive: Receive) -> None:
+    def __init__(self, watches: set["Watch"], scope: Scope) -> None:
         self._watches = watches
-        self._receive = receive
+        self._disconnection = disconnection_of(scope)
         self._reason: Exception | None = None
 
     async def __aenter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
-        self._watcher = asyncio.create_task(self._wait_for_disconnect())
         self._watches.add(self)
+        self._disconnection.call(self._client_left)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._watches.discard(self)
-        self._watcher.cancel()
+        self._disconnection.cancel()
         if self._reason is not None and self._task.uncancel() == 0 and kind is asyncio.CancelledError:
             raise self._reason from None
 
@@ -57,7 +58,5 @@ class Watch:
             self._reason = reason
             self._task.cancel()
 
-    async def _wait_for_disconnect(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    def _client_left(self) -> None:
         self.interrupt(ClientDisconnect())

@@ -56,7 +56,7 @@ class EventStream(Response):
         output = _Output(head, send)
         last = b""
         try:
-            async with self._live.watch(receive), aclosing(self._events) as events:
+            async with self._live.watch(scope), aclosing(self._events) as events:
                 async for event in events:
                     if event.endswith(DONE):
                         last = event

@@ -17,6 +17,7 @@ from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from kvasir.frontend.errors import ApiError
+from kvasir.frontend.http.disconnection import Disconnection, disconnection_of
 from kvasir.frontend.http.http_parser import HttpParser
 
 log = logging.getLogger(__name__)
@@ -110,6 +111,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         cycle = self.cycle
         self._unanswered.append(cycle)
+        Disconnection(self.scope, self.flow.resume_reading)
         if not paused and len(self._unanswered) <= 1 + MAX_QUEUED:
             self.flow.resume_reading()
         if not self.expect_100_continue and self.scope["method"] != "HEAD":
@@ -197,6 +199,7 @@ class Connection(HttpToolsProtocol):
         for cycle in self._unanswered:
             cycle.disconnected = True
             cycle.message_event.set()
+            disconnection_of(cycle.scope).report()
         self._unanswered.clear()
 
     def pause_writing(self) -> None:

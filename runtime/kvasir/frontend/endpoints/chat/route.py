@@ -42,7 +42,7 @@ async def create_chat_completion(
     if isinstance(generation, Generation) and body.stream:
         chunks = Chunks(generation.id, f"{OBJECT}.chunk", created, model, body.include_usage, service.fingerprint)
         return EventStream(_stream(generation, chunks, writer), service.live)
-    async with service.live.watch(request.receive):
+    async with service.live.watch(request.scope):
         choices = await generation.choices(body.n)
         head = {"id": generation.id, "object": OBJECT, "created": created, "model": model}
         answer = await logprobs.written(

@@ -51,7 +51,7 @@ async def create_completion(
     if isinstance(generation, Generation) and body.stream:
         chunks = Chunks(generation.id, OBJECT, created, model, body.include_usage, service.fingerprint)
         return EventStream(_stream(generation, chunks, writer, body.continuous_usage), service.live)
-    async with service.live.watch(request.receive):
+    async with service.live.watch(request.scope):
         choices = await generation.choices(body.n)
         head = {"id": generation.id, "object": OBJECT, "created": created, "model": model}
         rest = {"system_fingerprint": service.fingerprint, "kv_transfer_params": None}

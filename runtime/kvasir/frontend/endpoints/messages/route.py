@@ -42,7 +42,7 @@ async def create_message(
         )
         stream.headers[REQUEST_ID_HEADER] = record.request_id
         return stream
-    async with service.live.watch(request.receive):
+    async with service.live.watch(request.scope):
         (choice,) = await generation.choices(1)
     headers = {REQUEST_ID_HEADER: record.request_id}
     return Response(writer.whole(choice, generation.usage), headers=headers, media_type="application/json")

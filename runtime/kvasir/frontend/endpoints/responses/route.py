@@ -45,7 +45,7 @@ async def create_response(
             service.live,
             lambda error: events.failure(error, generation.usage),
         )
-    async with service.live.watch(request.receive):
+    async with service.live.watch(request.scope):
         (choice,) = await generation.choices(1)
         answer = await logprobs.written(
             scores.count(choice),
