@@ -57,6 +57,9 @@ FLUSH_SECONDS = 1.0
 SWITCH_SECONDS = 0.0005
 """A thread that tokenizes, renders or counts gives way to the event loop after so long. By default it is 5 ms, at
 each wake-up of the loop."""
+GC_OBJECTS = 10_000
+"""New objects between two garbage collections. A collection visits all objects of the requests in flight, and
+requests leave no reference cycles behind."""
 KEEP_ALIVE = 75
 """Seconds an idle connection stays open: more than the usual 60 of load balancers, who must close first."""
 
@@ -91,6 +94,7 @@ def _run(config: FrontendConfig) -> None:
         # These objects live until the process ends: exclude them from later collections.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(GC_OBJECTS)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(service, config, listener, status))
 
