@@ -48,7 +48,7 @@ async def ops_port(process: asyncio.subprocess.Process) -> int:
 
 
 def page(port: int, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", path)
     response = connection.getresponse()
     return response.status, response.read().decode()

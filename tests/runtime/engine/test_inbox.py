@@ -176,7 +176,7 @@ def test_nothing_is_lost_between_two_threads(box: Box) -> None:
     sender = threading.Thread(target=send)
     sender.start()
     while len(taken) < count:
-        box.inbox.wait(10)
+        box.inbox.wait(60)
         taken += [name for name, _ in box.take(7)[1]]
     sender.join()
     assert taken == [str(number) for number in range(count)]
@@ -191,7 +191,7 @@ def test_the_loop_is_woken_once_for_the_requests_that_arrive_together(box: Box) 
         waiting.join(0.05)
         assert waiting.is_alive()
     box.inbox.flush()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert len(box.take()[1]) == 2
 
@@ -206,5 +206,5 @@ def test_a_failure_of_the_executor_wakes_a_waiting_loop() -> None:
 
     threading.Thread(target=wait, daemon=True).start()
     box.inbox.fail(error)
-    assert woken.wait(10)
+    assert woken.wait(60)
     assert box.take()[0] == [ExecutorFailed(error)]

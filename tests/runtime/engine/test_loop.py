@@ -181,7 +181,7 @@ def test_a_request_that_waits_for_an_event_fails_at_the_drain_timeout(
 
 
 def test_a_drain_finishes_running_and_waiting_requests(pool: ThreadPoolExecutor) -> None:
-    engine = Engine(pool, max_num_seqs=1, drain_settle=0.5)
+    engine = Engine(pool, max_num_seqs=1, drain_settle=3600)
     begun, go_on = held_step(engine)
     engine.tell(add_request("running", PROMPT, 5))
     engine.tell(add_request("waiting", PROMPT, 5))
@@ -191,6 +191,8 @@ def test_a_drain_finishes_running_and_waiting_requests(pool: ThreadPoolExecutor)
     assert engine.link.draining.wait(WAIT)
     assert engine.status.phase is Phase.DRAINING
     engine.tell(add_request("late", PROMPT, 5))  # sent before the frontend read Draining
+    engine.inbox.put(DrainSettled())
+    engine.inbox.flush()
     for name in ("running", "waiting", "late"):
         assert engine.answer(name)[0] == expected_output(PROMPT, 5)
     engine.ended.result(WAIT)

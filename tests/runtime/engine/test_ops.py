@@ -52,7 +52,7 @@ def ops(status: EngineStatus, collector: EngineCollector) -> Iterator[OpsServer]
 
 
 def get(ops: OpsServer, path: str, method: str = "GET") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", ops.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", ops.port, timeout=60)
     connection.request(method, path)
     response = connection.getresponse()
     return response.status, response.read().decode()

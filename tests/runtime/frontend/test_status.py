@@ -27,7 +27,7 @@ def ops_of(status: FrontendStatus) -> Iterator[OpsServer]:
 
 def get(ops: OpsServer, path: str) -> tuple[int, str]:
     """From the test's thread, which runs the event loop: it stands still meanwhile."""
-    connection = http.client.HTTPConnection("127.0.0.1", ops.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", ops.port, timeout=60)
     with closing(connection):
         connection.request("GET", path)
         response = connection.getresponse()
@@ -93,7 +93,7 @@ def test_ops_port_answers_over_ipv6(host: str) -> None:
         pytest.skip("this machine has no IPv6")
     status = FrontendStatus()
     with closing(OpsServer(OpsConfig(ops_host=host, ops_port=0), status, bytes)) as ops:
-        connection = http.client.HTTPConnection("::1", ops.port, timeout=10)
+        connection = http.client.HTTPConnection("::1", ops.port, timeout=60)
         with closing(connection):
             connection.request("GET", "/health/live")
             assert connection.getresponse().status == 200
