@@ -5,6 +5,7 @@ read, so that a wrong model is rejected before anything large is loaded. The lin
 imported. Then come the weights, the KV memory, a first step, and Ready.
 """
 
+import atexit
 import gc
 import logging
 import math
@@ -124,6 +125,8 @@ class EngineProcess:
         """Serve, and end everything; return what the engine failed of."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
+        # Runs after the exit functions of libraries. Then Python drops its handlers, and SIGALRM would kill.
+        atexit.register(signal.setitimer, signal.ITIMER_REAL, 0.0)
         try:
             self._starting = True
             try:

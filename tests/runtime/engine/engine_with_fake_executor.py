@@ -1,6 +1,6 @@
 """A script: the engine process as it is, but with the fake executor, so that it starts without torch.
 
-python engine_with_fake_executor.py serve|slow|fail|idle-fail|hang|load|warm  MODEL [option …]
+python engine_with_fake_executor.py serve|slow|fail|idle-fail|hang|load|slow-end|warm  MODEL [option …]
 """
 
 import sys
@@ -21,6 +21,16 @@ from runtime.engine.fake_executor import FakeExecutor
 MODE = sys.argv[1]
 
 
+class SlowEnd:
+    """Makes Python's own end take longer than an engine may take to stop."""
+
+    def __init__(self) -> None:
+        self._sleep, self._seconds = time.sleep, 1.5 * engine_process.STOP_SECONDS
+
+    def __del__(self) -> None:
+        self._sleep(self._seconds)
+
+
 class ProcessExecutor(FakeExecutor):
     def __init__(self, settings: ResolvedEngine, model: object, remote: object) -> None:
         super().__init__(
@@ -33,7 +43,7 @@ class ProcessExecutor(FakeExecutor):
     def start(self, progress: Callable[[int, int], None], failed: Callable[[Exception], None]) -> None:
         progress(1, 3)
         self._failed = failed
-        while MODE == "load":  # until it is stopped
+        while MODE in ("load", "slow-end"):  # until it is stopped
             time.sleep(0.02)
             progress(2, 3)
 
@@ -60,6 +70,7 @@ class ProcessExecutor(FakeExecutor):
         return super().execute(step)
 
 
+slow_end = SlowEnd() if MODE == "slow-end" else None
 vars(build)["device_facts"] = lambda config: DeviceFacts("cpu", "fake", 2, 2**34, False)
 vars(engine_process)["executor_for"] = ProcessExecutor
 sys.exit(engine_process.run_engine(config_of(parser().parse_args(sys.argv[2:]))))

@@ -205,8 +205,11 @@ async def test_engine_announces_and_keeps_its_bound_on_queued_tokens(frontend: F
         assert not frontend.received("first") + frontend.received("second")
 
 
-async def test_a_signal_during_the_start_up_ends_it_with_a_goodbye(frontend: Frontend, address: str) -> None:
-    async with run_engine(*FAKE, "load", "demo://", "--link", address) as process:
+@pytest.mark.parametrize("mode", ["load", "slow-end"])
+async def test_a_signal_during_the_start_up_ends_it_with_a_goodbye(
+    frontend: Frontend, address: str, mode: str
+) -> None:
+    async with run_engine(*FAKE, mode, "demo://", "--link", address) as process:
         await frontend.until(lambda: any(engine.progress for engine in frontend.link.engines.values()))
         [engine] = frontend.link.engines.values()
         assert (engine.state, engine.progress) == (EngineState.LOADING, Progress(2, 3))
