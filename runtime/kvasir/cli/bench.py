@@ -10,7 +10,6 @@ from kvasir.benchmark.figures import Figures, check_json, load_figures, load_lin
 from kvasir.benchmark.workload import OfflineWorkload, Pace, Workload
 from kvasir.cli import serve as serve_command
 from kvasir.cli.api_client import URL_HELP, add_api_key, base_url, check_text, default_url
-from kvasir.config.frontend_settings import TlsConfig
 from kvasir.config.options import OptionParser, add_options, from_args
 from kvasir.config.parsers import argument_type, parse_int
 from kvasir.config.settings import (
@@ -21,6 +20,7 @@ from kvasir.config.settings import (
     ModelConfig,
     SchedulerConfig,
 )
+from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.local.check_model import check_model

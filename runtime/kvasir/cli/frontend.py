@@ -4,9 +4,10 @@ import argparse
 import logging
 import os
 
-from kvasir.config.frontend_settings import ChatConfig, FrontendConfig, ServerConfig, TlsConfig
+from kvasir.config.frontend_settings import ChatConfig, FrontendConfig, ServerConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.settings import LinkConfig, ModelConfig, OpsConfig, ProcessConfig
+from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
 from kvasir_contract.endpoints import LINK_PORT
 from kvasir_contract.environment import MANAGED_VARIABLES

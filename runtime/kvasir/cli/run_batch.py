@@ -15,9 +15,9 @@ from kvasir.batch.batch_run import BatchOptions, BatchRun
 from kvasir.batch.delivery import Patience
 from kvasir.cli import serve as serve_command
 from kvasir.cli.api_client import add_api_key, base_url
-from kvasir.config.frontend_settings import TlsConfig
 from kvasir.config.options import ConfigError, OptionParser, flag_of, is_given, names_of
 from kvasir.config.parsers import argument_type, parse_int
+from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.local.check_model import check_model
 from kvasir.local.job import run_job

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, get_type_hints
 
-from kvasir.config.frontend_settings import ChatConfig, ServerConfig, TlsConfig
+from kvasir.config.frontend_settings import ChatConfig, ServerConfig
 from kvasir.config.options import (
     ConfigError,
     OptionParser,
@@ -29,6 +29,7 @@ from kvasir.config.settings import (
     SchedulerConfig,
     TraceConfig,
 )
+from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
 from kvasir.local.check_model import check_model
 from kvasir.local.gpus import take_gpus, visible_gpus

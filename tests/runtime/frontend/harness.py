@@ -12,8 +12,9 @@ import anthropic
 import httpx
 import openai
 
-from kvasir.config.frontend_settings import ChatConfig, FrontendConfig, ServerConfig, TlsConfig
+from kvasir.config.frontend_settings import ChatConfig, FrontendConfig, ServerConfig
 from kvasir.config.settings import LinkConfig, ModelConfig, ProcessConfig
+from kvasir.config.tls_settings import TlsConfig
 from kvasir.frontend.http.listener import listen
 from kvasir.frontend.server import Server, build_service
 from kvasir.frontend.service import Service

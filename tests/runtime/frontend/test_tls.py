@@ -9,8 +9,8 @@ import httpx
 import pytest
 import trustme
 
-from kvasir.config.frontend_settings import TlsConfig
 from kvasir.config.options import ConfigError
+from kvasir.config.tls_settings import TlsConfig
 from kvasir.frontend.http.tls import Tls
 from runtime.frontend.harness import ANSWER, Frontend, eventually, running_frontend
 from runtime.frontend.scripted import TIMEOUT

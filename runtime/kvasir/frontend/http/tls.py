@@ -9,8 +9,8 @@ import os
 import ssl
 from typing import Final
 
-from kvasir.config.frontend_settings import TlsConfig
 from kvasir.config.options import ConfigError
+from kvasir.config.tls_settings import TlsConfig
 
 log = logging.getLogger(__name__)
 
