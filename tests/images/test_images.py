@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tomllib
@@ -81,6 +82,19 @@ def test_the_wheel_is_built_with_the_tools_of_the_project() -> None:
     builder = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     (compiler,) = re.findall(r'^COMPILER: Final = "(.*)"$', (ROOT / "hatch_build.py").read_text(), re.MULTILINE)
     assert shlex.split(installed) == [*builder, compiler]
+
+
+def test_the_command_of_the_images_starts_with_sigterm_blocked(tmp_path: Path) -> None:
+    """The image's edit of pip's script, applied to one that prints the blocked signals."""
+    script = tmp_path / "kvasir"
+    script.write_text(
+        f"#!{sys.executable}\nimport signal\nprint(*signal.pthread_sigmask(signal.SIG_BLOCK, ()))\n"
+    )
+    script.chmod(0o755)
+    (edit,) = re.findall(r"sed -i '(.*)' /code/opt/kvasir/bin/kvasir", stage("code"))
+    subprocess.run(["sed", "-i", edit, script], check=True)
+    result = subprocess.run([script], capture_output=True, text=True, check=True)
+    assert result.stdout == f"{int(signal.SIGTERM)}\n"
 
 
 def test_build_artefacts_in_the_tree_change_no_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

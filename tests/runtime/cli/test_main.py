@@ -1,6 +1,7 @@
 """The command line's manners: help, unknown commands, one-line errors with exit code 2."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -83,3 +84,15 @@ def test_the_first_process_of_a_container_hears_sigterm_from_its_first_import_on
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == f"{handled}\n"
+
+
+@pytest.mark.parametrize(("pid", "code"), [(1, 0), (4711, -signal.SIGTERM)])
+def test_a_sigterm_that_was_blocked_at_the_start_is_delivered_by_the_first_import(pid: int, code: int) -> None:
+    """The images block it until there is a handler. Child processes then inherit no blocked signal."""
+    program = (
+        "import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); "
+        f"os.kill(os.getpid(), signal.SIGTERM); os.getpid = lambda: {pid}; print('blocked', flush=True); "
+        "import kvasir.cli; print('not delivered')"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (code, "blocked\n")
