@@ -16,8 +16,6 @@ from prometheus_client import (
     PLATFORM_COLLECTOR,
     PROCESS_COLLECTOR,
     CollectorRegistry,
-    Counter,
-    Histogram,
     generate_latest,
 )
 from prometheus_client.core import Metric
@@ -25,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from kvasir.client.request_observer import Trace
 from kvasir.frontend.telemetry.engine_load import EngineLoads, LinkedEngines
+from kvasir.frontend.telemetry.series import CounterFamily, CounterSeries, HistogramFamily, HistogramSeries
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import FinishReason
 
@@ -95,41 +94,41 @@ class Metrics:
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             self._registry.register(collector)
         self._histograms = {
-            name: Histogram(name, help, LABELS, buckets=buckets, registry=self._registry)
-            for name, (help, buckets) in _HISTOGRAMS.items()
+            name: HistogramFamily(name, help, LABELS, bounds, self._registry)
+            for name, (help, bounds) in _HISTOGRAMS.items()
         }
         between_tokens = self._histograms["vllm:inter_token_latency_seconds"]
         self._registry.register(_SecondName(between_tokens, "vllm:time_per_output_token_seconds"))
         self._counters = {
-            name: Counter(name, help, LABELS, registry=self._registry_of_engines)
+            name: CounterFamily(name, help, LABELS, self._registry_of_engines)
             for name, help in _COUNTERS_OF_ENGINES.items()
         }
-        self._ended = Counter(
+        self._ended = CounterFamily(
             "vllm:request_success",
             "Requests that ended, by reason; abort: the client left, error: it failed.",
             (*LABELS, "finished_reason"),
-            registry=self._registry,
+            self._registry,
         )
-        self._rejected = Counter(
+        self._rejected = CounterFamily(
             "vllm:admission_rejections",
             "Requests answered with 429: too many were in flight.",
             ("model_name",),
-            registry=self._registry,
+            self._registry,
         ).labels(model_name)
-        self._http = Counter(
+        self._http = CounterFamily(
             "http_requests",
             "HTTP requests by route, method and class of status.",
             ("handler", "method", "status"),
-            registry=self._registry,
+            self._registry,
         )
-        self._http_seconds = Histogram(
+        self._http_seconds = HistogramFamily(
             "http_request_duration_seconds",
             "From the start of an HTTP request to the end of its answer.",
             ("handler", "method"),
-            buckets=_HTTP_BUCKETS,
-            registry=self._registry,
+            _HTTP_BUCKETS,
+            self._registry,
         )
-        self._http_series: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
+        self._http_series: dict[tuple[str, str, str], tuple[CounterSeries, HistogramSeries]] = {}
         self._ranks: dict[int, _Series] = {}
 
     def report_engines(self, engines: Callable[[], Mapping[str, RemoteEngine]], live: Callable[[], int]) -> None:
@@ -147,11 +146,7 @@ class Metrics:
 
     def totals(self) -> Totals:
         """Return the sums of the counters of tokens."""
-        return Totals(*(self._total(f"vllm:{name}") for name in Totals._fields))
-
-    def _total(self, name: str) -> int:
-        samples = (sample for metric in self._counters[name].collect() for sample in metric.samples)
-        return int(sum(sample.value for sample in samples if sample.name == f"{name}_total"))
+        return Totals(*(self._counters[f"vllm:{name}"].total() for name in Totals._fields))
 
     def http_request_ended(self, route: str, method: str, status: int, seconds: float) -> None:
         key = (route, method, f"{status // 100}xx")
@@ -198,9 +193,9 @@ class _Series:
 
     def __init__(
         self,
-        histograms: Mapping[str, Histogram],
-        counters: Mapping[str, Counter],
-        ended: Mapping[FinishReason, Counter],
+        histograms: Mapping[str, HistogramSeries],
+        counters: Mapping[str, CounterSeries],
+        ended: Mapping[FinishReason, CounterSeries],
     ) -> None:
         self._histograms = histograms
         self._ended = ended
@@ -260,7 +255,7 @@ class _Series:
 class _SecondName(Collector):
     """Shows a histogram under another name too, without observing everything twice."""
 
-    def __init__(self, histogram: Histogram, name: str) -> None:
+    def __init__(self, histogram: HistogramFamily, name: str) -> None:
         self._histogram = histogram
         self._name = name
 
