@@ -84,15 +84,22 @@ class Generation:
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Raises what AsyncLLM.generate raises, for the first choice that fails."""
-        events = self._one() if len(self.prompts) == 1 else self._many()
-        async with aclosing(events):
-            async for event in events:
-                if self._prompt_only:
-                    index, delta = event
-                    event = index, Delta("", [], FinishReason.LENGTH, prompt_logprobs=delta.prompt_logprobs)
-                self.output_tokens += len(event[1].token_ids)
-                self._unfinished -= event[1].finish_reason is not None
-                yield event
+        if len(self.prompts) > 1:
+            async with aclosing(self._many()) as events:
+                async for index, delta in events:
+                    yield self._counted(index, delta)
+        else:
+            async with aclosing(self._llm.generate(self._unique_id, self.prompts[0], self.traces[0])) as deltas:
+                async for delta in deltas:
+                    yield self._counted(0, delta)
+
+    def _counted(self, index: int, delta: Delta) -> Event:
+        if self._prompt_only:
+            delta = Delta("", [], FinishReason.LENGTH, prompt_logprobs=delta.prompt_logprobs)
+        self.output_tokens += len(delta.token_ids)
+        if delta.finish_reason is not None:
+            self._unfinished -= 1
+        return index, delta
 
     async def choices(self, wanted: int) -> list[Choice]:
         """Everything, when it is finished: for each prompt as many of its choices as are wanted, the ones of the
@@ -108,11 +115,6 @@ class Generation:
             candidates = choices[start : start + self.n]
             best += sorted(candidates, key=lambda choice: mean(choice.logprobs), reverse=True)[:wanted]
         return best
-
-    async def _one(self) -> AsyncGenerator[Event, None]:
-        async with aclosing(self._llm.generate(self._unique_id, self.prompts[0], self.traces[0])) as deltas:
-            async for delta in deltas:
-                yield 0, delta
 
     async def _many(self) -> AsyncGenerator[Event, None]:
         # As large as there are choices: while the reader is slow, the deltas wait (and grow) in AsyncLLM.

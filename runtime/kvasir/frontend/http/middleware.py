@@ -8,6 +8,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Awaitable
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -69,7 +70,7 @@ class _Answer:
         self._record = record
         self._service = service
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             self._record.status = message["status"]
             headers = [*message.get("headers", ())]
@@ -78,7 +79,7 @@ class _Answer:
             if self._service.stopping:
                 headers.append((b"connection", b"close"))
             message["headers"] = headers
-        await self._send(message)
+        return self._send(message)
 
 
 class Gate:

@@ -80,7 +80,7 @@ class HistogramFamily(Collector):
         self._help = help
         self._labels = labels
         self._bounds = bounds
-        self._names = [floatToGoString(bound) for bound in (*bounds, inf)]
+        self._names: list[str] = [floatToGoString(bound) for bound in (*bounds, inf)]  # type: ignore[no-untyped-call]
         self._series: dict[tuple[str, ...], HistogramSeries] = {}
         registry.register(self)
 
