@@ -31,6 +31,12 @@ KEEP_ALIVE_SECONDS: Final = 15.0
 """A comment is sent after this time without an event: proxies close streams that are silent for 30 to 100 s."""
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 
+_HEADERS: Final = (
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+)
+
 
 class EventStream(Response):
     """Sends each item of `events` (whole events, in bytes) at once; the one that ends with DONE is the last.
@@ -46,7 +52,7 @@ class EventStream(Response):
     ) -> None:
         self.status_code = 200
         self.background = None
-        self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no"})
+        self.raw_headers = [*_HEADERS]
         self._events = events
         self._live = live
         self._error_event = error_event or _error_event

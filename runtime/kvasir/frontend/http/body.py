@@ -22,7 +22,7 @@ from kvasir.frontend.http.middleware import GENERATING
 from kvasir.frontend.http.shares import client_of, slots_of
 from kvasir.frontend.service import Service, service_of
 
-_JSON_TYPE = re.compile(r"application/([\w.-]+\+)?json", re.IGNORECASE)
+_JSON_TYPE = re.compile(rb"application/([\w.-]+\+)?json", re.IGNORECASE)
 WIDEST_CHARACTER: Final = 4
 """Bytes in memory of each character of a text in which one is beyond U+FFFF."""
 
@@ -35,15 +35,16 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
     it is not a JSON object or has too many values; and TooManyRequests when the bodies that are being received, or
     the parsed ones, are too large together.
     """
-    headers = request.headers
-    if not _is_json(headers.get("content-type", "")):
+    headers = dict(reversed(request.scope["headers"]))  # of equal names, the first
+    if not _is_json(headers.get(b"content-type", b"")):
         raise ApiError(
             415, "the body is not marked as JSON: send the header Content-Type: application/json", code="not_json"
         )
-    if encoding := headers.get("content-encoding"):
-        raise ApiError(415, f"Content-Encoding {encoding!r} is not supported: send the JSON uncompressed")
-    length = headers.get("content-length", "")
-    if length.isdecimal() and int(length) > limit:
+    if encoding := headers.get(b"content-encoding"):
+        name = encoding.decode("latin-1")
+        raise ApiError(415, f"Content-Encoding {name!r} is not supported: send the JSON uncompressed")
+    length = headers.get(b"content-length", b"")
+    if length.isdigit() and int(length) > limit:
         raise _too_large(limit)
     service = service_of(request)
     seconds = service.upload_timeout
@@ -74,10 +75,10 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
     return value
 
 
-def _is_json(content_type: str) -> bool:
+def _is_json(content_type: bytes) -> bool:
     """application/json, or a type of JSON like application/x+json. A page of another site can send other types
     without asking (CORS)."""
-    return bool(_JSON_TYPE.fullmatch(content_type.partition(";")[0].strip()))
+    return bool(_JSON_TYPE.fullmatch(content_type.partition(b";")[0].strip()))
 
 
 def _hold_share(request: Request, body: dict[str, Any], service: Service) -> None:

@@ -56,5 +56,10 @@ def slots_of(body: dict[str, Any]) -> int:
     """Return how many requests to engines a body asks for: the choices of all its prompts."""
     prompt = body.get("prompt")
     prompts = len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
-    choices = [body.get(name) for name in ("n", "best_of")]
-    return prompts * max(1, *(each for each in choices if type(each) is int), 1)
+    return prompts * max(1, _count(body, "n"), _count(body, "best_of"))
+
+
+def _count(body: dict[str, Any], name: str) -> int:
+    """Return 1 if the field has no number: the body is not validated yet."""
+    value = body.get(name)
+    return value if type(value) is int else 1
