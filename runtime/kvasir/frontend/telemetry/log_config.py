@@ -8,11 +8,13 @@ from typing import Any
 import yaml
 
 from kvasir.config.options import ConfigError
+from kvasir_contract.logs import record_origins
 
 
 def apply_log_config(file: str) -> None:
     """Configure the logs of this process. Loggers that the file does not name go on. Raises ConfigError."""
     config = {"disable_existing_loggers": False, **_read(file)}
+    record_origins(True)  # its formats may have them
     try:
         logging.config.dictConfig(config)
     except (ValueError, TypeError, AttributeError, ImportError) as error:
