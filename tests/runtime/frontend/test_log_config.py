@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import yaml
 from kvasir.config.options import ConfigError
 from kvasir.frontend.telemetry.log_config import apply_log_config
 from kvasir_contract.exits import ExitCode
+from kvasir_contract.logs import record_origins
 
 NAME = "kvasir.frontend.test_log_config"
 
@@ -22,6 +24,7 @@ def _restored() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
+    record_origins(True)
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.getLogger(NAME).handlers.clear()
@@ -44,6 +47,22 @@ def test_a_file_configures_the_loggers_that_it_names(tmp_path: Path, kind: str) 
     line = json.loads(out.read_text())
     assert (line["process"], line["level"], line["message"]) == ("mine", "debug", "written")
     assert not other.disabled
+
+
+def test_a_format_can_have_the_process_and_thread(tmp_path: Path) -> None:
+    """Without a file, records have neither."""
+    record_origins(False)
+    out = tmp_path / "out.log"
+    config = {
+        "version": 1,
+        "formatters": {"own": {"format": "%(process)d %(threadName)s %(processName)s"}},
+        "handlers": {"file": {"class": "logging.FileHandler", "filename": str(out), "formatter": "own"}},
+        "loggers": {NAME: {"handlers": ["file"], "level": "DEBUG"}},
+    }
+    (tmp_path / "logs.json").write_text(json.dumps(config))
+    apply_log_config(str(tmp_path / "logs.json"))
+    logging.getLogger(NAME).info("written")
+    assert out.read_text() == f"{os.getpid()} MainThread MainProcess\n"
 
 
 @pytest.mark.parametrize(
