@@ -80,6 +80,13 @@ async def test_models_are_listed_by_every_served_name(frontend: Frontend) -> Non
     assert (one["object"], one["owned_by"], one["root"]) == ("model", "kvasir", "demo://")
 
 
+async def test_a_path_with_a_route_pattern_is_a_path_like_others(frontend: Frontend) -> None:
+    """Routes without parameters are found by their path, without the router."""
+    async with frontend.http() as client:
+        answer = await client.get("/v1/models/{name:path}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
 async def test_version_and_schema(frontend: Frontend) -> None:
     async with frontend.http() as client:
         assert (await client.get("/version")).json() == {"version": __version__}
