@@ -59,6 +59,18 @@ async def description(client: httpx.AsyncClient) -> dict[str, Any]:
     return dict((await client.get("/openapi.json")).json())
 
 
+async def test_fields_are_described_by_the_texts_below_them(frontend: Frontend) -> None:
+    async with frontend.http() as client:
+        document = await description(client)
+    schemas = document["components"]["schemas"]
+    own = schemas["CompletionRequest"]["properties"]["echo"]
+    inherited = schemas["ChatRequest"]["properties"]["n"]
+    of_part = schemas["StreamOptions"]["properties"]["continuous_usage_stats"]
+    assert own["description"].startswith("Put the prompt before the output")
+    assert inherited["description"].startswith("Choices for each prompt")
+    assert of_part["description"].startswith("Report the usage so far")
+
+
 @pytest.mark.parametrize(("path", "body"), BODIES)
 async def test_a_body_of_the_description_is_taken_and_its_answer_described(
     frontend: Frontend, path: str, body: dict[str, Any]

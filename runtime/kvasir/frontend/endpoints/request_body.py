@@ -16,6 +16,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, to_json
 
 from kvasir.frontend.endpoints.field_errors import explain
+from kvasir.frontend.endpoints.field_texts import field_texts
 from kvasir.frontend.errors import bad_field
 from kvasir.observability.seldom_log import SeldomLog
 
@@ -32,7 +33,18 @@ Body = TypeVar("Body", bound="RequestBody")
 class BodyPart(BaseModel):
     """An object within a body. Fields that it does not have are ignored."""
 
-    model_config = ConfigDict(strict=True, use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(strict=True, protected_namespaces=())
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Describe the fields with the texts below them."""
+        described = handler.resolve_ref_schema(handler(schema))
+        properties = described.get("properties", {})
+        for owner in cls.__mro__:
+            texts = field_texts(owner) if issubclass(owner, BodyPart) else {}
+            for name in texts.keys() & properties.keys():
+                properties[name].setdefault("description", texts[name])
+        return described
 
 
 class RequestBody(BodyPart):
@@ -50,7 +62,7 @@ class RequestBody(BodyPart):
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Add null for the fields that may be left out, and the fields that are not supported yet."""
-        described = handler.resolve_ref_schema(handler(schema))
+        described = super().__get_pydantic_json_schema__(schema, handler)
         properties, required = described.setdefault("properties", {}), described.get("required", ())
         for name, field in properties.items():
             if name not in required:

@@ -3,9 +3,6 @@
 A new sampling parameter needs no change here.
 """
 
-import ast
-import inspect
-import textwrap
 import types
 import typing
 from typing import TYPE_CHECKING, Annotated, Any, Union
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 import msgspec
 from pydantic import Field, create_model
 
+from kvasir.frontend.endpoints.field_texts import field_texts
 from kvasir.frontend.endpoints.request_body import RequestBody
 from kvasir.params import SamplingFields
 
@@ -20,10 +18,10 @@ from kvasir.params import SamplingFields
 def _definitions(struct: type[msgspec.Struct]) -> dict[str, Any]:
     """Of each field its type, with its range, and its default, for pydantic."""
     hints = typing.get_type_hints(struct, include_extras=True)
-    texts = _texts(struct)
+    texts = field_texts(struct)
     result = {}
     for field in msgspec.structs.fields(struct):
-        about: dict[str, Any] = {"description": texts.get(field.name)}
+        about: dict[str, Any] = {"description": " ".join(texts.get(field.name, "").split()) or None}
         if field.default_factory is not msgspec.NODEFAULT:
             about["default_factory"] = field.default_factory
         else:
@@ -50,22 +48,6 @@ def _hint(hint: Any) -> Any:
 def _range(meta: msgspec.Meta) -> Any:
     names = ("ge", "gt", "le", "lt", "min_length", "max_length")
     return Field(**{name: value for name in names if (value := getattr(meta, name)) is not None})
-
-
-def _texts(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """The text that stands below each field in the struct's source, in one line; none where there is no source."""
-    try:
-        source = textwrap.dedent(inspect.getsource(struct))
-    except OSError:
-        return {}
-    definition = ast.parse(source).body[0]
-    assert isinstance(definition, ast.ClassDef)
-    found = {}
-    for field, below in zip(definition.body, definition.body[1:], strict=False):
-        match field, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                found[name] = " ".join(text.split())
-    return found
 
 
 if TYPE_CHECKING:

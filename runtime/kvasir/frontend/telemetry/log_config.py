@@ -5,8 +5,6 @@ import logging.config
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kvasir.config.options import ConfigError
 from kvasir_contract.logs import record_origins
 
@@ -23,6 +21,8 @@ def apply_log_config(file: str) -> None:
 
 
 def _read(file: str) -> dict[str, Any]:
+    import yaml  # needs 20 ms, and few use this option
+
     try:
         text = Path(file).read_text(encoding="utf-8")
         config = json.loads(text) if file.endswith(".json") else yaml.safe_load(text)
