@@ -15,6 +15,7 @@ from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import Journal, LiveRequest, RequestState
 from kvasir.client.known_ranks import KnownRanks
+from kvasir.client.migration import Migrations
 from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor, TryNextEngine
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.router import Router
@@ -71,7 +72,10 @@ class AsyncLLM:
         self._outputs_planned = False
         """Whether `_work_outputs` runs in the next turn of the event loop."""
         self._calls = Calls(self._link.send)
-        self._dispatcher = Dispatcher(self._journal, self._router, self._link, observer)
+        self._dispatcher = Dispatcher(self._journal, self._router, self._link, observer, self._outputs.fail_with)
+        self._migrations = Migrations(
+            self._journal, self._outputs, self._dispatcher.dispatch, config.server.max_lost_engines
+        )
         self._ranks = KnownRanks()
         self._limits = ServiceLimits(config.model.max_model_len or model.max_model_len, self._link.engines)
         self.input = InputProcessor(
@@ -95,7 +99,9 @@ class AsyncLLM:
     async def close(self) -> None:
         """End the live requests with an error and close the link."""
         self._dispatcher.close()
-        for request in self._journal.running():
+        for request in self._journal.live():
+            if request.attempt == 0:  # the dispatcher fails it
+                continue
             self._abort(request)
             self._outputs.fail(request, "the frontend is shutting down: try again")
         self._take_events()
@@ -234,20 +240,12 @@ class AsyncLLM:
                 self._on_engine_lost(engine, reason)
 
     def _on_engine_lost(self, engine: RemoteEngine, reason: str) -> None:
-        """Fail the requests of the engine. Outputs that it sent before it was lost still reach their readers."""
+        """Move the requests of the engine to others. Outputs that it sent before still reach their readers."""
         self._outputs.flush(engine.incarnation)
         self._after_outputs()
-        requests = self._journal.of_engine(engine.incarnation)
-        for request in requests:
-            self._outputs.fail(
-                request,
-                f"the engine {engine.incarnation} was lost after {len(request.output_token_ids)} tokens of the "
-                "answer: try again",
-            )
+        self._migrations.engine_lost(engine, reason)
         self._calls.lost(engine.incarnation, reason)
         self._router.forget(engine.incarnation)
-        if requests:
-            log.error("engine %s was lost with %d requests: %s", engine.incarnation, len(requests), reason)
 
     def _work_outputs(self) -> None:
         """Handle the next slice of the queued outputs."""
@@ -269,5 +267,5 @@ class AsyncLLM:
                 case DistrustEngine(engine, reason):
                     self._link.lose(engine, reason)
                 case TryNextEngine(_, request, error, refusal):
-                    if not self._dispatcher.dispatch_elsewhere(request):
+                    if not (self._dispatcher.dispatch_elsewhere(request) or self._migrations.keep_refused(request)):
                         self._outputs.fail(request, error, refusal)

@@ -1,9 +1,10 @@
 """The dispatcher: sends requests to engines. AsyncLLM owns it."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
-from kvasir.client.journal import Journal, LiveRequest
+from kvasir.client.journal import Journal, LiveRequest, RequestState
 from kvasir.client.request_errors import EngineUnavailable
 from kvasir.client.request_observer import RequestObserver
 from kvasir.client.router import Router
@@ -23,7 +24,16 @@ NOT_UNDERSTOOD: Final = (
 class Dispatcher:
     """Sends each request to an engine, or fails it, in the next turn of the event loop."""
 
-    def __init__(self, journal: Journal, router: Router, link: FrontendLink, observer: RequestObserver) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        router: Router,
+        link: FrontendLink,
+        observer: RequestObserver,
+        fail: Callable[[LiveRequest, Exception], None],
+    ) -> None:
+        """`fail`: ends a request that no engine can take, with this error."""
+        self._fail = fail
         self._journal = journal
         self._router = router
         self._link = link
@@ -37,8 +47,8 @@ class Dispatcher:
         self._closed = True
 
     def dispatch(self, request: LiveRequest) -> None:
-        """Queue the request for the next turn of the event loop, so that an engine gets several at once and batches
-        them."""
+        """Queue the waiting request for the next turn of the event loop, so that an engine gets several at once and
+        batches them."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._dispatch_all)
         self._waiting.append(request)
@@ -62,18 +72,17 @@ class Dispatcher:
     def _dispatch_all(self) -> None:
         requests, self._waiting = self._waiting, []
         for request in requests:
-            if self._journal.get(request.request_id) is not request:  # its reader has left
+            if request.state is not RequestState.WAITING:  # its reader has left
                 continue
             try:
                 self._dispatch(request)
             except Exception as error:  # an error in Kvasir fails only this request
-                request.collector.fail(error)
+                self._fail(request, error)
 
     def _dispatch(self, request: LiveRequest) -> None:
         """Send the request to an engine, or fail it with EngineUnavailable if no engine can take it."""
         if (error := self._send(request)) is not None:
-            self._journal.finish(request)
-            request.collector.fail(error)
+            self._fail(request, error)
 
     def _send(self, request: LiveRequest) -> EngineUnavailable | None:
         """Send the request to an engine as its next attempt, or return why no engine can take it."""

@@ -30,7 +30,7 @@ class RequestState(Enum):
     """How far a live request is."""
 
     WAITING = "waiting"
-    """It was not sent to an engine yet."""
+    """It was not sent to an engine yet, or its engine was lost and it waits for another one."""
     RUNNING = "running"
     """The engine `LiveRequest.engine` computes it."""
     FINISHED = "finished"
@@ -39,8 +39,8 @@ class RequestState(Enum):
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """One request. Written by the journal (`state`, `engine`, `attempt`), the dispatcher
-    (`refused_by`) and the output processor (the rest)."""
+    """One request. Written by the journal (`state`, `engine`, `attempt`), the dispatcher (`refused_by`), the
+    migration (`lost_engines`) and the output processor (the rest)."""
 
     request_id: str
     prompt_token_ids: "array[int]"
@@ -60,7 +60,9 @@ class LiveRequest:
     """Number of engines that got the request so far. Outputs repeat the number."""
     state: RequestState = RequestState.WAITING
     engine: str = ""
-    """The incarnation of the engine that has the request; empty before."""
+    """The incarnation of the engine that has the request; empty while it waits."""
+    lost_engines: tuple[str, ...] = ()
+    """The engines that were lost with this request."""
     refused_by: tuple[str, ...] = ()
     """Engines that were full or stopping. The request is not sent to them again."""
     trace: Trace = field(default_factory=Trace)
@@ -162,6 +164,13 @@ class Journal:
         request.engine = engine
         request.attempt += 1
         self._by_engine.setdefault(engine, {})[request.request_id] = request
+
+    def requeue(self, request: LiveRequest) -> None:
+        """Record that the request waits for another engine: its own one was lost, or does not compute it."""
+        assert request.state is RequestState.RUNNING, request.request_id
+        self._leave_engine(request)
+        request.state = RequestState.WAITING
+        request.engine = ""
 
     def finish(self, request: LiveRequest) -> None:
         """Record that no engine works on the request any more, or will."""

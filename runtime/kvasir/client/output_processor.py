@@ -44,7 +44,7 @@ class DistrustEngine:
 
 @dataclass(frozen=True, slots=True)
 class TryNextEngine:
-    """The engine refused this request before its first token. It fails if no other engine takes it."""
+    """The engine refused this request, or gave it back. It fails if no engine takes it."""
 
     engine: str
     request: LiveRequest
@@ -111,18 +111,24 @@ class OutputProcessor:
 
     def fail(self, request: LiveRequest, message: str, refusal: RefusalKind | None = None) -> None:
         """End the request with RequestFailed, or with the error for a refusal, unless it has ended."""
-        if self.end(request, FinishReason.ERROR):
-            request.collector.fail(failure_of(message, refusal))
+        self.fail_with(request, failure_of(message, refusal))
 
-    def end(self, request: LiveRequest, reason: FinishReason) -> bool:
-        """Record that the request is finished. Returns False if no engine worked on it."""
-        if request.state is not RequestState.RUNNING:
-            return False
+    def fail_with(self, request: LiveRequest, error: Exception) -> None:
+        """End the request with this error, unless it has ended."""
+        if request.state is not RequestState.FINISHED:
+            self.end(request, FinishReason.ERROR)
+            request.collector.fail(error)
+
+    def end(self, request: LiveRequest, reason: FinishReason) -> None:
+        """Record that the request is finished, unless it has ended. One that was never sent is not observed."""
+        if request.state is RequestState.FINISHED:
+            return
         self._journal.finish(request)
+        if not request.attempt:
+            return
         trace = request.trace
         trace.finished, trace.reason = time.perf_counter(), reason
         self._observer.request_finished(trace)
-        return True
 
     def _take(self, batch: _Batch, first: int, count: int) -> bool:
         """Handle `count` outputs of the batch from `first` on. Returns False if the engine is distrusted."""
@@ -171,7 +177,7 @@ class OutputProcessor:
         token_ids, reason, stop_reason = output.token_ids, output.finish_reason, output.stop_token_id
         if reason is FinishReason.ERROR or reason is FinishReason.ABORT:
             message = output.error or f"the engine {request.engine} gave up the request: try again"
-            if output.refusal in _FULL_OR_STOPPING and not request.output_token_ids:
+            if output.refusal in _FULL_OR_STOPPING:
                 self.actions.append(TryNextEngine(request.engine, request, message, output.refusal))
             else:
                 self.fail(request, message, output.refusal)

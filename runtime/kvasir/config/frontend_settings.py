@@ -93,6 +93,12 @@ class ServerConfig:
         "maximum tokens of the requests in flight, prompts and outputs so far; further requests get status 429",
         parse=parse_int(1),
     )
+    max_lost_engines: int = option(
+        3,
+        "engines that may be lost with one request: until then another engine continues it; 1 fails it with its "
+        "engine",
+        parse=parse_int(1),
+    )
     upload_timeout: float = option(
         60.0,
         "time limit for receiving the headers of a request, and for its body",

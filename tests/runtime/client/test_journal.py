@@ -161,6 +161,18 @@ def test_the_index_by_engine_is_always_that_of_the_requests() -> None:
     assert vars(journal) | {"_empty": None} == vars(Journal(1000)) | {"_empty": None}
 
 
+def test_a_requeued_request_leaves_its_engine_and_is_assigned_again() -> None:
+    journal = Journal(2)
+    moved = request("1")
+    journal.add(moved)
+    journal.assign(moved, "engine-0")
+    journal.requeue(moved)
+    assert (moved.state, moved.engine, moved.attempt) == (RequestState.WAITING, "", 1)
+    assert (journal.of_engine("engine-0"), journal.running()) == ([], [])
+    journal.assign(moved, "engine-1")
+    assert (journal.of_engine("engine-1"), moved.attempt) == ([moved], 2)
+
+
 async def test_waiting_for_an_empty_journal_ends_with_the_last_request() -> None:
     journal = Journal(2)
     await journal.wait_empty()

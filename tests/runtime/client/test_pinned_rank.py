@@ -5,10 +5,11 @@ import asyncio
 import pytest
 
 from kvasir.client.async_llm import Delta
-from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
+from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, TooManyRequests
 from kvasir.link.protocol import FinishReason, RefusalKind
 from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import Service
+from runtime.wire import output_of
 
 
 def ask(service: Service, request_id: str, rank: int) -> asyncio.Task[list[Delta]]:
@@ -105,11 +106,24 @@ async def test_a_refused_pinned_request_may_use_a_second_engine_of_its_rank(serv
     assert other.messages() == []
 
 
-async def test_a_pinned_request_ends_with_its_engine(service: Service) -> None:
+async def test_a_pinned_request_of_a_lost_engine_never_moves(service: Service) -> None:
     pinned, other = await service.engine(0), await service.engine(1)
     reader = ask(service, "r", rank=0)
     await pinned.request()
     pinned.die("out of memory")
-    with pytest.raises(RequestFailed, match="was lost"):
+    with pytest.raises(EngineUnavailable, match=r"rank 0 is ready \(none is connected\)"):
         await reader
+    assert other.messages() == []
+
+
+async def test_a_pinned_request_continues_on_the_successor_of_its_engine(service: Service) -> None:
+    pinned, other = await service.engine(0), await service.engine(1)
+    reader = ask(service, "r", rank=0)
+    pinned.answer(await pinned.request(), 0, [7])
+    successor = await service.engine(0)
+    pinned.die("out of memory")
+    request = await successor.request()
+    assert (request.attempt, output_of(request)) == (2, [7])
+    successor.answer(request, 1, [5], FinishReason.STOP)
+    assert [token for delta in await reader for token in delta.token_ids] == [7, 5]
     assert other.messages() == []

@@ -1,0 +1,82 @@
+"""Migration: continues the requests of a lost engine on another one, from the journal.
+
+The journal has the prompt, the emitted tokens and the parameters of each request. That is all an engine needs to
+continue as if it had computed the tokens itself (AddRequest.output_tokens). The reader of the request sees a pause.
+
+A request that loses several engines may be the cause. It fails after `max_lost_engines` of them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from kvasir.client.journal import Journal, LiveRequest
+from kvasir.client.output_processor import OutputProcessor
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 0.25
+"""Time after which a moved request that every engine has refused is sent again: a full engine has room as soon as
+one of its requests gets a row."""
+
+
+class Migrations:
+    """Moves requests between engines. AsyncLLM owns it, and the dispatcher sends the requests."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        outputs: OutputProcessor,
+        dispatch: Callable[[LiveRequest], None],
+        max_lost_engines: int,
+    ) -> None:
+        self._journal = journal
+        self._outputs = outputs
+        self._dispatch = dispatch
+        self._max_lost_engines = max_lost_engines
+        self._refused: list[LiveRequest] = []
+        """Moved requests that every engine has refused. They are sent again together."""
+
+    def engine_lost(self, engine: RemoteEngine, reason: str) -> None:
+        """Move the requests of this engine to others, the oldest first. One that lost too many engines fails."""
+        requests = self._journal.of_engine(engine.incarnation)
+        for request in sorted(requests, key=lambda request: request.trace.started):
+            request.lost_engines = (*request.lost_engines, engine.incarnation)
+            request.refused_by = ()
+            if len(request.lost_engines) < self._max_lost_engines:
+                self._journal.requeue(request)
+                self._dispatch(request)
+            else:
+                self._outputs.fail(request, _too_many_losses(request))
+        if requests:
+            log.error("engine %s was lost with %d requests: %s", engine.incarnation, len(requests), reason)
+
+    def keep_refused(self, request: LiveRequest) -> bool:
+        """Send a moved request again in a moment, after every engine has refused it as full or stopping.
+
+        Returns False for a request that no engine has begun or lost: its client can send it again.
+        """
+        if not (request.lost_engines or request.output_token_ids):
+            return False
+        self._journal.requeue(request)
+        if not self._refused:
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._retry)
+        self._refused.append(request)
+        return True
+
+    def _retry(self) -> None:
+        requests, self._refused = self._refused, []
+        for request in requests:
+            request.refused_by = ()
+            self._dispatch(request)
+
+
+def _too_many_losses(request: LiveRequest) -> str:
+    count, names = len(request.lost_engines), ", ".join(request.lost_engines)
+    lost = f"the engine {names} was" if count == 1 else f"{count} engines ({names}) were"
+    return (
+        f"{lost} lost with this request, the last one after {len(request.output_token_ids)} tokens of the answer: "
+        "the request is not sent to another engine (--max-lost-engines)"
+    )

@@ -1,0 +1,205 @@
+"""Requests of a lost engine continue on another one: the messages, the deltas of the reader, and the limits."""
+
+import asyncio
+from functools import partial
+
+import pytest
+
+from kvasir.client import migration
+from kvasir.client.async_llm import Delta
+from kvasir.client.request_errors import EngineUnavailable, RequestFailed
+from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind
+from runtime.client.scripted_engine import ScriptedEngine
+from runtime.client.service import Service
+from runtime.wire import output_of, prompt_of
+
+
+def _has_tokens(service: Service, count: int) -> bool:
+    return len(service.observer.tokens) == count
+
+
+def tokens(deltas: list[Delta]) -> list[int]:
+    return [token for delta in deltas for token in delta.token_ids]
+
+
+async def first_of(service: Service, engines: list[ScriptedEngine]) -> ScriptedEngine:
+    """Wait until an engine computes a request of this frontend, and return it."""
+    running = service.llm._journal.running
+    await service.until(lambda: bool(running()))
+    (engine,) = (each for each in engines if each.identity.incarnation == running()[0].engine)
+    return engine
+
+
+async def test_a_request_of_a_dead_engine_continues_on_another(service: Service) -> None:
+    engines = [await service.engine(0), await service.engine(1)]
+    fox = service.tokenizer.encode(" fox jumps", False)
+    reader = service.ask("r", max_tokens=40, min_tokens=3, presence_penalty=1.5, seed=7)
+    lost = await first_of(service, engines)
+    first = await lost.request()
+    lost.answer(first, 0, fox[:2])
+    lost.die("out of memory")
+    (other,) = (engine for engine in engines if engine is not lost)
+    request = await other.request()
+    assert (request.request_id, request.attempt) == ("r", 2)
+    assert prompt_of(request) == prompt_of(first)
+    assert output_of(request) == fox[:2]
+    assert request.params == first.params
+    other.answer(request, 2, [*fox[2:], 1], FinishReason.STOP)
+    deltas = await reader
+    assert "".join(delta.text for delta in deltas) == " fox jumps"
+    assert tokens(deltas) == [*fox, 1]
+    assert len(service.observer.started) == len(service.observer.first_tokens) == 1
+    assert [reason for reason, *_ in service.observer.finished] == [FinishReason.STOP]
+    assert service.llm.live_requests == 0
+
+
+async def test_a_request_without_a_token_continues_too_and_others_stay(service: Service) -> None:
+    engines = [await service.engine(0), await service.engine(1)]
+    readers = {name: service.ask(name) for name in ("a", "b")}
+    requests = [await engine.request() for engine in engines]
+    engines[0].die("out of memory")
+    moved = await engines[1].request()
+    assert (moved.request_id, moved.attempt, output_of(moved)) == (requests[0].request_id, 2, [])
+    for request in (requests[1], moved):
+        engines[1].answer(request, 0, [5], FinishReason.STOP)
+    for reader in readers.values():
+        assert tokens(await reader) == [5]
+
+
+async def test_a_gap_in_positions_moves_the_requests_of_the_engine(service: Service) -> None:
+    engine = await service.engine(0)
+    reader = service.ask("r")
+    request = await engine.request()
+    other = await service.engine(1)
+    engine.answer(request, 0, [5])
+    engine.answer(request, 2, [6])
+    moved = await other.request()
+    assert output_of(moved) == [5]
+    other.answer(moved, 1, [7], FinishReason.STOP)
+    assert tokens(await reader) == [5, 7]
+
+
+async def test_requests_move_in_the_order_in_which_they_came(service: Service) -> None:
+    engine = await service.engine(0)
+    readers = [service.ask(str(n)) for n in range(5)]
+    for _ in readers:
+        await engine.request()
+    journal = service.llm._journal
+    journal.assign(journal.get("1"), engine.identity.incarnation)  # type: ignore[arg-type] # now the last one
+    other = await service.engine(1)
+    engine.die("out of memory")
+    moved = [await other.request() for _ in readers]
+    assert [request.request_id for request in moved] == list("01234")
+    for request in moved:
+        other.answer(request, 0, [1], FinishReason.STOP)
+    await asyncio.gather(*readers)
+
+
+async def test_a_request_that_lost_three_engines_fails_with_their_names(service: Service) -> None:
+    engines = [await service.engine(0)]
+    reader = service.ask("r")
+    for count in range(3):
+        request = await engines[-1].request()
+        assert (request.attempt, len(output_of(request))) == (count + 1, count)
+        engines[-1].answer(request, count, [5])
+        await service.until(partial(_has_tokens, service, count + 1))
+        engines.append(await service.engine(count + 1))
+        engines[-2].die("out of memory")
+    with pytest.raises(RequestFailed, match=r"3 engines .* lost with this request, .* after 3 tokens"):
+        await reader
+    assert engines[-1].messages() == []
+    assert service.llm.live_requests == 0
+
+
+async def test_a_client_that_left_is_not_moved(service: Service) -> None:
+    engine, other = await service.engine(0), await service.engine(1)
+    engines = [engine, other]
+    reader = service.ask("r")
+    busy = await first_of(service, engines)
+    await busy.request()
+    reader.cancel()
+    await busy.abort()
+    busy.die("out of memory")
+    await service.until(lambda: not service.usable(busy))
+    assert [each.messages() for each in engines if each is not busy] == [[]]
+    assert service.llm.live_requests == 0
+
+
+async def test_without_another_engine_the_error_is_in_the_stream(service: Service) -> None:
+    engine = await service.engine()
+    deltas = service.llm.generate("r", service.prompted())
+    first = asyncio.create_task(anext(deltas))
+    engine.answer(await engine.request(), 0, service.tokenizer.encode(" fox", False))
+    assert (await first).text
+    engine.die("out of memory")
+    with pytest.raises(EngineUnavailable, match="no engine is ready"):
+        await anext(deltas)
+    assert [reason for reason, *_ in service.observer.finished] == [FinishReason.ERROR]
+    assert service.llm.live_requests == 0
+
+
+def give_back(engine: ScriptedEngine, request: AddRequest, position: int, refusal: RefusalKind) -> None:
+    engine.answer(request, position, [], FinishReason.ERROR, error="the drain is over", refusal=refusal)
+
+
+@pytest.mark.parametrize("refusal", [RefusalKind.OVERLOADED, RefusalKind.UNAVAILABLE])
+async def test_a_request_with_tokens_that_is_given_back_continues(service: Service, refusal: RefusalKind) -> None:
+    engine = await service.engine(0)
+    reader = service.ask("r")
+    request = await engine.request()
+    other = await service.engine(1)
+    engine.answer(request, 0, [5])
+    give_back(engine, request, 1, refusal)
+    moved = await other.request()
+    assert output_of(moved) == [5]
+    other.answer(moved, 1, [6], FinishReason.STOP)
+    assert tokens(await reader) == [5, 6]
+
+
+async def test_a_moved_request_that_all_refuse_is_sent_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migration, "RETRY_SECONDS", 0.01)
+    engine = await service.engine(0)
+    reader = service.ask("r")
+    request = await engine.request()
+    engine.answer(request, 0, [5])
+    other = await service.engine(1)
+    engine.die("out of memory")
+    for attempt in (2, 3, 4):
+        moved = await other.request()
+        assert (moved.attempt, output_of(moved)) == (attempt, [5])
+        give_back(other, moved, 1, RefusalKind.OVERLOADED)
+    other.answer(await other.request(), 1, [6], FinishReason.STOP)
+    assert tokens(await reader) == [5, 6]
+    assert len(service.observer.started) == len(service.observer.finished) == 1
+
+
+async def test_late_outputs_of_the_lost_engine_are_dropped(service: Service) -> None:
+    """The frontend takes a frozen engine for lost. The engine then sends tokens that it had computed, and joins."""
+    frozen = await service.engine(0)
+    reader = service.ask("r")
+    request = await frozen.request()
+    frozen.answer(request, 0, [5])
+    await service.until(lambda: service.observer.tokens == [1])
+    other = await service.engine(1)
+    service.llm._link.lose(frozen.identity.incarnation, "it was silent")
+    frozen.answer(request, 1, [6])
+    moved = await other.request()
+    await service.until(lambda: service.usable(frozen))  # it has dropped its requests and sent Hello
+    frozen.answer(request, 1, [6])
+    other.answer(moved, 1, [7], FinishReason.STOP)
+    assert tokens(await reader) == [5, 7]
+
+
+async def test_closing_fails_a_request_that_waits_for_another_try(service: Service) -> None:
+    engine = await service.engine(0)
+    reader = service.ask("r")
+    request = await engine.request()
+    engine.answer(request, 0, [5])
+    give_back(engine, request, 1, RefusalKind.OVERLOADED)
+    await service.until(lambda: not service.llm._journal.running())
+    await service.llm.close()
+    with pytest.raises(RequestFailed, match="shutting down"):
+        await reader
+    assert [reason for reason, *_ in service.observer.finished] == [FinishReason.ERROR]
