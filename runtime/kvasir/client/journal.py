@@ -6,6 +6,7 @@ each engine. A request is live until its reader has finished, so requests with s
 
 import asyncio
 import sys
+import time
 from array import array
 from dataclasses import dataclass, field
 from enum import Enum
@@ -67,6 +68,10 @@ class LiveRequest:
     """Engines that were full or stopping. The request is not sent to them again."""
     trace: Trace = field(default_factory=Trace)
     """The record for metrics and log."""
+    num_earlier_tokens: int = 0
+    """Output tokens of the attempts before this one."""
+    num_earlier_preemptions: int = 0
+    """Preemptions in the attempts before this one."""
     hashes: PromptHashes | None = None
     """Hashes of the prompt's blocks, shared with the other choices. Without them, the engine computes its own."""
     data_parallel_rank: int | None = None
@@ -89,6 +94,7 @@ class LiveRequest:
             block_hashes=self.hashes.known(hashing) if self.hashes and hashing else b"",
             priority=self.priority,
             cache_salt=self.cache_salt,
+            age=time.perf_counter() - self.trace.started if self.attempt else 0.0,
         )
 
     @property
@@ -163,6 +169,8 @@ class Journal:
         request.state = RequestState.RUNNING
         request.engine = engine
         request.attempt += 1
+        request.num_earlier_tokens = len(request.output_token_ids)
+        request.num_earlier_preemptions = request.trace.num_preemptions
         self._by_engine.setdefault(engine, {})[request.request_id] = request
 
     def requeue(self, request: LiveRequest) -> None:

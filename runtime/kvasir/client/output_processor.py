@@ -169,11 +169,11 @@ class OutputProcessor:
         self._backlog = deque(batch for batch in self._backlog if batch.engine != engine)
 
     def _accept(self, request: LiveRequest, output: RequestOutput, now: float) -> None:
-        if output.num_cached_tokens is not None:
-            request.trace.cached_tokens = output.num_cached_tokens
-            request.trace.queue_seconds = output.queue_seconds
+        trace = request.trace
+        if output.num_cached_tokens is not None and trace.cached_tokens is None:
+            trace.cached_tokens, trace.queue_seconds = output.num_cached_tokens, output.queue_seconds
         if output.progress is not None:
-            _note(request.trace, output.progress)
+            _note(request, output.progress)
         token_ids, reason, stop_reason = output.token_ids, output.finish_reason, output.stop_token_id
         if reason is FinishReason.ERROR or reason is FinishReason.ABORT:
             message = output.error or f"the engine {request.engine} gave up the request: try again"
@@ -243,8 +243,13 @@ class OutputProcessor:
         self._observer.tokens_received(trace, count, seconds)
 
 
-def _note(trace: Trace, progress: RequestProgress) -> None:
-    trace.num_preemptions = progress.num_preemptions
+def _note(request: LiveRequest, progress: RequestProgress) -> None:
+    """Note the report of the engine. Its times count if they are those of the whole prefill or decode: another
+    engine's prefill includes tokens that the client has, and its decode lacks them."""
+    trace = request.trace
+    trace.num_preemptions = request.num_earlier_preemptions + progress.num_preemptions
+    if request.num_earlier_tokens:
+        return
     if progress.prefill_seconds is not None:
         trace.prefill_seconds = progress.prefill_seconds
     if progress.decode_seconds is not None:

@@ -50,7 +50,8 @@ class Trace:
     prefill_seconds: float | None = None
     """Time in the engine from then to the first token, as reported by the engine."""
     decode_seconds: float | None = None
-    """Time in the engine from the first token to the last one, as reported by the engine."""
+    """Time in the engine from the first token to the last one, as reported by the engine; None if it was not the
+    same engine."""
     num_preemptions: int = 0
     """How often the request was preempted, as reported by the engine."""
 

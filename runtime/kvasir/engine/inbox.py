@@ -4,8 +4,9 @@ Requests wait in a queue of their own: each turn the loop takes a bounded number
 is that of one queue. A request that is aborted, or whose frontend is lost, before the loop has taken it never
 reaches the loop; and the loop handles events before it adds the requests that came after them.
 
-The queue has the scheduler's order, (priority, arrival), so that an urgent request does not wait behind a burst. An
-engine that serves by arrival rejects every priority but 0, so its requests keep the order of their arrival.
+The queue has the scheduler's order, (priority, seniority, arrival), so that an urgent request does not wait behind
+a burst. An engine that serves by arrival rejects every priority but 0, so its requests keep the order of their
+arrival, after those that another engine had before.
 """
 
 import contextlib
@@ -131,7 +132,7 @@ class Inbox:
                 self._events.append(prepared)
                 return
             self._num_arrivals += 1
-            prepared.rank = (prepared.priority, self._num_arrivals)
+            prepared.rank = (prepared.priority, prepared.seniority, self._num_arrivals)
             self._requests[key] = prepared
             self._order.add(prepared)
 
@@ -157,7 +158,7 @@ class Inbox:
         return len(self._requests)
 
     def take(self, most: int | None) -> Taken:
-        """Take all events and up to `most` requests, the smallest (priority, arrival) first; None: all of them."""
+        """Take all events and up to `most` requests, the first in order; None: all of them."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._bell.get_nowait()

@@ -272,6 +272,9 @@ class AddRequest(_Message, frozen=True):
     """Smaller is served first, where the engine schedules by priority."""
     cache_salt: str = ""
     """Requests of different salts share no KV block; `block_hashes` are chained to it."""
+    age: float = 0.0
+    """Seconds since the request came, if another engine had it before; 0 for a fresh one. It is served before the
+    fresh ones of its priority, the oldest first."""
 
     @property
     def num_tokens(self) -> int:

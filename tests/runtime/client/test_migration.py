@@ -8,6 +8,7 @@ import pytest
 from kvasir.client import migration
 from kvasir.client.async_llm import Delta
 from kvasir.client.request_errors import EngineUnavailable, RequestFailed
+from kvasir.link.engine_end.engine_link import FrontendLost
 from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind
 from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import Service
@@ -44,6 +45,7 @@ async def test_a_request_of_a_dead_engine_continues_on_another(service: Service)
     assert prompt_of(request) == prompt_of(first)
     assert output_of(request) == fox[:2]
     assert request.params == first.params
+    assert request.age > first.age == 0
     other.answer(request, 2, [*fox[2:], 1], FinishReason.STOP)
     deltas = await reader
     assert "".join(delta.text for delta in deltas) == " fox jumps"
@@ -186,7 +188,8 @@ async def test_late_outputs_of_the_lost_engine_are_dropped(service: Service) -> 
     service.llm._link.lose(frozen.identity.incarnation, "it was silent")
     frozen.answer(request, 1, [6])
     moved = await other.request()
-    await service.until(lambda: service.usable(frozen))  # it has dropped its requests and sent Hello
+    await service.until(lambda: service.usable(frozen))
+    assert isinstance(frozen.link.inbox.get_nowait(), FrontendLost)  # so it drops its requests
     frozen.answer(request, 1, [6])
     other.answer(moved, 1, [7], FinishReason.STOP)
     assert tokens(await reader) == [5, 7]

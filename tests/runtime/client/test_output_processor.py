@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from kvasir.client.collector import Delta
@@ -36,6 +37,37 @@ async def test_the_trace_keeps_what_the_engine_reports() -> None:
     bench.receive(ENGINE, [output("r", 3, 13, finish_reason=FinishReason.LENGTH, progress=last)])
     assert (trace.cached_tokens, trace.num_preemptions) == (1, 4)
     assert (trace.queue_seconds, trace.prefill_seconds, trace.decode_seconds) == (0.25, 0.5, 2.0)
+
+
+async def test_a_resumed_request_keeps_the_usage_and_times_of_its_first_attempt() -> None:
+    bench = Bench()
+    request = bench.add("r")
+    trace = request.trace
+    first = RequestProgress(1, prefill_seconds=0.5)
+    bench.receive(ENGINE, [output("r", 0, 10, num_cached_tokens=1, queue_seconds=0.25, progress=first)])
+    bench.journal.assign(request, "engine-1")
+    again = RequestProgress(2, prefill_seconds=7.0)
+    cached = output("r", 1, 11, attempt=2, num_cached_tokens=2, queue_seconds=3.0, progress=again)
+    bench.receive("engine-1", [cached])
+    last = RequestProgress(2, decode_seconds=2.0)
+    end = output("r", 2, 12, attempt=2, finish_reason=FinishReason.LENGTH, progress=last)
+    bench.receive("engine-1", [end])
+    assert (trace.cached_tokens, trace.num_preemptions) == (1, 3)
+    assert (trace.queue_seconds, trace.prefill_seconds, trace.decode_seconds) == (0.25, 0.5, None)
+    assert len(bench.observer.first_tokens) == 1
+    assert bench.observer.tokens == [1, 1, 1]
+
+
+async def test_a_request_that_moved_without_a_token_has_the_times_of_the_next_engine() -> None:
+    bench = Bench()
+    request = bench.add("r")
+    bench.journal.assign(request, "engine-1")
+    progress = RequestProgress(prefill_seconds=7.0, decode_seconds=0.0)
+    whole = output("r", 0, 10, attempt=2, finish_reason=FinishReason.LENGTH, num_cached_tokens=2, queue_seconds=3.0)
+    bench.receive("engine-1", [msgspec.structs.replace(whole, progress=progress)])
+    trace = request.trace
+    assert (trace.cached_tokens, trace.queue_seconds) == (2, 3.0)
+    assert (trace.prefill_seconds, trace.decode_seconds) == (7.0, 0.0)
 
 
 @pytest.mark.parametrize(("token_id", "stop_token_id"), [(EOS, None), (77, 77)])

@@ -31,6 +31,7 @@ def add_request(
     prompt_logprobs: int | None = None,
     priority: int = 0,
     cache_salt: str = "",
+    age: float = 0.0,
     hashed_for: int | None = None,
 ) -> AddRequest:
     """`hashed_for`: the block size that the frontend hashed the prompt for; None: it did not."""
@@ -54,6 +55,7 @@ def add_request(
         block_hashes=hashes,
         priority=priority,
         cache_salt=cache_salt,
+        age=age,
     )
 
 

@@ -1,5 +1,6 @@
 """Between the link's thread and the loop: the effect is that of one queue."""
 
+import math
 import threading
 
 import pytest
@@ -58,6 +59,13 @@ def test_the_most_urgent_requests_are_taken_first(box: Box) -> None:
     assert box.take(2)[1] == [("f", 0), ("e", 0)]
     assert box.take(2) == ([], [("c", 0)])
     assert box.inbox.empty
+
+
+def test_requests_of_other_engines_are_taken_before_fresh_ones(box: Box) -> None:
+    for name, priority, age in (("a", 0, 0.0), ("young", 0, 5.0), ("old", 0, 60.0), ("idle", 5, 99.0)):
+        box.put(add_request(name, PROMPT, priority=priority, age=age))
+    box.put(add_request("nan", PROMPT, age=math.nan))
+    assert [name for name, _ in box.take()[1]] == ["old", "young", "a", "nan", "idle"]
 
 
 def test_all_events_are_taken_at_once_before_requests(box: Box) -> None:

@@ -68,7 +68,7 @@ REFUSED = Outputs(
     [RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS
 )
 HEARTBEAT = Heartbeat(STATS, step_age=1.5, step_limit=30.0, shows_load=False)
-ADD = AddRequest("r", 3, packed([1, 2**31]), packed([7]), PARAMS)
+ADD = AddRequest("r", 3, packed([1, 2**31]), packed([7]), PARAMS, age=1.5)
 
 FROM_ENGINE: list[FromEngine] = [
     HELLO,

@@ -3,6 +3,7 @@
 Ingest creates it from an AddRequest. Only the scheduler and its KVManager change it.
 """
 
+import math
 import time
 from enum import IntEnum
 
@@ -74,6 +75,7 @@ class EngineRequest:
         "queue_seconds",
         "rank",
         "request_id",
+        "seniority",
         "status",
         "token_ids",
     )
@@ -88,9 +90,12 @@ class EngineRequest:
         self.num_reserved_tokens: int | None = len(self.token_ids)
         """Reserved in the TokenBudget; None after their release."""
         self.priority = message.priority
-        self.rank = (message.priority, 0)
-        """(priority, arrival), the sort key: the smallest is served first. The inbox numbers the arrivals, and the
-        scheduler numbers them again in the order in which it gets the requests."""
+        self.arrived = time.monotonic()
+        self.seniority = self.arrived - message.age if message.age > 0 else math.inf
+        """When the client sent it, if another engine had it before; later than any time for a fresh request."""
+        self.rank = (message.priority, self.seniority, 0)
+        """(priority, seniority, arrival), the sort key: the smallest is served first. The inbox numbers the
+        arrivals, and the scheduler numbers them again in the order in which it gets the requests."""
         self.status = RequestStatus.WAITING
         self.num_computed_tokens = 0
         """Tokens whose KV is in the cache after the scheduled steps, if all drafts in flight are accepted."""
@@ -114,7 +119,6 @@ class EngineRequest:
         """Blocks of each table that are in the prefix cache, or were before they were freed."""
         self.num_cached_tokens: int | None = None
         """Prompt tokens found in the prefix cache when it was first admitted; None before."""
-        self.arrived = time.monotonic()
         self.queue_seconds: float | None = None
         """Seconds from its arrival to its first admission; None before."""
         self.first_token: float | None = None

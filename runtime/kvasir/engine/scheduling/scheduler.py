@@ -5,9 +5,9 @@ but not computed: many after its arrival, one while it generates. Running reques
 budget admits waiting ones, and a prompt that is longer than the rest is cut into chunks over several steps, as in
 Sarathi-Serve and vLLM V1.
 
-Order. Running and waiting requests are sorted by (priority, arrival). The last running request is the one to
-preempt, so a request is never preempted in a step that already contains it. A step's budget holds a token for each
-row, so every running request continues in every step.
+Order. Running and waiting requests are sorted by (priority, arrival); of equal priority, those that another engine
+had before are first. The last running request is the one to preempt, so a request is never preempted in a step that
+already contains it. A step's budget holds a token for each row, so every running request continues in every step.
 
 Blocks. On admission a request gets the blocks for all its tokens (for a sliding window, as many as it needs at one
 time), so that later requests cannot take them from a chunked prefill. It gets more when it outgrows them. If no
@@ -112,7 +112,7 @@ class Scheduler:
             self._queues.release_reserved(request)
             return answer
         self._num_arrivals += 1
-        request.rank = (request.priority, self._num_arrivals)
+        request.rank = (request.priority, request.seniority, self._num_arrivals)
         self._queues.arrive(request)
         self._stalled = False
         return None

@@ -1,4 +1,4 @@
-"""Requests in the order in which they are served: sorted by (priority, arrival), smallest first.
+"""Requests in the order in which they are served: sorted by (priority, seniority, arrival), smallest first.
 
 The scheduler has one for waiting and one for running requests, and the inbox has one. In the sorted list, the
 next request and the one to preempt are at the ends, and an abort finds its request by its sort key. With equal
@@ -41,5 +41,5 @@ class ServiceOrder:
         return first
 
 
-def _rank(request: EngineRequest) -> tuple[int, int]:
+def _rank(request: EngineRequest) -> tuple[int, float, int]:
     return request.rank

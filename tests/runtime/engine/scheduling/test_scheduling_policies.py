@@ -46,6 +46,25 @@ def test_the_smallest_priority_is_served_first_and_equals_as_they_came() -> None
     assert [new.request_id for step in engine.executor.steps for new in step.new] == ["c", "a", "d", "b"]
 
 
+def test_a_resumed_request_is_served_before_fresh_ones_of_its_priority() -> None:
+    engine = CoreHarness(max_num_seqs=1, by_priority=True)
+    for name, priority, age in (("a", 0, 0.0), ("b", 0, 3.0), ("c", 0, 9.0), ("d", -1, 0.0), ("e", 1, 99.0)):
+        engine.add(add_request(name, prompt(4), 2, priority=priority, age=age))
+    engine.run()
+    assert [new.request_id for step in engine.executor.steps for new in step.new] == ["d", "c", "b", "a", "e"]
+
+
+def test_a_resumed_request_is_preempted_after_fresh_ones() -> None:
+    engine = CoreHarness(num_blocks=14)
+    engine.add(add_request("fresh", prompt(8), 32))
+    engine.step()
+    engine.add(add_request("resumed", prompt(8, 1), 32, age=3.0))
+    while engine.core.has_work and engine.scheduler.num_preemptions == 0:
+        engine.step()
+    assert [request.request_id for request in engine.scheduler.waiting] == ["fresh"]
+    engine.run()
+
+
 def test_an_urgent_prompt_leaves_a_token_to_each_request_behind_it() -> None:
     engine = CoreHarness(budget=8, by_priority=True)
     slow = engine.add(add_request("slow", prompt(4), 12, priority=1))
