@@ -20,6 +20,7 @@ from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
+from kvasir.engine.numerics import numerics_class
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received, new_incarnation
@@ -124,6 +125,7 @@ class MortalEngine:
                 settings.max_model_len,
                 settings.max_num_seqs,
                 max_queued_tokens=settings.max_queued_tokens,
+                numerics=numerics_class(settings, shares_experts=False),
             )
         )
         self._link = link

@@ -7,6 +7,7 @@ from typing import Final
 from kvasir.client.journal import Journal, LiveRequest, RequestState
 from kvasir.client.request_errors import EngineUnavailable
 from kvasir.client.request_observer import RequestObserver
+from kvasir.client.resumes import Resumes
 from kvasir.client.router import Router
 from kvasir.client.wave_starts import WaveStarts
 from kvasir.link.frontend_end.frontend_link import FrontendLink
@@ -38,6 +39,7 @@ class Dispatcher:
         self._router = router
         self._link = link
         self._observer = observer
+        self._resumes = Resumes(observer)
         self._waves = WaveStarts(link.engines, journal.in_flight, link.send)
         self._waiting: list[LiveRequest] = []
         self._closed = False
@@ -99,6 +101,7 @@ class Dispatcher:
                 trace.engine, trace.rank, trace.attempts = engine.incarnation, engine.rank, request.attempt
                 if request.attempt == 1:
                     self._observer.request_started(trace)
+                self._resumes.sent(request, engine)
                 return None
         if older and not self._closed:
             return EngineUnavailable(NOT_UNDERSTOOD, RETRY_AFTER)
@@ -106,10 +109,11 @@ class Dispatcher:
 
     def _candidates(self, request: LiveRequest, older: list[RemoteEngine]) -> list[RemoteEngine]:
         rank = request.data_parallel_rank
-        return [
+        engines = [
             engine
             for engine in self._link.engines.values()
             if (rank is None or engine.rank == rank)
             and engine.incarnation not in request.refused_by
             and engine not in older
         ]
+        return self._resumes.suitable(request, engines)

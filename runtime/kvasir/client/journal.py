@@ -27,6 +27,15 @@ RETRY_AFTER = 1.0
 ends."""
 
 
+@dataclass(slots=True)
+class Interruption:
+    """Why a request waits for its next token on another engine."""
+
+    reason: str
+    """"lost" if its engine was lost, "returned" if the engine gave it back."""
+    since: float = field(default_factory=time.perf_counter)
+
+
 class RequestState(Enum):
     """How far a live request is."""
 
@@ -41,7 +50,7 @@ class RequestState(Enum):
 @dataclass(slots=True, eq=False)
 class LiveRequest:
     """One request. Written by the journal (`state`, `engine`, `attempt`), the dispatcher (`refused_by`), the
-    migration (`lost_engines`) and the output processor (the rest)."""
+    migration (`lost_engines`, `numerics`) and the output processor (the rest)."""
 
     request_id: str
     prompt_token_ids: "array[int]"
@@ -64,6 +73,10 @@ class LiveRequest:
     """The incarnation of the engine that has the request; empty while it waits."""
     lost_engines: tuple[str, ...] = ()
     """The engines that were lost with this request."""
+    interruption: Interruption | None = None
+    """Set from the loss of its engine until its next token."""
+    numerics: str = ""
+    """The numerics class of the engine that has computed its last token."""
     refused_by: tuple[str, ...] = ()
     """Engines that were full or stopping. The request is not sent to them again."""
     trace: Trace = field(default_factory=Trace)
@@ -79,6 +92,11 @@ class LiveRequest:
 
     def __post_init__(self) -> None:
         self.trace.params, self.trace.prompt_tokens = self.params, len(self.prompt_token_ids)
+
+    def interrupt(self, reason: str) -> None:
+        """Note that its engine does not continue it. The pause may last over several engines."""
+        since = time.perf_counter() if self.interruption is None else self.interruption.since
+        self.interruption = Interruption(reason, since)
 
     def message(self, hashing: BlockHashing | None = None) -> AddRequest:
         """Return the message that starts or resumes the request on an engine, as the next attempt.

@@ -45,6 +45,7 @@ class Migrations:
         for request in sorted(requests, key=lambda request: request.trace.started):
             request.lost_engines = (*request.lost_engines, engine.incarnation)
             request.refused_by = ()
+            request.interrupt("lost")
             if len(request.lost_engines) < self._max_lost_engines:
                 self._journal.requeue(request)
                 self._dispatch(request)

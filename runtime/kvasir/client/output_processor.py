@@ -178,6 +178,8 @@ class OutputProcessor:
         if reason is FinishReason.ERROR or reason is FinishReason.ABORT:
             message = output.error or f"the engine {request.engine} gave up the request: try again"
             if output.refusal in _FULL_OR_STOPPING:
+                if request.output_token_ids:
+                    request.interrupt("returned")
                 self.actions.append(TryNextEngine(request.engine, request, message, output.refusal))
             else:
                 self.fail(request, message, output.refusal)
@@ -192,6 +194,7 @@ class OutputProcessor:
             if (stop := request.stops.found) is not None:
                 token_ids, reason = token_ids[:count], FinishReason.STOP
         if token_ids:
+            self._end_interruption(request)
             self._observe_tokens(request.trace, len(token_ids), now)
         self._journal.append(request, token_ids)
         if output.logprobs is not None or output.prompt_logprobs is not None:
@@ -233,6 +236,11 @@ class OutputProcessor:
         if logprobs is not None and count < len(output.token_ids):
             logprobs = first_of(logprobs, count)
         request.collector.put_logprobs(logprobs, output.prompt_logprobs)
+
+    def _end_interruption(self, request: LiveRequest) -> None:
+        if request.interruption is not None:
+            self._observer.request_resumed(request.trace, time.perf_counter() - request.interruption.since)
+            request.interruption = None
 
     def _observe_tokens(self, trace: Trace, count: int, now: float) -> None:
         if trace.first_token is None:

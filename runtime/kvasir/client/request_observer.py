@@ -66,6 +66,15 @@ class RequestObserver(Protocol):
     def request_started(self, trace: Trace) -> None:
         """The request was sent to an engine."""
 
+    def request_moved(self, trace: Trace, reason: str, exact: bool) -> None:
+        """The request was sent to another engine, because its engine was lost or gave it back (`reason`).
+
+        `exact`: the engine is of the same numerics class, or there are no tokens yet.
+        """
+
+    def request_resumed(self, trace: Trace, seconds: float) -> None:
+        """The first token after a move came, `seconds` after the request had lost its engine."""
+
     def tokens_received(self, trace: Trace, count: int, seconds: float | None) -> None:
         """A step produced `count` tokens, `seconds` after the previous ones; None for the first ones."""
 

@@ -31,6 +31,7 @@ from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_watchdog import StepWatchdog
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
+from kvasir.engine.numerics import numerics_class
 from kvasir.engine.shared_experts import SharedExpertsGroup, shares_experts
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
@@ -284,6 +285,7 @@ class EngineProcess:
                 max_queued_tokens=settings.max_queued_tokens,
                 features=_features(settings, in_waves=self._group is not None),
                 hash_algorithm=settings.prefix_caching_hash_algo,
+                numerics=numerics_class(settings, shares_experts=self._group is not None),
             )
         )
         phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self._status.startup_seconds.items())

@@ -148,6 +148,8 @@ class Ready(_Message, frozen=True):
     """Limit for the tokens of requests that wait; further requests are refused as OVERLOADED. 0: not announced."""
     hash_algorithm: str = BLAKE2B
     """How it hashes blocks (see kvasir.hashing). Block hashes of another algorithm do not fit its prompts."""
+    numerics: str = ""
+    """Engines of the same class continue each other's requests exactly (kvasir.engine.numerics). "": unknown."""
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -132,6 +132,12 @@ class _Unobserved:
     def request_started(self, trace: Trace) -> None:
         pass
 
+    def request_moved(self, trace: Trace, reason: str, exact: bool) -> None:
+        pass
+
+    def request_resumed(self, trace: Trace, seconds: float) -> None:
+        pass
+
     def tokens_received(self, trace: Trace, count: int, seconds: float | None) -> None:
         pass
 

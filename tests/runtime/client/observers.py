@@ -13,6 +13,9 @@ class RecordingObserver:
 
     started: list[int] = field(default_factory=list)
     first_tokens: list[float] = field(default_factory=list)
+    moved: list[tuple[str, bool]] = field(default_factory=list)
+    """Reason, and whether the move is exact."""
+    stalls: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     finished: list[tuple[FinishReason, int, int]] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -21,6 +24,12 @@ class RecordingObserver:
     def request_started(self, trace: Trace) -> None:
         self.started.append(trace.prompt_tokens)
         self.changed.set()
+
+    def request_moved(self, trace: Trace, reason: str, exact: bool) -> None:
+        self.moved.append((reason, exact))
+
+    def request_resumed(self, trace: Trace, seconds: float) -> None:
+        self.stalls.append(seconds)
 
     def tokens_received(self, trace: Trace, count: int, seconds: float | None) -> None:
         if seconds is None:

@@ -1,6 +1,7 @@
 """Requests of a lost engine continue on another one: the messages, the deltas of the reader, and the limits."""
 
 import asyncio
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -9,9 +10,10 @@ from kvasir.client import migration
 from kvasir.client.async_llm import Delta
 from kvasir.client.request_errors import EngineUnavailable, RequestFailed
 from kvasir.link.engine_end.engine_link import FrontendLost
-from kvasir.link.protocol import AddRequest, FinishReason, RefusalKind
+from kvasir.link.protocol import AddRequest, FinishReason, Ready, RefusalKind, Refused
 from runtime.client.scripted_engine import ScriptedEngine
-from runtime.client.service import Service
+from runtime.client.service import MODEL, Service
+from runtime.link.bare_peers import BareEngine
 from runtime.wire import output_of, prompt_of
 
 
@@ -24,11 +26,13 @@ def tokens(deltas: list[Delta]) -> list[int]:
 
 
 async def first_of(service: Service, engines: list[ScriptedEngine]) -> ScriptedEngine:
-    """Wait until an engine computes a request of this frontend, and return it."""
-    running = service.llm._journal.running
-    await service.until(lambda: bool(running()))
-    (engine,) = (each for each in engines if each.identity.incarnation == running()[0].engine)
-    return engine
+    """Wait until one of these engines has a request of this frontend, and return it."""
+
+    def busy() -> list[ScriptedEngine]:
+        return [engine for engine in engines if service.llm._journal.in_flight(engine.identity.incarnation)]
+
+    await service.until(lambda: bool(busy()))
+    return busy()[0]
 
 
 async def test_a_request_of_a_dead_engine_continues_on_another(service: Service) -> None:
@@ -193,6 +197,69 @@ async def test_late_outputs_of_the_lost_engine_are_dropped(service: Service) -> 
     frozen.answer(request, 1, [6])
     other.answer(moved, 1, [7], FinishReason.STOP)
     assert tokens(await reader) == [5, 7]
+
+
+def ready(numerics: str, max_model_len: int = 128) -> Ready:
+    return Ready(16, 64, max_model_len, 8, numerics=numerics)
+
+
+async def connected(service: Service, rank: int, capacity: Ready) -> ScriptedEngine:
+    engine = service.connect(ready=capacity, rank=rank)
+    await service.until(lambda: service.usable(engine))
+    return engine
+
+
+async def test_a_request_with_tokens_goes_to_an_engine_of_its_numerics_class(service: Service) -> None:
+    first = await connected(service, 0, ready("float32"))
+    reader = service.ask("r")
+    first.answer(await first.request(), 0, [5])
+    await service.until(lambda: service.observer.tokens == [1])
+    others = [await connected(service, rank, ready("bfloat16")) for rank in (1, 2)]
+    same = await connected(service, 3, ready("float32"))
+    first.die("out of memory")
+    same.answer(await same.request(), 1, [6])
+    await service.until(lambda: service.observer.tokens == [1, 1])
+    same.die("out of memory")
+    other = await first_of(service, others)
+    other.answer(await other.request(), 2, [7], FinishReason.STOP)
+    assert tokens(await reader) == [5, 6, 7]
+    assert service.observer.moved == [("lost", True), ("lost", False)]
+    assert len(service.observer.stalls) == 2
+
+
+async def test_a_request_without_tokens_moves_exactly_to_any_engine(service: Service) -> None:
+    first = await connected(service, 0, ready("float32"))
+    reader = service.ask("r")
+    await first.request()
+    other = await connected(service, 1, ready(""))
+    first.die("out of memory")
+    other.answer(await other.request(), 0, [7], FinishReason.STOP)
+    await reader
+    assert service.observer.moved == [("lost", True)]
+
+
+async def test_a_request_moves_to_an_engine_that_can_hold_its_answer(service: Service) -> None:
+    first = await connected(service, 0, ready("a"))
+    reader = service.ask("r", max_tokens=100)
+    first.answer(await first.request(), 0, [5])
+    small = await connected(service, 1, ready("a", max_model_len=64))
+    large = await connected(service, 2, ready("b"))
+    first.die("out of memory")
+    large.answer(await large.request(), 1, [7], FinishReason.STOP)
+    await reader
+    assert small.messages() == []
+
+
+async def test_a_request_never_moves_to_another_model(service: Service) -> None:
+    first = await service.engine(0)
+    reader = service.ask("r")
+    first.answer(await first.request(), 0, [5])
+    with closing(BareEngine(service.llm.link_address, "another")) as another:
+        another.introduce(service="", fingerprint="another model", tokenizer_hash=MODEL.tokenizer_hash)
+        await asyncio.to_thread(another.expect, Refused)
+        first.die("out of memory")
+        with pytest.raises(EngineUnavailable, match="none is connected"):
+            await reader
 
 
 async def test_closing_fails_a_request_that_waits_for_another_try(service: Service) -> None:

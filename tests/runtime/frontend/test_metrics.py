@@ -221,6 +221,17 @@ async def test_every_answer_of_429_is_counted_once(monkeypatch: pytest.MonkeyPat
     assert samples["vllm:admission_rejections_total",].value == 2
 
 
+def test_moves_count_by_exactness_and_reason_and_stalls_are_observed() -> None:
+    metrics, trace = Metrics("demo"), Trace()
+    for exact in (True, True, False):
+        metrics.request_moved(trace, "lost", exact)
+    metrics.request_resumed(trace, 0.5)
+    samples = parse(metrics.render_own().decode())
+    assert samples["kvasir:migrations_total", "true", "lost"].value == 2
+    assert samples["kvasir:migrations_total", "false", "lost"].value == 1
+    assert samples["kvasir:migration_stall_seconds_sum",].value == 0.5
+
+
 async def test_the_documentation_lists_exactly_these_metrics(frontend: Frontend) -> None:
     async with frontend.http() as client:
         await client.post("/v1/completions", json={"prompt": "Hi"})

@@ -63,6 +63,7 @@ READY = Ready(
     features=("a",),
     max_queued_tokens=9,
     hash_algorithm="sha256",
+    numerics="float32",
 )
 REFUSED = Outputs(
     [RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS
@@ -152,11 +153,13 @@ def test_fields_that_an_older_peer_does_not_know_have_their_defaults() -> None:
         return msgspec.msgpack.encode(msgspec.msgpack.decode(encode(message))[:-count])
 
     assert decode_from_engine(without_last(HELLO)) == msgspec.structs.replace(HELLO, progress=None)
-    assert decode_from_engine(without_last(READY)) == msgspec.structs.replace(READY, hash_algorithm="blake2b")
-    older = msgspec.structs.replace(READY, max_queued_tokens=0, hash_algorithm="blake2b")
-    assert decode_from_engine(without_last(READY, 2)) == older
+    old = msgspec.structs.replace(READY, numerics="")
+    assert decode_from_engine(without_last(READY)) == old
+    assert decode_from_engine(without_last(READY, 2)) == msgspec.structs.replace(old, hash_algorithm="blake2b")
+    older = msgspec.structs.replace(old, max_queued_tokens=0, hash_algorithm="blake2b")
+    assert decode_from_engine(without_last(READY, 3)) == older
     oldest = msgspec.structs.replace(older, features=())
-    assert decode_from_engine(without_last(READY, 3)) == oldest
+    assert decode_from_engine(without_last(READY, 4)) == oldest
     assert decode_from_engine(without_last(HEARTBEAT, 5)) == Heartbeat()
     name, [refused], stats = msgspec.msgpack.decode(encode(REFUSED))
     decoded = decode_from_engine(msgspec.msgpack.encode([name, [refused[:11]], stats[:5]]))

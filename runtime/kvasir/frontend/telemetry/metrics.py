@@ -115,6 +115,19 @@ class Metrics:
             ("model_name",),
             self._registry,
         ).labels(model_name)
+        self._moves = CounterFamily(
+            "kvasir:migrations",
+            "Requests that another engine continues; exact: one of the same numerics class.",
+            ("model_name", "exact", "reason"),
+            self._registry,
+        )
+        self._stall = HistogramFamily(
+            "kvasir:migration_stall_seconds",
+            "From the loss of a request's engine to its next token.",
+            ("model_name",),
+            _TTFT_BUCKETS,
+            self._registry,
+        ).labels(model_name)
         self._http = CounterFamily(
             "http_requests",
             "HTTP requests by route, method and class of status.",
@@ -163,6 +176,12 @@ class Metrics:
     def request_started(self, trace: Trace) -> None:
         if trace.attempts == 1:
             self._series(trace).prompt_tokens.inc(trace.prompt_tokens)
+
+    def request_moved(self, trace: Trace, reason: str, exact: bool) -> None:
+        self._moves.labels(self._model_name, str(exact).lower(), reason).inc()
+
+    def request_resumed(self, trace: Trace, seconds: float) -> None:
+        self._stall.observe(seconds)
 
     def tokens_received(self, trace: Trace, count: int, seconds: float | None) -> None:
         series = self._series(trace)

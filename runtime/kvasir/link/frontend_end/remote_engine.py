@@ -79,5 +79,10 @@ class RemoteEngine:
         return BlockHashing(capacity.block_size, capacity.hash_algorithm)
 
     @property
+    def numerics(self) -> str:
+        """The class of its numerics; "" if it is not known."""
+        return "" if self.capacity is None else self.capacity.numerics
+
+    @property
     def serves_by_priority(self) -> bool:
         return self.capacity is not None and FEATURE_PRIORITY in self.capacity.features

@@ -1,0 +1,34 @@
+"""The numerics class of an engine: engines of one class compute the same logits from the same tokens.
+
+The class covers the facts that change how an engine rounds: precision, the layout over workers, the device with its
+instruction sets, and the versions of Kvasir and torch. A frontend compares classes for equality only.
+"""
+
+from importlib.metadata import version
+
+from kvasir import __version__
+from kvasir.config.machine import cpu_flags
+from kvasir.config.resolve import ResolvedEngine
+
+_PREFIXES = ("avx", "amx", "fma", "f16c", "asimd", "sve", "bf16")
+"""Of the instruction sets that change which kernels compute."""
+
+
+def numerics_class(settings: ResolvedEngine, shares_experts: bool) -> str:
+    """Return the class, for example "float32 tp1 pp1 cpu avx,avx2,fma kvasir 0.1.0 torch 2.9.0"."""
+    executor = settings.executor
+    layout = f"tp{executor.tensor_parallel_size} pp{executor.pipeline_parallel_size}"
+    if shares_experts:
+        layout += " ep"
+    return (
+        f"{settings.dtype} {layout} {settings.device} {_hardware(settings.device)} "
+        f"kvasir {__version__} torch {version('torch')}"
+    )
+
+
+def _hardware(device: str) -> str:
+    if device == "cpu":
+        return ",".join(sorted(flag for flag in cpu_flags() if flag.startswith(_PREFIXES)))
+    import torch  # the worker of a GPU runs in this process, which has imported it
+
+    return torch.cuda.get_device_name()
