@@ -18,7 +18,7 @@ up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, unt
 
 # Tests that start engines with several processes, or whole services, take minutes: targets of their own.
 WORKERS := tests/runtime/executor tests/runtime/parallel tests/runtime/engine/test_shared_experts.py \
-  tests/runtime/offline/test_llm_workers.py
+  tests/runtime/offline/test_llm_workers.py tests/runtime/cli/test_bench_workers.py
 SERVICE := tests/service
 APART   := $(WORKERS) $(SERVICE) tests/clients tests/dashboard
 test: lint  ## run lint and all tests but those of test-workers, test-service, test-dashboard and test-clients

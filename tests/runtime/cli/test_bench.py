@@ -1,7 +1,6 @@
 """`kvasir bench`: every request is sent, within the concurrency; engines and start-ups give their figures."""
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ import pytest
 
 from kvasir.cli import main
 from runtime.cli.fake_server import FakeServer, fake_server, sse, text_chunk
-from runtime.executor.processes import children_of
 
 USAGE = {"choices": [], "usage": {"prompt_tokens": 4, "completion_tokens": 2}}
 
@@ -149,14 +147,6 @@ def test_throughput_runs_an_engine_without_a_server(tmp_path: Path) -> None:
     assert figures["peak_memory_bytes"] > 2**20
 
 
-@pytest.mark.parametrize(("options", "exit_code"), [(["--batch-size", "1"], 0), (["--batch-size", "5000"], 2)])
-def test_latency_ends_the_workers_before_it_returns(options: list[str], exit_code: int) -> None:
-    before = children_of(os.getpid())
-    argv = ["bench", "latency", *ENGINE, "--iterations", "1", "--tensor-parallel-size", "2", *options]
-    assert main.main(argv) == exit_code
-    assert set(children_of(os.getpid())) <= set(before)
-
-
 def test_latency_times_batches(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     figures = bench(tmp_path, "latency", *ENGINE, "--batch-size", "2", "--iterations", "2")
     assert figures["batch_ms"]["mean"] >= figures["ttft_ms"]["mean"] > 0
@@ -179,12 +169,3 @@ def test_what_cannot_be_measured_is_told_in_words(
     captured = capfd.readouterr()
     assert message in captured.err
     assert "Traceback" not in captured.err
-
-
-def test_startup_tells_phases_and_memory_of_a_real_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    figures = bench(tmp_path, "startup", "demo://", "--repeat", "1", "--kv-cache-memory-bytes", "8Mi")
-    seconds = {name: values["median"] for name, values in figures["seconds"].items()}
-    assert 0 < seconds["frontend answers"] <= seconds["ready"]
-    assert list(figures["engine_phase_seconds"]) == ["Launching", "Starting", "Loading", "Warming"]
-    assert set(figures["peak_memory_bytes"]) == {"supervisor", "frontend", "engine"}
