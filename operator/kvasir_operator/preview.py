@@ -25,7 +25,8 @@ from kvasir_operator.operator_settings import OperatorSettings, parse_preview
 from kvasir_operator.plan.applies import Apply
 from kvasir_operator.plan.plan import Plan, make_plan
 from kvasir_operator.plan.text import render
-from kvasir_operator.spec import InvalidSpec, parse_service
+from kvasir_operator.spec import parse_service
+from kvasir_operator.spec_values import InvalidSpec
 
 
 class PreviewError(Exception):

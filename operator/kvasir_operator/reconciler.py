@@ -26,7 +26,8 @@ from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.plan import BLOCKED_INTERVAL_SECONDS, TIME_FORMAT, Plan, make_plan
 from kvasir_operator.plan.service_status import Status, invalid_status
 from kvasir_operator.resources.release import Release
-from kvasir_operator.spec import InferenceService, InvalidSpec, parse_service
+from kvasir_operator.spec import InferenceService, parse_service
+from kvasir_operator.spec_values import InvalidSpec
 from kvasir_operator.upgrades import Upgrades
 
 log = logging.getLogger(__name__)

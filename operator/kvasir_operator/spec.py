@@ -5,25 +5,15 @@ missing required field means that the installed schema is older than the operato
 accepted raises `InvalidSpec`.
 """
 
-import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Any, Final, TypeVar
+from typing import Any
 
-from kvasir_contract.units import parse_bytes, parse_duration
+from kvasir_contract.units import parse_duration
+from kvasir_operator.spec_values import InvalidSpec, optional_size, parse_quantity, parsed
 
 Json = Mapping[str, Any]
 """A part of a Kubernetes object that is passed on unchanged."""
-Value = TypeVar("Value")
-
-_QUANTITY: Final = re.compile(r"\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?", re.ASCII)
-"""A non-negative Kubernetes resource quantity."""
-
-
-class InvalidSpec(ValueError):
-    """A field is invalid. The message names the field and the accepted values."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +215,7 @@ def _engine(engine: Json) -> EngineSpec:
         kv_cache=KVCacheSpec(
             block_size=cache["blockSize"],
             memory_utilization=float(cache["memoryUtilization"]),
-            memory=_size(cache, "memory", "engine.kvCache"),
+            memory=optional_size(cache, "memory", "engine.kvCache"),
         ),
         extra_args=tuple(engine.get("extraArgs", ())),
         pod=_engine_pod(engine),
@@ -250,8 +240,8 @@ def _frontend(frontend: Json) -> FrontendSpec:
         api_keys=_secret_name(frontend, "apiKeys"),
         admin_api_keys=_secret_name(frontend, "adminApiKeys"),
         max_client_share=frontend.get("maxClientShare"),
-        max_parsed_bytes=_size(frontend, "maxParsedBytes", "frontend"),
-        drain_timeout=_parsed(parse_duration, frontend, "drainTimeout", "frontend"),
+        max_parsed_bytes=optional_size(frontend, "maxParsedBytes", "frontend"),
+        drain_timeout=parsed(parse_duration, frontend, "drainTimeout", "frontend"),
         extra_args=tuple(frontend.get("extraArgs", ())),
         pod=_pod(frontend.get("pod", {}), "frontend.pod"),
     )
@@ -266,7 +256,7 @@ def _rollout(rollout: Json) -> RolloutSpec:
     return RolloutSpec(
         max_surge=rollout["maxSurge"],
         max_unavailable=rollout["maxUnavailable"],
-        drain_timeout=_parsed(parse_duration, rollout, "drainTimeout", "rollout"),
+        drain_timeout=parsed(parse_duration, rollout, "drainTimeout", "rollout"),
     )
 
 
@@ -276,13 +266,6 @@ def _network(network: Json) -> NetworkSpec:
         allow_from=tuple(network["allowFrom"]) if "allowFrom" in network else None,
         allow_metrics_from=tuple(network.get("allowMetricsFrom", ())),
     )
-
-
-def _parsed(parse: Callable[[Any], Value], fields: Json, name: str, where: str) -> Value:
-    try:
-        return parse(fields[name])
-    except ValueError as error:
-        raise InvalidSpec(f"spec.{where}.{name}: {error}") from None
 
 
 def _pod(pod: Json, where: str) -> PodSpec:
@@ -309,27 +292,6 @@ def _pod(pod: Json, where: str) -> PodSpec:
 
 def _resources(resources: Json, where: str) -> Json:
     return {
-        kind: {name: _parsed(_parse_quantity, amounts, name, f"{where}.{kind}") for name in amounts}
+        kind: {name: parsed(parse_quantity, amounts, name, f"{where}.{kind}") for name in amounts}
         for kind, amounts in resources.items()
     }
-
-
-def _parse_quantity(value: object) -> str:
-    """Return the quantity as a string, which every JSON library preserves."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
-        return format(Decimal(repr(value)), "f")
-    if isinstance(value, str) and _QUANTITY.fullmatch(value):
-        return value
-    raise ValueError(f"{value!r} is not a valid quantity: use a number or a string such as 500m or 4Gi")
-
-
-def _size(fields: Json, name: str, where: str) -> int | None:
-    """Return a field in bytes; None if it is not set."""
-    return _parsed(_parse_size, fields, name, where) if name in fields else None
-
-
-def _parse_size(value: str | int) -> int:
-    size = parse_bytes(value)
-    if size < 1:
-        raise ValueError(f"{value!r} is too small: use at least 1 byte")
-    return size

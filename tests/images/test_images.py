@@ -87,9 +87,7 @@ def test_the_wheel_is_built_with_the_tools_of_the_project() -> None:
 def test_the_command_of_the_images_starts_with_sigterm_blocked(tmp_path: Path) -> None:
     """The image's edit of pip's script, applied to one that prints the blocked signals."""
     script = tmp_path / "kvasir"
-    script.write_text(
-        f"#!{sys.executable}\nimport signal\nprint(*signal.pthread_sigmask(signal.SIG_BLOCK, ()))\n"
-    )
+    script.write_text(f"#!{sys.executable}\nimport signal\nprint(*signal.pthread_sigmask(signal.SIG_BLOCK, ()))\n")
     script.chmod(0o755)
     (edit,) = re.findall(r"sed -i '(.*)' /code/opt/kvasir/bin/kvasir", stage("code"))
     subprocess.run(["sed", "-i", edit, script], check=True)

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from kvasir.local.manifests.crd_schema import CRDSchema
-from kvasir_operator.spec import InvalidSpec, parse_service
+from kvasir_operator.spec import parse_service
+from kvasir_operator.spec_values import InvalidSpec
 
 DEMO = Path(__file__).parents[2] / "manifests" / "examples" / "demo.yaml"
 

@@ -16,7 +16,8 @@ import yaml
 from kvasir.config.options import ConfigError
 from kvasir.local.manifests.crd_schema import CRDSchema, SchemaProblem, suggestion
 from kvasir_contract.api import API_VERSION, KIND
-from kvasir_operator.spec import InferenceService, InvalidSpec, parse_service
+from kvasir_operator.spec import InferenceService, parse_service
+from kvasir_operator.spec_values import InvalidSpec
 
 _SECRET_FIELDS = ("apiVersion", "kind", "metadata", "type", "immutable", "data", "stringData")
 _SECRET_KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
