@@ -17,7 +17,6 @@ from kvasir.client.input.fair_queue import current_client
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.generation.body_counts import check_counts
 from kvasir.frontend.http.body_memory import UNCOUNTED
-from kvasir.frontend.http.json_cost import SMALL
 from kvasir.frontend.http.middleware import GENERATING
 from kvasir.frontend.http.shares import client_of, slots_of
 from kvasir.frontend.service import Service, service_of
@@ -61,17 +60,15 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
     if not body:
         raise ApiError(400, "the request has no body: send a JSON object", code="invalid_json")
     _hold_memory(body, service)  # first: bodies wait for their turn to be counted
-    await service.cost_check.check(body, service.llm.max_model_len)
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise ApiError(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
-    if not isinstance(value, dict):
-        raise ApiError(400, "the request body must be a JSON object", code="invalid_json")
-    check_counts(value, service.llm.max_model_len, service.llm.input.vocab_size, service.max_prompts)
-    _hold_share(request, value, service)
-    if len(body) > SMALL:
-        await asyncio.sleep(0)  # others get their turn before the value is validated
+    async with service.cost_check.turn(body, service.llm.max_model_len):
+        try:
+            value = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise ApiError(400, f"the request body is not valid JSON: {error}", code="invalid_json") from None
+        if not isinstance(value, dict):
+            raise ApiError(400, "the request body must be a JSON object", code="invalid_json")
+        check_counts(value, service.llm.max_model_len, service.llm.input.vocab_size, service.max_prompts)
+        _hold_share(request, value, service)
     return value
 
 
@@ -127,6 +124,7 @@ async def _read(request: Request, limit: int, service: Service) -> bytes | bytea
                 return body
             service.uploads.hold(len(piece))
             held += len(piece)
+            piece = b""  # free it: the next one may be long in coming
             piece, more = await _receive(request)
     finally:
         service.uploads.release(held)

@@ -8,6 +8,8 @@ to have too many values is counted again without its strings, in a thread, in pi
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +29,8 @@ MAX_STRINGS: Final = 2_000_000
 
 _PIECE: Final = 2**16
 """Bytes that are scanned at one time, in half a millisecond."""
+_COUNTED: Final = 2**20
+"""Bytes that are counted at one time with their strings, in a millisecond or two."""
 _IN_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _QUOTE: Final = ord('"')
 
@@ -40,8 +44,11 @@ class _Counts:
     commas: int
 
     @classmethod
-    def of(cls, text: Text) -> "_Counts":
-        return cls(text.count(b"[") + text.count(b"{"), text.count(b":"), text.count(b","))
+    def of(cls, text: Text, start: int = 0, end: int | None = None) -> "_Counts":
+        brackets, colons, commas = (
+            sum(text.count(each, start, end) for each in kind) for kind in (b"[{", b":", b",")
+        )
+        return cls(brackets, colons, commas)
 
     def __add__(self, other: "_Counts") -> "_Counts":
         return _Counts(self.containers + other.containers, self.members + other.members, self.commas + other.commas)
@@ -58,24 +65,37 @@ class _Counts:
 
 
 class CostCheck:
-    """Counts one body at a time without its strings: every further thread delays the event loop's."""
+    """Lets one large body at a time be counted and parsed: several in one turn would hold up the event loop."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
 
-    async def check(self, body: Text, context: int) -> None:
-        """Raises ApiError 400 for a body whose parsing would hold up the event loop. `context`: tokens."""
+    @asynccontextmanager
+    async def turn(self, body: Text, context: int) -> AsyncIterator[None]:
+        """Where a body may be parsed. `context`: tokens.
+
+        Raises ApiError 400 for a body whose parsing would hold up the event loop.
+        """
         if len(body) <= SMALL:
+            yield
             return
-        max_values = max(MAX_VALUES, context)
-        if _Counts.of(body).problem(max_values) is not None:
-            async with self._turn:
-                problem = await asyncio.to_thread(_problem_outside_strings, body, max_values)
-            if problem is not None:
-                raise ApiError(
-                    400, f"the request body has {problem}: send it in several requests", code="too_many_values"
-                )
-        await asyncio.sleep(0)  # others get their turn before it is parsed
+        async with self._turn:
+            await _check(body, max(MAX_VALUES, context))
+            await asyncio.sleep(0)  # others get their turn before it is parsed
+            yield
+            await asyncio.sleep(0)  # and before its value is validated
+
+
+async def _check(body: Text, max_values: int) -> None:
+    counts = _Counts(0, 0, 0)
+    for start in range(0, len(body), _COUNTED):
+        counts += _Counts.of(body, start, start + _COUNTED)
+        await asyncio.sleep(0)
+    if counts.problem(max_values) is None:
+        return
+    problem = await asyncio.to_thread(_problem_outside_strings, body, max_values)
+    if problem is not None:
+        raise ApiError(400, f"the request body has {problem}: send it in several requests", code="too_many_values")
 
 
 def _problem_outside_strings(body: Text, max_values: int) -> str | None:
