@@ -24,11 +24,14 @@ from kvasir.client.async_llm import AsyncLLM
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.frontend.app import create_app
+from kvasir.frontend.http.acceptor import Acceptor
 from kvasir.frontend.http.access import Access
 from kvasir.frontend.http.auth import ApiKeys
 from kvasir.frontend.http.connection import Connection
 from kvasir.frontend.http.listener import BACKLOG, listen
+from kvasir.frontend.http.receiver import Receiver
 from kvasir.frontend.http.tls import Tls
+from kvasir.frontend.http.upload_queue import UploadQueue
 from kvasir.frontend.service import Service, served_names
 from kvasir.frontend.status import FrontendStatus
 from kvasir.frontend.telemetry.log_config import apply_log_config
@@ -141,7 +144,10 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 create_app(service),
                 http=partial(  # type: ignore[arg-type]  # called as a class, and no more
-                    Connection, config.server.upload_timeout, config.server.stalled_reader_timeout
+                    Connection,
+                    config.server.upload_timeout,
+                    config.server.stalled_reader_timeout,
+                    UploadQueue(),
                 ),
                 ws="none",
                 lifespan="off",
@@ -150,7 +156,6 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,  # any client could name another one in them
-                backlog=BACKLOG,
                 timeout_keep_alive=KEEP_ALIVE,
             )
         )
@@ -182,11 +187,21 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.config.ssl = None if self._tls is None else self._tls.context
-        await super().startup(sockets)
+        await super().startup([])
+        context = None if self._tls is None else self._tls.context
+        self.servers = [
+            Acceptor(each, BACKLOG, self._connection, context)  # type: ignore[misc]  # all that uvicorn calls
+            for each in sockets or []
+        ]
         scheme = "http" if self._tls is None else "https"
         for listener in sockets or []:
             log.info("listening on %s (model %s)", url_of(listener, scheme), ", ".join(self._service.model_names))
+
+    def _connection(self) -> asyncio.BufferedProtocol:
+        connection = self.config.http_protocol_class(  # type: ignore[call-arg]  # one of uvicorn's
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return Receiver(connection)
 
     async def main_loop(self) -> None:
         await self._until_set(self._stop, None)

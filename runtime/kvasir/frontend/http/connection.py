@@ -10,27 +10,30 @@ extensions in bytes. Trailers are dropped, because no route reads them and a hea
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
 from typing import Any, Final
 
-from uvicorn._types import ASGISendEvent
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from kvasir.frontend.errors import ApiError
+from kvasir.frontend.http.answer_writes import HeadWithBody, Unchunked
 from kvasir.frontend.http.disconnection import Disconnection, disconnection_of
 from kvasir.frontend.http.http_parser import HttpParser
+from kvasir.frontend.http.receiver import MAX_PIECE
+from kvasir.frontend.http.upload_queue import UploadQueue
 
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 32 * 1024
 """Bytes of request line and headers, and of what follows a piece of the body without being one (trailers). The
-piece that they begin in does not count; see MAX_PIECE."""
-
-MAX_PIECE: Final = 32 * 1024
-"""Bytes that are parsed at one time. One read of the socket can have 250 kB."""
+piece that they begin in does not count; see MAX_PIECE in receiver.py."""
 
 MAX_HEADERS: Final = 256
 """Header lines of a request. An empty one takes 30 times its bytes in memory."""
+
+LINGER_BYTES: Final = 256 * 1024
+LINGER_SECONDS: Final = 1.0
+"""Bytes that are read and dropped after a refusal, and the time for that."""
 
 MAX_QUEUED: Final = 8
 """Pipelined requests behind the current one. Reading goes on meanwhile, to notice a client that leaves."""
@@ -39,15 +42,25 @@ MAX_QUEUED: Final = 8
 class Connection(HttpToolsProtocol):
     """`upload_timeout` and `stall_timeout` are --upload-timeout and --stalled-reader-timeout."""
 
-    def __init__(self, upload_timeout: float, stall_timeout: float, **uvicorns: Any) -> None:
+    def __init__(
+        self, upload_timeout: float, stall_timeout: float, upload_queue: UploadQueue, **uvicorns: Any
+    ) -> None:
         super().__init__(**uvicorns)
         self.parser = HttpParser(self)  # type: ignore[assignment]  # all that is used of one
         self._upload_timeout = upload_timeout
         self._stall_timeout = stall_timeout
+        self._upload_queue = upload_queue
         self._upload_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._unread = 0
         """Bytes in the write buffer at the last look."""
+        self._parsing = False
+        self._to_start: tuple[RequestResponseCycle, ASGI3Application] | None = None
+        """A request that has a complete head."""
+        self._waits = False
+        """It is in the upload queue."""
+        self._refused = False
+        """Further bytes are dropped until the connection is closed."""
         self._unanswered: list[RequestResponseCycle] = []
         """Requests without a complete answer, the oldest first; `cycle` is the newest."""
         self._receiving = False
@@ -67,26 +80,48 @@ class Connection(HttpToolsProtocol):
         self._arm()
 
     def data_received(self, data: bytes) -> None:
-        if len(data) <= MAX_PIECE:
-            self._parse(data)
-        else:
-            pieces = memoryview(data)
-            for start in range(0, len(data), MAX_PIECE):
-                if self.transport.is_closing():
-                    return
-                self._parse(pieces[start : start + MAX_PIECE])
+        """Parse a piece of at most MAX_PIECE bytes. It may be a memoryview."""
+        self._unusable_bytes += len(data)
+        if self._refused:
+            if self._unusable_bytes > LINGER_BYTES:
+                self.transport.abort()
+            return
+        self._parsing = True
+        super().data_received(data)
+        self._parsing = False
+        if self.transport.is_closing() or self._refused:
+            return
         if self._receiving and self._upload_timer is None:
             self._arm()
-
-    def _parse(self, piece: bytes | memoryview) -> None:
-        self._unusable_bytes += len(piece)
-        super().data_received(piece)  # type: ignore[arg-type]  # only the parser reads it
-        if not self._receiving or self.transport.is_closing():
-            return
-        if self._unusable_bytes > MAX_HEAD_BYTES:
+        if self._receiving and self._unusable_bytes > MAX_HEAD_BYTES:
             what = "line and headers" if self._in_head else "trailers"
             message = f"the request's {what} are larger than {MAX_HEAD_BYTES} bytes: shorten them"
             self._refuse(ApiError(431, message, code="headers_too_large"))
+        elif self._to_start is not None:
+            self._start_or_wait(*self._to_start)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """Called when a head is complete, or the answer to the request before it."""
+        if self._parsing:
+            self._to_start = cycle, app
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _start_or_wait(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if not cycle.more_body:
+            self._start()
+            return
+        if len(cycle.body) >= MAX_PIECE:
+            self.flow.pause_reading()  # until the request reads its body, or has its answer
+        if not self._waits:
+            self._waits = True
+            self._upload_queue.add(self._start)
+
+    def _start(self) -> None:
+        """Start the request that waits, if its body was not complete before its turn came."""
+        if self._to_start is not None and not self._refused and not self.transport.is_closing():
+            super()._start_asgi_task(*self._to_start)
+        self._to_start, self._waits = None, False
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -115,9 +150,9 @@ class Connection(HttpToolsProtocol):
         if not paused and len(self._unanswered) <= 1 + MAX_QUEUED:
             self.flow.resume_reading()
         if not self.expect_100_continue and self.scope["method"] != "HEAD":
-            cycle.transport = _HeadWithBody(self.transport)  # type: ignore[assignment]  # all it uses of one
+            cycle.transport = HeadWithBody(self.transport)  # type: ignore[assignment]  # all it uses of one
         if self.scope["http_version"] == "1.0":
-            cycle.send = _Unchunked(cycle).send  # type: ignore[method-assign]
+            cycle.send = Unchunked(cycle).send  # type: ignore[method-assign]
 
     def on_message_complete(self) -> None:
         self._receiving = self._warned = False
@@ -143,7 +178,7 @@ class Connection(HttpToolsProtocol):
 
     def _upload_is_late(self) -> None:
         self._upload_timer = None
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._refused:
             return
         if not self._receiving:  # connected and never sent anything
             self.transport.close()
@@ -177,7 +212,16 @@ class Connection(HttpToolsProtocol):
         ]
         head = STATUS_LINE[error.status] + b"".join(b"%s: %s\r\n" % header for header in headers)
         self.transport.write(head + b"\r\n" + body)
-        self.transport.close()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close when the client has had time to read: to close with unread bytes resets the connection, and the
+        answer is lost."""
+        self._refused = True
+        self._unusable_bytes = 0
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
     def shutdown(self) -> None:
         """Close the connection of a stopping server once every request has its answer."""
@@ -187,6 +231,8 @@ class Connection(HttpToolsProtocol):
     # ------------------------------------------------------------------------------------------ answers
 
     def on_response_complete(self) -> None:
+        if self.cycle.response_complete:
+            self.cycle.body = bytearray()  # no route reads it any more
         self._unanswered = [cycle for cycle in self._unanswered if not cycle.response_complete]
         super().on_response_complete()
 
@@ -239,47 +285,3 @@ class Connection(HttpToolsProtocol):
 
 class _TooManyHeaders(Exception):
     """A request has more than MAX_HEADERS."""
-
-
-class _HeadWithBody:
-    """Transport of one answer: joins its head with the first piece of its body into one write, which saves a system
-    call here and a wake-up at the client."""
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self._head: bytes | None = None
-        self.write: Callable[[bytes], object] = self._write_head
-        self.is_closing = transport.is_closing
-
-    def close(self) -> None:
-        if self._head is not None:  # no body follows
-            self._write_first(b"")
-        self._transport.close()
-
-    def _write_head(self, head: bytes) -> None:
-        self._head = head
-        self.write = self._write_first
-
-    def _write_first(self, piece: bytes) -> None:
-        assert self._head is not None
-        self.write = self._transport.write
-        self._transport.writelines((self._head, piece))
-        self._head = None
-
-
-class _Unchunked:
-    """Sends one answer over HTTP/1.0, which has no chunks: without a length, the end of the connection ends it."""
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._send = cycle.send
-        self._endless = False
-
-    async def send(self, message: ASGISendEvent) -> None:
-        if message["type"] == "http.response.start":
-            self._endless = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
-            if self._endless:
-                self._cycle.chunked_encoding = False
-        elif self._endless and message["type"] == "http.response.body":
-            self._cycle.expected_content_length = len(message.get("body", b""))
-        await self._send(message)

@@ -1,0 +1,82 @@
+"""Accepts connections: many in one turn of the event loop, where uvloop's own server accepts one.
+
+A turn takes some milliseconds while many clients send. With one connection a turn, a flood of connections would
+hold those of other clients in the kernel's queue for seconds.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from kvasir.observability.seldom_log import SeldomLog
+
+log = SeldomLog(logging.getLogger(__name__))
+
+PER_TURN: Final = 64
+"""Connections that are accepted before the event loop turns to other work."""
+PAUSE: Final = 1.0
+"""Seconds without accepting when there are no more file descriptors, or no memory."""
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Acceptor:
+    """Serves a listening socket from now on. Has the methods of asyncio's server that uvicorn calls."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        backlog: int,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._make_protocol = make_protocol
+        self._tls = tls
+        self._starting: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        listener.setblocking(False)
+        listener.listen(backlog)
+        self._resume()
+
+    def close(self) -> None:
+        """Accept no more, and close the socket. May be called again."""
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._listener.fileno() >= 0:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+
+    async def wait_closed(self) -> None:
+        """Nothing remains to be done after close()."""
+
+    def _resume(self) -> None:
+        self._retry = None
+        self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(PER_TURN):
+            try:
+                accepted, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                log.warning(f"cannot accept connections for {PAUSE:g} s: {error.strerror}")
+                self._loop.remove_reader(self._listener)
+                self._retry = self._loop.call_later(PAUSE, self._resume)
+                return
+            task = self._loop.create_task(self._start(accepted))
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
+
+    async def _start(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._make_protocol, accepted, ssl=self._tls)
+        except (OSError, ssl.SSLError):  # the client left, or does not speak TLS
+            accepted.close()

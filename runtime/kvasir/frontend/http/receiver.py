@@ -1,0 +1,44 @@
+"""Receives what clients send, in pieces of limited size and in one buffer for all connections.
+
+uvloop reads up to 256 KiB at one time for a protocol that takes bytes, and the connection keeps what a request
+does not read yet.
+"""
+
+import asyncio
+from typing import Final
+
+MAX_PIECE: Final = 16 * 1024
+"""Bytes that are read and parsed at one time. Most requests are shorter."""
+
+_BUFFER: Final = memoryview(bytearray(MAX_PIECE))
+"""Each piece is parsed before the next one is read."""
+
+
+class Receiver(asyncio.BufferedProtocol):
+    """The protocol of one connection, for a protocol that takes memoryviews, which are valid during the call."""
+
+    __slots__ = ("_to",)
+
+    def __init__(self, to: asyncio.Protocol) -> None:
+        self._to = to
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _BUFFER
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._to.data_received(_BUFFER[:nbytes])  # type: ignore[arg-type]  # parsed, not kept
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._to.connection_made(transport)
+
+    def eof_received(self) -> bool | None:
+        return self._to.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._to.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._to.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._to.resume_writing()
