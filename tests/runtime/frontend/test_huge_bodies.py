@@ -135,6 +135,16 @@ async def test_what_is_just_below_the_limits_of_parsing_holds_nothing_up(fronten
     assert max(steps) < STEP_SECONDS
 
 
+async def test_large_bodies_that_arrive_together_take_their_turns(frontend: Frontend) -> None:
+    """Each may take a step that is nearly too long: no two of them are parsed in one turn of the event loop."""
+    path, make = JUST_BELOW["token ids"]
+    body = make()
+    async with measured_steps() as steps:
+        answers = await asyncio.gather(*(send(frontend, path, body) for _ in range(8)))
+    assert {status for status, _ in answers} == {400}
+    assert max(steps) < STEP_SECONDS
+
+
 @pytest.mark.parametrize(
     ("path", "body", "param", "limit"),
     [
