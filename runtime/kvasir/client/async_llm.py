@@ -203,6 +203,7 @@ class AsyncLLM:
         self._abort(request)
         self._outputs.end(request, FinishReason.ABORT)
         self._journal.remove(request)
+        self._dispatcher.dispatch_postponed()
 
     def _abort(self, request: LiveRequest) -> None:
         if request.state is RequestState.RUNNING:
@@ -219,6 +220,7 @@ class AsyncLLM:
                 self._handle(event)
             except Exception:  # the events behind it must still be handled
                 log.exception("an event of the link was not handled: %s", type(event).__name__)
+        self._dispatcher.dispatch_postponed()
 
     def _handle(self, event: LinkEvent) -> None:
         match event:
@@ -254,6 +256,7 @@ class AsyncLLM:
             self._outputs.work()
         finally:
             self._after_outputs()
+            self._dispatcher.dispatch_postponed()
 
     def _after_outputs(self) -> None:
         """Do the actions of the output processor, and plan the next turn for queued outputs."""

@@ -39,7 +39,7 @@ class Dispatcher:
         self._router = router
         self._link = link
         self._observer = observer
-        self._resumes = Resumes(observer)
+        self._resumes = Resumes(journal, observer)
         self._waves = WaveStarts(link.engines, journal.in_flight, link.send)
         self._waiting: list[LiveRequest] = []
         self._closed = False
@@ -83,8 +83,17 @@ class Dispatcher:
 
     def _dispatch(self, request: LiveRequest) -> None:
         """Send the request to an engine, or fail it with EngineUnavailable if no engine can take it."""
+        if self._resumes.postpone(request, self._candidates(request, [])):
+            return
         if (error := self._send(request)) is not None:
             self._fail(request, error)
+
+    def dispatch_postponed(self) -> None:
+        """Queue the moved requests that wait for room in an engine, once there may be some."""
+        first = self._resumes.first_postponed
+        if first is not None and not self._resumes.must_wait(first, self._candidates(first, [])):
+            for request in self._resumes.take_postponed():
+                self.dispatch(request)
 
     def _send(self, request: LiveRequest) -> EngineUnavailable | None:
         """Send the request to an engine as its next attempt, or return why no engine can take it."""

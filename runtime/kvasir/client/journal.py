@@ -8,6 +8,7 @@ import asyncio
 import sys
 import time
 from array import array
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -75,6 +76,8 @@ class LiveRequest:
     """The engines that were lost with this request."""
     interruption: Interruption | None = None
     """Set from the loss of its engine until its next token."""
+    num_resuming_tokens: int = 0
+    """Its tokens that count for `Journal.resuming_tokens`."""
     numerics: str = ""
     """The numerics class of the engine that has computed its last token."""
     refused_by: tuple[str, ...] = ()
@@ -134,6 +137,7 @@ class Journal:
         self._num_tokens = 0
         self._requests: dict[str, LiveRequest] = {}
         self._by_engine: dict[str, dict[str, LiveRequest]] = {}
+        self._resuming: Counter[str] = Counter()
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -190,6 +194,14 @@ class Journal:
         request.num_earlier_tokens = len(request.output_token_ids)
         request.num_earlier_preemptions = request.trace.num_preemptions
         self._by_engine.setdefault(engine, {})[request.request_id] = request
+        if request.interruption is not None:
+            request.num_resuming_tokens = request.num_tokens
+            self._resuming[engine] += request.num_tokens
+
+    def resumed(self, request: LiveRequest) -> None:
+        """Record that the request has got its first token after a move."""
+        request.interruption = None
+        self._settle(request)
 
     def requeue(self, request: LiveRequest) -> None:
         """Record that the request waits for another engine: its own one was lost, or does not compute it."""
@@ -222,6 +234,10 @@ class Journal:
     def in_flight(self, engine: str) -> int:
         return len(self._by_engine.get(engine, ()))
 
+    def resuming_tokens(self, engine: str) -> int:
+        """Return the tokens of moved requests that the engine has not sent a token for yet."""
+        return self._resuming[engine]
+
     def running(self) -> list[LiveRequest]:
         """Return the requests that engines compute."""
         return [request for requests in self._by_engine.values() for request in requests.values()]
@@ -232,7 +248,16 @@ class Journal:
     def _leave_engine(self, request: LiveRequest) -> None:
         if request.state is not RequestState.RUNNING:
             return
+        self._settle(request)
         requests = self._by_engine[request.engine]
         del requests[request.request_id]
         if not requests:
             del self._by_engine[request.engine]
+
+    def _settle(self, request: LiveRequest) -> None:
+        """Take the request off the tokens that its engine resumes."""
+        if request.num_resuming_tokens:
+            self._resuming[request.engine] -= request.num_resuming_tokens
+            if not self._resuming[request.engine]:
+                del self._resuming[request.engine]
+            request.num_resuming_tokens = 0

@@ -240,7 +240,7 @@ class OutputProcessor:
     def _end_interruption(self, request: LiveRequest) -> None:
         if request.interruption is not None:
             self._observer.request_resumed(request.trace, time.perf_counter() - request.interruption.since)
-            request.interruption = None
+            self._journal.resumed(request)
 
     def _observe_tokens(self, trace: Trace, count: int, now: float) -> None:
         if trace.first_token is None:

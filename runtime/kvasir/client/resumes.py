@@ -1,29 +1,63 @@
 """Resumes: which engines may continue a request that another one has begun. Owned by the dispatcher."""
 
-from kvasir.client.journal import LiveRequest
+from typing import Final
+
+from kvasir.client.journal import Journal, LiveRequest
 from kvasir.client.request_observer import RequestObserver
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
+MAX_RESUMING_TOKENS: Final = 2048
+"""Tokens of moved requests that an engine computes again at a time for this frontend, or one larger request. The
+requests of a lost engine would otherwise fill every step of the others for seconds, which slows their streams."""
+
 
 class Resumes:
-    """Prefers engines that continue a request exactly, and reports the moves."""
+    """Prefers engines that continue a request exactly, limits the tokens that an engine gets, and reports moves."""
 
-    def __init__(self, observer: RequestObserver) -> None:
+    def __init__(self, journal: Journal, observer: RequestObserver) -> None:
+        self._journal = journal
         self._observer = observer
+        self._postponed: list[LiveRequest] = []
+
+    @property
+    def first_postponed(self) -> LiveRequest | None:
+        return self._postponed[0] if self._postponed else None
+
+    def postpone(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
+        """Keep a moved request until `take_postponed`, if it must wait for room in these suitable engines. Those
+        behind it wait too: their order stays."""
+        if request.interruption is None or not engines:
+            return False
+        if not self._postponed and not self.must_wait(request, engines):
+            return False
+        self._postponed.append(request)
+        return True
+
+    def must_wait(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
+        """Return whether none of these suitable engines has room, although there are some."""
+        return bool(engines) and not any(self._has_room(engine, request) for engine in engines)
+
+    def take_postponed(self) -> list[LiveRequest]:
+        """Return the postponed requests in their order; they are not kept any more."""
+        postponed, self._postponed = self._postponed, []
+        return postponed
+
+    def _has_room(self, engine: RemoteEngine, request: LiveRequest) -> bool:
+        resuming = self._journal.resuming_tokens(engine.incarnation)
+        return resuming == 0 or resuming + request.num_tokens <= MAX_RESUMING_TOKENS
 
     def suitable(self, request: LiveRequest, engines: list[RemoteEngine]) -> list[RemoteEngine]:
         """Return the engines that may get the request now.
 
-        A request that moves goes to an engine that can hold the whole answer, and one with tokens to an engine of
-        its numerics class, as long as there are any.
+        A request that moves goes to an engine that can hold the whole answer, one with tokens to an engine of its
+        numerics class, and to one of these with room, as long as there are any.
         """
         if request.interruption is None:
             return engines
         usable = [engine for engine in engines if engine.usable]
         fitting = [engine for engine in usable if _fits(request, engine)] or usable
-        if not request.output_token_ids:
-            return fitting
-        return [engine for engine in fitting if _continues_exactly(request, engine)] or fitting
+        best = [engine for engine in fitting if _continues_exactly(request, engine)] or fitting
+        return [engine for engine in best if self._has_room(engine, request)] or best
 
     def sent(self, request: LiveRequest, engine: RemoteEngine) -> None:
         """Note the engine that got the request, and report a move."""

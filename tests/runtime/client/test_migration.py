@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from kvasir.client import migration
+from kvasir.client import migration, resumes
 from kvasir.client.async_llm import Delta
 from kvasir.client.request_errors import EngineUnavailable, RequestFailed
 from kvasir.link.engine_end.engine_link import FrontendLost
@@ -260,6 +260,52 @@ async def test_a_request_never_moves_to_another_model(service: Service) -> None:
         first.die("out of memory")
         with pytest.raises(EngineUnavailable, match="none is connected"):
             await reader
+
+
+async def test_an_engine_resumes_a_bounded_number_of_tokens_at_a_time(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await service.engine(0)
+    readers = {str(n): service.ask(str(n)) for n in range(5)}
+    requests = [await engine.request() for _ in readers]
+    length = len(prompt_of(requests[0]))
+    monkeypatch.setattr(resumes, "MAX_RESUMING_TOKENS", 2 * length)
+    other = await service.engine(1)
+    engine.die("out of memory")
+    moved = [await other.request(), await other.request()]
+    fresh = service.ask("fresh")  # is not one of them
+    assert (await other.request()).request_id == "fresh"
+    other.answer(moved[0], 0, [5])
+    moved.append(await other.request())
+    readers["1"].cancel()
+    assert await other.abort() == ["1"]
+    moved.append(await other.request())
+    other.answer(moved[2], 0, [5], FinishReason.STOP)
+    moved.append(await other.request())
+    assert [request.request_id for request in moved] == list("01234")
+    assert other.messages() == []
+    other.die("out of memory")
+    with pytest.raises(EngineUnavailable):
+        await fresh
+    assert service.llm._journal.resuming_tokens(other.identity.incarnation) == 0
+
+
+async def test_a_request_larger_than_the_bound_is_resumed_alone(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resumes, "MAX_RESUMING_TOKENS", 1)
+    engine = await service.engine(0)
+    readers = [service.ask(str(n)) for n in range(3)]
+    for _ in readers:
+        await engine.request()
+    others = [await service.engine(1), await service.engine(2)]
+    engine.die("out of memory")
+    first, second = [await other.request() for other in others]
+    others[0].answer(first, 0, [5], FinishReason.STOP)
+    others[0].answer(await others[0].request(), 0, [5], FinishReason.STOP)
+    others[1].answer(second, 0, [5], FinishReason.STOP)
+    for reader in readers:
+        assert tokens(await reader) == [5]
 
 
 async def test_closing_fails_a_request_that_waits_for_another_try(service: Service) -> None:
