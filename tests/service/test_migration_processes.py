@@ -1,0 +1,84 @@
+"""Engine processes are killed and frozen while they compute; every client gets the answer of an undisturbed run."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+import httpx
+import pytest
+
+from service.running import Service, running
+
+TOKENS = 200
+CLIENTS = 6
+TIMEOUT = 60.0
+LONG = " ".join(f"pod-{number}" for number in range(150))
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    options = ("--dtype", "float32", "--threads", "1", "--heartbeat-timeout", "3s", "--port", "0")
+    with running("serve", "demo://", "--data-parallel-size", "2", *options) as service:
+        yield service
+
+
+class Clients:
+    """Streams of different seeds, half of them with long prompts, all at once."""
+
+    def __init__(self, service: Service, pool: ThreadPoolExecutor) -> None:
+        self.begun: SimpleQueue[int] = SimpleQueue()
+        """The number of each client that has got text."""
+        self._url = f"{service.url}/v1/completions"
+        self._answers: list[Future[tuple[str, str]]] = [pool.submit(self._stream, n) for n in range(CLIENTS)]
+
+    def answers(self) -> list[tuple[str, str]]:
+        """Return text and finish reason of each client."""
+        return [answer.result() for answer in self._answers]
+
+    def _stream(self, number: int) -> tuple[str, str]:
+        prompt = f"{LONG} {number} is" if number % 2 else f"Kvasir {number} is"
+        body: dict[str, Any] = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 1.0, "seed": number}
+        body |= {"ignore_eos": True, "presence_penalty": 0.5, "stream": True}
+        text, reason = "", ""
+        with httpx.stream("POST", self._url, json=body, timeout=TIMEOUT) as answer:
+            for line in answer.raise_for_status().iter_lines():
+                if line.startswith("data: {"):
+                    chunk = json.loads(line.removeprefix("data: "))
+                    choice = chunk["choices"][0]
+                    if not text:
+                        self.begun.put(number)
+                    text += choice["text"]
+                    reason = choice["finish_reason"] or reason
+        return text, reason
+
+
+def test_killed_and_frozen_engines_change_no_answer(service: Service) -> None:
+    [frontend] = [part for part in service.parts() if part.name == "frontend"]
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        undisturbed = Clients(service, pool).answers()
+        killed = Clients(service, pool)
+        killed.begun.get(timeout=TIMEOUT)  # others may still compute their prompts
+        os.kill(service.engines()[0].pid, signal.SIGKILL)
+        assert killed.answers() == undisturbed
+        moved = service.metric(frontend.ops, "kvasir:migrations_total")
+        assert moved > 0
+        service.read_until(r"rank 0: Ready")
+        frozen = Clients(service, pool)
+        frozen.begun.get(timeout=TIMEOUT)
+        victim = service.engines()[1]
+        os.kill(victim.pid, signal.SIGSTOP)
+        try:
+            assert frozen.answers() == undisturbed
+        finally:
+            os.kill(victim.pid, signal.SIGCONT)
+        assert Clients(service, pool).answers() == undisturbed  # the frozen engine has its old requests no more
+    assert victim.pid == service.engines()[1].pid
+    assert service.metric(frontend.ops, "kvasir:migrations_total") > moved
+    assert service.metric(frontend.ops, "vllm:request_success_total") == 4 * CLIENTS
+    assert service.metric(frontend.ops, "vllm:time_to_first_token_seconds_count") == 4 * CLIENTS
+    assert service.metric(frontend.ops, "vllm:request_generation_tokens_sum") == 4 * CLIENTS * TOKENS
+    assert 'exact="false"' not in httpx.get(f"{frontend.ops}/metrics").text
