@@ -308,6 +308,23 @@ async def test_a_request_larger_than_the_bound_is_resumed_alone(
         assert tokens(await reader) == [5]
 
 
+async def test_a_small_request_does_not_overtake_a_large_one(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await service.engine(0)
+    texts = {"first": "The quick", "large": "The quick brown fox " * 6, "small": "The quick"}
+    readers = [service.ask(name, text=text, max_tokens=5) for name, text in texts.items()]
+    requests = [await engine.request() for _ in readers]
+    monkeypatch.setattr(resumes, "MAX_RESUMING_TOKENS", 2 * len(prompt_of(requests[0])))
+    other = await service.engine(1)
+    engine.die("out of memory")
+    for name in texts:
+        moved = await other.request()
+        assert moved.request_id == name
+        other.answer(moved, 0, [5], FinishReason.STOP)
+    await asyncio.gather(*readers)
+
+
 async def test_closing_fails_a_request_that_waits_for_another_try(service: Service) -> None:
     engine = await service.engine(0)
     reader = service.ask("r")
