@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from kvasir.frontend.http.connection import Connection, _HeadWithBody
+from kvasir.frontend.http.answer_writes import HeadWithBody
+from kvasir.frontend.http.connection import Connection
 from runtime.frontend.harness import POST_JSON, Frontend
 from runtime.frontend.scripted import TIMEOUT
 from runtime.frontend.test_slow_clients import connect, connection_of
@@ -48,7 +49,7 @@ def recorded(connection: Connection) -> list[bytes]:
 
 def test_a_head_leaves_with_the_first_piece_of_its_body() -> None:
     transport = Recorder()
-    answer = _HeadWithBody(transport)
+    answer = HeadWithBody(transport)
     answer.write(b"head\r\n\r\n")
     assert transport.written == []
     answer.write(b"one")
@@ -60,7 +61,7 @@ def test_a_head_leaves_with_the_first_piece_of_its_body() -> None:
 
 def test_a_head_whose_body_does_not_come_leaves_before_its_connection_closes() -> None:
     transport = Recorder()
-    answer = _HeadWithBody(transport)
+    answer = HeadWithBody(transport)
     answer.write(b"head\r\n\r\n")
     answer.close()
     assert transport.written == [b"head\r\n\r\n"]
