@@ -6,11 +6,13 @@ that the router picks. The output processor turns the outputs into the deltas th
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
 from kvasir.client.collector import Delta
 from kvasir.client.dispatcher import Dispatcher
+from kvasir.client.engine_starts import EngineStarts
+from kvasir.client.holding import HoldLimits
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import Journal, LiveRequest, RequestState
@@ -72,7 +74,16 @@ class AsyncLLM:
         self._outputs_planned = False
         """Whether `_work_outputs` runs in the next turn of the event loop."""
         self._calls = Calls(self._link.send)
-        self._dispatcher = Dispatcher(self._journal, self._router, self._link, observer, self._outputs.fail_with)
+        self._starts = EngineStarts()
+        self._dispatcher = Dispatcher(
+            self._journal,
+            self._router,
+            self._link,
+            observer,
+            self._outputs.fail_with,
+            self._starts,
+            HoldLimits.of(config.server),
+        )
         self._migrations = Migrations(
             self._journal, self._outputs, self._dispatcher.dispatch, config.server.max_lost_engines
         )
@@ -130,6 +141,20 @@ class AsyncLLM:
     @property
     def live_requests(self) -> int:
         return len(self._journal)
+
+    @property
+    def held_requests(self) -> int:
+        """Requests that wait for an engine."""
+        return self._dispatcher.num_held
+
+    def waits_for(self, traces: Sequence[Trace], rank: int | None) -> str | None:
+        """Return a text with the progress of the engine that these requests wait for; None if none of them is held.
+
+        `rank`: the data-parallel rank that they are pinned to, if any.
+        """
+        if all(trace.held_since is None for trace in traces):
+            return None
+        return self._dispatcher.waits_for(rank)
 
     @property
     def engines(self) -> Mapping[str, RemoteEngine]:
@@ -203,7 +228,7 @@ class AsyncLLM:
         self._abort(request)
         self._outputs.end(request, FinishReason.ABORT)
         self._journal.remove(request)
-        self._dispatcher.dispatch_postponed()
+        self._dispatcher.left(request)
 
     def _abort(self, request: LiveRequest) -> None:
         if request.state is RequestState.RUNNING:
@@ -220,7 +245,6 @@ class AsyncLLM:
                 self._handle(event)
             except Exception:  # the events behind it must still be handled
                 log.exception("an event of the link was not handled: %s", type(event).__name__)
-        self._dispatcher.dispatch_postponed()
 
     def _handle(self, event: LinkEvent) -> None:
         match event:
@@ -230,12 +254,16 @@ class AsyncLLM:
                 finally:
                     self._after_outputs()
                 self._router.reported(engine)
+                self._dispatcher.release()
             case EngineJoined(engine):
                 self._ranks.joined(engine)
+                self._starts.joined(engine)
                 self._router.reported(engine)
             case EngineChanged(engine):
                 self._router.reported(engine)
+                self._starts.changed(engine)
                 self.ever_ready = self.ever_ready or engine.usable
+                self._dispatcher.release()
             case CallAnswered(engine, result):
                 self._calls.answered(engine.incarnation, result)
             case EngineLost(engine, reason):
@@ -248,6 +276,8 @@ class AsyncLLM:
         self._migrations.engine_lost(engine, reason)
         self._calls.lost(engine.incarnation, reason)
         self._router.forget(engine.incarnation)
+        self._starts.forget(engine.incarnation)
+        self._dispatcher.release()
 
     def _work_outputs(self) -> None:
         """Handle the next slice of the queued outputs."""
@@ -256,7 +286,7 @@ class AsyncLLM:
             self._outputs.work()
         finally:
             self._after_outputs()
-            self._dispatcher.dispatch_postponed()
+            self._dispatcher.release()
 
     def _after_outputs(self) -> None:
         """Do the actions of the output processor, and plan the next turn for queued outputs."""
@@ -270,5 +300,8 @@ class AsyncLLM:
                 case DistrustEngine(engine, reason):
                     self._link.lose(engine, reason)
                 case TryNextEngine(_, request, error, refusal):
-                    if not (self._dispatcher.dispatch_elsewhere(request) or self._migrations.keep_refused(request)):
+                    if not (
+                        self._dispatcher.dispatch_elsewhere(request, refusal)
+                        or self._migrations.keep_refused(request)
+                    ):
                         self._outputs.fail(request, error, refusal)

@@ -1,9 +1,12 @@
-"""The dispatcher: sends requests to engines. AsyncLLM owns it."""
+"""The dispatcher: sends requests to engines, and holds them while no engine can take them. AsyncLLM owns it."""
 
 import asyncio
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import Final
 
+from kvasir.client.engine_starts import DEFAULT_RETRY_AFTER, EngineStarts
+from kvasir.client.holding import Holding, HoldLimits, Lane
 from kvasir.client.journal import Journal, LiveRequest, RequestState
 from kvasir.client.request_errors import EngineUnavailable
 from kvasir.client.request_observer import RequestObserver
@@ -12,9 +15,12 @@ from kvasir.client.router import Router
 from kvasir.client.wave_starts import WaveStarts
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.link.protocol import RefusalKind
 
-RETRY_AFTER: Final = 5.0
-"""Seconds after which a client may try again when no engine is usable: about the shortest restart of an engine."""
+MIN_QUEUED_REQUESTS: Final = 2
+QUEUED_SHARE: Final = 8
+"""Of held requests, an engine gets as many as it has rows, and an eighth more, at least MIN_QUEUED_REQUESTS: enough
+to refill the rows that end within two steps. The others stay here, for engines that become ready later."""
 
 NOT_UNDERSTOOD: Final = (
     "every engine that is ready is of an older version, which does not have a parameter of this request: leave the "
@@ -22,8 +28,16 @@ NOT_UNDERSTOOD: Final = (
 )
 
 
+class _Sent(Enum):
+    YES = auto()
+    NO_ENGINE = auto()
+    """No engine can take the request now."""
+    NOT_UNDERSTOOD = auto()
+    """Every engine that could take it is of a version without a field of the request."""
+
+
 class Dispatcher:
-    """Sends each request to an engine, or fails it, in the next turn of the event loop."""
+    """Sends each request to an engine, holds it, or fails it, in the next turn of the event loop."""
 
     def __init__(
         self,
@@ -32,6 +46,8 @@ class Dispatcher:
         link: FrontendLink,
         observer: RequestObserver,
         fail: Callable[[LiveRequest, Exception], None],
+        starts: EngineStarts,
+        limits: HoldLimits,
     ) -> None:
         """`fail`: ends a request that no engine can take, with this error."""
         self._fail = fail
@@ -39,14 +55,24 @@ class Dispatcher:
         self._router = router
         self._link = link
         self._observer = observer
+        self._starts = starts
         self._resumes = Resumes(journal, observer)
         self._waves = WaveStarts(link.engines, journal.in_flight, link.send)
         self._waiting: list[LiveRequest] = []
+        self._holding = Holding(limits, observer, self._hold_longer)
         self._closed = False
 
+    @property
+    def num_held(self) -> int:
+        """Return the number of requests that wait for an engine."""
+        return len(self._holding)
+
     def close(self) -> None:
-        """Fail the queued requests and all later ones."""
+        """Fail the queued and held requests, and all later ones."""
         self._closed = True
+        for request in self._holding.all():
+            self._holding.remove(request)
+            self._fail(request, self.unavailable())
 
     def dispatch(self, request: LiveRequest) -> None:
         """Queue the waiting request for the next turn of the event loop, so that an engine gets several at once and
@@ -55,21 +81,72 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(self._dispatch_all)
         self._waiting.append(request)
 
-    def dispatch_elsewhere(self, request: LiveRequest) -> bool:
-        """Send a request that its engine refused to the next engine. Returns False if there is none."""
+    def dispatch_elsewhere(self, request: LiveRequest, refusal: RefusalKind) -> bool:
+        """Send a request that its engine refused to the next engine, or hold it if its engine is stopping. Returns
+        False if neither can be done."""
         request.refused_by = (*request.refused_by, request.engine)
-        return self._send(request) is None
+        if self._send(request) is _Sent.YES:
+            return True
+        if refusal is not RefusalKind.UNAVAILABLE or self._closed or self._holding.refusal(request) is not None:
+            return False
+        self._journal.requeue(request)
+        self._holding.add(request)
+        return True
 
-    def unavailable(self, rank: int | None = None) -> EngineUnavailable:
-        """Return the error for a request or call that no engine (of this rank) can take now."""
+    def release(self) -> None:
+        """Send the postponed and held requests, in order, as long as engines have room; called when one may have
+        got some."""
+        self._dispatch_postponed()
+        blocked: set[Lane] = set()
+        while (request := self._holding.first(skip=blocked)) is not None and not self._closed:
+            try:
+                sent = self._send(request, paced=True)
+                if sent is _Sent.NOT_UNDERSTOOD:  # perhaps an engine without room does
+                    sent = self._send(request)
+            except Exception as error:  # an error in Kvasir fails only this request
+                self._holding.remove(request)
+                self._fail(request, error)
+                continue
+            if sent is _Sent.NO_ENGINE:
+                blocked.add(request.data_parallel_rank)
+                continue
+            self._holding.remove(request)
+            if sent is _Sent.NOT_UNDERSTOOD:
+                self._fail(request, EngineUnavailable(NOT_UNDERSTOOD, self._starts.retry_after()))
+
+    def _dispatch_postponed(self) -> None:
+        first = self._resumes.first_postponed
+        if first is not None and not self._resumes.must_wait(first, self._suitable(first)):
+            for request in self._resumes.take_postponed():
+                self.dispatch(request)
+
+    def left(self, request: LiveRequest) -> None:
+        """Take the request's place, here or in its engine, for another one: its reader has left."""
+        self._holding.remove(request)
+        self.release()
+
+    def unavailable(self, rank: int | None = None, limit: str = "") -> EngineUnavailable:
+        """Return the error for a request or call that no engine (of this rank) can take now.
+
+        `limit`: the limit that kept the request from waiting, as `Holding.refusal` returns it.
+        """
         if self._closed:
-            return EngineUnavailable("the frontend is shutting down: try again", RETRY_AFTER)
+            return EngineUnavailable("the frontend is shutting down: try again", DEFAULT_RETRY_AFTER)
         engines = [engine for engine in self._link.engines.values() if rank is None or engine.rank == rank]
         states = ", ".join(f"{engine.incarnation} is {engine.state}" for engine in engines)
         of_rank = "" if rank is None else f" of data-parallel rank {rank}"
         return EngineUnavailable(
-            f"no engine{of_rank} is ready ({states or 'none is connected'}): try again in a while", RETRY_AFTER
+            f"no engine{of_rank} is ready ({states or 'none is connected'}){limit}: try again in a while",
+            self._starts.retry_after(),
         )
+
+    def waits_for(self, rank: int | None) -> str:
+        """Return the text for the client of a held request: the progress of the engine that is closest to Ready."""
+        engines = self._engines_of(rank)
+        if any(engine.usable for engine in engines):
+            return "waiting for room in an engine"
+        of_rank = "" if rank is None else f" of data-parallel rank {rank}"
+        return f"waiting for an engine{of_rank}: {self._starts.describe(engines)}"
 
     def _dispatch_all(self) -> None:
         requests, self._waiting = self._waiting, []
@@ -80,26 +157,60 @@ class Dispatcher:
                 self._dispatch(request)
             except Exception as error:  # an error in Kvasir fails only this request
                 self._fail(request, error)
+        self.release()
 
     def _dispatch(self, request: LiveRequest) -> None:
-        """Send the request to an engine, or fail it with EngineUnavailable if no engine can take it."""
-        if self._resumes.postpone(request, self._candidates(request, [])):
+        """Send the request, hold it, or fail it with EngineUnavailable."""
+        if self._resumes.postpone(request, self._suitable(request)):
             return
-        if (error := self._send(request)) is not None:
-            self._fail(request, error)
+        if self._is_behind(request):
+            self._holding.add(request)
+            return
+        match self._send(request):
+            case _Sent.NOT_UNDERSTOOD:
+                self._fail(request, EngineUnavailable(NOT_UNDERSTOOD, self._starts.retry_after()))
+            case _Sent.NO_ENGINE:
+                limit = "" if self._closed else self._holding.refusal(request)
+                if limit is None:
+                    self._holding.add(request)
+                else:
+                    self._fail(request, self.unavailable(request.data_parallel_rank, limit))
+            case _Sent.YES:
+                pass
 
-    def dispatch_postponed(self) -> None:
-        """Queue the moved requests that wait for room in an engine, once there may be some."""
-        first = self._resumes.first_postponed
-        if first is not None and not self._resumes.must_wait(first, self._candidates(first, [])):
-            for request in self._resumes.take_postponed():
-                self.dispatch(request)
+    def _is_behind(self, request: LiveRequest) -> bool:
+        """Return whether held requests wait for room in the engines that are usable for this one.
 
-    def _send(self, request: LiveRequest) -> EngineUnavailable | None:
-        """Send the request to an engine as its next attempt, or return why no engine can take it."""
+        It then waits behind them. Only --max-live-requests limits that, not the limits of held requests.
+        """
+        lanes = self._holding.lanes
+        if not lanes or self._closed:
+            return False
+        ranks = {engine.rank for engine in self._candidates(request) if engine.usable}
+        return bool(ranks) and (None in lanes or not ranks.isdisjoint(lanes))
+
+    def _hold_longer(self, request: LiveRequest) -> bool:
+        """Return whether a request that has waited for the hold timeout waits further, for room in an engine.
+        Otherwise fail it."""
+        if any(engine.usable for engine in self._candidates(request)):
+            return True
+        limit = f", and the request has waited {self._holding.limits.seconds:g} s for one (--hold-timeout)"
+        self._fail(request, self.unavailable(request.data_parallel_rank, limit))
+        return False
+
+    def _send(self, request: LiveRequest, *, paced: bool = False) -> _Sent:
+        """Send the request to an engine as its next attempt, if one can take it. `paced`: and has room."""
         # Each failed send removes an engine from the link, and each older engine is skipped once, so this ends.
         older: list[RemoteEngine] = []
-        while (engine := self._router.pick(self._candidates(request, older))) and not self._closed:
+        while not self._closed:
+            candidates = [
+                each
+                for each in self._candidates(request)
+                if each not in older and (not paced or self._has_room(each))
+            ]
+            engine = self._router.pick(self._resumes.suitable(request, candidates))
+            if engine is None:
+                break
             message = request.message(engine.block_hashing)
             if not engine.agreement.understands(message):
                 older.append(engine)
@@ -111,18 +222,23 @@ class Dispatcher:
                 if request.attempt == 1:
                     self._observer.request_started(trace)
                 self._resumes.sent(request, engine)
-                return None
-        if older and not self._closed:
-            return EngineUnavailable(NOT_UNDERSTOOD, RETRY_AFTER)
-        return self.unavailable(request.data_parallel_rank)
+                return _Sent.YES
+        return _Sent.NOT_UNDERSTOOD if older and not self._closed else _Sent.NO_ENGINE
 
-    def _candidates(self, request: LiveRequest, older: list[RemoteEngine]) -> list[RemoteEngine]:
-        rank = request.data_parallel_rank
-        engines = [
-            engine
-            for engine in self._link.engines.values()
-            if (rank is None or engine.rank == rank)
-            and engine.incarnation not in request.refused_by
-            and engine not in older
-        ]
-        return self._resumes.suitable(request, engines)
+    def _candidates(self, request: LiveRequest) -> list[RemoteEngine]:
+        """Return the engines that the request may be sent to once they are usable."""
+        engines = self._engines_of(request.data_parallel_rank)
+        return [engine for engine in engines if engine.incarnation not in request.refused_by]
+
+    def _suitable(self, request: LiveRequest) -> list[RemoteEngine]:
+        return self._resumes.suitable(request, self._candidates(request))
+
+    def _engines_of(self, rank: int | None) -> list[RemoteEngine]:
+        return [engine for engine in self._link.engines.values() if rank is None or engine.rank == rank]
+
+    def _has_room(self, engine: RemoteEngine) -> bool:
+        """Return whether the engine takes held requests."""
+        if engine.capacity is None:
+            return False
+        rows = engine.capacity.max_num_seqs
+        return self._router.load(engine) < rows + max(MIN_QUEUED_REQUESTS, rows // QUEUED_SHARE)

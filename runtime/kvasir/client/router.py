@@ -35,7 +35,8 @@ class Router:
             return None
         self._turn += 1
         first = self._turn % len(usable)
-        return min(usable[first:] + usable[:first], key=self._load)
+        return min(usable[first:] + usable[:first], key=self.load)
 
-    def _load(self, engine: RemoteEngine) -> int:
+    def load(self, engine: RemoteEngine) -> int:
+        """Return the requests that the engine has, those of other frontends included."""
         return self._in_flight(engine.incarnation) + self._others.get(engine.incarnation, 0)

@@ -99,6 +99,22 @@ class ServerConfig:
         "engine",
         parse=parse_int(1),
     )
+    hold_timeout: float = option(
+        600.0,
+        "while no engine is ready, hold requests for this time, then answer with status 503; 0 holds none "
+        "[default: 10m]",
+        parse=parse_duration,
+        metavar="TIME",
+    )
+    max_held_requests: int = option(
+        1000, "maximum requests that are held; further ones get status 503", parse=parse_int(1)
+    )
+    max_held_bytes: int = option(
+        64 * 2**20,
+        "maximum size of the prompts that are held, four bytes for each token, else status 503 [default: 64Mi]",
+        parse=parse_bytes,
+        metavar="SIZE",
+    )
     upload_timeout: float = option(
         60.0,
         "time limit for receiving the headers of a request, and for its body",

@@ -129,6 +129,9 @@ class OfflineEngine:
 class _Unobserved:
     """Implements RequestObserver."""
 
+    def hold_ended(self, seconds: float) -> None:
+        pass
+
     def request_started(self, trace: Trace) -> None:
         pass
 

@@ -18,11 +18,17 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 @pytest.fixture
-async def service(tokenizer: Tokenizer, tmp_path: Path) -> AsyncIterator[Service]:
+def server() -> ServerConfig:
+    """Settings of the service; a test parametrizes them with its own ones."""
+    return ServerConfig(max_live_requests=LIVE_LIMIT)
+
+
+@pytest.fixture
+async def service(server: ServerConfig, tokenizer: Tokenizer, tmp_path: Path) -> AsyncIterator[Service]:
     observer = RecordingObserver()
     config = FrontendConfig(
         model=ModelConfig("demo://"),
-        server=ServerConfig(max_live_requests=LIVE_LIMIT),
+        server=server,
         link=LinkConfig(link=(f"ipc://{tmp_path}/link",)),
     )
     llm = WatchedLLM(config, MODEL, tokenizer, ChatTemplates(None), observer=observer)

@@ -11,6 +11,7 @@ from kvasir.link.protocol import FinishReason
 class RecordingObserver:
     """Implements RequestObserver; each list has one entry per call."""
 
+    holds: list[float] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
     first_tokens: list[float] = field(default_factory=list)
     moved: list[tuple[str, bool]] = field(default_factory=list)
@@ -20,6 +21,10 @@ class RecordingObserver:
     finished: list[tuple[FinishReason, int, int]] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set by each call."""
+
+    def hold_ended(self, seconds: float) -> None:
+        self.holds.append(seconds)
+        self.changed.set()
 
     def request_started(self, trace: Trace) -> None:
         self.started.append(trace.prompt_tokens)

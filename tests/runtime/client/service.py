@@ -4,8 +4,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from kvasir.client.async_llm import AsyncLLM, Delta
 from kvasir.client.input.input_processor import Prompted
+from kvasir.config.frontend_settings import ServerConfig
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.link.frontend_end.link_events import LinkEvent
@@ -17,6 +20,8 @@ from runtime.client.scripted_engine import PATIENCE, ScriptedEngine
 
 MODEL: ModelInfo = trained.model_info()
 LIVE_LIMIT = 300
+HOLDS_NONE = pytest.mark.parametrize("server", [ServerConfig(max_live_requests=LIVE_LIMIT, hold_timeout=0)])
+"""A service that answers at once while no engine is ready."""
 
 
 class WatchedLLM(AsyncLLM):

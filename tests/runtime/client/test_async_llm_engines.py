@@ -20,7 +20,7 @@ from kvasir.link.protocol import (
 )
 from kvasir.tokens import from_wire, token_array
 from runtime.client.scripted_engine import ScriptedEngine
-from runtime.client.service import MODEL, Service
+from runtime.client.service import HOLDS_NONE, MODEL, Service
 from runtime.link.bare_peers import BareEngine
 from runtime.wire import hashes_of
 
@@ -78,6 +78,7 @@ async def test_a_refused_request_moves_even_if_its_engine_is_lost_at_once(servic
     await reader
 
 
+@HOLDS_NONE
 async def test_without_an_engine_a_request_is_told_to_come_back(service: Service) -> None:
     with pytest.raises(EngineUnavailable, match="none is connected") as caught:
         await service.ask("r")
@@ -144,6 +145,7 @@ async def test_requests_that_come_together_are_given_to_engines_together(
     await asyncio.wait(readers)
 
 
+@HOLDS_NONE
 async def test_an_engine_that_drains_gets_no_new_requests_and_finishes_what_it_has(service: Service) -> None:
     engine = await service.engine()
     reader = service.ask("r")

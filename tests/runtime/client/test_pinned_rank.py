@@ -8,7 +8,7 @@ from kvasir.client.async_llm import Delta
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, TooManyRequests
 from kvasir.link.protocol import FinishReason, RefusalKind
 from runtime.client.scripted_engine import ScriptedEngine
-from runtime.client.service import Service
+from runtime.client.service import HOLDS_NONE, Service
 from runtime.wire import output_of
 
 
@@ -58,6 +58,7 @@ async def test_an_unknown_rank_is_refused_before_it_is_queued(service: Service) 
         service.llm.input.prepare([5], data_parallel_rank=1)
 
 
+@HOLDS_NONE
 async def test_a_rank_that_is_not_ready_does_not_use_another(service: Service) -> None:
     other = await service.engine(0)
     loading = service.connect(rank=1)
@@ -69,6 +70,7 @@ async def test_a_rank_that_is_not_ready_does_not_use_another(service: Service) -
     assert service.llm.live_requests == 0
 
 
+@HOLDS_NONE
 async def test_a_rank_that_left_is_waited_for_until_it_is_back(service: Service) -> None:
     await service.engine(0)
     gone = await service.engine(1)
@@ -80,6 +82,7 @@ async def test_a_rank_that_left_is_waited_for_until_it_is_back(service: Service)
     await finish(back, ask(service, "later", rank=1))
 
 
+@HOLDS_NONE
 @pytest.mark.parametrize(
     ("refusal", "error"),
     [(RefusalKind.OVERLOADED, TooManyRequests), (RefusalKind.UNAVAILABLE, EngineUnavailable)],

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kvasir.link.protocol import Logprobs, RefusalKind
-from runtime.frontend.harness import MODEL, Frontend, demo_model
+from runtime.frontend.harness import MODEL, Frontend, demo_model, running_frontend
 from runtime.frontend.scripted import Script
 from runtime.frontend.test_beam_search import next_logprobs, reference, top_of
 from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION
@@ -170,18 +170,18 @@ async def test_a_client_that_leaves_ends_the_search(frontend: Frontend) -> None:
 
 @pytest.mark.parametrize("refusal", [None, RefusalKind.UNAVAILABLE, RefusalKind.OVERLOADED])
 async def test_a_step_that_fails_or_finds_no_room_is_repeated(
-    frontend: Frontend, refusal: RefusalKind | None, monkeypatch: pytest.MonkeyPatch
+    refusal: RefusalKind | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvasir.client.request_errors.OVERLOADED_RETRY_AFTER", 0.0)
-    script, seen = frontend.engine.script, frontend.engine.seen
-    script.refusal = refusal
+    async with running_frontend(hold_timeout=0.0) as frontend, frontend.http() as client:
+        script, seen = frontend.engine.script, frontend.engine.seen
+        script.refusal = refusal
 
-    def fail_once(token_ids: list[int], top: int) -> Logprobs:
-        script.error = "it broke" if len(seen.requests) == 1 else ""
-        return made_up(token_ids, top)
+        def fail_once(token_ids: list[int], top: int) -> Logprobs:
+            script.error = "it broke" if len(seen.requests) == 1 else ""
+            return made_up(token_ids, top)
 
-    script.next_logprobs = fail_once
-    async with frontend.http() as client:
+        script.next_logprobs = fail_once
         answer = (await client.post(COMPLETIONS, json=BODY | {"n": 1})).json()
     assert [choice["token_ids"] for choice in answer["choices"]] == expected(1)
     assert len(seen.requests) == 6

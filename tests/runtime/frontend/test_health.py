@@ -62,8 +62,8 @@ async def test_the_public_port_names_no_node() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_without_an_engine_requests_are_503_with_retry_after(stream: bool) -> None:
-    async with running_frontend(engine=False) as frontend, frontend.http() as client:
+async def test_requests_that_are_not_held_are_503_with_retry_after(stream: bool) -> None:
+    async with running_frontend(engine=False, hold_timeout=0.0) as frontend, frontend.http() as client:
         response = await client.post("/v1/completions", json={"prompt": "Hi", "stream": stream})
     assert response.status_code == 503
     assert int(response.headers["retry-after"]) >= 1

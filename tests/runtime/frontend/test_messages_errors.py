@@ -123,7 +123,7 @@ async def test_a_full_server_asks_to_wait() -> None:
 
 
 async def test_a_service_without_engines_is_overloaded() -> None:
-    async with running_frontend(engine=False) as frontend, frontend.http() as client:
+    async with running_frontend(engine=False, hold_timeout=0.0) as frontend, frontend.http() as client:
         response = await client.post("/v1/messages", json=ASKED)
     error_in(response, 503, "overloaded_error")
 

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from runtime.frontend.harness import Frontend
+from runtime.frontend.harness import Frontend, running_frontend
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
@@ -81,12 +81,13 @@ async def test_an_unknown_rank_is_a_bad_request_that_names_the_ranks(frontend: F
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_a_rank_that_is_not_ready_is_unavailable(frontend: Frontend, path: str) -> None:
-    await frontend.add_engine(ready=False)
-    response = await post(frontend, path, {"data_parallel_rank": 1})
-    assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_unavailable")
-    assert int(response.headers["retry-after"]) >= 1
-    assert counts(frontend) == [0, 0]
+async def test_a_rank_that_is_not_ready_is_unavailable(path: str) -> None:
+    async with running_frontend(hold_timeout=0.0) as frontend:
+        await frontend.add_engine(ready=False)
+        response = await post(frontend, path, {"data_parallel_rank": 1})
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_unavailable")
+        assert int(response.headers["retry-after"]) >= 1
+        assert counts(frontend) == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvasir.link.protocol import RefusalKind
-from runtime.frontend.harness import Frontend
+from runtime.frontend.harness import running_frontend
 
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
@@ -25,7 +25,6 @@ BODIES: dict[str, dict[str, Any]] = {
     ],
 )
 async def test_a_refusal_before_the_first_token_has_its_own_status(
-    frontend: Frontend,
     path: str,
     stream: bool,
     refusal: RefusalKind,
@@ -34,12 +33,12 @@ async def test_a_refusal_before_the_first_token_has_its_own_status(
     code: str | None,
     retry_after: str | None,
 ) -> None:
-    script = frontend.engine.script
-    script.answer, script.error, script.refusal = [], "the engine refuses it: send another one", refusal
-    async with frontend.http() as client:
+    async with running_frontend(hold_timeout=0.0) as frontend, frontend.http() as client:
+        script = frontend.engine.script
+        script.answer, script.error, script.refusal = [], "the engine refuses it: send another one", refusal
         response = await client.post(path, json={"stream": stream, **BODIES[path]})
+        await frontend.idle()
     error = response.json()["error"]
     assert (response.status_code, error["type"], error["code"]) == (status, type_, code)
     assert error["message"] == "the engine refuses it: send another one"
     assert response.headers.get("retry-after") == retry_after
-    await frontend.idle()

@@ -153,6 +153,8 @@ class _Steps:
         )
         repeated = False
         while True:
+            if self._rank is not None and not self._has_engine(self._rank):  # another engine need not be waited for
+                self._rank = self._prompted.data_parallel_rank
             try:
                 return await self._ask(replace(prompted, data_parallel_rank=self._rank), Trace())
             except TooManyRequests as error:
@@ -161,6 +163,9 @@ class _Steps:
                 if repeated:
                     raise
                 repeated, self._rank = True, self._prompted.data_parallel_rank
+
+    def _has_engine(self, rank: int) -> bool:
+        return any(engine.usable and engine.rank == rank for engine in self._llm.engines.values())
 
     async def _ask(self, prompted: Prompted, trace: Trace) -> Logprobs:
         self._count += 1

@@ -13,18 +13,23 @@ Engines = Callable[[], Mapping[str, RemoteEngine]]
 
 
 class LinkedEngines(Collector):
-    """The number of live requests of this frontend, and its view of its engines."""
+    """The numbers of live and of held requests of this frontend, and its view of its engines."""
 
-    def __init__(self, model_name: str, engines: Engines, live: Callable[[], int]) -> None:
+    def __init__(self, model_name: str, engines: Engines, live: Callable[[], int], held: Callable[[], int]) -> None:
         self._model_name = model_name
         self._engines = engines
         self._live = live
+        self._held = held
 
     def collect(self) -> Iterable[Metric]:
         live = GaugeMetricFamily(
             "kvasir:live_requests", "Requests that this frontend is generating for.", labels=("model_name",)
         )
         live.add_metric((self._model_name,), self._live())
+        held = GaugeMetricFamily(
+            "kvasir:held_requests", "Requests that wait in this frontend for an engine.", labels=("model_name",)
+        )
+        held.add_metric((self._model_name,), self._held())
         usable = GaugeMetricFamily("kvasir:engine_usable", "1 for an engine that takes requests.", labels=_LABELS)
         unknown = CounterMetricFamily(
             "kvasir:unknown_messages", "Messages of a newer engine that this frontend skipped.", labels=_LABELS
@@ -33,7 +38,7 @@ class LinkedEngines(Collector):
             labels = (self._model_name, str(engine.rank))
             unknown.add_metric(labels, engine.agreement.skipped)
             usable.add_metric(labels, engine.usable)
-        return [live, usable, unknown]
+        return [live, held, usable, unknown]
 
 
 class EngineLoads(Collector):

@@ -53,7 +53,7 @@ _HISTOGRAMS = {
     "vllm:time_to_first_token_seconds": ("From a request's start to its first token.", _TTFT_BUCKETS),
     "vllm:inter_token_latency_seconds": ("Time between two tokens of a request.", _TOKEN_BUCKETS),
     "vllm:e2e_request_latency_seconds": ("From a request's start to its end.", _REQUEST_BUCKETS),
-    "vllm:request_queue_time_seconds": ("In the engine's queue, before its first step.", _REQUEST_BUCKETS),
+    "vllm:request_queue_time_seconds": ("Held by the frontend, and in the engine's queue.", _REQUEST_BUCKETS),
     "vllm:request_prefill_time_seconds": ("From the end of the queue to the first token.", _REQUEST_BUCKETS),
     "vllm:request_decode_time_seconds": ("From the first token to the last.", _REQUEST_BUCKETS),
     "vllm:request_inference_time_seconds": ("From the end of the queue to the last token.", _REQUEST_BUCKETS),
@@ -128,6 +128,13 @@ class Metrics:
             _TTFT_BUCKETS,
             self._registry,
         ).labels(model_name)
+        self._held_seconds = HistogramFamily(
+            "kvasir:request_held_seconds",
+            "Time that a held request waited for an engine.",
+            ("model_name",),
+            _REQUEST_BUCKETS,
+            self._registry,
+        ).labels(model_name)
         self._http = CounterFamily(
             "http_requests",
             "HTTP requests by route, method and class of status.",
@@ -144,9 +151,14 @@ class Metrics:
         self._http_series: dict[tuple[str, str, str], tuple[CounterSeries, HistogramSeries]] = {}
         self._ranks: dict[int, _Series] = {}
 
-    def report_engines(self, engines: Callable[[], Mapping[str, RemoteEngine]], live: Callable[[], int]) -> None:
-        """Add the engines' load and the number of live requests, read when the metrics are."""
-        self._registry.register(LinkedEngines(self._model_name, engines, live))
+    def report_engines(
+        self,
+        engines: Callable[[], Mapping[str, RemoteEngine]],
+        live: Callable[[], int],
+        held: Callable[[], int],
+    ) -> None:
+        """Add the engines' load and the numbers of live and of held requests, read when the metrics are."""
+        self._registry.register(LinkedEngines(self._model_name, engines, live, held))
         self._registry_of_engines.register(EngineLoads(self._model_name, engines))
 
     def render(self) -> bytes:
@@ -172,6 +184,9 @@ class Metrics:
             self._rejected.inc()
 
     # ------------------------------------------------------------------------------------------ RequestObserver
+
+    def hold_ended(self, seconds: float) -> None:
+        self._held_seconds.observe(seconds)
 
     def request_started(self, trace: Trace) -> None:
         if trace.attempts == 1:
@@ -262,7 +277,7 @@ class _Series:
         if trace.output_tokens > 1:
             self._observe("request_time_per_output_token_seconds", (last - first) / (trace.output_tokens - 1))
         if trace.queue_seconds is not None:
-            queued = max(0.0, min(trace.queue_seconds, first - trace.started))
+            queued = max(0.0, min(trace.held_seconds + trace.queue_seconds, first - trace.started))
             self._observe("request_queue_time_seconds", queued)
             self._observe("request_prefill_time_seconds", first - trace.started - queued)
             self._observe("request_inference_time_seconds", last - trace.started - queued)

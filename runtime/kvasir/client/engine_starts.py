@@ -1,0 +1,110 @@
+"""How long engines take to start, as this frontend has seen it: from the first Hello to Ready. AsyncLLM owns it.
+
+From it come the Retry-After of a request that cannot be held, and the progress that held streams report.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
+from kvasir.link.protocol import Progress
+
+DEFAULT_RETRY_AFTER: Final = 5.0
+"""Seconds after which a client may try again until a start was measured: about the shortest one."""
+WEIGHT: Final = 0.3
+"""Of the last start in the moving average."""
+JITTER: Final = 0.2
+"""Clients that were rejected together come back spread over this share of the time, to both sides."""
+
+_ORDER: Final = (EngineState.STARTING, EngineState.LOADING, EngineState.WARMING)
+
+
+@dataclass(slots=True)
+class _Start:
+    began: float
+    first: tuple[float, int] | None = None
+    """When bytes were first reported, and their number."""
+
+
+class EngineStarts:
+    """Follows each engine from its Hello to its Ready."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._clock = clock
+        self._uniform = uniform
+        self._starts: dict[str, _Start] = {}
+        """By incarnation: the engines that are starting and whose beginning was seen."""
+        self.seconds: float | None = None
+        """The moving average of the starts; None before the first one."""
+
+    def joined(self, engine: RemoteEngine) -> None:
+        """Begin to measure, unless the engine is further: it started before this frontend did."""
+        if engine.state in (EngineState.STARTING, EngineState.LOADING):
+            self._starts[engine.incarnation] = _Start(self._clock())
+            self.changed(engine)
+
+    def changed(self, engine: RemoteEngine) -> None:
+        """Take the engine's progress, or the end of its start."""
+        start = self._starts.get(engine.incarnation)
+        if start is None:
+            return
+        if engine.usable:
+            del self._starts[engine.incarnation]
+            seconds = self._clock() - start.began
+            self.seconds = seconds if self.seconds is None else self.seconds + WEIGHT * (seconds - self.seconds)
+        elif engine.progress is not None and start.first is None:
+            start.first = self._clock(), engine.progress.done
+
+    def forget(self, incarnation: str) -> None:
+        self._starts.pop(incarnation, None)
+
+    def retry_after(self) -> float:
+        """Return the seconds after which an engine may be ready: the rest of the measured start, with jitter."""
+        if self.seconds is None:
+            return DEFAULT_RETRY_AFTER
+        elapsed = max((self._clock() - start.began for start in self._starts.values()), default=0.0)
+        return max(1.0, self.seconds - elapsed) * self._uniform(1 - JITTER, 1 + JITTER)
+
+    def describe(self, engines: Iterable[RemoteEngine]) -> str:
+        """Return the progress of the engine that is closest to Ready: "Loading 3.1/15.0 GB, about 40 s"."""
+        starting = [engine for engine in engines if engine.state in _ORDER]
+        if not starting:
+            return "none is connected"
+        engine = max(starting, key=lambda each: (_ORDER.index(each.state), _share(each.progress)))
+        text: str = engine.state
+        if engine.state is EngineState.LOADING and engine.progress is not None:
+            text += f" {_sizes(engine.progress)}"
+        left = self._left(engine)
+        return text if left is None else f"{text}, about {left:.0f} s"
+
+    def _left(self, engine: RemoteEngine) -> float | None:
+        """Return the seconds that the start will probably take: as long as earlier ones, or by its loading rate."""
+        start, now = self._starts.get(engine.incarnation), self._clock()
+        if start is None:
+            return None
+        if self.seconds is not None:
+            left = self.seconds - (now - start.began)
+            return left if left > 0 else None  # it takes longer than the others did
+        if engine.progress is None or start.first is None:
+            return None
+        began, first = start.first
+        loaded = engine.progress.done - first
+        if loaded <= 0 or now <= began:
+            return None
+        return (engine.progress.total - engine.progress.done) * (now - began) / loaded
+
+
+def _share(progress: Progress | None) -> float:
+    return 0.0 if progress is None else progress.done / max(1, progress.total)
+
+
+def _sizes(progress: Progress) -> str:
+    unit, name = (1e9, "GB") if progress.total >= 1e9 else (1e6, "MB")
+    return f"{progress.done / unit:.1f}/{progress.total / unit:.1f} {name}"
