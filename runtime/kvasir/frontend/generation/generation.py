@@ -82,6 +82,10 @@ class Generation:
             },
         }
 
+    def waits_for(self) -> str | None:
+        """Return the progress of the engine that held choices wait for; None if none is held."""
+        return self._llm.waits_for(self.traces, self.prompts[0].data_parallel_rank)
+
     async def events(self) -> AsyncGenerator[Event, None]:
         """Raises what AsyncLLM.generate raises, for the first choice that fails."""
         if len(self.prompts) > 1:

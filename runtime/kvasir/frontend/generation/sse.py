@@ -2,7 +2,7 @@
 
 The head of an answer is sent with the first event, or after HEAD_SECONDS without one. What fails before it is an
 HTTP error, what fails later an event with an "error" in the stream. While no event comes, comments keep the
-connection open.
+connection open. While the request waits for an engine, they report the progress of that engine.
 """
 
 import asyncio
@@ -30,6 +30,8 @@ HEAD_SECONDS: Final = 5.0
 KEEP_ALIVE_SECONDS: Final = 15.0
 """A comment is sent after this time without an event: proxies close streams that are silent for 30 to 100 s."""
 KEEP_ALIVE: Final = b": keep-alive\n\n"
+PROGRESS_SECONDS: Final = 5.0
+"""The same time while the request waits for an engine: the comments then have the engine's progress."""
 
 _HEADERS: Final = (
     (b"cache-control", b"no-cache"),
@@ -49,17 +51,20 @@ class EventStream(Response):
         events: AsyncGenerator[bytes, None],
         live: LiveRequests,
         error_event: Callable[[ApiError], bytes] | None = None,
+        waits_for: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`waits_for`: returns the text of a comment while the request waits for an engine, else None."""
         self.status_code = 200
         self.background = None
         self.raw_headers = [*_HEADERS]
         self._events = events
         self._live = live
         self._error_event = error_event or _error_event
+        self._waits_for = waits_for
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         head = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        output = _Output(head, send)
+        output = _Output(head, send, self._waits_for)
         last = b""
         try:
             async with self._live.watch(scope), aclosing(self._events) as events:
@@ -85,10 +90,11 @@ class _Output:
     An event costs a look at the clock. The timer is armed again only when it fires.
     """
 
-    def __init__(self, head: Message, send: Send) -> None:
+    def __init__(self, head: Message, send: Send, waits_for: Callable[[], str | None]) -> None:
         self.started = False
         self._head = head
         self._send = send
+        self._waits_for = waits_for
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
         self._comment_at = self._now() + HEAD_SECONDS
@@ -110,8 +116,9 @@ class _Output:
     def _wake(self) -> None:
         left = self._comment_at - self._now()
         if left <= 0:
-            self._comment = self._loop.create_task(self._write(KEEP_ALIVE, True))
-            left = KEEP_ALIVE_SECONDS
+            text = self._waits_for()
+            comment, left = (KEEP_ALIVE, KEEP_ALIVE_SECONDS) if text is None else (_comment(text), PROGRESS_SECONDS)
+            self._comment = self._loop.create_task(self._write(comment, True, left))
         self._timer = self._loop.call_later(min(left, KEEP_ALIVE_SECONDS), self._wake)
 
     async def _write_behind_comment(self, event: bytes, more: bool) -> None:
@@ -120,13 +127,18 @@ class _Output:
         self._comment = None
         await self._write(event, more)
 
-    async def _write(self, piece: bytes, more: bool) -> None:
+    async def _write(self, piece: bytes, more: bool, silence: float | None = None) -> None:
+        """Write it. The next comment follows after `silence` seconds, by default KEEP_ALIVE_SECONDS."""
         self._comment_at = inf
         if not self.started:
             await self._send(self._head)
             self.started = True
         await self._send({"type": "http.response.body", "body": piece, "more_body": more})
-        self._comment_at = self._now() + KEEP_ALIVE_SECONDS
+        self._comment_at = self._now() + (KEEP_ALIVE_SECONDS if silence is None else silence)
+
+
+def _comment(text: str) -> bytes:
+    return f": {text}\n\n".encode()
 
 
 def _reported(error: Exception, record: RequestRecord) -> ApiError:

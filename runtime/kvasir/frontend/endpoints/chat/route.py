@@ -41,7 +41,7 @@ async def create_chat_completion(
     writer = _Writer(service, body)
     if isinstance(generation, Generation) and body.stream:
         chunks = Chunks(generation.id, f"{OBJECT}.chunk", created, model, body.include_usage, service.fingerprint)
-        return EventStream(_stream(generation, chunks, writer), service.live)
+        return EventStream(_stream(generation, chunks, writer), service.live, waits_for=generation.waits_for)
     async with service.live.watch(request.scope):
         choices = await generation.choices(body.n)
         head = {"id": generation.id, "object": OBJECT, "created": created, "model": model}

@@ -50,7 +50,9 @@ async def create_completion(
     writer = CompletionWriter(service.llm.detokenizer, body, [each.echo for each in prompts])
     if isinstance(generation, Generation) and body.stream:
         chunks = Chunks(generation.id, OBJECT, created, model, body.include_usage, service.fingerprint)
-        return EventStream(_stream(generation, chunks, writer, body.continuous_usage), service.live)
+        return EventStream(
+            _stream(generation, chunks, writer, body.continuous_usage), service.live, waits_for=generation.waits_for
+        )
     async with service.live.watch(request.scope):
         choices = await generation.choices(body.n)
         head = {"id": generation.id, "object": OBJECT, "created": created, "model": model}

@@ -38,7 +38,10 @@ async def create_message(
     writer = MessageWriter(id, model, bounded_by_context=prompted.params.max_tokens < body.max_tokens)
     if body.stream:
         stream = EventStream(
-            _stream(generation, writer), service.live, lambda error: failure(error, record.request_id)
+            _stream(generation, writer),
+            service.live,
+            lambda error: failure(error, record.request_id),
+            generation.waits_for,
         )
         stream.headers[REQUEST_ID_HEADER] = record.request_id
         return stream

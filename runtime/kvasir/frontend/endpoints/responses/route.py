@@ -44,6 +44,7 @@ async def create_response(
             _stream(generation, events, scores),
             service.live,
             lambda error: events.failure(error, generation.usage),
+            generation.waits_for,
         )
     async with service.live.watch(request.scope):
         (choice,) = await generation.choices(1)
