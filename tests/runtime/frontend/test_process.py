@@ -72,8 +72,11 @@ class Process:
 
 
 @asynccontextmanager
-async def running_process(*options: str, send_buffer: int | None = None) -> AsyncIterator[Process]:
-    """The frontend's process with a ready engine. Its listening socket is ours, so clients can connect at once."""
+async def running_process(
+    *options: str, send_buffer: int | None = None, ready: bool = True
+) -> AsyncIterator[Process]:
+    """The frontend's process with an engine, if it is to be `ready`, or one that is not started yet. Its listening
+    socket is ours, so clients can connect at once."""
     async with short_folder() as folder:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             os.set_inheritable(listener.fileno(), True)
@@ -96,10 +99,11 @@ async def running_process(*options: str, send_buffer: int | None = None) -> Asyn
         async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT) as client:
             try:
                 assert (await client.get("/health/live")).status_code == 200
-                startup_cpu = _cpu_seconds(process.pid)
-                engine.start()
+                startup_cpu = cpu_seconds(process.pid)
                 result = Process(process, engine, client, startup_cpu)
-                await eventually(lambda: _is(result.ready_status(), 200))
+                if ready:
+                    engine.start()
+                    await eventually(lambda: _is(result.ready_status(), 200))
                 yield result
             finally:
                 if process.returncode is None:
@@ -295,7 +299,7 @@ def _title(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0")
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
