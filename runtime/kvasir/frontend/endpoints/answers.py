@@ -228,7 +228,7 @@ _STATUSES: Final = {
     415: "The body is compressed, or its Content-Type is not JSON",
     429: "Too many requests, tokens or bytes of bodies are in flight: try again after `Retry-After` seconds",
     500: "The engine was lost in the middle of the answer, or a defect of the server",
-    503: "No engine is ready, or the server is stopping: try again after `Retry-After` seconds",
+    503: "No engine became ready in time, or the server is stopping: try again after `Retry-After` seconds",
 }
 _OF_BODIES: Final = (400, 408, 413, 415, 429, 500, 503)
 
