@@ -1,72 +1,12 @@
-"""Requests that come while no engine can take them are held, in order, within limits."""
+"""Requests that come while no engine can take them are held, and sent in order when one can."""
 
 import asyncio
-import re
-from collections.abc import Iterable
 
-import pytest
-
-from kvasir.client.async_llm import Delta
-from kvasir.client.request_errors import EngineUnavailable, InvalidRequest
-from kvasir.config.frontend_settings import ServerConfig
-from kvasir.link.protocol import Abort, AddRequest, FinishReason, RefusalKind
-from runtime.client.scripted_engine import READY, ScriptedEngine
-from runtime.client.service import HOLDS_NONE, LIVE_LIMIT, Service
-
-ROWS = READY.max_num_seqs
-Reader = asyncio.Task[list[Delta]]
-
-
-def server(**settings: object) -> ServerConfig:
-    return ServerConfig(max_live_requests=LIVE_LIMIT, **settings)  # type: ignore[arg-type]
-
-
-def with_server(**settings: object) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("server", [server(**settings)])
-
-
-async def held(service: Service, *request_ids: str, rank: int | None = None) -> list[Reader]:
-    """Ask for these while no engine can take them, and wait until they are held."""
-    before = service.llm.held_requests
-    readers = [ask(service, request_id, rank) for request_id in request_ids]
-    await turns()
-    assert service.llm.held_requests == before + len(request_ids)
-    return readers
-
-
-def ask(service: Service, request_id: str, rank: int | None = None, prompt: int = 8) -> Reader:
-    prompted = service.llm.input.prepare([5] * prompt, data_parallel_rank=rank)
-
-    async def read() -> list[Delta]:
-        return [delta async for delta in service.llm.generate(request_id, prompted)]
-
-    return asyncio.create_task(read())
-
-
-async def turns() -> None:
-    """Let the readers begin, and the dispatcher take their requests."""
-    for _ in range(4):
-        await asyncio.sleep(0)
-
-
-async def finish(engine: ScriptedEngine, request: AddRequest) -> None:
-    engine.answer(request, request.num_output_tokens, [5], FinishReason.STOP)
-
-
-async def finish_all(engine: ScriptedEngine, count: int) -> list[str]:
-    """Answer so many requests, one after the other; return their ids."""
-    served = []
-    for _ in range(count):
-        request = await engine.request()
-        served.append(request.request_id)
-        await finish(engine, request)
-    return served
-
-
-async def leave(readers: Iterable[Reader]) -> None:
-    for reader in readers:
-        reader.cancel()
-    await asyncio.gather(*readers, return_exceptions=True)
+from kvasir.link.protocol import Abort, FinishReason, RefusalKind
+from kvasir.tokens import from_wire
+from runtime.client.held import ROWS, ask, finish, finish_all, held, leave, turns
+from runtime.client.scripted_engine import READY
+from runtime.client.service import Service
 
 
 async def test_held_requests_are_answered_in_order_when_an_engine_comes(service: Service) -> None:
@@ -81,12 +21,6 @@ async def test_held_requests_are_answered_in_order_when_an_engine_comes(service:
         assert [delta.token_ids for delta in await reader] == [[5]]
     assert service.llm.held_requests == service.llm.live_requests == 0
     assert len(service.observer.holds) == len(service.observer.started) == len(service.observer.finished) == 5
-
-
-async def test_a_bad_request_is_refused_before_it_is_held(service: Service) -> None:
-    with pytest.raises(InvalidRequest, match="500 tokens"):
-        ask(service, "long", prompt=500)
-    assert service.llm.held_requests == service.llm.live_requests == 0
 
 
 async def test_an_engine_gets_no_more_than_it_can_soon_compute(service: Service) -> None:
@@ -178,111 +112,25 @@ async def test_a_held_request_that_was_started_ends_once_in_the_metrics(service:
     assert len(service.observer.started) == 1
 
 
-@with_server(max_held_requests=3)
-async def test_the_number_of_held_requests_is_limited(service: Service) -> None:
-    readers = await held(service, "a", "b", "c")
-    with pytest.raises(EngineUnavailable, match=r"none is connected\), and 3 requests wait .*--max-held-requests"):
-        await ask(service, "d")
-    await leave(readers[:1])
-    readers += await held(service, "e")
-    await leave(readers)
-
-
-@with_server(max_held_bytes=4 * 24)
-async def test_the_size_of_held_prompts_is_limited(service: Service) -> None:
-    readers = await held(service, "a", "b")
-    with pytest.raises(EngineUnavailable, match=r"prompts of 64 bytes .*--max-held-bytes"):
-        await ask(service, "c", prompt=9)
-    readers.append(ask(service, "d", prompt=8))
+async def test_a_request_with_tokens_continues_where_it_was(service: Service) -> None:
+    """As it is dispatched again after the loss of its engine."""
+    first = await service.engine()
+    resumed = ask(service, "resumed")
+    request = await first.request()
+    first.answer(request, 0, [7])
+    await service.until(lambda: bool(service.observer.tokens))
+    first.link.drain()
+    await service.until(lambda: not service.usable(first))
+    fresh = await held(service, "fresh")
+    live = service.llm._journal.get("resumed")
+    assert live is not None
+    service.llm._journal.requeue(live)
+    service.llm._dispatcher.dispatch(live)
     await turns()
-    assert service.llm.held_requests == 3
-    await leave(readers)
-    readers = [ask(service, "long", prompt=100)]  # alone, any prompt that the model takes can wait
-    await turns()
-    assert service.llm.held_requests == 1
-    await leave(readers)
-
-
-@with_server(max_held_requests=ROWS + 3)
-async def test_a_request_that_waits_for_room_needs_no_place(service: Service) -> None:
-    """The limits are for requests without an engine. With one, a new request must not be worse off than before."""
-    readers = await held(service, *(f"r{n}" for n in range(ROWS + 3)))
-    engine = await service.engine()
-    sent = [await engine.request() for _ in range(ROWS + 2)]
-    readers += [ask(service, f"late{n}") for n in range(2 * ROWS)]
-    await turns()
-    assert service.llm.held_requests == 2 * ROWS + 1
-    await finish(engine, sent[0])
-    await readers[0]
-    await leave(readers)
-
-
-@with_server(hold_timeout=0.05)
-async def test_a_request_waits_no_longer_than_the_hold_timeout(service: Service) -> None:
-    readers = [ask(service, "a"), ask(service, "b", rank=3)]
-    with pytest.raises(
-        EngineUnavailable, match=r"the request has waited 0.05 s for one \(--hold-timeout\)"
-    ) as caught:
-        await readers[0]
-    assert caught.value.retry_after > 0
-    with pytest.raises(EngineUnavailable, match="no engine of data-parallel rank 3"):
-        await readers[1]
-    assert service.llm.held_requests == service.llm.live_requests == 0
-    assert not service.observer.started
-    assert not service.observer.finished
-
-
-async def test_a_request_that_waits_for_room_has_no_timeout(service: Service) -> None:
-    readers = await held(service, *(f"r{n}" for n in range(ROWS + 3)))
-    engine = await service.engine()
-    last, holding = readers[-1], service.llm._dispatcher._holding
-    (waiting,) = holding._held.values()
-    waiting.deadline = 0.0
-    holding._wake()
-    assert service.llm.held_requests == 1
-    assert waiting.deadline > asyncio.get_running_loop().time()
-    engine.link.drain()
-    await service.until(lambda: not service.usable(engine))
-    waiting.deadline = 0.0
-    holding._wake()
-    with pytest.raises(EngineUnavailable, match="--hold-timeout"):
-        await last
-    await leave(readers)
-
-
-@HOLDS_NONE
-async def test_a_timeout_of_0_holds_nothing(service: Service) -> None:
-    with pytest.raises(EngineUnavailable, match=re.escape("no engine is ready (none is connected): try again")):
-        await ask(service, "a")
-
-
-async def test_closing_fails_held_requests(service: Service) -> None:
-    readers = await held(service, "a", "b")
-    await service.llm.close()
-    for reader in readers:
-        with pytest.raises(EngineUnavailable, match="shutting down"):
-            await reader
-
-
-async def test_no_timer_is_left_when_nothing_is_held(service: Service) -> None:
-    holding = service.llm._dispatcher._holding
-    readers = await held(service, "a", "b")
-    timer = holding._timer
-    assert timer is not None
-    await leave(readers[:1])
-    assert holding._timer is timer  # one for all
-    await leave(readers)
-    assert timer.cancelled()
-    assert holding._timer is None
-
-
-@with_server(hold_timeout=0.05)
-async def test_an_engine_that_refused_the_request_is_not_waited_for(service: Service) -> None:
-    """Otherwise it would wait for room in an engine that never gets it."""
-    engine = await service.engine()
-    moved = ask(service, "moved")
-    refused = await engine.request()
-    engine.answer(refused, 0, [], FinishReason.ERROR, error="it stops", refusal=RefusalKind.UNAVAILABLE)
-    with pytest.raises(EngineUnavailable, match="--hold-timeout"):
-        await moved
-    assert [reason for reason, *_ in service.observer.finished] == [FinishReason.ERROR]
+    second = await service.engine()
+    again = await second.request()
+    assert (again.request_id, again.attempt, from_wire(again.output_tokens).tolist()) == ("resumed", 2, [7])
+    await finish(second, again)
+    assert [token for delta in await resumed for token in delta.token_ids] == [7, 5]
+    assert await finish_all(second, 1) == ["fresh"]
+    await asyncio.gather(*fresh)

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from kvasir.frontend.generation.beam_generation import _Steps
 from kvasir.link.protocol import Logprobs, RefusalKind
+from kvasir.tokens import token_array
 from runtime.frontend.harness import MODEL, Frontend, demo_model, running_frontend
-from runtime.frontend.scripted import Script
+from runtime.frontend.scripted import TIMEOUT, Script
 from runtime.frontend.test_beam_search import next_logprobs, reference, top_of
 from runtime.frontend.test_streaming import CHAT, COMPLETIONS, QUESTION
 from runtime.wire import prompt_of
@@ -185,6 +187,15 @@ async def test_a_step_that_fails_or_finds_no_room_is_repeated(
         answer = (await client.post(COMPLETIONS, json=BODY | {"n": 1})).json()
     assert [choice["token_ids"] for choice in answer["choices"]] == expected(1)
     assert len(seen.requests) == 6
+
+
+async def test_a_step_does_not_wait_for_the_rank_of_the_step_before(frontend: Frontend) -> None:
+    llm = frontend.service.llm
+    steps = _Steps(llm, "beam", llm.input.prepare([5]), 2)
+    steps._rank = 7
+    async with asyncio.timeout(TIMEOUT):
+        await steps._next(token_array([5]))
+    assert steps._rank == 0
 
 
 async def test_a_step_that_fails_twice_fails_the_request(frontend: Frontend) -> None:
