@@ -8,7 +8,7 @@ import pytest
 from kvasir.client.async_llm import Delta
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.link.protocol import AddRequest, FinishReason
-from runtime.client.scripted_engine import READY, ScriptedEngine
+from runtime.client.scripted_engine import PATIENCE, READY, ScriptedEngine
 from runtime.client.service import LIVE_LIMIT, Service
 
 ROWS = READY.max_num_seqs
@@ -65,3 +65,8 @@ async def leave(readers: Iterable[Reader]) -> None:
     for reader in readers:
         reader.cancel()
     await asyncio.gather(*readers, return_exceptions=True)
+
+
+async def soon(reader: Reader) -> list[Delta]:
+    """Wait for the end of the request, but not for the hold timeout."""
+    return await asyncio.wait_for(reader, PATIENCE)

@@ -7,7 +7,7 @@ import pytest
 
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest
 from kvasir.link.protocol import FinishReason, RefusalKind
-from runtime.client.held import ROWS, ask, finish, held, leave, turns, with_server
+from runtime.client.held import ROWS, ask, finish, held, leave, soon, turns, with_server
 from runtime.client.service import HOLDS_NONE, Service
 
 
@@ -21,7 +21,7 @@ async def test_a_bad_request_is_refused_before_it_is_held(service: Service) -> N
 async def test_the_number_of_held_requests_is_limited(service: Service) -> None:
     readers = await held(service, "a", "b", "c")
     with pytest.raises(EngineUnavailable, match=r"none is connected\), and 3 requests wait .*--max-held-requests"):
-        await ask(service, "d")
+        await soon(ask(service, "d"))
     await leave(readers[:1])
     readers += await held(service, "e")
     await leave(readers)
@@ -31,7 +31,7 @@ async def test_the_number_of_held_requests_is_limited(service: Service) -> None:
 async def test_the_size_of_held_prompts_is_limited(service: Service) -> None:
     readers = await held(service, "a", "b")
     with pytest.raises(EngineUnavailable, match=r"prompts of 64 bytes .*--max-held-bytes"):
-        await ask(service, "c", prompt=9)
+        await soon(ask(service, "c", prompt=9))
     readers.append(ask(service, "d", prompt=8))
     await turns()
     assert service.llm.held_requests == 3
@@ -62,10 +62,10 @@ async def test_a_request_waits_no_longer_than_the_hold_timeout(service: Service)
     with pytest.raises(
         EngineUnavailable, match=r"the request has waited 0.05 s for one \(--hold-timeout\)"
     ) as caught:
-        await readers[0]
+        await soon(readers[0])
     assert caught.value.retry_after > 0
     with pytest.raises(EngineUnavailable, match="no engine of data-parallel rank 3"):
-        await readers[1]
+        await soon(readers[1])
     assert service.llm.held_requests == service.llm.live_requests == 0
     assert not service.observer.started
     assert not service.observer.finished
@@ -85,14 +85,14 @@ async def test_a_request_that_waits_for_room_has_no_timeout(service: Service) ->
     waiting.deadline = 0.0
     holding._wake()
     with pytest.raises(EngineUnavailable, match="--hold-timeout"):
-        await last
+        await soon(last)
     await leave(readers)
 
 
 @HOLDS_NONE
 async def test_a_timeout_of_0_holds_nothing(service: Service) -> None:
     with pytest.raises(EngineUnavailable, match=re.escape("no engine is ready (none is connected): try again")):
-        await ask(service, "a")
+        await soon(ask(service, "a"))
 
 
 async def test_closing_fails_held_requests(service: Service) -> None:
@@ -123,5 +123,5 @@ async def test_an_engine_that_refused_the_request_is_not_waited_for(service: Ser
     refused = await engine.request()
     engine.answer(refused, 0, [], FinishReason.ERROR, error="it stops", refusal=RefusalKind.UNAVAILABLE)
     with pytest.raises(EngineUnavailable, match="--hold-timeout"):
-        await moved
+        await soon(moved)
     assert [reason for reason, *_ in service.observer.finished] == [FinishReason.ERROR]
