@@ -170,6 +170,7 @@ async def test_the_context_is_what_every_ready_engine_can_hold(service: Service)
     await service.until(lambda: service.llm.max_model_len == 128)
 
 
+@HOLDS_NONE
 async def test_an_engine_with_a_prefix_cache_gets_the_hashes_of_the_prompt(service: Service) -> None:
     plain = await service.engine()
     task = service.ask("plain")

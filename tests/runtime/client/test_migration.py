@@ -12,7 +12,7 @@ from kvasir.client.request_errors import EngineUnavailable, RequestFailed
 from kvasir.link.engine_end.engine_link import FrontendLost
 from kvasir.link.protocol import AddRequest, FinishReason, Ready, RefusalKind, Refused
 from runtime.client.scripted_engine import ScriptedEngine
-from runtime.client.service import MODEL, Service
+from runtime.client.service import HOLDS_NONE, MODEL, Service
 from runtime.link.bare_peers import BareEngine
 from runtime.wire import output_of, prompt_of
 
@@ -131,6 +131,7 @@ async def test_a_client_that_left_is_not_moved(service: Service) -> None:
     assert service.llm.live_requests == 0
 
 
+@HOLDS_NONE
 async def test_without_another_engine_the_error_is_in_the_stream(service: Service) -> None:
     engine = await service.engine()
     deltas = service.llm.generate("r", service.prompted())
@@ -250,6 +251,7 @@ async def test_a_request_moves_to_an_engine_that_can_hold_its_answer(service: Se
     assert small.messages() == []
 
 
+@HOLDS_NONE
 async def test_a_request_never_moves_to_another_model(service: Service) -> None:
     first = await service.engine(0)
     reader = service.ask("r")

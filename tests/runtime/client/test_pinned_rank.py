@@ -109,6 +109,7 @@ async def test_a_refused_pinned_request_may_use_a_second_engine_of_its_rank(serv
     assert other.messages() == []
 
 
+@HOLDS_NONE
 async def test_a_pinned_request_of_a_lost_engine_never_moves(service: Service) -> None:
     pinned, other = await service.engine(0), await service.engine(1)
     reader = ask(service, "r", rank=0)
