@@ -15,6 +15,7 @@ POD_INDEX: Final = "KVASIR_POD_INDEX"
 
 Pods r · nnodes to (r + 1) · nnodes - 1 are nodes 0 to nnodes - 1 of data-parallel rank r.
 """
+BLACK_BOX: Final = "KVASIR_BLACK_BOX"
 OPS_HOST: Final = "KVASIR_OPS_HOST"
 OPS_PORT: Final = "KVASIR_OPS_PORT"
 HOST: Final = "KVASIR_HOST"
@@ -36,6 +37,8 @@ ADMIN_API_KEYS_DIRECTORY: Final = "/etc/kvasir/admin-api-keys"
 CACHE_DIRECTORY: Final = "/var/cache/kvasir"
 """HOME of the process, for caches of hubs and compilers."""
 SCRATCH_DIRECTORY: Final = "/tmp"
+BLACK_BOX_FILE: Final = SCRATCH_DIRECTORY + "/kvasir-black-box"
+"""In a volume of the pod, which survives its containers."""
 SHM_DIRECTORY: Final = "/dev/shm"
 RESERVED_DIRECTORIES: Final = (
     LINK_KEYS_DIRECTORY,

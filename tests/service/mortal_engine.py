@@ -24,7 +24,7 @@ from kvasir.engine.numerics import numerics_class
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received, new_incarnation
-from kvasir.link.protocol import Dead, EngineStats, Goodbye, Outputs, Ready, Result
+from kvasir.link.protocol import Dead, EngineStats, FailedStep, Goodbye, Outputs, Ready, Result
 from kvasir_contract.phases import Phase
 
 NEVER: Final = 1 << 60
@@ -104,7 +104,7 @@ class MortalEngine:
         self._successor.start()
 
     def _succeed(self, dead: EngineLink) -> None:
-        dead.close(Dead("the test has ended this life"))
+        dead.close(Dead("the test has ended this life", FailedStep(self.incarnation)))
         self._connect()
 
     def _connect(self) -> None:

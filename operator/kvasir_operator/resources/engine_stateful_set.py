@@ -115,6 +115,7 @@ def _environment(service: InferenceService) -> list[Object]:
         {"name": place, "valueFrom": index},
         {"name": environment.OPS_HOST, "value": ANY_HOST},
         {"name": environment.OPS_PORT, "value": str(OPS_PORT)},
+        {"name": environment.BLACK_BOX, "value": environment.BLACK_BOX_FILE},
     ]
 
 

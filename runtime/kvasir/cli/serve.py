@@ -39,6 +39,7 @@ from kvasir.local.run import LocalService, run_services
 from kvasir.local.supervision.process_spec import ProcessSpec
 
 _LINK_SET_HERE = ("link", "link_keys", "service_uid")
+_TRACE_SET_HERE = ("black_box",)
 _SERVER_SET_HERE = ("fd",)
 
 
@@ -119,7 +120,7 @@ def add_service_options(parser: OptionParser, without: Collection[str] = ()) -> 
     add_options(parser, SchedulerConfig, "scheduler")
     add_options(parser, ExecutorConfig, "workers")
     add_options(parser, LinkConfig, "link between frontend and engines", without=_LINK_SET_HERE)
-    add_options(parser, TraceConfig, "observability")
+    add_options(parser, TraceConfig, "observability", without=_TRACE_SET_HERE)
     add_options(parser, ProcessConfig, "process")
 
 
@@ -167,7 +168,7 @@ def settings_of(args: argparse.Namespace) -> ServeSettings:
         scheduler=from_args(SchedulerConfig, args),
         executor=executor,
         link=from_args(LinkConfig, args, link=(), link_keys=None, service_uid=""),
-        trace=from_args(TraceConfig, args),
+        trace=from_args(TraceConfig, args, black_box=None),
         process=from_args(ProcessConfig, args),
     )
 

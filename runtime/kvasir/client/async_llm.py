@@ -22,6 +22,7 @@ from kvasir.client.output_processor import AbortRequests, DistrustEngine, Output
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.router import Router
 from kvasir.client.service_limits import ServiceLimits
+from kvasir.client.strikes import Strikes
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.stop_strings import StopSearch
 from kvasir.config.frontend_settings import FrontendConfig
@@ -38,7 +39,7 @@ from kvasir.link.frontend_end.link_events import (
     OutputsReceived,
 )
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
-from kvasir.link.protocol import Abort, FinishReason
+from kvasir.link.protocol import Abort, FailedStep, FinishReason
 
 __all__ = ["AsyncLLM", "Delta"]
 
@@ -75,11 +76,13 @@ class AsyncLLM:
         """Whether `_work_outputs` runs in the next turn of the event loop."""
         self._calls = Calls(self._link.send)
         self._starts = EngineStarts()
+        self._strikes = Strikes()
         self._dispatcher = Dispatcher(
             self._journal,
             self._router,
             self._link,
             observer,
+            self._strikes,
             self._outputs.fail_with,
             self._starts,
             HoldLimits.of(config.server),
@@ -199,6 +202,8 @@ class AsyncLLM:
             self._dispatcher.dispatch(request)
             while True:
                 delta = await request.collector.take()
+                if delta.finish_reason is not None and self._strikes:
+                    self._strikes.passed(request.digest)
                 yield delta
                 if delta.finish_reason is not None:
                     return
@@ -258,6 +263,8 @@ class AsyncLLM:
             case EngineJoined(engine):
                 self._ranks.joined(engine)
                 self._starts.joined(engine)
+                self._strikes.joined(engine.incarnation, engine.rank, engine.crashed)
+                self._dispatcher.reconsider()
                 self._router.reported(engine)
             case EngineChanged(engine):
                 self._router.reported(engine)
@@ -266,13 +273,14 @@ class AsyncLLM:
                 self._dispatcher.release()
             case CallAnswered(engine, result):
                 self._calls.answered(engine.incarnation, result)
-            case EngineLost(engine, reason):
-                self._on_engine_lost(engine, reason)
+            case EngineLost(engine, reason, ran):
+                self._on_engine_lost(engine, reason, ran)
 
-    def _on_engine_lost(self, engine: RemoteEngine, reason: str) -> None:
+    def _on_engine_lost(self, engine: RemoteEngine, reason: str, ran: FailedStep | None) -> None:
         """Move the requests of the engine to others. Outputs that it sent before still reach their readers."""
         self._outputs.flush(engine.incarnation)
         self._after_outputs()
+        self._strikes.lost(engine.incarnation, engine.rank, self._journal.of_engine(engine.incarnation), ran)
         self._migrations.engine_lost(engine, reason)
         self._calls.lost(engine.incarnation, reason)
         self._router.forget(engine.incarnation)

@@ -1,6 +1,7 @@
 """The dispatcher: sends requests to engines, and holds them while no engine can take them. AsyncLLM owns it."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final
@@ -8,14 +9,17 @@ from typing import Final
 from kvasir.client.engine_starts import DEFAULT_RETRY_AFTER, EngineStarts
 from kvasir.client.holding import Holding, HoldLimits, Lane
 from kvasir.client.journal import Journal, LiveRequest, RequestState
-from kvasir.client.request_errors import EngineUnavailable
+from kvasir.client.request_errors import EngineUnavailable, failed_repeatedly
 from kvasir.client.request_observer import RequestObserver
 from kvasir.client.resumes import Resumes
 from kvasir.client.router import Router
+from kvasir.client.strikes import REPORT_SECONDS, Strikes, Verdict
 from kvasir.client.wave_starts import WaveStarts
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import RefusalKind
+
+log = logging.getLogger(__name__)
 
 MIN_QUEUED_REQUESTS: Final = 2
 QUEUED_SHARE: Final = 8
@@ -34,6 +38,8 @@ class _Sent(Enum):
     """No engine can take the request now."""
     NOT_UNDERSTOOD = auto()
     """Every engine that could take it is of a version without a field of the request."""
+    NOT_NOW = auto()
+    """It was refused, or waits for reports on lost engines, because engines were lost with it."""
 
 
 class Dispatcher:
@@ -45,20 +51,25 @@ class Dispatcher:
         router: Router,
         link: FrontendLink,
         observer: RequestObserver,
+        strikes: Strikes,
         fail: Callable[[LiveRequest, Exception], None],
         starts: EngineStarts,
         limits: HoldLimits,
     ) -> None:
-        """`fail`: ends a request that no engine can take, with this error."""
+        """`fail`: ends a request that no engine can take, or may get, with this error."""
         self._fail = fail
         self._journal = journal
         self._router = router
         self._link = link
         self._observer = observer
         self._starts = starts
+        self._strikes = strikes
         self._resumes = Resumes(journal, observer)
         self._waves = WaveStarts(link.engines, journal.in_flight, link.send)
         self._waiting: list[LiveRequest] = []
+        self._unreported: list[LiveRequest] = []
+        """Requests that wait for reports on lost engines (Verdict.WAIT)."""
+        self._look_again: asyncio.TimerHandle | None = None
         self._holding = Holding(limits, observer, self._hold_longer)
         self._closed = False
 
@@ -73,6 +84,7 @@ class Dispatcher:
         for request in self._holding.all():
             self._holding.remove(request)
             self._fail(request, self.unavailable())
+        self.reconsider()
 
     def dispatch(self, request: LiveRequest) -> None:
         """Queue the waiting request for the next turn of the event loop, so that an engine gets several at once and
@@ -81,11 +93,20 @@ class Dispatcher:
             asyncio.get_running_loop().call_soon(self._dispatch_all)
         self._waiting.append(request)
 
+    def reconsider(self) -> None:
+        """Queue the requests that wait for reports on lost engines, because one has come."""
+        if self._look_again is not None:
+            self._look_again.cancel()
+            self._look_again = None
+        unreported, self._unreported = self._unreported, []
+        for request in unreported:
+            self.dispatch(request)
+
     def dispatch_elsewhere(self, request: LiveRequest, refusal: RefusalKind) -> bool:
         """Send a request that its engine refused to the next engine, or hold it if its engine is stopping. Returns
         False if neither can be done."""
         request.refused_by = (*request.refused_by, request.engine)
-        if self._send(request) is _Sent.YES:
+        if self._send(request) in (_Sent.YES, _Sent.NOT_NOW):
             return True
         if refusal is not RefusalKind.UNAVAILABLE or self._closed or self._holding.refusal(request) is not None:
             return False
@@ -175,7 +196,7 @@ class Dispatcher:
                     self._holding.add(request)
                 else:
                     self._fail(request, self.unavailable(request.data_parallel_rank, limit))
-            case _Sent.YES:
+            case _Sent.YES | _Sent.NOT_NOW:
                 pass
 
     def _is_behind(self, request: LiveRequest) -> bool:
@@ -200,6 +221,14 @@ class Dispatcher:
 
     def _send(self, request: LiveRequest, *, paced: bool = False) -> _Sent:
         """Send the request to an engine as its next attempt, if one can take it. `paced`: and has room."""
+        verdict = self._strikes.verdict(request.digest) if self._strikes else Verdict.RUN
+        if verdict is Verdict.REFUSE:
+            log.error("request %s is refused: engines failed in steps that computed it", request.request_id)
+            self._fail(request, failed_repeatedly(self._strikes.count(request.digest)))
+            return _Sent.NOT_NOW
+        if verdict is Verdict.WAIT and not self._closed:
+            self._wait_for_reports(request)
+            return _Sent.NOT_NOW
         # Each failed send removes an engine from the link, and each older engine is skipped once, so this ends.
         older: list[RemoteEngine] = []
         while not self._closed:
@@ -211,7 +240,7 @@ class Dispatcher:
             engine = self._router.pick(self._resumes.suitable(request, candidates))
             if engine is None:
                 break
-            message = request.message(engine.block_hashing)
+            message = request.message(engine.block_hashing, alone=verdict is Verdict.ALONE)
             if not engine.agreement.understands(message):
                 older.append(engine)
             elif self._link.send(engine.incarnation, message):
@@ -224,6 +253,13 @@ class Dispatcher:
                 self._resumes.sent(request, engine)
                 return _Sent.YES
         return _Sent.NOT_UNDERSTOOD if older and not self._closed else _Sent.NO_ENGINE
+
+    def _wait_for_reports(self, request: LiveRequest) -> None:
+        if request.state is RequestState.RUNNING:
+            self._journal.requeue(request)
+        self._unreported.append(request)
+        if self._look_again is None:
+            self._look_again = asyncio.get_running_loop().call_later(REPORT_SECONDS, self.reconsider)
 
     def _candidates(self, request: LiveRequest) -> list[RemoteEngine]:
         """Return the engines that the request may be sent to once they are usable."""

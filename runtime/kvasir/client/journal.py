@@ -21,6 +21,7 @@ from kvasir.client.text.stop_strings import StopSearch
 from kvasir.hashing import BlockHashing
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
+from kvasir.request_digest import request_digest
 from kvasir.tokens import to_wire, token_array
 
 RETRY_AFTER = 1.0
@@ -92,6 +93,7 @@ class LiveRequest:
     """Hashes of the prompt's blocks, shared with the other choices. Without them, the engine computes its own."""
     data_parallel_rank: int | None = None
     """The request is sent to engines of this rank only. None: to any engine."""
+    _digest: bytes = b""
 
     def __post_init__(self) -> None:
         self.trace.params, self.trace.prompt_tokens = self.params, len(self.prompt_token_ids)
@@ -101,10 +103,10 @@ class LiveRequest:
         since = time.perf_counter() if self.interruption is None else self.interruption.since
         self.interruption = Interruption(reason, since)
 
-    def message(self, hashing: BlockHashing | None = None) -> AddRequest:
+    def message(self, hashing: BlockHashing | None = None, alone: bool = False) -> AddRequest:
         """Return the message that starts or resumes the request on an engine, as the next attempt.
 
-        `hashing`: how the engine hashes prompts; None if it looks no hashes up.
+        `hashing`: how the engine hashes prompts; None if it looks no hashes up. `alone`: see AddRequest.
         """
         return AddRequest(
             request_id=self.request_id,
@@ -116,7 +118,20 @@ class LiveRequest:
             priority=self.priority,
             cache_salt=self.cache_salt,
             age=time.perf_counter() - self.trace.started if self.attempt else 0.0,
+            alone=alone,
         )
+
+    @property
+    def digest(self) -> bytes:
+        """See kvasir.request_digest. It is computed when an engine is lost, or while a request has strikes."""
+        if not self._digest:
+            self._digest = request_digest(to_wire(self.prompt_token_ids), self.params)
+        return self._digest
+
+    @property
+    def attempt_tokens(self) -> int:
+        """Return the number of output tokens of the present attempt."""
+        return len(self.output_token_ids) - self.num_earlier_tokens
 
     @property
     def num_tokens(self) -> int:

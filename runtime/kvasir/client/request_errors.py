@@ -4,6 +4,8 @@ from typing import Final
 
 from kvasir.link.protocol import RefusalKind
 
+FAILED_REPEATEDLY: Final = "engine_failed_repeatedly"
+"""The error code of a request that is refused because engines failed in its steps."""
 OVERLOADED_RETRY_AFTER: Final = 1.0
 """Seconds that a client is asked to wait when an engine has reached a bound."""
 UNAVAILABLE_RETRY_AFTER: Final = 1.0
@@ -40,6 +42,20 @@ class TooManyRequests(Exception):
 
 class RequestFailed(Exception):
     """The engine failed this request, or was lost, after it was accepted (500, or an error in the stream)."""
+
+    def __init__(self, message: str, code: str = "request_failed") -> None:
+        super().__init__(message)
+        self.code = code
+        """The error code in the answer."""
+
+
+def failed_repeatedly(count: int) -> RequestFailed:
+    """Return the error for a request that is not given to another engine, because it would end that one too."""
+    return RequestFailed(
+        f"{count} engines failed in steps that computed this request, so it is not given to another one: send it "
+        "with another prompt or other parameters; the logs of the engines have the cause",
+        FAILED_REPEATEDLY,
+    )
 
 
 def failure_of(message: str, refusal: RefusalKind | None) -> Exception:

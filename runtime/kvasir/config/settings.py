@@ -332,13 +332,19 @@ class OpsConfig:
 
 @dataclass(frozen=True)
 class TraceConfig:
-    """Logging of an engine's slow steps."""
+    """What an engine records about its steps."""
 
     slow_step: float = option(
         30.0,
         "log phase and batch of a step that takes longer than this; 0 logs none",
         parse=parse_duration,
         metavar="TIME",
+    )
+    black_box: str | None = option(
+        None,
+        "file that names the requests of the running step; a later start with the same file reports them if this "
+        "process is killed [default: none]",
+        metavar="FILE",
     )
 
 

@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from kvasir.engine.health.black_box import BlackBox
 from kvasir.engine.health.step_trace import StepPhase, StepTrace
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.kv.kv_manager import CacheInUse
@@ -39,6 +40,8 @@ class EngineCore:
         """Steps that were computed."""
         self.trace = StepTrace()
         """The loop that drives the core begins and ends its steps."""
+        self.black_box = BlackBox("")
+        """Names the requests of the steps in flight. The engine process sets its own."""
         self.num_in_inbox: Callable[[], int] = lambda: 0
         """Returns how many requests wait in front of `queue`. The loop sets it."""
         self._max_in_flight = max_in_flight
@@ -148,6 +151,7 @@ class EngineCore:
         """
         in_flight = self._in_flight
         step = self.scheduler.schedule()
+        self.black_box.note(self.scheduler.in_flight)
         if step is not None and len(in_flight) + 1 < self._max_in_flight:
             in_flight.append((step, self._executor.submit(step)))
             return None
@@ -173,7 +177,8 @@ class EngineCore:
     @property
     def num_waiting(self) -> int:
         """Number of requests without a row, including those in the inbox, preempted ones and blocked ones."""
-        return len(self.scheduler.waiting) + len(self.scheduler.blocked) + self.num_in_inbox()
+        scheduler = self.scheduler
+        return len(scheduler.waiting) + scheduler.num_suspects + len(scheduler.blocked) + self.num_in_inbox()
 
     def stats(self) -> EngineStats:
         scheduler = self.scheduler

@@ -26,6 +26,7 @@ from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
+from kvasir.engine.health.black_box import BlackBox, open_box
 from kvasir.engine.health.engine_collector import EngineCollector
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_watchdog import StepWatchdog
@@ -46,6 +47,7 @@ from kvasir.link.protocol import (
     FEATURE_PRIORITY,
     FEATURE_WAVES,
     Dead,
+    FailedStep,
     Goodbye,
     Progress,
     Ready,
@@ -105,6 +107,7 @@ class EngineProcess:
             config.link.heartbeat_timeout,
             slow_step=config.trace.slow_step or math.inf,
         )
+        self._black_box = BlackBox(self._status.incarnation)
         self._collector = EngineCollector(self._status, names[0] if names else config.model.source)
         self._ops: OpsServer | None = None
         self._link: EngineLink | None = None
@@ -140,10 +143,11 @@ class EngineProcess:
             log_failure(log, error, f"the engine failed in phase {self._status.phase}")
             failure = failure_of(error)
             try:
-                self._end(Dead(failure.message))
+                self._end(Dead(failure.message, self._black_box.step))
             except Exception:
                 log.exception("the engine could not end in order")  # the first failure is the cause
             return failure
+        self._black_box.clear()
         self._end(Goodbye())
         return None
 
@@ -153,6 +157,9 @@ class EngineProcess:
             registry.register(self._collector)
             self._ops = OpsServer(self._config.ops, self._status, partial(generate_latest, registry))
             model = self._read_model()
+            box = open_box(self._config.trace.black_box)
+            crashed = None if box is None else box.last or FailedStep("")
+            self._black_box = BlackBox(self._status.incarnation, box)
             inbox = Inbox()
             link = self._link = EngineLink(
                 self._config.link,
@@ -160,6 +167,8 @@ class EngineProcess:
                 inbox.put,
                 inbox.flush,
                 step_limit=self._status.step_limit,
+                crashed=crashed,
+                running=lambda: self._black_box.step,
             )
             self._status.link_problem = lambda: link.problem
             self._status.links = lambda: link.accepted
@@ -173,7 +182,7 @@ class EngineProcess:
             group = self._group
             settings, cache = prepare_workers(executor, settings, asked=self._config.model.max_model_len)
             core = self._collector.core = build_core(settings, model, cache, executor)
-            core.trace = self._status.trace
+            core.trace, core.black_box = self._status.trace, self._black_box
             if executor.max_in_flight == 1 and group is None:  # a step of a group includes waits for other engines
                 self._status.step_limit.begin(settings.max_num_batched_tokens)
             inbox.open(core.ingest)

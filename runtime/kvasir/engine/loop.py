@@ -118,6 +118,7 @@ class EngineLoop:
     def _take_messages(self, may_wait: bool) -> None:
         """Handle all events and a bounded number of requests; without work, wait for the first of them."""
         if may_wait and not (self._core.has_work or self._waves.running):
+            self._core.black_box.clear()
             self._core.check_idle()
             self._show_load()
             while not self._drain_asked and self._inbox.empty and self._core.work_ahead():

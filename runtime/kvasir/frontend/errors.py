@@ -85,7 +85,7 @@ def as_api_error(error: Exception, request_id: str) -> ApiError:
         case EngineUnavailable():
             return ApiError(503, str(error), code="engine_unavailable", headers=_retry_after(error.retry_after))
         case RequestFailed():
-            return ApiError(500, str(error), code="request_failed")
+            return ApiError(500, str(error), code=error.code)
         case _:
             return internal_error(request_id)
 

@@ -42,6 +42,10 @@ FEATURE_WAVES: Final = "waves"
 """The engine steps together with the other engines that have this feature (kvasir.engine.waves)."""
 
 
+SUSPECT_TOKENS: Final = 3
+"""Tokens that a suspect gets alone. It is computed again up to the token with which its engine failed, although the
+engine may have failed before it could send its last two tokens (two steps overlap)."""
+
 _PHASES: Final = {phase.value: phase for phase in Phase}
 
 
@@ -102,6 +106,24 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Requests whose logits were not numbers, since the engine started."""
 
 
+class StepRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A request that a step computes."""
+
+    request_id: str
+    digest: bytes
+    """See kvasir.request_digest."""
+
+
+class FailedStep(msgspec.Struct, frozen=True, array_like=True):
+    """The requests that an engine computed when it failed, or that it is stuck with: of all steps in flight.
+
+    Requests that only waited are not among them.
+    """
+
+    incarnation: str
+    requests: tuple[StepRequest, ...] = ()
+
+
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     pass
 
@@ -125,6 +147,9 @@ class Hello(_Message, frozen=True):
     tokenizer_hash: str
     phase_name: str
     progress: Progress | None = None
+    crashed: FailedStep | None = None
+    """The step in which the last engine at this place ended; of incarnation "" if there was none. An idle one had
+    no step, so no request is named. None: the engine has no black box."""
 
     @property
     def phase(self) -> Phase:
@@ -222,6 +247,8 @@ class Dead(_Message, frozen=True):
     """The engine failed and ends: take back everything it has not finished."""
 
     reason: str
+    crashed: FailedStep | None = None
+    """The step in which it failed. None from an engine of an earlier version."""
 
 
 class Result(_Message, frozen=True):
@@ -277,6 +304,9 @@ class AddRequest(_Message, frozen=True):
     age: float = 0.0
     """Seconds since the request came, if another engine had it before; 0 for a fresh one. It is served before the
     fresh ones of its priority, the oldest first."""
+    alone: bool = False
+    """A step that computes it computes no other request, until it has got SUSPECT_TOKENS tokens in this attempt: an
+    engine may have failed because of it."""
 
     @property
     def num_tokens(self) -> int:
@@ -325,6 +355,8 @@ class Heartbeat(_Message, frozen=True):
     """From an engine: the `step_age` in seconds from which it is stuck. 0: not announced."""
     shows_load: bool = True
     """From an engine: the metrics of this frontend include the engine's load. One of its frontends does."""
+    stuck: FailedStep | None = None
+    """From an engine whose `step_age` is beyond its `step_limit`: the step."""
 
 
 class Goodbye(_Message, frozen=True):

@@ -81,6 +81,7 @@ class Place:
             environment.DATA_PARALLEL_SIZE_LOCAL: str(len(self.engine_ops_ports)),
             environment.OPS_HOST: LOOPBACK,
             environment.OPS_PORT: str(self.engine_ops_ports[rank]),
+            environment.BLACK_BOX: f"{self.directory}/engine-{rank}.black-box",
         }
         if self.gpus:
             each = len(self.gpus) // len(self.engine_ops_ports)

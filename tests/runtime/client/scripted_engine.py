@@ -12,6 +12,7 @@ from kvasir.link.protocol import (
     Call,
     Dead,
     EngineStats,
+    FailedStep,
     FinishReason,
     Goodbye,
     Outputs,
@@ -31,7 +32,7 @@ PATIENCE = 60.0
 class ScriptedEngine:
     """Reads the link's inbox when the test asks for a message; answers nothing by itself."""
 
-    def __init__(self, address: str, model: ModelInfo, *, rank: int = 0) -> None:
+    def __init__(self, address: str, model: ModelInfo, *, rank: int = 0, crashed: FailedStep | None = None) -> None:
         self.identity = EngineIdentity(
             incarnation=new_incarnation(rank),
             rank=rank,
@@ -41,7 +42,7 @@ class ScriptedEngine:
             fingerprint=model.fingerprint,
             tokenizer_hash=model.tokenizer_hash,
         )
-        self.link = QueuedLink(LinkConfig(link=(address,)), self.identity)
+        self.link = QueuedLink(LinkConfig(link=(address,)), self.identity, crashed=crashed)
         self.frontend = ""
         self._steps = 0
 
@@ -54,8 +55,9 @@ class ScriptedEngine:
     def close(self) -> None:
         self.link.close(Goodbye())
 
-    def die(self, reason: str) -> None:
-        self.link.close(Dead(reason))
+    def die(self, reason: str, crashed: FailedStep | None = None) -> None:
+        """`crashed`: the step in which it failed; None: in no step."""
+        self.link.close(Dead(reason, crashed or FailedStep(self.identity.incarnation)))
 
     async def request(self) -> AddRequest:
         """The next message, which must be a request."""

@@ -12,7 +12,7 @@ from kvasir.config.frontend_settings import ServerConfig
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.link.frontend_end.link_events import LinkEvent
-from kvasir.link.protocol import Ready
+from kvasir.link.protocol import FailedStep, Ready
 from kvasir.params import SamplingFields
 from runtime.client import trained
 from runtime.client.observers import RecordingObserver
@@ -65,9 +65,9 @@ class Service:
         engine.start(ready)
         return engine
 
-    async def engine(self, rank: int = 0) -> ScriptedEngine:
+    async def engine(self, rank: int = 0, crashed: FailedStep | None = None) -> ScriptedEngine:
         """An engine that takes requests."""
-        engine = ScriptedEngine(self.llm.link_address, MODEL, rank=rank)
+        engine = ScriptedEngine(self.llm.link_address, MODEL, rank=rank, crashed=crashed)
         self.engines.append(engine)
         engine.start()
         await self.until(lambda: self.usable(engine))

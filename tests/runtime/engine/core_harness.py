@@ -33,6 +33,7 @@ def add_request(
     cache_salt: str = "",
     age: float = 0.0,
     hashed_for: int | None = None,
+    alone: bool = False,
 ) -> AddRequest:
     """`hashed_for`: the block size that the frontend hashed the prompt for; None: it did not."""
     hashes = b""
@@ -56,6 +57,7 @@ def add_request(
         priority=priority,
         cache_salt=cache_salt,
         age=age,
+        alone=alone,
     )
 
 

@@ -22,12 +22,16 @@ from kvasir.link.frontend_end.link_events import (
     OutputsReceived,
 )
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
-from kvasir.link.protocol import AddRequest, RequestOutput, Result
+from kvasir.link.protocol import AddRequest, FailedStep, RequestOutput, Result
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 
 WAIT = 60.0
 PROMPT = [5, 6, 7, 8]
+
+
+def params(max_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, seed=0, temperature=0, ignore_eos=True)
 
 
 class Frontend:
@@ -40,6 +44,10 @@ class Frontend:
         self.outputs: list[RequestOutput] = []
         self.results: list[Result] = []
         self.lost: list[str] = []
+        self.ran: list[FailedStep | None] = []
+        """For each engine that was lost: the step that failed."""
+        self.crashed: list[FailedStep | None] = []
+        """For each engine that joined: the step that its predecessor reports."""
         self._news = asyncio.Event()
         self.link = FrontendLink(
             LinkConfig(link=(address,)),
@@ -52,14 +60,18 @@ class Frontend:
     def take(self) -> None:
         while self.link.events:
             match self.link.events.popleft():
-                case EngineJoined(engine) | EngineChanged(engine):
+                case EngineJoined(engine):
+                    self.states.append(engine.state)
+                    self.crashed.append(engine.crashed)
+                case EngineChanged(engine):
                     self.states.append(engine.state)
                 case OutputsReceived(_, message):
                     self.outputs += message.outputs
                 case CallAnswered(_, result):
                     self.results.append(result)
-                case EngineLost(_, reason):
+                case EngineLost(_, reason, ran):
                     self.lost.append(reason)
+                    self.ran.append(ran)
         self._news.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -74,8 +86,8 @@ class Frontend:
         return engine
 
     def ask(self, engine: RemoteEngine, request_id: str, max_tokens: int, prompt: list[int] = PROMPT) -> None:
-        params = SamplingParams(max_tokens=max_tokens, seed=0, temperature=0, ignore_eos=True)
-        assert self.link.send(engine.incarnation, AddRequest(request_id, 0, packed(prompt), b"", params))
+        message = AddRequest(request_id, 0, packed(prompt), b"", params(max_tokens))
+        assert self.link.send(engine.incarnation, message)
 
     def received(self, request_id: str) -> list[RequestOutput]:
         return [output for output in self.outputs if output.request_id == request_id]

@@ -15,11 +15,13 @@ import pytest
 from kvasir.engine.loop import DRAIN_SETTLE_SECONDS
 from kvasir.engine.scheduling.token_budget import REQUEST_TOKENS
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
-from kvasir.link.protocol import Call, FinishReason, Progress, Ready, RefusalKind
+from kvasir.link.protocol import Call, FailedStep, FinishReason, Progress, Ready, RefusalKind
+from kvasir.request_digest import request_digest
+from kvasir.tokens import packed
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure, find_failure
 from kvasir_contract.reasons import Reason
-from runtime.engine.engine_under_test import PROMPT, WAIT, Frontend, ended, run_engine
+from runtime.engine.engine_under_test import PROMPT, WAIT, Frontend, ended, params, run_engine
 from runtime.hub.silent_hub import silent_hub
 
 REAL = (sys.executable, "-m", "kvasir.cli.main", "engine")
@@ -29,6 +31,11 @@ FAKE = (sys.executable, str(Path(__file__).with_name("engine_with_fake_executor.
 def capacity_of(engine: RemoteEngine) -> Ready:
     assert engine.capacity is not None
     return engine.capacity
+
+
+def names(step: FailedStep | None) -> list[str]:
+    assert step is not None
+    return [request.request_id for request in step.requests]
 
 
 def title(pid: int) -> str:
@@ -162,6 +169,7 @@ async def test_a_failing_step_is_told_to_the_frontend_and_by_the_exit_code(
         assert find_failure(log.splitlines()[-1]) == Failure(Reason.CRASH_LOOPING, "RuntimeError: device lost")
         await frontend.until(lambda: bool(frontend.lost))
         assert "RuntimeError: device lost" in frontend.lost[0]
+        assert names(frontend.ran[0]) == ["a"]
 
 
 async def test_idle_engine_whose_worker_dies_fails(frontend: Frontend, address: str) -> None:
@@ -172,6 +180,38 @@ async def test_idle_engine_whose_worker_dies_fails(frontend: Frontend, address: 
         assert find_failure(log.splitlines()[-1]) == Failure(Reason.CRASH_LOOPING, "RuntimeError: a worker died")
         await frontend.until(lambda: bool(frontend.lost))
         assert "a worker died" in frontend.lost[0]
+        assert names(frontend.ran[0]) == []
+
+
+async def test_successor_names_what_a_killed_engine_computed(
+    frontend: Frontend, address: str, tmp_path: Path
+) -> None:
+    options = ("--link", address, "--black-box", str(tmp_path / "box"))
+    one_row = ("--max-num-seqs", "1", "--slow-step", "100ms")
+    async with run_engine(*FAKE, "hang", "demo://", *options, *one_row) as process:
+        engine = await frontend.ready()
+        frontend.ask(engine, "runs", 8)
+        frontend.ask(engine, "waits", 8)
+        async with asyncio.timeout(WAIT):
+            while b" takes " not in (line := await log_line(process)):
+                assert line, "the engine has ended"
+        process.kill()
+        await frontend.until(lambda: bool(frontend.lost))
+        assert frontend.ran == [None]  # it could not report anything
+    async with run_engine(*FAKE, "serve", "demo://", *options) as process:
+        successor = await frontend.ready()
+        crashed = frontend.crashed[-1]
+        assert crashed is not None
+        assert (crashed.incarnation, names(crashed)) == (engine.incarnation, ["runs"])
+        assert crashed.requests[0].digest == request_digest(packed(PROMPT), params(8))
+        frontend.ask(successor, "later", 2)
+        await frontend.until(lambda: bool(frontend.outputs) and frontend.outputs[-1].finish_reason is not None)
+        process.terminate()
+        await ended(process)
+        assert names(frontend.ran[-1]) == []
+    async with run_engine(*FAKE, "serve", "demo://", *options):
+        await frontend.ready()
+        assert frontend.crashed[-1] == FailedStep(successor.incarnation)  # it was idle
 
 
 async def test_a_step_that_hangs_is_told_with_rank_phase_batch_and_place(frontend: Frontend, address: str) -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from kvasir.client.request_errors import failed_repeatedly
+from kvasir.frontend.errors import as_api_error
 from kvasir.link.protocol import RefusalKind
 from runtime.frontend.harness import running_frontend
 
@@ -42,3 +44,9 @@ async def test_a_refusal_before_the_first_token_has_its_own_status(
     assert (response.status_code, error["type"], error["code"]) == (status, type_, code)
     assert error["message"] == "the engine refuses it: send another one"
     assert response.headers.get("retry-after") == retry_after
+    await frontend.idle()
+
+
+def test_request_that_failed_its_engines_has_its_own_code() -> None:
+    error = as_api_error(failed_repeatedly(2), "id")
+    assert (error.status, error.code) == (500, "engine_failed_repeatedly")

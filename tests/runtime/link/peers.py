@@ -21,6 +21,7 @@ from kvasir.link.protocol import (
     PROTOCOL_VERSION,
     AddRequest,
     EngineStats,
+    FailedStep,
     Goodbye,
     Hello,
     Outputs,
@@ -81,6 +82,8 @@ class Recorder:
         self.changes: list[tuple[str, EngineState]] = []
         self.outputs: list[tuple[str, Outputs]] = []
         self.lost: list[tuple[str, str]] = []
+        self.ran: dict[str, FailedStep | None] = {}
+        """The step that failed, by the incarnation of a lost engine."""
         self._news = asyncio.Event()
 
     def take(self) -> None:
@@ -94,8 +97,9 @@ class Recorder:
                 self.changes.append((engine.incarnation, engine.state))
             case OutputsReceived(engine, message):
                 self.outputs.append((engine.incarnation, message))
-            case EngineLost(engine, reason):
+            case EngineLost(engine, reason, ran):
                 self.lost.append((engine.incarnation, reason))
+                self.ran[engine.incarnation] = ran
         self._news.set()
 
     async def until(self, condition: Callable[[], object]) -> None:

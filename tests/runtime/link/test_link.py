@@ -305,7 +305,7 @@ async def test_a_killed_engine_is_lost_at_once_and_the_others_go_on(transport: T
             await f.ready("victim", other.incarnation)
             await f.ask("victim")
             victim.kill()
-            await f.lost("victim")
+            assert await f.lost("victim") == "its connection broke"  # not: it was silent
             assert not f.link.send("victim", Abort(["r"]))
             await asyncio.gather(f.ask(other.incarnation), serve_one(other))
             assert [i for i, _ in f.seen.lost] == ["victim"]

@@ -7,14 +7,27 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kvasir.link.codec import encode
+from kvasir.link.engine_end.announced_engine import AnnouncedEngine
 from kvasir.link.frontend_end.link_events import EngineLost, LinkEvent
-from kvasir.link.protocol import Abort, Dead, FromEngine, Goodbye, Heartbeat, Welcome
+from kvasir.link.protocol import (
+    Abort,
+    Dead,
+    FailedStep,
+    FromEngine,
+    Goodbye,
+    Heartbeat,
+    StepRequest,
+    Welcome,
+)
 from kvasir.link.sockets import QUEUE_MESSAGES, step_age_limit
 from runtime.link.bare_peers import BareEngine, MakeEngine, expect
-from runtime.link.peers import STATS, Frontend, engine, frontend, hello, outputs, serve_one
+from runtime.link.peers import STATS, Frontend, engine, frontend, hello, identity, outputs, serve_one
+
+STEP = FailedStep("victim", (StepRequest("r", b"\x01" * 16),))
 
 
 async def test_outputs_sent_before_a_connection_broke_come_before_the_loss(f: Frontend, bare: MakeEngine) -> None:
@@ -37,31 +50,60 @@ async def test_outputs_sent_before_a_connection_broke_come_before_the_loss(f: Fr
 
 
 @pytest.mark.parametrize(
-    ("message", "reason"),
+    ("message", "reason", "ran"),
     [
-        (Dead("out of memory"), "out of memory"),
-        (Goodbye(), "shut down"),
-        (Heartbeat(STATS, step_age=step_age_limit(10.0) + 1), "step has not ended"),
-        (Heartbeat(STATS, step_age=31.0, step_limit=30.0), "step has not ended for 31 s"),
-        (Heartbeat(STATS, step_age=step_age_limit(10.0) + 1, step_limit=1e9), "step has not ended"),
-        (b"\xc1 rubbish", "not a message"),
-        (encode(Welcome(1, "f")), "not a message"),
-        (b"", "not a message"),
+        (Dead("out of memory", STEP), "out of memory", STEP),
+        (Goodbye(), "shut down", None),
+        (Heartbeat(STATS, step_age=step_age_limit(10.0) + 1, stuck=STEP), "step has not ended", STEP),
+        (Heartbeat(STATS, step_age=31.0, step_limit=30.0, stuck=STEP), "step has not ended for 31 s", STEP),
+        (Heartbeat(STATS, step_age=step_age_limit(10.0) + 1, step_limit=1e9, stuck=STEP), "has not ended", STEP),
+        (b"\xc1 rubbish", "not a message", None),
+        (encode(Welcome(1, "f")), "not a message", None),
+        (b"", "not a message", None),
     ],
 )
 async def test_an_engine_is_lost_once_and_the_others_go_on(
-    f: Frontend, bare: MakeEngine, message: FromEngine | bytes, reason: str
+    f: Frontend, bare: MakeEngine, message: FromEngine | bytes, reason: str, ran: FailedStep | None
 ) -> None:
+    """`ran`: the step that the loss is blamed on; None: on no step."""
     with engine(f.link.addresses) as other:
         victim = bare("victim")
         victim.introduce()
         await f.ready("victim", other.incarnation)
         victim.say(message, message)
         assert reason in await f.lost("victim")
+        assert f.seen.ran["victim"] == (ran or FailedStep("victim"))
         await asyncio.gather(f.ask(other.incarnation), serve_one(other))
         assert [i for i, _ in f.seen.lost] == ["victim"]
         victim.introduce()
         await f.ready("victim")
+
+
+async def test_engine_that_is_stuck_names_the_requests_of_its_step(sockets: Path) -> None:
+    """Its link's thread goes on, so it is neither silent nor disconnected."""
+    async with frontend(f"ipc://{sockets}/link", silence=2.0) as f:
+        with engine(f.link.addresses, silence=2.0, step_limit=lambda: 0.01, running=lambda: STEP) as stuck:
+            await f.ready(stuck.incarnation)
+            stuck.set_load(STATS, busy=True)
+            assert "step has not ended" in await f.lost(stuck.incarnation)
+            assert f.seen.ran[stuck.incarnation] == STEP
+            stuck.set_load(msgspec.structs.replace(STATS, step=STATS.step + 1), busy=False)  # the step ends
+            await f.ready(stuck.incarnation)
+
+
+async def test_engine_names_no_step_while_its_steps_are_in_time(sockets: Path) -> None:
+    announced = AnnouncedEngine(identity(), 1, 10.0, lambda: 30.0, running=lambda: STEP)
+    announced.set_load(STATS, busy=True)
+    assert announced.heartbeat().stuck is None
+
+
+async def test_silent_or_broken_engine_leaves_open_what_it_computed(f: Frontend, bare: MakeEngine) -> None:
+    victim = bare("victim")
+    victim.introduce()
+    await f.ready("victim")
+    await asyncio.to_thread(victim.close)
+    await f.lost("victim")
+    assert f.seen.ran == {"victim": None}
 
 
 async def test_a_message_of_several_frames_is_rubbish(f: Frontend, bare: MakeEngine) -> None:

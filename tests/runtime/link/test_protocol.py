@@ -18,6 +18,7 @@ from kvasir.link.protocol import (
     Dead,
     Draining,
     EngineStats,
+    FailedStep,
     FinishReason,
     FromEngine,
     FromFrontend,
@@ -35,6 +36,7 @@ from kvasir.link.protocol import (
     RequestProgress,
     Result,
     StartWave,
+    StepRequest,
     Welcome,
 )
 from kvasir.params import SamplingParams
@@ -42,7 +44,8 @@ from kvasir.tokens import packed
 from kvasir_contract.phases import Phase
 
 STATS = EngineStats(waiting=3, running=2, kv_blocks_used=100, step=7, preemptions=1)
-HELLO = Hello(1, "uid", "engine-0-ab", 0, "node", "0.1", "fp", "th", Phase.LOADING, Progress(1, 2))
+FAILED_STEP = FailedStep("engine-0-aa", (StepRequest("r", b"\x01" * 16),))
+HELLO = Hello(1, "uid", "engine-0-ab", 0, "node", "0.1", "fp", "th", Phase.LOADING, Progress(1, 2), FAILED_STEP)
 decode_from_engine, decode_from_frontend = CODEC.decode_from_engine, CODEC.decode_from_frontend
 PARAMS = SamplingParams(
     max_tokens=5,
@@ -68,8 +71,8 @@ READY = Ready(
 REFUSED = Outputs(
     [RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS
 )
-HEARTBEAT = Heartbeat(STATS, step_age=1.5, step_limit=30.0, shows_load=False)
-ADD = AddRequest("r", 3, packed([1, 2**31]), packed([7]), PARAMS, age=1.5)
+HEARTBEAT = Heartbeat(STATS, step_age=1.5, step_limit=30.0, shows_load=False, stuck=FAILED_STEP)
+ADD = AddRequest("r", 3, packed([1, 2**31]), packed([7]), PARAMS, age=1.5, alone=True)
 
 FROM_ENGINE: list[FromEngine] = [
     HELLO,
@@ -78,7 +81,7 @@ FROM_ENGINE: list[FromEngine] = [
     Outputs([RequestOutput("r", 1, 0, [4], progress=RequestProgress(2, 0.5, 1.5))], STATS),
     REFUSED,
     Draining(),
-    Dead("out of memory"),
+    Dead("out of memory", FAILED_STEP),
     HEARTBEAT,
     Goodbye(),
     Outputs([RequestOutput("r", 0, 0, [4], logprobs=LOGPROBS, prompt_logprobs=LOGPROBS)], STATS),
@@ -147,12 +150,13 @@ def test_fields_that_a_newer_peer_appended_inside_an_output_are_ignored() -> Non
 
 def test_fields_that_an_older_peer_does_not_know_have_their_defaults() -> None:
     """As from before `progress`, `features`, `max_queued_tokens`, `hash_algorithm`, `preemptions`, `saw_draining`,
-    `step_limit`, `block_hashes` or `ignore_eos`."""
+    `step_limit`, `block_hashes`, `ignore_eos`, `crashed`, `stuck` or `alone`."""
 
     def without_last(message: FromEngine | FromFrontend, count: int = 1) -> bytes:
         return msgspec.msgpack.encode(msgspec.msgpack.decode(encode(message))[:-count])
 
-    assert decode_from_engine(without_last(HELLO)) == msgspec.structs.replace(HELLO, progress=None)
+    assert decode_from_engine(without_last(HELLO, 2)) == msgspec.structs.replace(HELLO, progress=None, crashed=None)
+    assert decode_from_engine(without_last(FROM_ENGINE[6])) == Dead("out of memory")
     old = msgspec.structs.replace(READY, numerics="")
     assert decode_from_engine(without_last(READY)) == old
     assert decode_from_engine(without_last(READY, 2)) == msgspec.structs.replace(old, hash_algorithm="blake2b")
@@ -160,7 +164,7 @@ def test_fields_that_an_older_peer_does_not_know_have_their_defaults() -> None:
     assert decode_from_engine(without_last(READY, 3)) == older
     oldest = msgspec.structs.replace(older, features=())
     assert decode_from_engine(without_last(READY, 4)) == oldest
-    assert decode_from_engine(without_last(HEARTBEAT, 5)) == Heartbeat()
+    assert decode_from_engine(without_last(HEARTBEAT, 6)) == Heartbeat()
     name, [refused], stats = msgspec.msgpack.decode(encode(REFUSED))
     decoded = decode_from_engine(msgspec.msgpack.encode([name, [refused[:11]], stats[:5]]))
     assert isinstance(decoded, Outputs)

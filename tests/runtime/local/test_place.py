@@ -163,3 +163,9 @@ def test_a_service_at_a_unix_socket_has_a_file_until_it_stops_listening() -> Non
             assert not Path(path).exists()
         finally:
             place.close()
+
+
+def test_each_engine_has_a_black_box_that_lasts_as_long_as_the_service(place: Place) -> None:
+    boxes = {Path(place.engine_env(rank)["KVASIR_BLACK_BOX"]) for rank in range(len(place.engine_ops_ports))}
+    assert len(boxes) == len(place.engine_ops_ports)
+    assert {box.parent for box in boxes} == {place.directory}

@@ -10,8 +10,9 @@ from enum import IntEnum
 from kvasir.engine.kv.block_table import BlockTable
 from kvasir.engine.kv.prefix_cache import PrefixLookup
 from kvasir.hashing import BLAKE2B, chain_root
-from kvasir.link.protocol import AddRequest, FinishReason
+from kvasir.link.protocol import SUSPECT_TOKENS, AddRequest, FinishReason, StepRequest
 from kvasir.params import SamplingParams
+from kvasir.request_digest import request_digest
 from kvasir.tokens import TOKEN_BYTES, from_wire, to_wire
 from kvasir.worker.step import NewRow
 
@@ -58,7 +59,9 @@ class EngineRequest:
         "chain_root",
         "first_token",
         "frontend",
+        "lone_until",
         "lookup",
+        "named",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_drafts",
@@ -126,6 +129,10 @@ class EngineRequest:
         self.num_preemptions = 0
         self.prompt_counted = False
         """Whether its prompt is counted in the metrics: once, with its first output, even if it is preempted."""
+        self.named = StepRequest(message.request_id, request_digest(message.prompt_tokens, message.params))
+        """Its name in the black box."""
+        self.lone_until = message.num_output_tokens + SUSPECT_TOKENS if message.alone else 0
+        """A step computes it alone while it has fewer output tokens; 0 unless it is a suspect."""
 
     @property
     def num_tokens(self) -> int:
@@ -135,6 +142,11 @@ class EngineRequest:
     def num_output_tokens(self) -> int:
         """Output tokens so far, including earlier attempts: the position of the next one."""
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether a step that computes it must compute no other request."""
+        return self.num_output_tokens < self.lone_until
 
     def new_row(self) -> NewRow:
         """Return the row of the request for the worker."""

@@ -19,7 +19,7 @@ from kvasir.engine.scheduling.token_budget import TokenBudget
 
 
 class RequestQueues:
-    """Each request is in `requests`, and in one of `waiting`, `blocked` and `running`."""
+    """Each request is in `requests`, and in one of `waiting`, `suspects`, `blocked` and `running`."""
 
     def __init__(
         self,
@@ -30,6 +30,8 @@ class RequestQueues:
     ) -> None:
         self.requests: dict[str, EngineRequest] = {}
         self.waiting = ServiceOrder()
+        self.suspects = ServiceOrder()
+        """Waiting requests that a step must compute alone (see lone_steps.py)."""
         self.blocked: dict[str, EngineRequest] = {}
         """Requests that a gate skipped, by id. They hold no resource; `wake` returns them to `waiting`."""
         self.running = ServiceOrder()
@@ -43,16 +45,17 @@ class RequestQueues:
 
     def arrive(self, request: EngineRequest) -> None:
         self.requests[request.request_id] = request
-        self.waiting.add(request)
+        self._queue_of(request).add(request)
 
-    def next_admissible(self) -> EngineRequest | None:
-        """Return the first waiting request if every gate admits it. Requests that a gate skips become blocked."""
-        while self.waiting:
-            request = self.waiting[0]
+    def next_admissible(self, order: ServiceOrder) -> EngineRequest | None:
+        """Return the first request of `waiting` or `suspects` if every gate admits it. Requests that a gate skips
+        become blocked."""
+        while order:
+            request = order[0]
             verdict = self._verdict(request)
             if verdict is not Verdict.SKIP:
                 return request if verdict is Verdict.ADMIT else None
-            self.waiting.remove(request)
+            order.remove(request)
             self.blocked[request.request_id] = request
         return None
 
@@ -60,11 +63,11 @@ class RequestQueues:
         """Return a blocked request to its place in the queue, where the gates are asked again."""
         request = self.blocked.pop(request_id, None)
         if request is not None:
-            self.waiting.add(request)
+            self._queue_of(request).add(request)
 
     def take_row(self, request: EngineRequest) -> None:
         """Move a waiting request into a row. Its blocks are the scheduler's affair."""
-        self.waiting.remove(request)
+        self._queue_of(request).remove(request)
         self.running.add(request)
         request.status = RequestStatus.RUNNING
         self.release_reserved(request)
@@ -76,7 +79,7 @@ class RequestQueues:
         self.running.remove(request)
         self._give_up_row(request)
         request.status = RequestStatus.PREEMPTED
-        self.waiting.add(request)
+        self._queue_of(request).add(request)
 
     def finish(self, request: EngineRequest, status: RequestStatus) -> None:
         """Remove a request from wherever it is."""
@@ -84,7 +87,7 @@ class RequestQueues:
             self.running.remove(request)
             self._give_up_row(request)
         elif self.blocked.pop(request.request_id, None) is None:
-            self.waiting.remove(request)
+            self._queue_of(request).remove(request)
         request.status = status
         self.release_reserved(request)
         del self.requests[request.request_id]
@@ -97,7 +100,7 @@ class RequestQueues:
 
     def check_idle(self) -> None:
         """Raise AssertionError if a request is lost, or if a resource is held without a running request."""
-        queued = len(self.waiting) + len(self.blocked) + len(self.running)
+        queued = len(self.waiting) + len(self.suspects) + len(self.blocked) + len(self.running)
         assert queued == len(self.requests), f"{len(self.requests)} requests are live and {queued} are in a queue"
         assert not self.freed_rows, f"{len(self.freed_rows)} rows were never freed in the worker"
         if not self.running:
@@ -111,6 +114,10 @@ class RequestQueues:
             if verdict is not Verdict.ADMIT:
                 return verdict
         return Verdict.ADMIT
+
+    def _queue_of(self, request: EngineRequest) -> ServiceOrder:
+        """Return where the request waits. This does not change while it does: it gets no tokens then."""
+        return self.suspects if request.is_suspect else self.waiting
 
     def _give_up_row(self, request: EngineRequest) -> None:
         self._blocks.release(request)

@@ -31,6 +31,7 @@ from kvasir.engine.scheduling.admission_gates import AdmissionGate
 from kvasir.engine.scheduling.endings import Endings
 from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
 from kvasir.engine.scheduling.entrance_check import EntranceCheck, RequestRefused
+from kvasir.engine.scheduling.lone_steps import LoneSteps
 from kvasir.engine.scheduling.rations import Ration
 from kvasir.engine.scheduling.request_queues import RequestQueues
 from kvasir.engine.scheduling.step_results import StepResults, StepRows
@@ -81,6 +82,7 @@ class Scheduler:
         self._queues = queues = RequestQueues(blocks, max_num_seqs, gates, budget)
         self.requests, self.blocked = queues.requests, queues.blocked
         self.waiting, self.running = queues.waiting, queues.running
+        self._lone_steps = LoneSteps(queues)
         self.blocks = blocks
         self.num_preemptions = 0
         self._max_num_batched_tokens = max_num_batched_tokens
@@ -94,7 +96,8 @@ class Scheduler:
         self._num_arrivals = 0
         self._stalled = False
         """Nothing could be scheduled, and no step is in flight that could change that: only an event can."""
-        self._in_flight: deque[StepRows] = deque()  # scheduled steps without their update
+        self.in_flight: deque[StepRows] = deque()
+        """Scheduled steps without their update."""
 
     # ------------------------------------------------------------------------------------------ add and abort
 
@@ -134,8 +137,13 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a step is in flight or needed, if only to free rows. False if each request waits for an event."""
-        runnable = not self._stalled and (self.running or self.waiting)
-        return bool(runnable or self._queues.freed_rows or self._in_flight)
+        runnable = not self._stalled and (self.running or self.waiting or self._queues.suspects)
+        return bool(runnable or self._queues.freed_rows or self.in_flight)
+
+    @property
+    def num_suspects(self) -> int:
+        """Return how many requests wait to be computed alone."""
+        return len(self._queues.suspects)
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -163,24 +171,32 @@ class Scheduler:
 
         Its tokens count as computed from here on. `update` adds the sampled tokens.
         """
+        suspect = None
+        if self._lone_steps.any:
+            if self._lone_steps.must_wait(bool(self.in_flight)):
+                return None
+            suspect = self._lone_steps.next()
         step = _Step(self._max_num_batched_tokens, self._results.take_drafts())
         preemptions = self.num_preemptions
         for ration in self._rations:
             ration.step_begins(len(self.running), len(self.waiting))
-        self._schedule_running(step)
-        if self.num_preemptions == preemptions:
-            self._admit_waiting(step)
+        if suspect is not None:
+            self._schedule_lone(step, suspect)
+        else:
+            self._schedule_running(step)
+            if self.num_preemptions == preemptions and not self._lone_steps.waits:
+                self._admit_waiting(step)
         finished, self._queues.freed_rows = self._queues.freed_rows, []
         if not (step.scheduled or finished):
-            self._stalled = not self._in_flight
+            self._stalled = not (self.in_flight or self._lone_steps.can_follow)
             return None
-        self._in_flight.append(step.rows)
+        self.in_flight.append(step.rows)
         self._num_scheduled += 1
         return StepInput(finished, step.new, step.scheduled, self._num_scheduled, self._results.take_sampled())
 
     def _schedule_running(self, step: _Step) -> None:
         """Schedule tokens of every running request. A long chunk leaves one token for each later request."""
-        is_plain = not (self._rations or step.drafts)
+        is_plain = not (self._rations or step.drafts or self._lone_steps.current)
         place = 0
         while place < len(self.running):  # preemption removes requests from the end
             request = self.running[place]
@@ -190,12 +206,11 @@ class Scheduler:
             if count == 0:
                 continue
             new_block_ids = NO_NEW_BLOCKS
-            end = request.num_computed_tokens + count
-            if end > request.num_slots:
-                missing = self.blocks.missing(request, end)
-                if not self._make_room(sum(missing), request):
+            if request.num_computed_tokens + count > request.num_slots:
+                grown = self._grow(request, count)
+                if grown is None:
                     return  # it was the last one and was preempted itself
-                new_block_ids = self.blocks.grow(request, missing)
+                new_block_ids = grown
             if is_plain:
                 self._take(step, request, count, new_block_ids)
             else:
@@ -203,7 +218,7 @@ class Scheduler:
 
     def _admit_waiting(self, step: _Step) -> None:
         """Move requests from the head of the queue into rows while budget, gates and rations allow it."""
-        while step.budget > 0 and (request := self._queues.next_admissible()) is not None:
+        while step.budget > 0 and (request := self._queues.next_admissible(self.waiting)) is not None:
             most = step.budget
             if self._rations:
                 request.num_computed_tokens = self.blocks.num_cached_tokens(request)  # as after its admission
@@ -211,10 +226,34 @@ class Scheduler:
                 if most == 0:
                     request.num_computed_tokens = 0
                     break
-            self._queues.take_row(request)
-            tables = self.blocks.admit(request)
-            step.new.append(request.new_row())
-            self._take_limited(step, request, self._next_tokens(request, most), tables)
+            self._admit(step, request, most)
+
+    def _schedule_lone(self, step: _Step, suspect: EngineRequest) -> None:
+        """Schedule a suspect as the only request of a step."""
+        if suspect.status is not RequestStatus.RUNNING:
+            self._admit(step, suspect, step.budget)
+            return
+        count = self._next_tokens(suspect, step.budget)
+        new_block_ids = self._grow(suspect, count)
+        if new_block_ids is not None:
+            self._take_limited(step, suspect, count, new_block_ids)
+
+    def _admit(self, step: _Step, request: EngineRequest, most: int) -> None:
+        """Move a request that every gate admits into a row, and schedule its first tokens."""
+        self._queues.take_row(request)
+        tables = self.blocks.admit(request)
+        step.new.append(request.new_row())
+        self._take_limited(step, request, self._next_tokens(request, most), tables)
+
+    def _grow(self, request: EngineRequest, count: int) -> list[list[int]] | None:
+        """Return the new blocks for the next `count` tokens; None if the request was preempted for want of them."""
+        end = request.num_computed_tokens + count
+        if end <= request.num_slots:
+            return NO_NEW_BLOCKS
+        missing = self.blocks.missing(request, end)
+        if not self._make_room(sum(missing), request):
+            return None
+        return self.blocks.grow(request, missing)
 
     def _next_tokens(self, request: EngineRequest, budget: int) -> int:
         """Return how many tokens the request computes now; 0 only if it waits for a pending token."""
@@ -230,7 +269,10 @@ class Scheduler:
         return min(left, budget)
 
     def _limited(self, step: _Step, request: EngineRequest, budget: int) -> int:
-        """Return how many tokens the request computes now, with its drafts and within the rations."""
+        """Return how many tokens the request computes now, with its drafts and within the rations; none of the
+        suspect, which has steps of its own."""
+        if request is self._lone_steps.current:
+            return 0
         count = self._next_tokens(request, budget)
         if request in step.drafts:
             count += self._num_usable(len(step.drafts[request]), request, budget)
@@ -299,13 +341,14 @@ class Scheduler:
         Requests that ended since `schedule` are skipped: an aborted request has no output, and a token that was
         scheduled before the end was known is dropped.
         """
-        return self._results.update(self._in_flight.popleft(), output)
+        return self._results.update(self.in_flight.popleft(), output)
 
     def check_idle(self) -> None:
         """Raise AssertionError if anything is left although there is no work."""
-        assert self._stalled or not self.waiting, f"{len(self.waiting)} requests wait without reason"
+        waiting = len(self.waiting) + self.num_suspects
+        assert self._stalled or not waiting, f"{waiting} requests wait without reason"
         assert self._stalled or not self.running, f"{len(self.running)} requests own a row without work"
-        assert not self._in_flight, f"{len(self._in_flight)} steps were scheduled and never updated"
+        assert not self.in_flight, f"{len(self.in_flight)} steps were scheduled and never updated"
         self._queues.check_idle()
         if not self.running:
             self._results.check_idle()

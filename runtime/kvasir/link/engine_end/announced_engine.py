@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from kvasir.link.protocol import Draining, EngineStats, FromEngine, Heartbeat, Hello, Progress, Ready
+from kvasir.link.protocol import Draining, EngineStats, FailedStep, FromEngine, Heartbeat, Hello, Progress, Ready
 from kvasir.link.sockets import step_age_limit
 from kvasir_contract.phases import Phase
 
@@ -34,14 +34,24 @@ class AnnouncedEngine:
     """Changed and read in the link's thread; `set_load` may be called from any thread."""
 
     def __init__(
-        self, identity: EngineIdentity, protocol: int, timeout: float, step_limit: Callable[[], float] | None = None
+        self,
+        identity: EngineIdentity,
+        protocol: int,
+        timeout: float,
+        step_limit: Callable[[], float] | None = None,
+        *,
+        crashed: FailedStep | None = None,
+        running: Callable[[], FailedStep | None] = lambda: None,
     ) -> None:
         """`timeout`: seconds of silence after which a frontend is lost. A step may take many times longer:
-        `step_limit` returns the seconds after which it means that the engine is stuck; None: `step_age_limit`."""
+        `step_limit` returns the seconds after which it means that the engine is stuck; None: `step_age_limit`.
+        `running` returns the requests of the steps in flight. `crashed`: see Hello."""
         self.identity = identity
         self.phase = Phase.STARTING
         self._protocol = protocol
         self._step_limit = step_limit or partial(step_age_limit, timeout)
+        self._crashed = crashed
+        self._running = running
         self._progress: Progress | None = None
         self._progress_sent: Progress | None = None
         self._ready: Ready | None = None
@@ -97,6 +107,7 @@ class AnnouncedEngine:
             tokenizer_hash=identity.tokenizer_hash,
             phase_name=self.phase,
             progress=self._progress,
+            crashed=self._crashed,
         )
 
     def introduction(self) -> list[FromEngine]:
@@ -106,12 +117,13 @@ class AnnouncedEngine:
         return [self._ready] if self._ready is not None else []
 
     def heartbeat(self, shows_load: bool = True) -> Heartbeat:
-        load = self._load
+        load, age, limit = self._load, self._step_age(), self._step_limit()
         return Heartbeat(
             load.stats if load is not None else None,
-            self._step_age(),
-            step_limit=self._step_limit(),
+            age,
+            step_limit=limit,
             shows_load=shows_load,
+            stuck=self._running() if age > limit else None,
         )
 
     def _step_age(self) -> float:

@@ -23,7 +23,7 @@ from kvasir.link.engine_end.frontends import DrainSettled, FrontendLost, Fronten
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.engine_end.resolver import LOOKUP_INTERVAL, Resolver, lookup
 from kvasir.link.keys import load_engine_keys
-from kvasir.link.protocol import Dead, EngineStats, Goodbye, Outputs, Progress, Ready, Result
+from kvasir.link.protocol import Dead, EngineStats, FailedStep, Goodbye, Outputs, Progress, Ready, Result
 from kvasir_contract.endpoints import ANY_HOST
 from kvasir_contract.phases import Phase
 
@@ -51,12 +51,15 @@ class EngineLink:
         delivered: Callable[[], None] = lambda: None,
         *,
         step_limit: Callable[[], float] | None = None,
+        crashed: FailedStep | None = None,
+        running: Callable[[], FailedStep | None] = lambda: None,
         lookup: Callable[[str], frozenset[str]] = lookup,
         lookup_interval: float = LOOKUP_INTERVAL,
         codec: Codec = CODEC,
     ) -> None:
         """`deliver` gets each event, in order, in the link's thread; `delivered` is called after each batch.
-        `step_limit` returns the seconds after which a step means that the engine is stuck.
+        `step_limit` returns the seconds after which a step means that the engine is stuck, and `running` the
+        requests of the steps in flight. `crashed`: see Hello.
 
         Raises ConfigError for addresses or keys that cannot be used.
         """
@@ -64,7 +67,9 @@ class EngineLink:
         addresses = [_engine_address(text, keys is not None) for text in config.link]
         self._reactor = Reactor()
         timeout = config.heartbeat_timeout
-        self._engine = AnnouncedEngine(identity, codec.version, timeout, step_limit)
+        self._engine = AnnouncedEngine(
+            identity, codec.version, timeout, step_limit, crashed=crashed, running=running
+        )
         self._frontends = Frontends(self._engine, keys, timeout, self._reactor, deliver, codec)
         self._delivered = delivered
         names = [address for address in addresses if not address.is_ipc and address.ip is None]

@@ -6,8 +6,8 @@ does not finish a step, does not read its queue, sends a malformed frame, or whe
 incarnation that was lost must send Hello again before it is used.
 
 A ROUTER's monitor reports that a connection broke but not whose. So every engine is then sent a heartbeat:
-ROUTER_MANDATORY lets the send fail for an engine that has gone. The link notices a killed process within
-milliseconds that way, and a frozen one by its silence.
+ROUTER_MANDATORY lets the send fail for an engine that has gone. The link notices a killed process that way, as soon
+as the kernel has freed the memory of the process, and a frozen one by its silence.
 """
 
 import asyncio
@@ -40,6 +40,7 @@ from kvasir.link.protocol import (
     Call,
     Dead,
     Draining,
+    FailedStep,
     FromEngine,
     Goodbye,
     Heartbeat,
@@ -139,7 +140,7 @@ class FrontendLink:
         """Take the engine off the link. The engine is asked to drop its requests and to start over."""
         engine = self._engines.get(incarnation)
         if engine is not None:
-            self._lose_alive(engine, reason)
+            self._lose_alive(engine, reason, engine.no_step)
 
     # ----------------------------------------------------------------------------------------- from engines
 
@@ -177,10 +178,10 @@ class FrontendLink:
                 self._send(engine, _SAW_DRAINING)
             case Result():
                 self.events.append(CallAnswered(engine, message))
-            case Dead(reason):
-                self._lose(engine, f"it failed: {reason}")
+            case Dead(reason, crashed):
+                self._lose(engine, f"it failed: {reason}", crashed)
             case Goodbye():
-                self._lose(engine, "it has shut down", logging.INFO)
+                self._lose(engine, "it has shut down", engine.no_step, logging.INFO)
             case UnknownMessage():
                 engine.agreement.skip(engine.incarnation, message)
 
@@ -196,7 +197,7 @@ class FrontendLink:
         changed = message.stats is not None or message.shows_load != engine.shows_load
         engine.shows_load = message.shows_load
         if message.step_age > min(message.step_limit or math.inf, self._step_age_limit):
-            self._lose_alive(engine, f"its step has not ended for {message.step_age:.0f} s")
+            self._lose_alive(engine, f"its step has not ended for {message.step_age:.0f} s", message.stuck)
         elif changed:
             engine.stats = message.stats or engine.stats
             self.events.append(EngineChanged(engine))
@@ -205,13 +206,13 @@ class FrontendLink:
         reason = self._terms.refusal(hello, incarnation)
         if reason is not None:
             if engine is not None:
-                self._lose(engine, reason)
+                self._lose(engine, reason, engine.no_step)
             self._seldom.warning(f"LinkRefused: {incarnation} on {hello.node} is refused: {reason}")
             self._refuse(incarnation, reason, retry=False)
             return
         if engine is not None and engine.capacity is not None:
             # A ready engine sends Hello only after it took this frontend for lost.
-            self._lose(engine, "it lost its connection and dropped its requests")
+            self._lose(engine, "it lost its connection and dropped its requests", engine.no_step)
             engine = None
         self._welcome(incarnation, engine, hello)
 
@@ -219,7 +220,7 @@ class FrontendLink:
         state, now = state_of(hello.phase), self._loop.time()
         if engine is None:
             engine = RemoteEngine(incarnation, hello.rank, hello.node, state, hello.progress, last_seen=now)
-            engine.agreement = Agreement(self._codec, hello.protocol)
+            engine.agreement, engine.crashed = Agreement(self._codec, hello.protocol), hello.crashed
             self._engines[incarnation] = engine
             log.info("%s on %s (kvasir %s) joined: %s", incarnation, hello.node, hello.version, hello.phase)
             self.events.append(EngineJoined(engine))
@@ -239,7 +240,7 @@ class FrontendLink:
         self._seldom.warning(f"{incarnation} sent {error}", about=f"malformed frames of {incarnation}")
         engine = self._engines.get(incarnation)
         if engine is not None:
-            self._lose(engine, f"it sent {error}")
+            self._lose(engine, f"it sent {error}", engine.no_step)
 
     # ---------------------------------------------------------------------------------------------- to engines
 
@@ -259,19 +260,21 @@ class FrontendLink:
 
     # -------------------------------------------------------------------------------------------------- losses
 
-    def _lose_alive(self, engine: RemoteEngine, reason: str) -> None:
+    def _lose_alive(self, engine: RemoteEngine, reason: str, ran: FailedStep | None) -> None:
         """Lose an engine that is alive: it must drop its requests and start over."""
-        self._lose(engine, reason)
+        self._lose(engine, reason, ran)
         self._refuse(engine.incarnation, reason, retry=True)
 
-    def _lose(self, engine: RemoteEngine, reason: str, level: int = logging.WARNING) -> None:
+    def _lose(
+        self, engine: RemoteEngine, reason: str, ran: FailedStep | None = None, level: int = logging.WARNING
+    ) -> None:
         """Declare the engine lost, and queue its last event. Every loss of an engine passes through here."""
         if engine.state is EngineState.LOST:
             return
         engine.state = EngineState.LOST
         del self._engines[engine.incarnation]
         log.log(level, "%s is lost: %s", engine.incarnation, reason)
-        self.events.append(EngineLost(engine, reason))
+        self.events.append(EngineLost(engine, reason, ran))
         self._loop.call_soon(self._wake_owner)
 
     def _tick(self) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
-from kvasir.link.protocol import Outputs, Result
+from kvasir.link.protocol import FailedStep, Outputs, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,9 @@ class EngineLost:
 
     engine: RemoteEngine
     reason: str
+    ran: FailedStep | None = None
+    """The step that failed or is stuck; without requests if the engine was lost for another reason. None: not known
+    until the engine, or its successor, joins."""
 
 
 LinkEvent = EngineJoined | EngineChanged | OutputsReceived | CallAnswered | EngineLost

@@ -9,6 +9,7 @@ from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,
     FEATURE_PRIORITY,
     EngineStats,
+    FailedStep,
     Progress,
     Ready,
 )
@@ -61,12 +62,19 @@ class RemoteEngine:
     shows_load: bool = False
     """Whether the metrics of this frontend include the engine's load. One frontend shows it, so that sums count
     it once. False until the first heartbeat."""
+    crashed: FailedStep | None = None
+    """See protocol.Hello."""
     agreement: Agreement = field(default_factory=lambda: Agreement(CODEC))
 
     @property
     def usable(self) -> bool:
         """The engine takes requests."""
         return self.state is EngineState.READY
+
+    @property
+    def no_step(self) -> FailedStep:
+        """The step of an engine that has not failed in one."""
+        return FailedStep(self.incarnation)
 
     @property
     def block_hashing(self) -> BlockHashing | None:

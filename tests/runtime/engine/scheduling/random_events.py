@@ -66,6 +66,7 @@ class Arrival:
     """Output tokens after which the worker cannot prepare the sampling; None: it always can."""
     ready: bool = True
     """False: a gate skips it until a wake-up makes it ready."""
+    alone: bool = False
 
     def prompt(self, own_salt: int) -> list[int]:
         common = [1 + (self.family * 300 + i) % 900 for i in range(LONGEST_PREFIX)]
@@ -89,6 +90,7 @@ def arrivals_of(
         hashed=st.booleans(),
         fails_after=st.sampled_from(fails_after),
         ready=st.sampled_from([True, True, False]),
+        alone=st.sampled_from([False, False, False, True]),
     )
 
 

@@ -4,14 +4,16 @@ The fake executor fails on blocks that are shared wrongly and returns the conten
 equals the one without cache and neighbours therefore shows that every block had the right content.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
 
+from kvasir.engine.health.black_box import BlackBox
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.rations import StageRation
+from kvasir.engine.scheduling.step_results import StepRows
 from kvasir.link.protocol import AddRequest, Call, FinishReason, RefusalKind
 from kvasir.tokens import packed
 from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
@@ -40,6 +42,14 @@ def guesses(most: int, model: Callable[[Sequence[int]], int], token_ids: Sequenc
     return tokens[len(token_ids) :]
 
 
+class LoneStepCheck(BlackBox):
+    """Sees the steps in flight before the last of them is computed."""
+
+    def note(self, steps: Iterable[StepRows]) -> None:
+        requests = [request for rows in steps for request, _ in rows]
+        assert len(requests) == 1 or not any(request.is_suspect for request in requests)
+
+
 @dataclass
 class Run:
     """A harness with the requests it was given; checks the scheduler's books after every step."""
@@ -58,6 +68,7 @@ class Run:
         # An engine that waits for each token before it computes the next one can be a pipeline.
         is_pipeline = 0 in (options["lookahead"], options["max_in_flight"] - 1)
         self.engine = CoreHarness(gates=[self.gate], rations=rations, is_pipeline=is_pipeline, **options)
+        self.engine.core.black_box = LoneStepCheck("")
         if drafts:
             self.engine.executor.drafter = partial(guesses, drafts, self.machine["model"])
         self.longest = self.engine.max_model_len
@@ -97,6 +108,7 @@ class Run:
             prompt_logprobs=None if arrival.reads_cache else 0,
             cache_salt=arrival.salt,
             hashed_for=self.machine["block_size"] if arrival.hashed else None,
+            alone=arrival.alone,
         )
         self.engine.add(self.requests[name])
 
@@ -195,7 +207,8 @@ class Run:
         for order in (scheduler.running, scheduler.waiting):
             ranks = [request.rank for request in order]
             assert ranks == sorted(set(ranks))
-        assert len(scheduler.running) + len(scheduler.waiting) + len(scheduler.blocked) == len(scheduler.requests)
+        waiting = len(scheduler.waiting) + scheduler.num_suspects
+        assert len(scheduler.running) + waiting + len(scheduler.blocked) == len(scheduler.requests)
         assert set(scheduler.blocked) <= self.gate.unready
         assert self.gate.holders == {request.request_id for request in scheduler.running}
         for request in scheduler.requests.values():

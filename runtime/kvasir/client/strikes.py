@@ -1,0 +1,173 @@
+"""Strikes: which requests were in steps that failed, and what follows for their next attempt.
+
+A request that ends its engine is given to another one, and would end that one too. So each request in a step that
+failed gets a strike. With a strike it runs alone: if the next engine fails too, its step names this request only,
+and the request is refused. Requests that only waited get none (docs/design/poison.md).
+
+Requests are known by their digests, so that a client's retry counts, here or at another frontend: engines report a
+failed step to all frontends.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from kvasir.link.protocol import FailedStep
+
+MOST_STRIKES: Final = 3
+"""Strikes with which a request is refused. Two are enough if it was the only one in one of the steps."""
+REPORT_SECONDS: Final = 30.0
+"""How long a second attempt waits for the report on a lost engine. After that, all of its requests get a strike."""
+FORGET_SECONDS: Final = 600.0
+"""Time after the last strike after which a request starts again without any."""
+
+_MOST_REQUESTS: Final = 10_000
+_MOST_ENGINES: Final = 1_000
+
+
+class Verdict(Enum):
+    """What may be done with a request."""
+
+    RUN = "run"
+    ALONE = "alone"
+    """An engine may have failed because of it: send it with AddRequest.alone."""
+    WAIT = "wait"
+    """Two engines were lost with it, and not both have been reported on: ask again after `joined`, or after
+    REPORT_SECONDS. Otherwise it might end a third one in the meantime."""
+    REFUSE = "refuse"
+
+
+class Suspect(Protocol):
+    """A request that a lost engine had."""
+
+    @property
+    def digest(self) -> bytes:
+        """See kvasir.request_digest."""
+
+    @property
+    def attempt_tokens(self) -> int:
+        """Output tokens that it got from this engine."""
+
+
+@dataclass(slots=True)
+class _Record:
+    strikes: int
+    was_alone: bool
+    """It was the only request in one of the steps."""
+    last: float
+
+
+@dataclass(slots=True)
+class _Loss:
+    """An engine that was lost without a report on its step."""
+
+    rank: int
+    at: float
+    digests: set[bytes]
+    cleared: set[bytes] = field(default_factory=set)
+    """Requests that have got further on another engine since."""
+
+
+class Strikes:
+    """Owned by one event loop. False if no request has a strike or may get one: every verdict is RUN then."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._records: OrderedDict[bytes, _Record] = OrderedDict()
+        """The oldest strike first."""
+        self._losses: OrderedDict[str, _Loss] = OrderedDict()
+        """By incarnation, the oldest first."""
+        self._reported: OrderedDict[str, None] = OrderedDict()
+        """Incarnations whose step has been counted: several messages report it."""
+
+    def __bool__(self) -> bool:
+        return bool(self._records or self._losses)
+
+    def lost(self, engine: str, rank: int, requests: Iterable[Suspect], ran: FailedStep | None) -> None:
+        """Take the loss of an engine: the requests that it had, and the step that is blamed (EngineLost.ran)."""
+        digests = set()
+        for request in requests:
+            if request.attempt_tokens:
+                self.passed(request.digest)  # a request that ends its engine does so at the same token again
+            digests.add(request.digest)
+        if ran is not None:
+            self._strike(ran)
+        elif engine not in self._reported and digests:
+            self._losses[engine] = _Loss(rank, self._clock(), digests)
+            _trim(self._losses, _MOST_ENGINES)
+
+    def joined(self, engine: str, rank: int, crashed: FailedStep | None) -> None:
+        """Take what an engine reports about its predecessor (Hello.crashed)."""
+        self._losses.pop(engine, None)  # it has not failed: it was frozen, or cut off
+        if crashed is not None:
+            self._strike(crashed)
+        for incarnation, loss in list(self._losses.items()):
+            if loss.rank == rank:
+                self._end_loss(incarnation, loss, is_known=crashed is not None)
+
+    def passed(self, digest: bytes) -> None:
+        """Forget the strikes of a request that has been answered, or has got further than before."""
+        self._records.pop(digest, None)
+        for loss in self._losses.values():
+            if digest in loss.digests:
+                loss.digests.remove(digest)
+                loss.cleared.add(digest)
+
+    def count(self, digest: bytes) -> int:
+        """Return the strikes of a request."""
+        record = self._records.get(digest)
+        return 0 if record is None else record.strikes
+
+    def verdict(self, digest: bytes) -> Verdict:
+        self._expire()
+        record = self._records.get(digest)
+        strikes = 0 if record is None else record.strikes
+        if record is not None and (strikes >= MOST_STRIKES or (strikes >= 2 and record.was_alone)):
+            return Verdict.REFUSE
+        unknown = sum(digest in loss.digests for loss in self._losses.values())
+        if unknown and strikes + unknown >= 2:
+            return Verdict.WAIT
+        return Verdict.ALONE if strikes + unknown else Verdict.RUN
+
+    def _strike(self, step: FailedStep) -> None:
+        loss = self._losses.pop(step.incarnation, None)
+        if step.incarnation in self._reported:
+            return
+        self._count_once(step.incarnation)
+        digests = {request.digest for request in step.requests}
+        self._add(digests - (set() if loss is None else loss.cleared), alone=len(digests) == 1)
+
+    def _end_loss(self, incarnation: str, loss: _Loss, is_known: bool) -> None:
+        """Stop to wait for a report. If it is not known what the engine computed, it may have been any request."""
+        del self._losses[incarnation]
+        if not is_known:
+            self._count_once(incarnation)
+            self._add(loss.digests, alone=False)
+
+    def _count_once(self, incarnation: str) -> None:
+        self._reported[incarnation] = None
+        _trim(self._reported, _MOST_ENGINES)
+
+    def _add(self, digests: Iterable[bytes], alone: bool) -> None:
+        for digest in digests:
+            record = self._records.setdefault(digest, _Record(0, False, 0.0))
+            record.strikes += 1
+            record.was_alone = record.was_alone or alone
+            record.last = self._clock()
+            self._records.move_to_end(digest)
+        _trim(self._records, _MOST_REQUESTS)
+
+    def _expire(self) -> None:
+        now = self._clock()
+        while self._losses and now - (oldest := next(iter(self._losses.items())))[1].at >= REPORT_SECONDS:
+            self._end_loss(*oldest, is_known=False)
+        while self._records and now - next(iter(self._records.values())).last >= FORGET_SECONDS:
+            self._records.popitem(last=False)
+
+
+def _trim(entries: OrderedDict[Any, Any], most: int) -> None:
+    while len(entries) > most:
+        entries.popitem(last=False)

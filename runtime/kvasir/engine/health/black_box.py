@@ -1,0 +1,143 @@
+"""The black box: names the requests that the engine computes, in a file that survives the process.
+
+An engine that is killed cannot report its step. Its successor at the same place reads the file and reports
+it to the frontends, so that no request ends one engine after another (docs/design/poison.md).
+
+The file is mapped into memory: a write is a copy, and the kernel keeps it when the process ends in any way. It is
+not synced, because nothing reads it after the machine has gone. It has two slots, which are written in turn, each
+with a checksum: if the process ends in the middle of a write, the other slot is still whole.
+"""
+
+import fcntl
+import logging
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.scheduling.step_results import StepRows
+from kvasir.link.protocol import FailedStep
+
+log = logging.getLogger(__name__)
+
+SLOT_BYTES: Final = 64 * 2**10
+"""About 900 requests with ids of 40 characters. Beyond that the ids are left out, and then requests."""
+FILE_BYTES: Final = 2 * SLOT_BYTES
+
+_HEADER: Final = struct.Struct("<4sIQI")  # magic, bytes of the payload, number of the write, checksum
+_MAGIC: Final = b"kvb1"
+_MOST_BYTES: Final = SLOT_BYTES - _HEADER.size
+_MOST_DIGESTS: Final = _MOST_BYTES // 32
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(FailedStep)
+
+
+class BlackBox:
+    """Owned by the engine's main thread. Other threads read `step`."""
+
+    def __init__(self, incarnation: str, file: "BoxFile | None" = None) -> None:
+        self._incarnation = incarnation
+        self._file = file
+        self._requests: list[EngineRequest] | None = None
+        """Those that were written last; None before the first write, which keeps what the predecessor wrote."""
+        self.step = FailedStep(incarnation)
+        """The requests of the steps in flight; none while the engine is idle."""
+
+    def note(self, steps: Iterable[StepRows]) -> None:
+        """Write the requests of these steps before the last of them is computed, if they have changed."""
+        requests = [request for rows in steps for request, _ in rows]
+        if requests != self._requests:
+            self._write(requests)
+
+    def clear(self) -> None:
+        """Write that nothing is computed: the engine is idle, or ends in order."""
+        if self._requests != []:
+            self._write([])
+
+    def _write(self, requests: list[EngineRequest]) -> None:
+        self._requests = requests
+        self.step = FailedStep(self._incarnation, tuple([request.named for request in requests]))
+        if self._file is not None:
+            self._file.write(self.step)
+
+
+class BoxFile:
+    """The file of one engine at a time. Raises OSError if it cannot be written, or if a live process has it."""
+
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.posix_fallocate(descriptor, 0, FILE_BYTES)  # a full disk would end the process at a later write
+            self._map = mmap.mmap(descriptor, FILE_BYTES)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor  # holds the lock as long as the process lives
+        found = [_read_slot(self._map, offset) for offset in (0, SLOT_BYTES)]
+        self._number, self.last = max(found, key=lambda each: each[0])
+        """`last`: the content, of this or an earlier process; None if there is nothing whole."""
+
+    def write(self, step: FailedStep) -> None:
+        payload = _encoder.encode(step)
+        if len(payload) > _MOST_BYTES:
+            payload = _encoder.encode(_without_ids(step))
+        self.last = step
+        self._number += 1
+        offset = self._number % 2 * SLOT_BYTES
+        start = offset + _HEADER.size
+        self._map[start : start + len(payload)] = payload
+        _HEADER.pack_into(self._map, offset, _MAGIC, len(payload), self._number, _checksum(payload, self._number))
+
+    def close(self) -> None:
+        self._map.close()
+        os.close(self._descriptor)
+
+
+def open_box(path: str | None) -> BoxFile | None:
+    """Return the file; None, and log why, if it cannot be used: the engine serves without it."""
+    if path is None:
+        return None
+    try:
+        return BoxFile(Path(path))
+    except OSError as error:
+        log.warning(
+            "the black box %s cannot be used (%s): if this engine is killed, frontends cannot find out which "
+            "request was the cause",
+            path,
+            error.strerror or error,
+        )
+        return None
+
+
+def _read_slot(memory: mmap.mmap, offset: int) -> tuple[int, FailedStep | None]:
+    """Return the number of the write in a slot and its content; 0 and None if the slot is not whole."""
+    magic, size, number, checksum = _HEADER.unpack_from(memory, offset)
+    start = offset + _HEADER.size
+    if magic != _MAGIC or size > _MOST_BYTES:
+        return 0, None
+    payload = memory[start : start + size]
+    if _checksum(payload, number) != checksum:
+        return 0, None
+    try:
+        return number, _decoder.decode(payload)
+    except msgspec.DecodeError:
+        return 0, None
+
+
+def _checksum(payload: bytes, number: int) -> int:
+    return zlib.crc32(payload, zlib.crc32(number.to_bytes(8, "little")))
+
+
+def _without_ids(step: FailedStep) -> FailedStep:
+    """Return the step with its digests only, and not more of them than fit."""
+    replace = msgspec.structs.replace
+    few = tuple(replace(request, request_id="") for request in step.requests[:_MOST_DIGESTS])
+    return FailedStep(step.incarnation, few)

@@ -1,0 +1,30 @@
+"""Frontend and engine compute the same digest, and only the seed may differ."""
+
+import msgspec
+import pytest
+
+from kvasir.params import SamplingParams
+from kvasir.request_digest import DIGEST_BYTES, request_digest
+from kvasir.tokens import packed
+
+PROMPT = packed([1, 2, 3])
+
+
+def test_digest_is_the_same_after_the_way_over_the_link() -> None:
+    params = SamplingParams(max_tokens=4, seed=7, temperature=0, top_p=1)
+    received = msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams)
+    digest = request_digest(PROMPT, params)
+    assert len(digest) == DIGEST_BYTES
+    assert request_digest(memoryview(PROMPT), received) == digest
+    assert request_digest(PROMPT, msgspec.structs.replace(params, seed=8)) == digest
+
+
+@pytest.mark.parametrize("changes", [{"max_tokens": 5}, {"temperature": 0.5}, {"stop_token_ids": (1,)}])
+def test_digest_depends_on_the_parameters(changes: dict[str, object]) -> None:
+    params = SamplingParams(max_tokens=4, seed=7)
+    assert request_digest(PROMPT, params) != request_digest(PROMPT, msgspec.structs.replace(params, **changes))
+
+
+def test_digest_depends_on_the_prompt() -> None:
+    params = SamplingParams(max_tokens=4, seed=7)
+    assert request_digest(PROMPT, params) != request_digest(packed([1, 2]), params)
