@@ -19,7 +19,7 @@ from typing import TypeAlias
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.service_order import ServiceOrder
-from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
+from kvasir.link.engine_end.engine_link import FrontendLost, LinkEvent, Received
 from kvasir.link.protocol import Abort, AddRequest
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class WaveCalled:
     wave: int
 
 
-Event: TypeAlias = Received | FrontendLost | DrainSettled | RefusedRequest | Wake | ExecutorFailed | WaveCalled
+Event: TypeAlias = LinkEvent | RefusedRequest | Wake | ExecutorFailed | WaveCalled
 """Everything that the loop handles, except requests."""
 
 
@@ -81,7 +81,7 @@ class Inbox:
 
     # ------------------------------------------------------------------------------------ in the link's thread
 
-    def put(self, event: Received | FrontendLost | DrainSettled) -> None:
+    def put(self, event: LinkEvent) -> None:
         """Prepare and queue a request, withdraw aborted ones, and keep everything else for the loop.
 
         The loop is woken by `flush`: after the first request of several it would compute a step for that one alone.

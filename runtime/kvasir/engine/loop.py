@@ -9,14 +9,15 @@ import time
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+from kvasir.engine.cache_reports import CacheReports
 from kvasir.engine.core import EngineCore
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
 from kvasir.engine.inbox import Event, ExecutorFailed, Inbox, Wake, WaveCalled
 from kvasir.engine.ingest import RefusedRequest
 from kvasir.engine.waves import Flags, Independent, Waves
-from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost, Received
-from kvasir.link.protocol import Abort, Call, EngineStats, Outputs, RequestOutput, Result, StartWave
+from kvasir.link.engine_end.engine_link import CacheEventsWanted, DrainSettled, FrontendLost, Received
+from kvasir.link.protocol import Abort, CacheEvents, Call, EngineStats, Outputs, RequestOutput, Result, StartWave
 from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ MOST_REQUESTS: Final = 128
 class Link(Protocol):
     """What the loop needs of the EngineLink."""
 
-    def send(self, frontend: str, message: Outputs | Result) -> None: ...
+    def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None: ...
     def set_load(self, stats: EngineStats, busy: bool) -> None: ...
     def drain(self) -> None: ...
 
@@ -79,6 +80,8 @@ class EngineLoop:
         core.num_in_inbox = lambda: inbox.num_requests
         self._status = status
         self._waves = waves or Independent()
+        pool = core.scheduler.blocks.pool
+        self._cache_reports = CacheReports(pool.cache, pool.num_blocks, link.send)
         self._drain_timeout = drain_timeout
         self._settle_limit = min(drain_settle, drain_timeout)
         self._drain_asked = False
@@ -105,6 +108,7 @@ class EngineLoop:
         outputs = self._core.update(output)
         trace.enter(StepPhase.SEND)
         self._send(outputs)
+        self._cache_reports.after_step()
         if self._waves.running:
             trace.enter(StepPhase.WAVE)
         self._waves.after_step(self._flags(), passed=output is not None and bool(output.token_ids))
@@ -121,6 +125,9 @@ class EngineLoop:
             self._core.black_box.clear()
             self._core.check_idle()
             self._show_load()
+            while self._inbox.empty and self._cache_reports.has_snapshot:
+                self._cache_reports.send_part()
+            self._cache_reports.before_waiting()
             while not self._drain_asked and self._inbox.empty and self._core.work_ahead():
                 pass  # in small pieces: a message waits for one of them at most
             self._wait_for_message()
@@ -151,7 +158,10 @@ class EngineLoop:
                 self._core.abort(frontend, request_ids)
             case Received(frontend, Call() as call):
                 self._link.send(frontend, self._core.call(call))
+            case CacheEventsWanted(frontend):
+                self._cache_reports.follow(frontend)
             case FrontendLost(frontend):
+                self._cache_reports.forget(frontend)
                 if aborted := self._core.abort_frontend(frontend):
                     log.info("frontend %s is gone: its %d requests are aborted", frontend, aborted)
             case DrainSettled():

@@ -104,6 +104,9 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Preemptions since the engine started."""
     corrupted: int = 0
     """Requests whose logits were not numbers, since the engine started."""
+    queued_tokens: int = 0
+    """Tokens that wait to be computed before a first token: those of requests without a row, whether cached or not,
+    and the rest of the prompts that are computed in chunks."""
 
 
 class StepRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -251,6 +254,22 @@ class Dead(_Message, frozen=True):
     """The step in which it failed. None from an engine of an earlier version."""
 
 
+class CacheEvents(_Message, frozen=True):
+    """Changes of the prefix cache, for a frontend that asked for them (Welcome.cache_events). 16 bytes per hash.
+
+    The first messages carry the hashes that the cache held before, in parts; the order of the messages matters.
+    """
+
+    sequence: int
+    """Counts up for each frontend. 0 begins a snapshot: forget all earlier messages."""
+    stored: bytes = b""
+    """Hashes that are in the cache now; some may have been reported before."""
+    evicted: bytes = b""
+    """Hashes that are not in the cache any more. None of them is in `stored`."""
+    reset: bool = False
+    """All hashes of earlier messages were evicted."""
+
+
 class Result(_Message, frozen=True):
     """The answer to a Call."""
 
@@ -268,6 +287,8 @@ class Welcome(_Message, frozen=True):
     protocol: int
     frontend: str
     """The frontend's own incarnation: an engine drops the requests of an older one."""
+    cache_events: bool = False
+    """The frontend needs CacheEvents."""
 
 
 class Refused(_Message, frozen=True):
@@ -363,7 +384,7 @@ class Goodbye(_Message, frozen=True):
     """The peer leaves on purpose and has nothing unfinished."""
 
 
-FromEngine = Hello | Ready | Outputs | Result | Draining | Dead | Heartbeat | Goodbye
+FromEngine = Hello | Ready | Outputs | CacheEvents | Result | Draining | Dead | Heartbeat | Goodbye
 FromFrontend = Welcome | Refused | AddRequest | Abort | Call | StartWave | Heartbeat | Goodbye
 
 
@@ -376,4 +397,4 @@ class Since:
     """By struct and name: only fields that change what the receiver must do. The others it may ignore."""
 
 
-SINCE: Final = Since(messages={StartWave: 2})
+SINCE: Final = Since(messages={StartWave: 2, CacheEvents: 2})

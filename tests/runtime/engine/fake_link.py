@@ -3,19 +3,19 @@
 import queue
 import threading
 
-from kvasir.link.protocol import EngineStats, Outputs, Result
+from kvasir.link.protocol import CacheEvents, EngineStats, Outputs, Result
 
 
 class FakeLink:
     """Records the messages sent through the link."""
 
     def __init__(self) -> None:
-        self.sent: queue.SimpleQueue[tuple[str, Outputs | Result]] = queue.SimpleQueue()
+        self.sent: queue.SimpleQueue[tuple[str, Outputs | CacheEvents | Result]] = queue.SimpleQueue()
         self.loads: list[tuple[EngineStats, bool]] = []
         self.draining = threading.Event()
         self.idle = threading.Event()
 
-    def send(self, frontend: str, message: Outputs | Result) -> None:
+    def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None:
         self.sent.put((frontend, message))
 
     def set_load(self, stats: EngineStats, busy: bool) -> None:

@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kvasir.engine import loop
-from kvasir.link.engine_end.engine_link import DrainSettled, FrontendLost
+from kvasir.hashing import chain_root, packed_chain, split_chain
+from kvasir.link.engine_end.engine_link import CacheEventsWanted, DrainSettled, FrontendLost
 from kvasir.link.protocol import (
     Abort,
+    CacheEvents,
     Call,
     EngineStats,
     FinishReason,
@@ -19,6 +21,7 @@ from kvasir.link.protocol import (
     RequestOutput,
     Result,
 )
+from kvasir.tokens import token_array
 from kvasir_contract.phases import Phase
 from runtime.engine.core_harness import FRONTEND, add_request
 from runtime.engine.fake_executor import expected_output
@@ -119,6 +122,25 @@ def test_a_call_is_answered_also_by_an_engine_without_work(engine: Engine) -> No
     assert engine.link.idle.wait(WAIT)
     engine.tell(Call(7, "reset_prefix_cache"))
     assert engine.link.sent.get(timeout=WAIT) == (FRONTEND, Result(7))
+
+
+def test_a_frontend_that_asks_learns_what_the_cache_holds(engine: Engine) -> None:
+    """Blocks of before and after; an engine without work has reported all of them."""
+
+    def held(prompt: list[int]) -> set[bytes]:
+        tokens = token_array(prompt + expected_output(prompt, 2))
+        return set(split_chain(packed_chain(chain_root(), tokens, 4)))
+
+    first, second = [*range(20, 40), 5], [*range(20, 40), 5, 6, 7, 8]
+    engine.tell(add_request("a", first, 3))
+    engine.answer("a")
+    engine.inbox.put(CacheEventsWanted(FRONTEND))
+    engine.tell(add_request("b", second, 3))
+    reported: set[bytes] = set()
+    while reported != held(first) | held(second):
+        _, message = engine.link.sent.get(timeout=WAIT)
+        if isinstance(message, CacheEvents):
+            reported.update(split_chain(message.stored))
 
 
 @pytest.fixture

@@ -15,11 +15,19 @@ from kvasir.config.settings import LinkConfig
 from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.engine_link import EngineIdentity, FrontendLost, Received
 from kvasir.link.frontend_end.frontend_link import FrontendLink
-from kvasir.link.frontend_end.link_events import EngineChanged, EngineJoined, EngineLost, LinkEvent, OutputsReceived
+from kvasir.link.frontend_end.link_events import (
+    CacheChanged,
+    EngineChanged,
+    EngineJoined,
+    EngineLost,
+    LinkEvent,
+    OutputsReceived,
+)
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import (
     PROTOCOL_VERSION,
     AddRequest,
+    CacheEvents,
     EngineStats,
     FailedStep,
     Goodbye,
@@ -81,6 +89,7 @@ class Recorder:
         """A test may replace it."""
         self.changes: list[tuple[str, EngineState]] = []
         self.outputs: list[tuple[str, Outputs]] = []
+        self.cache: list[tuple[str, CacheEvents]] = []
         self.lost: list[tuple[str, str]] = []
         self.ran: dict[str, FailedStep | None] = {}
         """The step that failed, by the incarnation of a lost engine."""
@@ -97,6 +106,8 @@ class Recorder:
                 self.changes.append((engine.incarnation, engine.state))
             case OutputsReceived(engine, message):
                 self.outputs.append((engine.incarnation, message))
+            case CacheChanged(engine, message):
+                self.cache.append((engine.incarnation, message))
             case EngineLost(engine, reason, ran):
                 self.lost.append((engine.incarnation, reason))
                 self.ran[engine.incarnation] = ran

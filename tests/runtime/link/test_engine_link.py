@@ -12,10 +12,8 @@ from kvasir.config.settings import LinkConfig
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
 from kvasir.link.engine_end.conversation import LinkProblem
 from kvasir.link.engine_end.engine_link import (
-    DrainSettled,
     EngineLink,
-    FrontendLost,
-    Received,
+    LinkEvent,
     new_incarnation,
 )
 from kvasir.link.protocol import (
@@ -102,9 +100,9 @@ def test_a_request_is_received_and_its_outputs_are_sent_to_who_asked(bare: BareF
 def test_outputs_leave_between_requests_that_take_long(bare: BareFrontend) -> None:
     """The engine prepares requests in the link's thread, and a long prompt takes it some milliseconds."""
     count, sent = 100, threading.Event()
-    prepared: list[Received | FrontendLost | DrainSettled] = []
+    prepared: list[LinkEvent] = []
 
-    def prepare(event: Received | FrontendLost | DrainSettled) -> None:
+    def prepare(event: LinkEvent) -> None:
         if not prepared:
             assert sent.wait(PATIENCE)
             link.send("frontend-a", outputs("running"))

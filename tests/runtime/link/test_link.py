@@ -13,7 +13,7 @@ import pytest
 from kvasir.link.address import parse_address
 from kvasir.link.engine_end.engine_link import DrainSettled, Received
 from kvasir.link.frontend_end.remote_engine import EngineState
-from kvasir.link.protocol import Abort, Dead, Goodbye, Progress
+from kvasir.link.protocol import Abort, CacheEvents, Dead, Goodbye, Progress
 from kvasir_contract.phases import Phase
 from runtime.link.peers import (
     PATIENCE,
@@ -50,6 +50,22 @@ async def test_every_frontend_has_every_engine_and_gets_its_own_answers(transpor
                     assert served.frontend == f.link.incarnation
         assert {i for i, _ in f1.seen.outputs} == {e1.incarnation, e2.incarnation}
         assert all(o.outputs[0].request_id.startswith(f1.link.incarnation) for _, o in f1.seen.outputs)
+
+
+async def test_a_frontend_asks_for_cache_events_each_time_that_it_welcomes(sockets: Path) -> None:
+    address = f"ipc://{sockets}/link"
+    async with frontend(address) as f:
+        with engine(address) as e:
+            for _ in range(2):
+                await f.ready(e.incarnation)
+                wish = await asyncio.to_thread(e.wishes.get, timeout=PATIENCE)
+                assert wish.frontend == f.link.incarnation
+                e.send(wish.frontend, CacheEvents(0, bytes(16)))
+                await f.seen.until(lambda: f.seen.cache)
+                assert f.seen.cache == [(e.incarnation, CacheEvents(0, bytes(16)))]
+                f.seen.cache.clear()
+                f.link.lose(e.incarnation, "for the test")
+                await asyncio.to_thread(frontend_lost, e)
 
 
 async def test_an_engine_that_starts_before_its_frontend_is_found(sockets: Path) -> None:

@@ -14,6 +14,7 @@ from kvasir.link.codec import CODEC, encode
 from kvasir.link.protocol import (
     Abort,
     AddRequest,
+    CacheEvents,
     Call,
     Dead,
     Draining,
@@ -43,7 +44,7 @@ from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir_contract.phases import Phase
 
-STATS = EngineStats(waiting=3, running=2, kv_blocks_used=100, step=7, preemptions=1)
+STATS = EngineStats(waiting=3, running=2, kv_blocks_used=100, step=7, preemptions=1, queued_tokens=9)
 FAILED_STEP = FailedStep("engine-0-aa", (StepRequest("r", b"\x01" * 16),))
 HELLO = Hello(1, "uid", "engine-0-ab", 0, "node", "0.1", "fp", "th", Phase.LOADING, Progress(1, 2), FAILED_STEP)
 decode_from_engine, decode_from_frontend = CODEC.decode_from_engine, CODEC.decode_from_frontend
@@ -86,9 +87,10 @@ FROM_ENGINE: list[FromEngine] = [
     Goodbye(),
     Outputs([RequestOutput("r", 0, 0, [4], logprobs=LOGPROBS, prompt_logprobs=LOGPROBS)], STATS),
     Result(3, "why"),
+    CacheEvents(4, bytes(32), bytes(16), reset=True),
 ]
 FROM_FRONTEND: list[FromFrontend] = [
-    Welcome(protocol=1, frontend="frontend-ab"),
+    Welcome(protocol=1, frontend="frontend-ab", cache_events=True),
     Refused("another model", retry=False),
     ADD,
     Abort(["r", "s"]),

@@ -16,6 +16,7 @@ from kvasir.link.protocol import (
     PROTOCOL_VERSION,
     Abort,
     AddRequest,
+    CacheEvents,
     Call,
     Dead,
     Draining,
@@ -87,7 +88,16 @@ class Next(Codec):
     def __init__(self, since: Since) -> None:
         super().__init__(
             PROTOCOL_VERSION + 1,
-            Hello | Ready | Outputs | Result | Draining | Dead | NextHeartbeat | Goodbye | BlocksChanged,
+            Hello
+            | Ready
+            | Outputs
+            | CacheEvents
+            | Result
+            | Draining
+            | Dead
+            | NextHeartbeat
+            | Goodbye
+            | BlocksChanged,
             Welcome | Refused | NextAddRequest | Abort | Call | StartWave | NextHeartbeat | Goodbye | Sleep,
             since,
         )

@@ -11,8 +11,12 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
+from kvasir.engine.kv.cache_log import CacheLog
+
 NULL_BLOCK: Final = 0
 """Fills the places of a block table that have no block. It exists in the KV tensors, and is never in the index."""
+REPORTED_GROUP: Final = 0
+"""The KV group whose hashes frontends get: full attention, if the model has such layers."""
 
 
 class PrefixLookup(NamedTuple):
@@ -34,6 +38,8 @@ class PrefixCache:
         self._key_of: dict[int, tuple[int, bytes]] = {}
         self.generation = 0
         """Goes up when entries are added or dropped: a lookup may then find something else."""
+        self.log: CacheLog | None = None
+        """Notes the changes of the first group, while frontends want them."""
 
     def __len__(self) -> int:
         return len(self._key_of)
@@ -76,6 +82,8 @@ class PrefixCache:
             self.generation += 1
             self._blocks[group][block_hash] = block_id
             self._key_of[block_id] = (group, block_hash)
+            if self.log is not None and group == REPORTED_GROUP:
+                self.log.stored(block_hash)
 
     def evict(self, block_id: int) -> None:
         """Drop this block, because its content will be overwritten. It need not be in the index."""
@@ -84,21 +92,32 @@ class PrefixCache:
             self.generation += 1
             group, block_hash = key
             del self._blocks[group][block_hash]
+            if self.log is not None and group == REPORTED_GROUP:
+                self.log.evicted(block_hash)
+
+    def hashes(self, block_ids: Iterable[int]) -> list[bytes]:
+        """Return the hashes of those of these blocks that the first group has in the index."""
+        keys = map(self._key_of.get, block_ids)
+        return [key[1] for key in keys if key is not None and key[0] == REPORTED_GROUP]
 
     def drop(self, hashes: Iterable[bytes]) -> None:
         """Drop the entries of these hashes in all groups."""
         self.generation += 1
         for block_hash in hashes:
-            for block_of in self._blocks:
+            for group, block_of in enumerate(self._blocks):
                 block_id = block_of.pop(block_hash, None)
                 if block_id is not None:
                     del self._key_of[block_id]
+                    if self.log is not None and group == REPORTED_GROUP:
+                        self.log.evicted(block_hash)
 
     def clear(self) -> None:
         self.generation += 1
         self._key_of.clear()
         for block_of in self._blocks:
             block_of.clear()
+        if self.log is not None:
+            self.log.cleared()
 
     def check(self) -> None:
         """Raise AssertionError if the two directions do not agree."""

@@ -85,6 +85,8 @@ class Scheduler:
         self._lone_steps = LoneSteps(queues)
         self.blocks = blocks
         self.num_preemptions = 0
+        self.num_unfinished_tokens = 0
+        """Tokens of rows that the last step has left to compute: the rest of their prompts."""
         self._max_num_batched_tokens = max_num_batched_tokens
         self._long_prefill_token_threshold = long_prefill_token_threshold or max_num_batched_tokens
         self._lookahead = lookahead
@@ -178,6 +180,7 @@ class Scheduler:
             suspect = self._lone_steps.next()
         step = _Step(self._max_num_batched_tokens, self._results.take_drafts())
         preemptions = self.num_preemptions
+        self.num_unfinished_tokens = 0
         for ration in self._rations:
             ration.step_begins(len(self.running), len(self.waiting))
         if suspect is not None:
@@ -298,6 +301,8 @@ class Scheduler:
         samples = request.num_computed_tokens == len(request.token_ids) + request.num_pending
         request.num_pending += samples
         step.rows.append((request, samples))
+        if not samples:
+            self.num_unfinished_tokens += len(request.token_ids) - request.num_computed_tokens
         if request.num_computed_tokens >= (request.num_known_blocks + 1) * self.blocks.block_size:
             self.blocks.remember(request)
 

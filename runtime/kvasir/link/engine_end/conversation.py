@@ -27,6 +27,35 @@ class State(Enum):
     REFUSED = "the frontend rejects this engine"
 
 
+@dataclass(frozen=True)
+class Received:
+    frontend: str
+    """Its incarnation; the answers go there."""
+    message: AddRequest | Abort | Call | StartWave
+
+
+@dataclass(frozen=True)
+class FrontendLost:
+    """The frontend is gone: its requests are aborted."""
+
+    frontend: str
+
+
+@dataclass(frozen=True)
+class CacheEventsWanted:
+    """The frontend needs the content of the prefix cache. Until FrontendLost, it gets all changes."""
+
+    frontend: str
+
+
+@dataclass(frozen=True)
+class DrainSettled:
+    """Every frontend has read that the engine drains: no request is on its way any more."""
+
+
+LinkEvent = Received | FrontendLost | CacheEventsWanted | DrainSettled
+
+
 class Conversation(Protocol):
     """The calls of a connection to the owner of all connections, in the link's thread."""
 
@@ -44,6 +73,9 @@ class Conversation(Protocol):
         """No frontend can be reached by this connection."""
 
     def welcomed(self, connection: "FrontendConnection", frontend: str) -> None: ...
+
+    def wants_cache_events(self, frontend: str) -> None:
+        """The frontend of this Welcome needs the content of the prefix cache."""
 
     def lost(self, connection: "FrontendConnection", frontend: str) -> None: ...
 

@@ -18,16 +18,42 @@ from kvasir.config.settings import LinkConfig
 from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
 from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine, EngineIdentity
-from kvasir.link.engine_end.conversation import LinkProblem
-from kvasir.link.engine_end.frontends import DrainSettled, FrontendLost, Frontends, Received
+from kvasir.link.engine_end.conversation import (
+    CacheEventsWanted,
+    DrainSettled,
+    FrontendLost,
+    LinkEvent,
+    LinkProblem,
+    Received,
+)
+from kvasir.link.engine_end.frontends import Frontends
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.engine_end.resolver import LOOKUP_INTERVAL, Resolver, lookup
 from kvasir.link.keys import load_engine_keys
-from kvasir.link.protocol import Dead, EngineStats, FailedStep, Goodbye, Outputs, Progress, Ready, Result
+from kvasir.link.protocol import (
+    CacheEvents,
+    Dead,
+    EngineStats,
+    FailedStep,
+    Goodbye,
+    Outputs,
+    Progress,
+    Ready,
+    Result,
+)
 from kvasir_contract.endpoints import ANY_HOST
 from kvasir_contract.phases import Phase
 
-__all__ = ["DrainSettled", "EngineIdentity", "EngineLink", "FrontendLost", "Received", "new_incarnation"]
+__all__ = [
+    "CacheEventsWanted",
+    "DrainSettled",
+    "EngineIdentity",
+    "EngineLink",
+    "FrontendLost",
+    "LinkEvent",
+    "Received",
+    "new_incarnation",
+]
 
 CLOSE_TIMEOUT: Final = 2.0
 """Seconds that `close` waits for the thread; its last messages leave within a fraction of that."""
@@ -47,7 +73,7 @@ class EngineLink:
         self,
         config: LinkConfig,
         identity: EngineIdentity,
-        deliver: Callable[[Received | FrontendLost | DrainSettled], None],
+        deliver: Callable[[LinkEvent], None],
         delivered: Callable[[], None] = lambda: None,
         *,
         step_limit: Callable[[], float] | None = None,
@@ -113,7 +139,7 @@ class EngineLink:
         still while the engine is busy shows that it is stuck."""
         self._engine.set_load(stats, busy)
 
-    def send(self, frontend: str, message: Outputs | Result) -> None:
+    def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None:
         """`message` must not be changed any more. For a frontend that is lost nothing happens."""
         self._reactor.post(partial(self._frontends.send, frontend, message))
 

@@ -217,6 +217,8 @@ class FrontendConnection:
         self._link.welcomed(self, message.frontend)
         for introduction in self._engine.introduction():
             self.show(introduction)
+        if message.cache_events:
+            self._link.wants_cache_events(message.frontend)
 
     def _on_refused(self, message: Refused) -> None:
         now = time.monotonic()

@@ -8,19 +8,27 @@ have forgotten it. If a frontend cannot be reached, the engine drops its request
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from kvasir.link.address import LinkAddress, parse_address
 from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
-from kvasir.link.engine_end.conversation import LinkProblem, State
+from kvasir.link.engine_end.conversation import (
+    CacheEventsWanted,
+    DrainSettled,
+    FrontendLost,
+    LinkEvent,
+    LinkProblem,
+    Received,
+    State,
+)
 from kvasir.link.engine_end.frontend_connection import FrontendConnection
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.keys import LinkKeys
 from kvasir.link.protocol import (
     Abort,
     AddRequest,
+    CacheEvents,
     Call,
     Dead,
     Draining,
@@ -47,25 +55,6 @@ _NO_STATS = EngineStats(waiting=0, running=0, kv_blocks_used=0, step=0)
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Received:
-    frontend: str
-    """Its incarnation; the answers go there."""
-    message: AddRequest | Abort | Call | StartWave
-
-
-@dataclass(frozen=True)
-class FrontendLost:
-    """The frontend is gone: its requests are aborted."""
-
-    frontend: str
-
-
-@dataclass(frozen=True)
-class DrainSettled:
-    """Every frontend has read that the engine drains: no request is on its way any more."""
-
-
 class Frontends:
     """The connections by endpoint. They present the same engine to every frontend."""
 
@@ -75,7 +64,7 @@ class Frontends:
         keys: LinkKeys | None,
         timeout: float,
         reactor: Reactor,
-        deliver: Callable[[Received | FrontendLost | DrainSettled], None],
+        deliver: Callable[[LinkEvent], None],
         codec: Codec = CODEC,
     ) -> None:
         """`timeout`: seconds of silence that make a frontend lost; `deliver` takes what the busy loop must know."""
@@ -189,7 +178,7 @@ class Frontends:
         self._engine.set_ready(ready)
         self._broadcast(ready)
 
-    def send(self, frontend: str, message: Outputs | Result) -> None:
+    def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None:
         connection = self._by_frontend.get(frontend)
         if connection is not None:
             connection.show(message)
@@ -245,6 +234,9 @@ class Frontends:
         self._twins[twin.endpoint] = used.endpoint
         twin.wanted = False
         twin.drop("it has another address that is used")
+
+    def wants_cache_events(self, frontend: str) -> None:
+        self._deliver(CacheEventsWanted(frontend))
 
     def lost(self, connection: FrontendConnection, frontend: str) -> None:
         if self._by_frontend.get(frontend) is connection:

@@ -23,6 +23,7 @@ from kvasir.config.settings import LinkConfig
 from kvasir.link.codec import CODEC, Agreement, Codec, UnknownMessage, encode
 from kvasir.link.frontend_end.connection_probe import ConnectionProbe
 from kvasir.link.frontend_end.link_events import (
+    CacheChanged,
     CallAnswered,
     EngineChanged,
     EngineJoined,
@@ -37,6 +38,7 @@ from kvasir.link.frontend_end.terms import Terms
 from kvasir.link.protocol import (
     Abort,
     AddRequest,
+    CacheEvents,
     Call,
     Dead,
     Draining,
@@ -168,6 +170,8 @@ class FrontendLink:
             case Outputs():
                 engine.stats = message.stats
                 self.events.append(OutputsReceived(engine, message))
+            case CacheEvents():
+                self.events.append(CacheChanged(engine, message))
             case Heartbeat():
                 self._on_heartbeat(engine, message)
             case Ready():
@@ -227,7 +231,7 @@ class FrontendLink:
         elif (engine.state, engine.progress) != (state, hello.progress):
             self.events.append(EngineChanged(engine))
         engine.state, engine.progress, engine.last_seen = state, hello.progress, now
-        self._send(engine, encode(Welcome(self._codec.version, self.incarnation)))
+        self._send(engine, encode(Welcome(self._codec.version, self.incarnation, cache_events=True)))
 
     def _on_unknown_engine(self, incarnation: str, message: FromEngine | UnknownMessage) -> None:
         """Ask the engine for a Hello, once per tick."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
-from kvasir.link.protocol import FailedStep, Outputs, Result
+from kvasir.link.protocol import CacheEvents, FailedStep, Outputs, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,14 @@ class OutputsReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheChanged:
+    """The engine reported changes of its prefix cache."""
+
+    engine: RemoteEngine
+    message: CacheEvents
+
+
+@dataclass(frozen=True, slots=True)
 class CallAnswered:
     """The engine answered a Call."""
 
@@ -50,4 +58,4 @@ class EngineLost:
     until the engine, or its successor, joins."""
 
 
-LinkEvent = EngineJoined | EngineChanged | OutputsReceived | CallAnswered | EngineLost
+LinkEvent = EngineJoined | EngineChanged | OutputsReceived | CacheChanged | CallAnswered | EngineLost

@@ -1,0 +1,115 @@
+"""Reports to frontends: which block hashes the prefix cache of this engine holds. Frontends route by them.
+
+A frontend that asks (Welcome.cache_events) gets a snapshot, a part of it after each step, and all changes from then
+on. The snapshot walks through the block ids. A change of a block that the walk has passed comes with the changes;
+one of a block before it is seen by the walk, and may come twice. Changes are sent before each part, so the order of
+the messages is that of the cache.
+
+With several KV groups only the hashes of the first are reported: full attention, if the model has such layers. A
+prefix is found only as far as all groups have it, so this may be more than an admission finds.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kvasir.engine.kv.cache_log import CacheLog
+from kvasir.engine.kv.prefix_cache import PrefixCache
+from kvasir.link.protocol import CacheEvents
+
+REPORT_SECONDS: Final = 0.05
+"""Time between the reports of a busy engine. One that becomes idle sends its report at once."""
+REPORT_HASHES: Final = 8192
+"""Changes after which a report is sent earlier, and blocks in a part of a snapshot: under a millisecond of work."""
+MOST_PARTS: Final = 512
+"""Parts of a snapshot: an idle engine sends them in a row, and the queue of a frontend holds 2048 messages."""
+
+
+@dataclass(slots=True)
+class _Follower:
+    """A frontend that gets the reports."""
+
+    next_block: int = 1
+    """Blocks from here on are not in the snapshot yet."""
+    sequence: int = 0
+
+
+class CacheReports:
+    """Sends CacheEvents to the frontends that asked for them. Belongs to the loop's thread."""
+
+    def __init__(
+        self,
+        cache: PrefixCache | None,
+        num_blocks: int,
+        send: Callable[[str, CacheEvents], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`cache`: None for an engine without a prefix cache, which reports nothing."""
+        self._cache = cache
+        self._end = num_blocks + 1
+        self._part = max(REPORT_HASHES, -(-num_blocks // MOST_PARTS))
+        self._send = send
+        self._clock = clock
+        self._followers: dict[str, _Follower] = {}
+        self._log = CacheLog()
+        self._due = 0.0
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether a part of a snapshot is left to send."""
+        return any(follower.next_block < self._end for follower in self._followers.values())
+
+    def follow(self, frontend: str) -> None:
+        """Report to this frontend from now on, beginning with a snapshot."""
+        if self._cache is None:
+            return
+        self._send_changes()
+        self._followers[frontend] = _Follower()
+        self._cache.log = self._log
+
+    def forget(self, frontend: str) -> None:
+        """Report no more to a frontend that is gone."""
+        if self._followers.pop(frontend, None) is not None and not self._followers and self._cache is not None:
+            self._log.take()
+            self._cache.log = None
+
+    def after_step(self) -> None:
+        """Send all that is due: a part of each snapshot, and the changes from time to time."""
+        if not self._followers:
+            return
+        if self.has_snapshot:
+            self.send_part()
+        elif not self._log.is_empty and (len(self._log) >= REPORT_HASHES or self._clock() >= self._due):
+            self._send_changes()
+
+    def send_part(self) -> None:
+        """Send the changes, and the next part of each snapshot."""
+        self._send_changes()
+        cache = self._cache
+        for frontend, follower in self._followers.items():
+            if cache is not None and follower.next_block < self._end:
+                end = min(follower.next_block + self._part, self._end)
+                hashes = cache.hashes(range(follower.next_block, end))
+                follower.next_block = end
+                self._send_events(frontend, follower, stored=b"".join(hashes))
+
+    def before_waiting(self) -> None:
+        """Send the changes now: the engine has nothing to do, and may wait for long."""
+        if not self._log.is_empty:
+            self._send_changes()
+
+    def _send_changes(self) -> None:
+        if self._log.is_empty:
+            return
+        self._due = self._clock() + REPORT_SECONDS
+        was_cleared, stored, evicted = self._log.take()
+        packed = b"".join(stored), b"".join(evicted)
+        for frontend, follower in self._followers.items():
+            self._send_events(frontend, follower, *packed, was_cleared)
+
+    def _send_events(
+        self, frontend: str, follower: _Follower, stored: bytes, evicted: bytes = b"", reset: bool = False
+    ) -> None:
+        self._send(frontend, CacheEvents(follower.sequence, stored, evicted, reset))
+        follower.sequence += 1

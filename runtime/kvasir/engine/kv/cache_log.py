@@ -1,0 +1,54 @@
+"""The changes of the prefix cache since the last report to the frontends: the net ones, so that a report is short.
+
+PrefixCache writes the log, and CacheReports takes it. A hash that came and went between two reports is not in it.
+"""
+
+from typing import NamedTuple
+
+
+class CacheChanges(NamedTuple):
+    """What happened since the last report. No hash is in both lists."""
+
+    was_cleared: bool
+    """All hashes of earlier reports are gone."""
+    stored: list[bytes]
+    evicted: list[bytes]
+
+
+class CacheLog:
+    """The hashes that were stored or evicted."""
+
+    def __init__(self) -> None:
+        self._was_cleared = False
+        self._is_stored: dict[bytes, bool] = {}
+
+    def __len__(self) -> int:
+        """Return how many hashes the next report has."""
+        return len(self._is_stored)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._is_stored or self._was_cleared)
+
+    def stored(self, block_hash: bytes) -> None:
+        """Note a hash that was not in the cache."""
+        if self._is_stored.pop(block_hash, None) is None:
+            self._is_stored[block_hash] = True
+
+    def evicted(self, block_hash: bytes) -> None:
+        """Note that a hash has left the cache."""
+        if self._is_stored.pop(block_hash, None) is None:
+            self._is_stored[block_hash] = False
+
+    def cleared(self) -> None:
+        self._is_stored.clear()
+        self._was_cleared = True
+
+    def take(self) -> CacheChanges:
+        """Return the changes, and begin again."""
+        stored = [block_hash for block_hash, is_stored in self._is_stored.items() if is_stored]
+        evicted = [block_hash for block_hash, is_stored in self._is_stored.items() if not is_stored]
+        changes = CacheChanges(self._was_cleared, stored, evicted)
+        self._is_stored = {}
+        self._was_cleared = False
+        return changes
