@@ -31,6 +31,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.link_events import (
+    CacheChanged,
     CallAnswered,
     EngineChanged,
     EngineJoined,
@@ -58,8 +59,8 @@ class AsyncLLM:
         *,
         observer: RequestObserver,
     ) -> None:
-        self._journal = Journal(config.server.max_live_requests, config.server.max_live_tokens)
-        self._router = Router(self._journal.in_flight)
+        self._router = Router()
+        self._journal = Journal(config.server.max_live_requests, config.server.max_live_tokens, self._router.left)
         self.detokenizer = Detokenizer(tokenizer)
         self.model_fingerprint = model.fingerprint
         self._link = FrontendLink(
@@ -71,7 +72,7 @@ class AsyncLLM:
             # A client can send and abort a request with many prompts before an engine has read any of them.
             burst=2 * config.server.max_live_requests,
         )
-        self._outputs = OutputProcessor(self._journal, observer, model.eos_token_ids)
+        self._outputs = OutputProcessor(self._journal, observer, model.eos_token_ids, self._router.begun)
         self._outputs_planned = False
         """Whether `_work_outputs` runs in the next turn of the event loop."""
         self._calls = Calls(self._link.send)
@@ -271,6 +272,8 @@ class AsyncLLM:
                 self._starts.changed(engine)
                 self.ever_ready = self.ever_ready or engine.usable
                 self._dispatcher.release()
+            case CacheChanged(engine, message):
+                self._router.cache_changed(engine, message)
             case CallAnswered(engine, result):
                 self._calls.answered(engine.incarnation, result)
             case EngineLost(engine, reason, ran):

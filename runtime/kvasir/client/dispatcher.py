@@ -237,7 +237,7 @@ class Dispatcher:
                 for each in self._candidates(request)
                 if each not in older and (not paced or self._has_room(each))
             ]
-            engine = self._router.pick(self._resumes.suitable(request, candidates))
+            engine = self._router.pick(self._resumes.suitable(request, candidates), request)
             if engine is None:
                 break
             message = request.message(engine.block_hashing, alone=verdict is Verdict.ALONE)
@@ -245,6 +245,7 @@ class Dispatcher:
                 older.append(engine)
             elif self._link.send(engine.incarnation, message):
                 self._journal.assign(request, engine.incarnation)
+                self._router.sent(request)
                 self._waves.request_sent(engine)
                 trace = request.trace
                 trace.engine, trace.rank, trace.attempts = engine.incarnation, engine.rank, request.attempt

@@ -9,6 +9,7 @@ import sys
 import time
 from array import array
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -146,7 +147,14 @@ class Journal:
     then rejected.
     """
 
-    def __init__(self, limit: int, token_limit: int = sys.maxsize) -> None:
+    def __init__(
+        self,
+        limit: int,
+        token_limit: int = sys.maxsize,
+        left: Callable[[str, str], None] = lambda request_id, engine: None,
+    ) -> None:
+        """`left` is called with the id and the engine of a request that the engine works on no more."""
+        self._left = left
         self._limit = limit
         self._token_limit = token_limit
         self._num_tokens = 0
@@ -268,6 +276,7 @@ class Journal:
         del requests[request.request_id]
         if not requests:
             del self._by_engine[request.engine]
+        self._left(request.request_id, request.engine)
 
     def _settle(self, request: LiveRequest) -> None:
         """Take the request off the tokens that its engine resumes."""

@@ -7,6 +7,7 @@ the event loop run between two slices: the readers of the first slice write befo
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,7 +67,15 @@ class OutputProcessor:
     bound the backlog.
     """
 
-    def __init__(self, journal: Journal, observer: RequestObserver, eos_token_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        observer: RequestObserver,
+        eos_token_ids: tuple[int, ...],
+        begun: Callable[[LiveRequest, RequestOutput], None] = lambda request, output: None,
+    ) -> None:
+        """`begun` is called with the first output of each attempt."""
+        self._begun = begun
         self.actions: deque[AbortRequests | DistrustEngine | TryNextEngine] = deque()
         self._journal = journal
         self._observer = observer
@@ -170,8 +179,10 @@ class OutputProcessor:
 
     def _accept(self, request: LiveRequest, output: RequestOutput, now: float) -> None:
         trace = request.trace
-        if output.num_cached_tokens is not None and trace.cached_tokens is None:
-            trace.cached_tokens, trace.queue_seconds = output.num_cached_tokens, output.queue_seconds
+        if output.num_cached_tokens is not None:
+            self._begun(request, output)
+            if trace.cached_tokens is None:
+                trace.cached_tokens, trace.queue_seconds = output.num_cached_tokens, output.queue_seconds
         if output.progress is not None:
             _note(request, output.progress)
         token_ids, reason, stop_reason = output.token_ids, output.finish_reason, output.stop_token_id

@@ -138,6 +138,18 @@ def test_blocks_on_their_way_count_until_their_time() -> None:
     assert index.lookup(chain, ["a"], 2.5) == [5]
 
 
+def test_a_prompt_that_begins_like_one_on_its_way_finds_its_beginning() -> None:
+    """In steps of eight blocks, and from the last block that the engine holds."""
+    index = CacheIndex()
+    index.predict("a", chain_of(*range(30)), 0, now=0.0, until=1.0)
+    assert index.lookup(chain_of(*range(20), *range(90, 99)), ["a"], 0.0) == [16]
+    assert index.lookup(chain_of(*range(7)), ["a"], 0.0) == [0]
+    index.apply("b", CacheEvents(0, chain_of(*range(20))))
+    index.predict("b", chain_of(*range(30)), 20, now=0.0, until=1.0)
+    assert index.lookup(chain_of(*range(28)), ["a", "b"], 0.0) == [24, 24]
+    assert index.lookup(chain_of(*range(22)), ["a", "b"], 0.0) == [16, 20]
+
+
 def test_predictions_of_a_lost_engine_are_gone_at_once() -> None:
     index, chain = CacheIndex(), CHAINS[0]
     index.predict("a", chain, 0, now=0.0, until=9.0)
@@ -148,7 +160,7 @@ def test_predictions_of_a_lost_engine_are_gone_at_once() -> None:
 
 
 def test_predictions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_index, "MAX_PREDICTED", 12)
+    monkeypatch.setattr(cache_index, "MAX_PREDICTED", 2)
     index = CacheIndex()
     index.predict("a", CHAINS[0], 0, now=0.0, until=1.0)
     index.predict("a", CHAINS[1], 3, now=0.0, until=2.0)
@@ -172,4 +184,4 @@ def test_a_full_index_keeps_fewer_blocks_and_still_compares_engines(caplog: pyte
     assert 300 < b <= 400
     assert other == 0
     index.predict("b", long, b, now=0.0, until=1.0)
-    assert index.lookup(long, ["a", "b"], 0.0) == [a, a]
+    assert index.lookup(long, ["a", "b"], 0.0) == [a, 800]
