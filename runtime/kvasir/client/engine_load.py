@@ -31,18 +31,16 @@ class _Waiting:
 class EngineLoad:
     """Requests of this frontend that wait for their first token or generate, and those of other frontends."""
 
-    queued_tokens: int = 0
-    """Tokens of the own requests that wait for their first token, whether cached or not."""
     uncached_tokens: int = 0
-    """Those of them that the engine has to compute."""
+    """Tokens that the engine has to compute for the own requests that wait for their first token."""
     others: int = 0
     """Requests of other frontends, a step ago."""
     others_tokens: float = 0.0
-    """Tokens that these have to compute before their first tokens."""
+    """Tokens that these have to compute before their first tokens, as an estimate."""
     row_seconds: float | None = None
     """Time from the first output of a request to its end; None until a request has ended."""
-    uncached_share: float = 1.0
-    """Share of the tokens of prompts that the engine does not find in its cache."""
+    mean_uncached: float = 0.0
+    """Tokens that a request has to compute, on average."""
     _busy_share: float = 0.0
     _busy_seen: float | None = None
     """Time up to which `_busy_share` counts."""
@@ -78,13 +76,14 @@ class EngineLoad:
         """
         self.busy_share(now)
         self.others = max(0, stats.waiting + stats.running - self.own)
-        self.others_tokens = max(0, stats.queued_tokens - self.queued_tokens) * self.uncached_share
+        others_waiting = max(0, stats.waiting - len(self._waiting))
+        unfinished = max(0, stats.unfinished_tokens - self.uncached_tokens)
+        self.others_tokens = unfinished + others_waiting * self.mean_uncached
 
     def sent(self, request_id: str, tokens: int, uncached: int, now: float) -> None:
         """Charge a request that was sent to the engine."""
         self.busy_share(now)
         self._waiting[request_id] = _Waiting(tokens, uncached)
-        self.queued_tokens += tokens
         self.uncached_tokens += uncached
 
     def begun(self, request_id: str, cached: int, prefill_seconds: float | None, now: float) -> None:
@@ -94,7 +93,7 @@ class EngineLoad:
             return
         self._begun[request_id] = now
         computed = max(1, waiting.tokens - cached)
-        self.uncached_share += WEIGHT * (computed / max(1, waiting.tokens) - self.uncached_share)
+        self.mean_uncached += WEIGHT * (computed - self.mean_uncached)
         if computed >= LEAST_TOKENS and prefill_seconds is not None:
             # Prefills that overlap in time share it.
             self._prefill_seconds += min(prefill_seconds, max(0.0, now - self._last_begun))
@@ -117,6 +116,5 @@ class EngineLoad:
         self.busy_share(now)
         waiting = self._waiting.pop(request_id, None)
         if waiting is not None:
-            self.queued_tokens -= waiting.tokens
             self.uncached_tokens -= waiting.uncached
         return waiting

@@ -189,7 +189,7 @@ class EngineCore:
             step=self.num_steps,
             preemptions=scheduler.num_preemptions,
             corrupted=scheduler.num_corrupted_requests,
-            queued_tokens=self.ingest.budget.num_tokens + scheduler.num_unfinished_tokens,
+            unfinished_tokens=scheduler.num_unfinished_tokens,
         )
 
     def work_ahead(self) -> bool:

@@ -104,9 +104,9 @@ class EngineStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Preemptions since the engine started."""
     corrupted: int = 0
     """Requests whose logits were not numbers, since the engine started."""
-    queued_tokens: int = 0
-    """Tokens that wait to be computed before a first token: those of requests without a row, whether cached or not,
-    and the rest of the prompts that are computed in chunks."""
+    unfinished_tokens: int = 0
+    """The rest of the prompts that are computed in chunks. It does not count requests without a row: how much of
+    them is cached is not known before they get one."""
 
 
 class StepRequest(msgspec.Struct, frozen=True, array_like=True, gc=False):

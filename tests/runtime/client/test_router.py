@@ -82,8 +82,8 @@ class Traffic:
         self.router.cache_changed(self.engines[name], CacheEvents(self.sequences[name], chain))
         self.sequences[name] += 1
 
-    def report(self, name: str, *, running: int, waiting: int = 0, queued_tokens: int = 0, used: int = 0) -> None:
-        self.engines[name].stats = EngineStats(waiting, running, used, 1, queued_tokens=queued_tokens)
+    def report(self, name: str, *, running: int, waiting: int = 0, unfinished: int = 0, used: int = 0) -> None:
+        self.engines[name].stats = EngineStats(waiting, running, used, 1, unfinished_tokens=unfinished)
         self.router.reported(self.engines[name])
 
 
@@ -158,8 +158,17 @@ def test_what_a_lost_engine_reported_is_forgotten() -> None:
 
 def test_tokens_that_wait_for_other_frontends_count() -> None:
     traffic = Traffic("a", "b")
-    traffic.report("a", running=1, queued_tokens=8000)
+    traffic.report("a", running=1, unfinished=8000)
     traffic.report("b", running=2)
+    assert traffic.pick() == "b"
+
+
+def test_requests_that_wait_for_other_frontends_count_as_average_ones() -> None:
+    traffic = Traffic("a", "b")
+    for number in range(6):
+        traffic.serve(Request([number] * 2000), 1.0, 1.0)
+    traffic.report("a", running=0, waiting=3)
+    traffic.report("b", running=6)
     assert traffic.pick() == "b"
 
 
@@ -174,10 +183,10 @@ def test_a_request_that_ends_before_its_first_token_leaves_no_charge() -> None:
     request = Request(range(8000))
     traffic.send(request)
     load = traffic.router._loads["a"]
-    assert (load.own, load.queued_tokens, load.uncached_tokens) == (1, 8000, 8000)
+    assert (load.own, load.uncached_tokens) == (1, 8000)
     traffic.router.left(request.request_id, "a")
     traffic.router.left(request.request_id, "a")
-    assert (load.own, load.queued_tokens, load.uncached_tokens) == (0, 0, 0)
+    assert (load.own, load.uncached_tokens) == (0, 0)
 
 
 def test_a_slow_engine_gets_fewer_requests() -> None:

@@ -247,17 +247,15 @@ def test_nan_ends_its_request_with_an_error_that_names_it_and_no_other(
     assert line.startswith("request a ends with an error: the model computed NaN")
 
 
-def test_the_load_has_the_tokens_that_wait_for_a_first_token() -> None:
-    """Those without a row, and the rest of a prompt that is computed in chunks."""
+def test_the_load_has_the_rest_of_prompts_in_chunks() -> None:
     engine = CoreHarness(budget=8, max_num_seqs=1)
     engine.add(add_request("a", range(20, 40), 2))
     engine.add(add_request("b", range(50, 60), 2))
     queued = []
     while engine.core.has_work:
-        queued.append(engine.core.stats().queued_tokens)
         engine.step()
-    assert queued[:4] == [30, 22, 14, 10]
-    assert engine.core.stats().queued_tokens == 0
+        queued.append(engine.core.stats().unfinished_tokens)
+    assert queued[:6] == [12, 4, 0, 0, 2, 0]
 
 
 def test_a_worker_that_returns_too_few_tokens_is_found_at_once() -> None:

@@ -44,7 +44,7 @@ from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir_contract.phases import Phase
 
-STATS = EngineStats(waiting=3, running=2, kv_blocks_used=100, step=7, preemptions=1, queued_tokens=9)
+STATS = EngineStats(waiting=3, running=2, kv_blocks_used=100, step=7, preemptions=1, unfinished_tokens=9)
 FAILED_STEP = FailedStep("engine-0-aa", (StepRequest("r", b"\x01" * 16),))
 HELLO = Hello(1, "uid", "engine-0-ab", 0, "node", "0.1", "fp", "th", Phase.LOADING, Progress(1, 2), FAILED_STEP)
 decode_from_engine, decode_from_frontend = CODEC.decode_from_engine, CODEC.decode_from_frontend

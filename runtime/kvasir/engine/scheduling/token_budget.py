@@ -16,8 +16,6 @@ class TokenBudget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._held = 0
-        self.num_tokens = 0
-        """Reserved tokens of the requests themselves. Any thread may read it."""
         self._lock = threading.Lock()
 
     @property
@@ -37,11 +35,9 @@ class TokenBudget:
             if not self.has_room(tokens):
                 return False
             self._held += tokens + REQUEST_TOKENS
-            self.num_tokens += tokens
             return True
 
     def release(self, tokens: int) -> None:
         """Release the room of a request of so many tokens."""
         with self._lock:
             self._held -= tokens + REQUEST_TOKENS
-            self.num_tokens -= tokens
