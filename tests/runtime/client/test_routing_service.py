@@ -109,6 +109,16 @@ async def test_the_index_follows_evictions_resets_and_reconnects(
     assert any(len(engine.hashes) > NUM_BLOCKS // 2 for engine in engines)
 
 
+async def test_requests_are_charged_until_they_end(service: Service, engines: list[RunningEngine]) -> None:
+    await asyncio.gather(*(ask(service, f"{own}", prompt_of(own, own, 20)) for own in range(6)))
+    loads = service.llm._router._loads
+    assert len(loads) == 3
+    for load in loads.values():
+        assert (load.own, load.uncached_tokens) == (0, 0)
+        assert load.row_seconds is not None
+        assert load.mean_uncached > 0
+
+
 async def test_a_second_turn_finds_the_cache_of_the_first(service: Service, engines: list[RunningEngine]) -> None:
     turns = [prompt_of(0, own, 20) for own in range(6)]
     first = {own: await ask(service, f"first-{own}", turns[own]) for own in range(3)}
