@@ -24,7 +24,7 @@ from kvasir.engine.numerics import numerics_class
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received, new_incarnation
-from kvasir.link.protocol import Dead, EngineStats, FailedStep, Goodbye, Outputs, Ready, Result
+from kvasir.link.protocol import CacheEvents, Dead, EngineStats, FailedStep, Goodbye, Outputs, Ready, Result
 from kvasir_contract.phases import Phase
 
 NEVER: Final = 1 << 60
@@ -73,7 +73,7 @@ class MortalEngine:
 
     # ------------------------------------------------------------------------------------- the Link of its loop
 
-    def send(self, frontend: str, message: Outputs | Result) -> None:
+    def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None:
         link = self._link
         if link is None:  # it died in this step
             return
