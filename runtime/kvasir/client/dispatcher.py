@@ -56,8 +56,14 @@ class Dispatcher:
         self._waiting.append(request)
 
     def dispatch_elsewhere(self, request: LiveRequest) -> bool:
-        """Send a request that its engine refused to the next engine. Returns False if there is none."""
+        """Send a request that its engine refused, or gave back, to the next engine. Returns False if there is none.
+
+        A drain that is over gives many back at once: they wait for room like those of a lost engine.
+        """
         request.refused_by = (*request.refused_by, request.engine)
+        if self._resumes.postpone(request, self._candidates(request, [])):
+            self._journal.requeue(request)
+            return True
         return self._send(request) is None
 
     def unavailable(self, rank: int | None = None) -> EngineUnavailable:
@@ -76,24 +82,30 @@ class Dispatcher:
         for request in requests:
             if request.state is not RequestState.WAITING:  # its reader has left
                 continue
-            try:
-                self._dispatch(request)
-            except Exception as error:  # an error in Kvasir fails only this request
-                self._fail(request, error)
-
-    def _dispatch(self, request: LiveRequest) -> None:
-        """Send the request to an engine, or fail it with EngineUnavailable if no engine can take it."""
-        if self._resumes.postpone(request, self._candidates(request, [])):
-            return
-        if (error := self._send(request)) is not None:
-            self._fail(request, error)
+            self._send_or_fail(request, may_wait=True)
+        self.dispatch_postponed()
 
     def dispatch_postponed(self) -> None:
-        """Queue the moved requests that wait for room in an engine, once there may be some."""
-        first = self._resumes.first_postponed
-        if first is not None and not self._resumes.must_wait(first, self._candidates(first, [])):
-            for request in self._resumes.take_postponed():
-                self.dispatch(request)
+        """Send the moved requests that waited for room in an engine, if it has room for them now."""
+        while (first := self._resumes.first_postponed) is not None:
+            if self._resumes.must_wait(first, self._candidates(first, [])):
+                return
+            self._send_or_fail(self._resumes.pop_postponed(), may_wait=False)
+
+    def _send_or_fail(self, request: LiveRequest, may_wait: bool) -> None:
+        """Send the request to an engine, or postpone it, or fail it with EngineUnavailable if none can take it."""
+        error: Exception | None
+        try:
+            if may_wait and self._resumes.postpone(request, self._candidates(request, [])):
+                return
+            error = self._send(request)
+            if error is not None and request.refused_by:  # before it was postponed: they may have room now
+                request.refused_by = ()
+                error = self._send(request)
+        except Exception as defect:  # an error in Kvasir fails only this request
+            error = defect
+        if error is not None:
+            self._fail(request, error)
 
     def _send(self, request: LiveRequest) -> EngineUnavailable | None:
         """Send the request to an engine as its next attempt, or return why no engine can take it."""

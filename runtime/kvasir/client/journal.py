@@ -124,6 +124,11 @@ class LiveRequest:
         return len(self.prompt_token_ids) + len(self.output_token_ids)
 
 
+def service_order(request: LiveRequest) -> tuple[int, float]:
+    """Sort key: requests move by priority, of equal priority the oldest first."""
+    return request.priority, request.trace.started
+
+
 class Journal:
     """The live requests by id and by engine: at most `limit` of them, with at most `token_limit` tokens.
 

@@ -1,6 +1,7 @@
 """Requests of a lost engine continue on another one: the messages, the deltas of the reader, and the limits."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import closing
 from functools import partial
 
@@ -10,7 +11,15 @@ from kvasir.client import migration, resumes
 from kvasir.client.async_llm import Delta
 from kvasir.client.request_errors import EngineUnavailable, RequestFailed
 from kvasir.link.engine_end.engine_link import FrontendLost
-from kvasir.link.protocol import AddRequest, FinishReason, Ready, RefusalKind, Refused
+from kvasir.link.protocol import (
+    FEATURE_PRIORITY,
+    AddRequest,
+    FinishReason,
+    Ready,
+    RefusalKind,
+    Refused,
+    RequestOutput,
+)
 from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import MODEL, Service
 from runtime.link.bare_peers import BareEngine
@@ -336,3 +345,89 @@ async def test_closing_fails_a_request_that_waits_for_another_try(service: Servi
     with pytest.raises(RequestFailed, match="shutting down"):
         await reader
     assert [reason for reason, *_ in service.observer.finished] == [FinishReason.ERROR]
+
+
+def give_all_back(engine: ScriptedEngine, requests: list[AddRequest]) -> None:
+    """End all of these requests in one step, as at the end of a drain."""
+    engine.step(
+        [
+            RequestOutput(
+                request.request_id,
+                request.attempt,
+                1,
+                [],
+                FinishReason.ERROR,
+                error="the drain is over",
+                refusal=RefusalKind.UNAVAILABLE,
+            )
+            for request in requests
+        ]
+    )
+
+
+async def test_requests_that_a_drain_gives_back_are_resumed_a_few_at_a_time(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await service.engine(0)
+    readers = [service.ask(str(n)) for n in range(5)]
+    requests = [await engine.request() for _ in readers]
+    monkeypatch.setattr(resumes, "MAX_RESUMING_TOKENS", 2 * (len(prompt_of(requests[0])) + 1))
+    for request in requests:
+        engine.answer(request, 0, [5])
+    other = await service.engine(1)
+    give_all_back(engine, requests)
+    moved = [await other.request(), await other.request()]
+    await service.until(lambda: len(service.llm._journal.running()) == 2)
+    assert other.messages() == []
+    for count in range(5):
+        other.answer(moved[count], 1, [6], FinishReason.STOP)
+        if len(moved) < 5:
+            moved.append(await other.request())
+    assert [request.request_id for request in moved] == list("01234")
+    for reader in readers:
+        assert tokens(await reader) == [5, 6]
+
+
+async def test_a_request_that_waits_is_sent_to_an_engine_that_was_full(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine with room, for which the request waits, is lost before its turn."""
+    monkeypatch.setattr(resumes, "MAX_RESUMING_TOKENS", 1)
+    engine = await service.engine(0)
+    readers = [service.ask(str(n)) for n in range(3)]
+    for _ in readers:
+        await engine.request()
+    others = [await service.engine(1), await service.engine(2)]
+    engine.die("out of memory")
+    full, lost = others
+    refused = await full.request()
+    await lost.request()
+    give_back(full, refused, 0, RefusalKind.OVERLOADED)
+    await service.until(lambda: not service.llm._journal.in_flight(full.identity.incarnation))
+    lost.die("out of memory")
+    for _ in readers:
+        full.answer(await full.request(), 0, [5], FinishReason.STOP)
+    for reader in readers:
+        assert tokens(await reader) == [5]
+
+
+def urgent(service: Service, name: str, priority: int) -> AsyncGenerator[Delta]:
+    return service.llm.generate(name, service.llm.input.prepare([5], priority=priority))
+
+
+async def test_an_urgent_request_moves_first(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resumes, "MAX_RESUMING_TOKENS", 1)
+    by_priority = Ready(16, 64, 128, 8, features=(FEATURE_PRIORITY,))
+    engine = await connected(service, 0, by_priority)
+    readers = [
+        asyncio.create_task(anext(urgent(service, str(n), priority))) for n, priority in enumerate((2, 2, 0))
+    ]
+    for _ in readers:
+        await engine.request()
+    other = await connected(service, 1, by_priority)
+    engine.die("out of memory")
+    for name in ("2", "0", "1"):
+        moved = await other.request()
+        assert moved.request_id == name
+        other.answer(moved, 0, [5], FinishReason.STOP)
+    await asyncio.gather(*readers)
