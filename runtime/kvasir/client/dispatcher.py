@@ -39,7 +39,7 @@ class Dispatcher:
         self._router = router
         self._link = link
         self._observer = observer
-        self._resumes = Resumes(journal, observer)
+        self._resumes = Resumes(journal)
         self._waves = WaveStarts(link.engines, journal.in_flight, link.send)
         self._waiting: list[LiveRequest] = []
         self._closed = False

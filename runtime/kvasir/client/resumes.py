@@ -4,7 +4,6 @@ from bisect import insort
 from typing import Final
 
 from kvasir.client.journal import Journal, LiveRequest, RequestState, service_order
-from kvasir.client.request_observer import RequestObserver
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 MAX_RESUMING_TOKENS: Final = 2048
@@ -13,11 +12,10 @@ requests of a lost engine would otherwise fill every step of the others for seco
 
 
 class Resumes:
-    """Prefers engines that continue a request exactly, limits the tokens that an engine gets, and reports moves."""
+    """Prefers engines that continue a request exactly, and limits the tokens that an engine gets."""
 
-    def __init__(self, journal: Journal, observer: RequestObserver) -> None:
+    def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._observer = observer
         self._postponed: list[LiveRequest] = []
 
     @property
@@ -63,10 +61,11 @@ class Resumes:
         return [engine for engine in best if self._has_room(engine, request)] or best
 
     def sent(self, request: LiveRequest, engine: RemoteEngine) -> None:
-        """Note the engine that got the request, and report a move."""
-        if (interruption := request.interruption) is not None:
-            self._observer.request_moved(request.trace, interruption.reason, _continues_exactly(request, engine))
-        request.numerics = engine.numerics
+        """Note the engine that got the request. Tokens keep their class until it has continued them."""
+        if (interruption := request.interruption) is None:
+            request.numerics = engine.numerics
+        else:
+            interruption.numerics, interruption.exact = engine.numerics, _continues_exactly(request, engine)
 
 
 def _fits(request: LiveRequest, engine: RemoteEngine) -> bool:

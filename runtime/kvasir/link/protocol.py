@@ -275,8 +275,8 @@ class AddRequest(_Message, frozen=True):
     cache_salt: str = ""
     """Requests of different salts share no KV block; `block_hashes` are chained to it."""
     age: float = 0.0
-    """Seconds since the request came, if another engine had it before; 0 for a fresh one. It is served before the
-    fresh ones of its priority, the oldest first."""
+    """Seconds since the request came, if another engine was lost with it or gave it back; 0 for a fresh one. It is
+    served before the fresh ones of its priority, the oldest first."""
 
     @property
     def num_tokens(self) -> int:

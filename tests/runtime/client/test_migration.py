@@ -171,6 +171,33 @@ async def test_a_request_with_tokens_that_is_given_back_continues(service: Servi
     assert tokens(await reader) == [5, 6]
 
 
+async def test_a_request_that_waited_in_a_draining_engine_keeps_its_age(service: Service) -> None:
+    engine = await service.engine(0)
+    reader = service.ask("r")
+    request = await engine.request()
+    other = await service.engine(1)
+    give_back(engine, request, 0, RefusalKind.UNAVAILABLE)
+    moved = await other.request()
+    assert moved.age > 0
+    other.answer(moved, 0, [5], FinishReason.STOP)
+    await reader
+    assert service.observer.moved == [("returned", True)]
+
+
+async def test_a_fresh_request_that_a_full_engine_refuses_stays_fresh(service: Service) -> None:
+    """It must not overtake those that wait in the next engine."""
+    engine = await service.engine(0)
+    reader = service.ask("r")
+    request = await engine.request()
+    other = await service.engine(1)
+    give_back(engine, request, 0, RefusalKind.OVERLOADED)
+    again = await other.request()
+    assert (again.attempt, again.age) == (2, 0)
+    other.answer(again, 0, [5], FinishReason.STOP)
+    await reader
+    assert service.observer.moved == []
+
+
 async def test_a_moved_request_that_all_refuse_is_sent_again(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,9 +212,11 @@ async def test_a_moved_request_that_all_refuse_is_sent_again(
         moved = await other.request()
         assert (moved.attempt, output_of(moved)) == (attempt, [5])
         give_back(other, moved, 1, RefusalKind.OVERLOADED)
+    assert service.observer.moved == []
     other.answer(await other.request(), 1, [6], FinishReason.STOP)
     assert tokens(await reader) == [5, 6]
     assert len(service.observer.started) == len(service.observer.finished) == 1
+    assert [reason for reason, _ in service.observer.moved] == ["lost"]
 
 
 async def test_late_outputs_of_the_lost_engine_are_dropped(service: Service) -> None:
@@ -234,6 +263,24 @@ async def test_a_request_with_tokens_goes_to_an_engine_of_its_numerics_class(ser
     assert tokens(await reader) == [5, 6, 7]
     assert service.observer.moved == [("lost", True), ("lost", False)]
     assert len(service.observer.stalls) == 2
+
+
+async def test_a_refusal_does_not_change_the_numerics_class_of_the_tokens(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migration, "RETRY_SECONDS", 0.01)
+    first = await connected(service, 0, ready("float32"))
+    reader = service.ask("r")
+    first.answer(await first.request(), 0, [5])
+    other = await connected(service, 1, ready("bfloat16"))
+    first.die("out of memory")
+    refused = await other.request()
+    same = await connected(service, 2, ready("float32"))
+    give_back(other, refused, 1, RefusalKind.OVERLOADED)
+    give_back(same, await same.request(), 1, RefusalKind.OVERLOADED)
+    same.answer(await same.request(), 1, [6], FinishReason.STOP)
+    assert tokens(await reader) == [5, 6]
+    assert service.observer.moved == [("lost", True)]
 
 
 async def test_a_request_without_tokens_moves_exactly_to_any_engine(service: Service) -> None:
