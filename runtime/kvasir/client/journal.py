@@ -54,8 +54,8 @@ class RequestState(Enum):
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """One request. Written by the journal (`state`, `engine`, `attempt`), the dispatcher (`refused_by`, `numerics`),
-    the migration (`lost_engines`) and the output processor (the rest)."""
+    """One request. Written by the journal (`state`, `engine`, `attempt`), the dispatcher (`refused_by`,
+    `numerics`), the migration (`lost_engines`) and the output processor (the rest)."""
 
     request_id: str
     prompt_token_ids: "array[int]"

@@ -69,7 +69,9 @@ class Resumes:
 
 
 def _fits(request: LiveRequest, engine: RemoteEngine) -> bool:
-    """Return whether the engine can hold the whole answer: it would end a longer one early."""
+    """Return whether the engine can hold the whole answer, or would end it early, and takes its priority."""
+    if request.priority and not engine.serves_by_priority:
+        return False
     longest = len(request.prompt_token_ids) + request.params.max_tokens
     return engine.capacity is not None and longest <= engine.capacity.max_model_len
 

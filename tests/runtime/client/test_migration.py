@@ -306,6 +306,25 @@ async def test_a_request_moves_to_an_engine_that_can_hold_its_answer(service: Se
     assert small.messages() == []
 
 
+async def test_an_urgent_request_moves_to_an_engine_that_takes_priorities(service: Service) -> None:
+    """An engine that serves by arrival rejects it for good."""
+    by_priority = Ready(16, 64, 128, 8, features=(FEATURE_PRIORITY,))
+    first = await connected(service, 0, by_priority)
+    reader = asyncio.create_task(anext(urgent(service, "r", 1)))
+    await first.request()
+    by_arrival = await service.engine(1)
+    same = await connected(service, 2, by_priority)
+    pinned = service.llm.input.prepare([5], data_parallel_rank=2)
+    other = asyncio.create_task(anext(service.llm.generate("pinned", pinned)))
+    requests = [await same.request()]  # so that the other engine has fewer
+    first.die("out of memory")
+    requests.append(await same.request())
+    for request in requests:
+        same.answer(request, 0, [5], FinishReason.STOP)
+    await asyncio.gather(reader, other)
+    assert by_arrival.messages() == []
+
+
 async def test_a_request_never_moves_to_another_model(service: Service) -> None:
     first = await service.engine(0)
     reader = service.ask("r")
