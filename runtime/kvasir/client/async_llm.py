@@ -243,11 +243,13 @@ class AsyncLLM:
 
     def _on_engine_lost(self, engine: RemoteEngine, reason: str) -> None:
         """Move the requests of the engine to others. Outputs that it sent before still reach their readers."""
-        self._outputs.flush(engine.incarnation)
-        self._after_outputs()
-        self._migrations.engine_lost(engine, reason)
-        self._calls.lost(engine.incarnation, reason)
-        self._router.forget(engine.incarnation)
+        try:
+            self._outputs.flush(engine.incarnation)
+            self._after_outputs()
+        finally:  # a defect there must not leave the requests without an end
+            self._migrations.engine_lost(engine, reason)
+            self._calls.lost(engine.incarnation, reason)
+            self._router.forget(engine.incarnation)
 
     def _work_outputs(self) -> None:
         """Handle the next slice of the queued outputs."""

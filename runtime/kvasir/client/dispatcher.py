@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kvasir.client.journal import Journal, LiveRequest, RequestState
-from kvasir.client.request_errors import EngineUnavailable
+from kvasir.client.request_errors import EngineUnavailable, RequestFailed
 from kvasir.client.request_observer import RequestObserver
 from kvasir.client.resumes import Resumes
 from kvasir.client.router import Router
@@ -104,6 +104,9 @@ class Dispatcher:
                 error = self._send(request)
         except Exception as defect:  # an error in Kvasir fails only this request
             error = defect
+        if isinstance(error, EngineUnavailable) and request.lost_engines:
+            # Not 503, which invites the client to send at once what may have ended the engine.
+            error = RequestFailed(f"the engine {request.lost_engines[-1]} was lost with this request, and {error}")
         if error is not None:
             self._fail(request, error)
 

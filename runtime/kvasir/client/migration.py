@@ -76,8 +76,10 @@ class Migrations:
 
 def _too_many_losses(request: LiveRequest) -> str:
     count, names = len(request.lost_engines), ", ".join(request.lost_engines)
-    lost = f"the engine {names} was" if count == 1 else f"{count} engines ({names}) were"
+    lost, last = (
+        (f"the engine {names} was", "") if count == 1 else (f"{count} engines ({names}) were", "the last one ")
+    )
     return (
-        f"{lost} lost with this request, the last one after {len(request.output_token_ids)} tokens of the answer: "
+        f"{lost} lost with this request, {last}after {len(request.output_token_ids)} tokens of the answer: "
         "the request is not sent to another engine (--max-lost-engines)"
     )
