@@ -146,8 +146,21 @@ async def test_a_client_that_reads_slowly_is_not_cut_off_while_it_reads(frontend
     client.close()
 
 
-async def test_what_is_not_http_is_told_in_the_same_form(frontend: Frontend) -> None:
-    received = await answer_to(frontend, b"\x16\x03\x01 this is TLS\r\n\r\n")
+@pytest.mark.parametrize(
+    "sent",
+    [b"\x16\x03\x01 this is TLS\r\n\r\n", b"CONNECT x:443 HTTP/1.1\r\n\r\n", b"GET http://x HTTP/1.1\r\n\r\n"],
+    ids=["TLS", "a tunnel", "a target without a path"],
+)
+@pytest.mark.parametrize("before", [b"", b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"], ids=["first", "second"])
+async def test_what_is_not_http_is_told_in_the_same_form(frontend: Frontend, before: bytes, sent: bytes) -> None:
+    reader, writer = await connect(frontend)
+    async with asyncio.timeout(TIMEOUT):
+        if before:
+            writer.write(before)
+            assert await reader.readuntil(b"}")
+        writer.write(sent)
+        received = await reader.read()
+    writer.close()
     head, _, body = received.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"x-request-id: " in head

@@ -141,9 +141,9 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
         paused = self.flow.read_paused
-        super().on_headers_complete()
+        super().on_headers_complete()  # raises if the target is malformed
+        self._in_head = False
         cycle = self.cycle
         self._unanswered.append(cycle)
         Disconnection(self.scope, self.flow.resume_reading)
