@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from kvasir.frontend import server
 from kvasir.frontend.http.connection import Connection
 from runtime.frontend.harness import POST_JSON, Frontend, running_frontend
 from runtime.frontend.scripted import TIMEOUT
@@ -58,6 +59,25 @@ async def test_a_body_that_nobody_waits_for_ends_with_its_connection() -> None:
     async with running_frontend(upload_timeout=SHORT, api_key=("secret",)) as frontend:
         received = await answer_to(frontend, HEAD + b"\r\n{")
         assert received.startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(
+    ("sent", "rest"),
+    [(HEAD + b"\r\n", b"x" * 100), (b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n", b"\r\n")],
+    ids=["the rest of a refused body", "an empty line"],
+)
+async def test_a_connection_that_is_idle_after_more_bytes_is_closed(
+    sent: bytes, rest: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "KEEP_ALIVE", SHORT)
+    async with running_frontend(api_key=("secret",)) as frontend:
+        reader, writer = await connect(frontend)
+        writer.write(sent)
+        async with asyncio.timeout(TIMEOUT):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(rest)
+            await reader.read()
+        writer.close()
 
 
 def connection_of(frontend: Frontend) -> Connection:

@@ -91,8 +91,11 @@ class Connection(HttpToolsProtocol):
         self._parsing = False
         if self.transport.is_closing() or self._refused:
             return
-        if self._receiving and self._upload_timer is None:
-            self._arm()
+        if self._upload_timer is None:
+            if self._receiving:
+                self._arm()
+            elif not self._unanswered:
+                self._arm_keep_alive()
         if self._receiving and self._unusable_bytes > MAX_HEAD_BYTES:
             what = "line and headers" if self._in_head else "trailers"
             message = f"the request's {what} are larger than {MAX_HEAD_BYTES} bytes: shorten them"
@@ -171,6 +174,13 @@ class Connection(HttpToolsProtocol):
             ApiError(
                 400, "this is not a valid HTTP/1.1 request: check its request line and headers", code="bad_http"
             )
+        )
+
+    def _arm_keep_alive(self) -> None:
+        """Limit the time that the connection is idle. uvicorn does so after an answer, but any bytes cancel its
+        timer: the rest of a refused body, or an empty line."""
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
 
     def _arm(self) -> None:
