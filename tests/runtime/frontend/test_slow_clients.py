@@ -80,6 +80,20 @@ async def test_a_connection_that_is_idle_after_more_bytes_is_closed(
         writer.close()
 
 
+async def test_a_refused_upload_can_be_sent_before_its_answer_is_read() -> None:
+    """To close with unread bytes would reset the connection."""
+    async with running_frontend(api_key=("secret",)) as frontend:
+        reader, writer = await connect(frontend)
+        writer.write(POST_JSON + b"Connection: close\r\nContent-Length: 100000\r\n\r\n")
+        async with asyncio.timeout(TIMEOUT):
+            await reader.readuntil(b"\r\n\r\n")
+            for _ in range(100):
+                writer.write(b"x" * 1000)
+                await writer.drain()
+            assert b"missing_api_key" in await reader.read()
+        writer.close()
+
+
 def connection_of(frontend: Frontend) -> Connection:
     """The only one there is."""
     (connection,) = frontend.server.server_state.connections

@@ -153,7 +153,7 @@ class Connection(HttpToolsProtocol):
         if not paused and len(self._unanswered) <= 1 + MAX_QUEUED:
             self.flow.resume_reading()
         if not self.expect_100_continue and self.scope["method"] != "HEAD":
-            cycle.transport = HeadWithBody(self.transport)  # type: ignore[assignment]  # all it uses of one
+            cycle.transport = HeadWithBody(self.transport, self._close)  # type: ignore[assignment]  # all it uses of one
         if self.scope["http_version"] == "1.0":
             cycle.send = Unchunked(cycle).send  # type: ignore[method-assign]
 
@@ -224,6 +224,13 @@ class Connection(HttpToolsProtocol):
         self.transport.write(head + b"\r\n" + body)
         self._linger()
 
+    def _close(self) -> None:
+        """Called after the answer of a request that is the last one."""
+        if self._receiving and not self._in_head and not self.pipeline:  # its body is not complete
+            self._linger()
+        else:
+            self.transport.close()
+
     def _linger(self) -> None:
         """Close when the client has had time to read: to close with unread bytes resets the connection, and the
         answer is lost."""
@@ -243,6 +250,9 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         if self.cycle.response_complete:
             self.cycle.body = bytearray()  # no route reads it any more
+        for cycle in self._unanswered:
+            if cycle.response_complete:
+                cycle.transport = self.transport  # HeadWithBody refers to this connection
         self._unanswered = [cycle for cycle in self._unanswered if not cycle.response_complete]
         super().on_response_complete()
 
@@ -254,6 +264,7 @@ class Connection(HttpToolsProtocol):
         """Notify every route that its client has gone; uvicorn notifies only the last one."""
         for cycle in self._unanswered:
             cycle.disconnected = True
+            cycle.transport = self.transport
             cycle.message_event.set()
             disconnection_of(cycle.scope).report()
         self._unanswered.clear()
@@ -268,6 +279,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_stall()
+        self._unset_keepalive_if_required()
         if self._upload_timer is not None:
             self._upload_timer.cancel()
             self._upload_timer = None
