@@ -281,14 +281,17 @@ class AsyncLLM:
 
     def _on_engine_lost(self, engine: RemoteEngine, reason: str, ran: FailedStep | None) -> None:
         """Move the requests of the engine to others. Outputs that it sent before still reach their readers."""
-        self._outputs.flush(engine.incarnation)
-        self._after_outputs()
-        self._strikes.lost(engine.incarnation, engine.rank, self._journal.of_engine(engine.incarnation), ran)
-        self._migrations.engine_lost(engine, reason)
-        self._calls.lost(engine.incarnation, reason)
-        self._router.forget(engine.incarnation)
-        self._starts.forget(engine.incarnation)
-        self._dispatcher.release()
+        try:
+            self._outputs.flush(engine.incarnation)
+            self._after_outputs()
+        finally:  # a defect there must not leave the requests without an end
+            requests = self._journal.of_engine(engine.incarnation)
+            self._strikes.lost(engine.incarnation, engine.rank, requests, ran)
+            self._migrations.engine_lost(engine, reason)
+            self._calls.lost(engine.incarnation, reason)
+            self._router.forget(engine.incarnation)
+            self._starts.forget(engine.incarnation)
+            self._dispatcher.release()
 
     def _work_outputs(self) -> None:
         """Handle the next slice of the queued outputs."""

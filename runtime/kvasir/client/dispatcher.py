@@ -9,7 +9,7 @@ from typing import Final
 from kvasir.client.engine_starts import DEFAULT_RETRY_AFTER, EngineStarts
 from kvasir.client.holding import Holding, HoldLimits, Lane
 from kvasir.client.journal import Journal, LiveRequest, RequestState
-from kvasir.client.request_errors import EngineUnavailable, failed_repeatedly
+from kvasir.client.request_errors import EngineUnavailable, RequestFailed, failed_repeatedly
 from kvasir.client.request_observer import RequestObserver
 from kvasir.client.resumes import Resumes
 from kvasir.client.router import Router
@@ -64,7 +64,7 @@ class Dispatcher:
         self._observer = observer
         self._starts = starts
         self._strikes = strikes
-        self._resumes = Resumes(journal, observer)
+        self._resumes = Resumes(journal)
         self._waves = WaveStarts(link.engines, journal.in_flight, link.send)
         self._waiting: list[LiveRequest] = []
         self._unreported: list[LiveRequest] = []
@@ -103,9 +103,15 @@ class Dispatcher:
             self.dispatch(request)
 
     def dispatch_elsewhere(self, request: LiveRequest, refusal: RefusalKind) -> bool:
-        """Send a request that its engine refused to the next engine, or hold it if its engine is stopping. Returns
-        False if neither can be done."""
+        """Send a request that its engine refused, or gave back, to the next engine, or hold it if its engine is
+        stopping. Returns False if neither can be done.
+
+        A drain that is over gives many back at once: they wait for room like those of a lost engine.
+        """
         request.refused_by = (*request.refused_by, request.engine)
+        if self._resumes.postpone(request, self._suitable(request)):
+            self._journal.requeue(request)
+            return True
         if self._send(request) in (_Sent.YES, _Sent.NOT_NOW):
             return True
         if refusal is not RefusalKind.UNAVAILABLE or self._closed or self._holding.refusal(request) is not None:
@@ -117,7 +123,7 @@ class Dispatcher:
     def release(self) -> None:
         """Send the postponed and held requests, in order, as long as engines have room; called when one may have
         got some."""
-        self._dispatch_postponed()
+        self._release_postponed()
         blocked: set[Lane] = set()
         while (request := self._holding.first(skip=blocked)) is not None and not self._closed:
             try:
@@ -135,11 +141,11 @@ class Dispatcher:
             if sent is _Sent.NOT_UNDERSTOOD:
                 self._fail(request, EngineUnavailable(NOT_UNDERSTOOD, self._starts.retry_after()))
 
-    def _dispatch_postponed(self) -> None:
-        first = self._resumes.first_postponed
-        if first is not None and not self._resumes.must_wait(first, self._suitable(first)):
-            for request in self._resumes.take_postponed():
-                self.dispatch(request)
+    def _release_postponed(self) -> None:
+        while (first := self._resumes.first_postponed) is not None:
+            if self._resumes.must_wait(first, self._suitable(first)):
+                return
+            self._dispatch(self._resumes.pop_postponed(), may_wait=False)
 
     def left(self, request: LiveRequest) -> None:
         """Take the request's place, here or in its engine, for another one: its reader has left."""
@@ -174,20 +180,27 @@ class Dispatcher:
         for request in requests:
             if request.state is not RequestState.WAITING:  # its reader has left
                 continue
-            try:
-                self._dispatch(request)
-            except Exception as error:  # an error in Kvasir fails only this request
-                self._fail(request, error)
+            self._dispatch(request, may_wait=True)
         self.release()
 
-    def _dispatch(self, request: LiveRequest) -> None:
-        """Send the request, hold it, or fail it with EngineUnavailable."""
-        if self._resumes.postpone(request, self._suitable(request)):
-            return
-        if self._is_behind(request):
-            self._holding.add(request)
-            return
-        match self._send(request):
+    def _dispatch(self, request: LiveRequest, *, may_wait: bool) -> None:
+        """Send the request, hold it, or fail it. `may_wait`: a moved one may wait for room in the engines."""
+        try:
+            if may_wait and self._resumes.postpone(request, self._suitable(request)):
+                return
+            if self._is_behind(request):
+                self._holding.add(request)
+            else:
+                self._send_or_hold(request)
+        except Exception as error:  # an error in Kvasir fails only this request
+            self._fail(request, error)
+
+    def _send_or_hold(self, request: LiveRequest) -> None:
+        sent = self._send(request)
+        if sent in (_Sent.NO_ENGINE, _Sent.NOT_UNDERSTOOD) and request.refused_by:
+            request.refused_by = ()  # that was before the request waited: they may have room now
+            sent = self._send(request)
+        match sent:
             case _Sent.NOT_UNDERSTOOD:
                 self._fail(request, EngineUnavailable(NOT_UNDERSTOOD, self._starts.retry_after()))
             case _Sent.NO_ENGINE:
@@ -195,9 +208,16 @@ class Dispatcher:
                 if limit is None:
                     self._holding.add(request)
                 else:
-                    self._fail(request, self.unavailable(request.data_parallel_rank, limit))
+                    self._fail(request, self._no_engine(request, limit))
             case _Sent.YES | _Sent.NOT_NOW:
                 pass
+
+    def _no_engine(self, request: LiveRequest, limit: str) -> Exception:
+        error = self.unavailable(request.data_parallel_rank, limit)
+        if not request.lost_engines:
+            return error
+        # Not 503, which invites the client to send at once what may have ended the engine.
+        return RequestFailed(f"the engine {request.lost_engines[-1]} was lost with this request, and {error}")
 
     def _is_behind(self, request: LiveRequest) -> bool:
         """Return whether held requests wait for room in the engines that are usable for this one.

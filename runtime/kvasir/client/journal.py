@@ -37,6 +37,10 @@ class Interruption:
     reason: str
     """"lost" if its engine was lost, "returned" if the engine gave it back."""
     since: float = field(default_factory=time.perf_counter)
+    numerics: str = ""
+    """The numerics class of the engine that has the request now."""
+    exact: bool = True
+    """Whether that engine continues it exactly."""
 
 
 class RequestState(Enum):
@@ -52,8 +56,8 @@ class RequestState(Enum):
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """One request. Written by the journal (`state`, `engine`, `attempt`), the dispatcher (`refused_by`), the
-    migration (`lost_engines`, `numerics`) and the output processor (the rest)."""
+    """One request. Written by the journal (`state`, `engine`, `attempt`), the dispatcher (`refused_by`,
+    `numerics`), the migration (`lost_engines`) and the output processor (the rest)."""
 
     request_id: str
     prompt_token_ids: "array[int]"
@@ -100,9 +104,9 @@ class LiveRequest:
         self.trace.params, self.trace.prompt_tokens = self.params, len(self.prompt_token_ids)
 
     def interrupt(self, reason: str) -> None:
-        """Note that its engine does not continue it. The pause may last over several engines."""
-        since = time.perf_counter() if self.interruption is None else self.interruption.since
-        self.interruption = Interruption(reason, since)
+        """Note that its engine does not continue it. The pause may last over several engines: the first counts."""
+        if self.interruption is None:
+            self.interruption = Interruption(reason)
 
     def message(self, hashing: BlockHashing | None = None, alone: bool = False) -> AddRequest:
         """Return the message that starts or resumes the request on an engine, as the next attempt.
@@ -118,7 +122,7 @@ class LiveRequest:
             block_hashes=self.hashes.known(hashing) if self.hashes and hashing else b"",
             priority=self.priority,
             cache_salt=self.cache_salt,
-            age=time.perf_counter() - self.trace.started if self.attempt else 0.0,
+            age=0.0 if self.interruption is None else time.perf_counter() - self.trace.started,
             alone=alone,
         )
 
@@ -138,6 +142,11 @@ class LiveRequest:
     def num_tokens(self) -> int:
         """Return the number of tokens of prompt and output so far."""
         return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+
+def service_order(request: LiveRequest) -> tuple[int, float]:
+    """Sort key: requests move by priority, of equal priority the oldest first."""
+    return request.priority, request.trace.started
 
 
 class Journal:
@@ -221,9 +230,9 @@ class Journal:
             request.num_resuming_tokens = request.num_tokens
             self._resuming[engine] += request.num_tokens
 
-    def resumed(self, request: LiveRequest) -> None:
+    def resumed(self, request: LiveRequest, interruption: Interruption) -> None:
         """Record that the request has got its first token after a move."""
-        request.interruption = None
+        request.interruption, request.numerics = None, interruption.numerics
         self._settle(request)
 
     def requeue(self, request: LiveRequest) -> None:

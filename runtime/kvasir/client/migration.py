@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from kvasir.client.journal import Journal, LiveRequest
+from kvasir.client.journal import Journal, LiveRequest, service_order
 from kvasir.client.output_processor import OutputProcessor
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
@@ -40,9 +40,9 @@ class Migrations:
         """Moved requests that every engine has refused. They are sent again together."""
 
     def engine_lost(self, engine: RemoteEngine, reason: str) -> None:
-        """Move the requests of this engine to others, the oldest first. One that lost too many engines fails."""
+        """Move the requests of this engine to others, by priority and age. One that lost too many engines fails."""
         requests = self._journal.of_engine(engine.incarnation)
-        for request in sorted(requests, key=lambda request: request.trace.started):
+        for request in sorted(requests, key=service_order):
             request.lost_engines = (*request.lost_engines, engine.incarnation)
             request.refused_by = ()
             request.interrupt("lost")
@@ -76,8 +76,10 @@ class Migrations:
 
 def _too_many_losses(request: LiveRequest) -> str:
     count, names = len(request.lost_engines), ", ".join(request.lost_engines)
-    lost = f"the engine {names} was" if count == 1 else f"{count} engines ({names}) were"
+    lost, last = (
+        (f"the engine {names} was", "") if count == 1 else (f"{count} engines ({names}) were", "the last one ")
+    )
     return (
-        f"{lost} lost with this request, the last one after {len(request.output_token_ids)} tokens of the answer: "
+        f"{lost} lost with this request, {last}after {len(request.output_token_ids)} tokens of the answer: "
         "the request is not sent to another engine (--max-lost-engines)"
     )

@@ -189,7 +189,7 @@ class OutputProcessor:
         if reason is FinishReason.ERROR or reason is FinishReason.ABORT:
             message = output.error or f"the engine {request.engine} gave up the request: try again"
             if output.refusal in _FULL_OR_STOPPING:
-                if request.output_token_ids:
+                if request.output_token_ids or output.refusal is RefusalKind.UNAVAILABLE:
                     request.interrupt("returned")
                 self.actions.append(TryNextEngine(request.engine, request, message, output.refusal))
             else:
@@ -249,9 +249,10 @@ class OutputProcessor:
         request.collector.put_logprobs(logprobs, output.prompt_logprobs)
 
     def _end_interruption(self, request: LiveRequest) -> None:
-        if request.interruption is not None:
-            self._observer.request_resumed(request.trace, time.perf_counter() - request.interruption.since)
-            self._journal.resumed(request)
+        if (interruption := request.interruption) is not None:
+            self._observer.request_moved(request.trace, interruption.reason, interruption.exact)
+            self._observer.request_resumed(request.trace, time.perf_counter() - interruption.since)
+            self._journal.resumed(request, interruption)
 
     def _observe_tokens(self, trace: Trace, count: int, now: float) -> None:
         if trace.first_token is None:

@@ -74,9 +74,9 @@ class RequestObserver(Protocol):
         """The request was sent to an engine."""
 
     def request_moved(self, trace: Trace, reason: str, exact: bool) -> None:
-        """The request was sent to another engine, because its engine was lost or gave it back (`reason`).
+        """Another engine has continued the request, because its engine was lost or gave it back (`reason`).
 
-        `exact`: the engine is of the same numerics class, or there are no tokens yet.
+        `exact`: the engine is of the same numerics class, or there were no tokens yet.
         """
 
     def request_resumed(self, trace: Trace, seconds: float) -> None:

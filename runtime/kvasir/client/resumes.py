@@ -1,9 +1,9 @@
 """Resumes: which engines may continue a request that another one has begun. Owned by the dispatcher."""
 
+from bisect import insort
 from typing import Final
 
-from kvasir.client.journal import Journal, LiveRequest
-from kvasir.client.request_observer import RequestObserver
+from kvasir.client.journal import Journal, LiveRequest, RequestState, service_order
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 MAX_RESUMING_TOKENS: Final = 2048
@@ -12,35 +12,36 @@ requests of a lost engine would otherwise fill every step of the others for seco
 
 
 class Resumes:
-    """Prefers engines that continue a request exactly, limits the tokens that an engine gets, and reports moves."""
+    """Prefers engines that continue a request exactly, and limits the tokens that an engine gets."""
 
-    def __init__(self, journal: Journal, observer: RequestObserver) -> None:
+    def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._observer = observer
         self._postponed: list[LiveRequest] = []
 
     @property
     def first_postponed(self) -> LiveRequest | None:
+        """The first postponed request that still has a reader."""
+        while self._postponed and self._postponed[0].state is not RequestState.WAITING:
+            del self._postponed[0]
         return self._postponed[0] if self._postponed else None
 
     def postpone(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
-        """Keep a moved request until `take_postponed`, if it must wait for room in these suitable engines. Those
-        behind it wait too: their order stays."""
+        """Keep a moved request until `pop_postponed`, if it must wait for room in these suitable engines. Those
+        behind it wait too: they keep the order of priority and age."""
         if request.interruption is None or not engines:
             return False
-        if not self._postponed and not self.must_wait(request, engines):
+        if self.first_postponed is None and not self.must_wait(request, engines):
             return False
-        self._postponed.append(request)
+        insort(self._postponed, request, key=service_order)
         return True
 
     def must_wait(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
         """Return whether none of these suitable engines has room, although there are some."""
         return bool(engines) and not any(self._has_room(engine, request) for engine in engines)
 
-    def take_postponed(self) -> list[LiveRequest]:
-        """Return the postponed requests in their order; they are not kept any more."""
-        postponed, self._postponed = self._postponed, []
-        return postponed
+    def pop_postponed(self) -> LiveRequest:
+        """Return the first postponed request, which is not kept any more."""
+        return self._postponed.pop(0)
 
     def _has_room(self, engine: RemoteEngine, request: LiveRequest) -> bool:
         resuming = self._journal.resuming_tokens(engine.incarnation)
@@ -60,14 +61,17 @@ class Resumes:
         return [engine for engine in best if self._has_room(engine, request)] or best
 
     def sent(self, request: LiveRequest, engine: RemoteEngine) -> None:
-        """Note the engine that got the request, and report a move."""
-        if (interruption := request.interruption) is not None:
-            self._observer.request_moved(request.trace, interruption.reason, _continues_exactly(request, engine))
-        request.numerics = engine.numerics
+        """Note the engine that got the request. Tokens keep their class until it has continued them."""
+        if (interruption := request.interruption) is None:
+            request.numerics = engine.numerics
+        else:
+            interruption.numerics, interruption.exact = engine.numerics, _continues_exactly(request, engine)
 
 
 def _fits(request: LiveRequest, engine: RemoteEngine) -> bool:
-    """Return whether the engine can hold the whole answer: it would end a longer one early."""
+    """Return whether the engine can hold the whole answer, or would end it early, and takes its priority."""
+    if request.priority and not engine.serves_by_priority:
+        return False
     longest = len(request.prompt_token_ids) + request.params.max_tokens
     return engine.capacity is not None and longest <= engine.capacity.max_model_len
 

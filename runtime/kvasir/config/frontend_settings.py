@@ -95,8 +95,7 @@ class ServerConfig:
     )
     max_lost_engines: int = option(
         3,
-        "engines that may be lost with one request: until then another engine continues it; 1 fails it with its "
-        "engine",
+        "fail a request with which so many engines were lost; before that, another engine continues it",
         parse=parse_int(1),
     )
     hold_timeout: float = option(

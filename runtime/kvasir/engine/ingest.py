@@ -50,7 +50,7 @@ class Ingest:
 
     def prepare(self, frontend: str, message: AddRequest) -> EngineRequest | RefusedRequest:
         """Return the request with its room reserved, or the answer to one that cannot be queued."""
-        if not self.budget.reserve(message.num_tokens):
+        if not self.budget.reserve(message.num_tokens, has_begun=message.age > 0):
             return RefusedRequest(frontend, error_output(message, self._why_full(), RefusalKind.OVERLOADED))
         try:
             return self._request(frontend, message)

@@ -1,7 +1,8 @@
 """The numerics class of an engine: engines of one class compute the same logits from the same tokens.
 
 The class covers the facts that change how an engine rounds: precision, the layout over workers, the device with its
-instruction sets, and the versions of Kvasir and torch. A frontend compares classes for equality only.
+instruction sets, and the versions of Kvasir and torch. It does not include the number of threads, which changes
+while an engine runs and can change the last bits too. A frontend compares classes for equality only.
 """
 
 from importlib.metadata import version

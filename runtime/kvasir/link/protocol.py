@@ -323,8 +323,8 @@ class AddRequest(_Message, frozen=True):
     cache_salt: str = ""
     """Requests of different salts share no KV block; `block_hashes` are chained to it."""
     age: float = 0.0
-    """Seconds since the request came, if another engine had it before; 0 for a fresh one. It is served before the
-    fresh ones of its priority, the oldest first."""
+    """Seconds since the request came, if another engine was lost with it or gave it back; 0 for a fresh one. It is
+    served before the fresh ones of its priority, the oldest first."""
     alone: bool = False
     """A step that computes it computes no other request, until it has got SUSPECT_TOKENS tokens in this attempt: an
     engine may have failed because of it."""

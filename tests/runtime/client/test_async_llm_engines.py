@@ -176,7 +176,7 @@ async def test_an_engine_with_a_prefix_cache_gets_the_hashes_of_the_prompt(servi
     task = service.ask("plain")
     assert (await plain.request()).block_hashes == b""
     plain.close()
-    with pytest.raises(EngineUnavailable):
+    with pytest.raises(RequestFailed):
         await task
     caching = service.connect(ready=Ready(4, 64, 128, 8, (FEATURE_PREFIX_CACHE,)))
     await service.until(lambda: service.usable(caching))

@@ -103,6 +103,7 @@ def test_the_next_attempt_carries_prompt_and_emitted_tokens() -> None:
     assert live.message() == AddRequest("1", 1, packed([5, 6, 7]), b"", PARAMS)
     journal.assign(live, "engine-0")
     journal.append(live, [8, 9])
+    live.interrupt("lost")
     again = live.message()
     assert again == AddRequest("1", 2, packed([5, 6, 7]), packed([8, 9]), PARAMS, age=again.age)
     assert again.age > 0

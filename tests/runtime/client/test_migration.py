@@ -1,6 +1,7 @@
 """Requests of a lost engine continue on another one: the messages, the deltas of the reader, and the limits."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import closing
 from functools import partial
 
@@ -8,9 +9,17 @@ import pytest
 
 from kvasir.client import migration, resumes
 from kvasir.client.async_llm import Delta
-from kvasir.client.request_errors import EngineUnavailable, RequestFailed
+from kvasir.client.request_errors import RequestFailed
 from kvasir.link.engine_end.engine_link import FrontendLost
-from kvasir.link.protocol import AddRequest, FinishReason, Ready, RefusalKind, Refused
+from kvasir.link.protocol import (
+    FEATURE_PRIORITY,
+    AddRequest,
+    FinishReason,
+    Ready,
+    RefusalKind,
+    Refused,
+    RequestOutput,
+)
 from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import HOLDS_NONE, MODEL, Service
 from runtime.link.bare_peers import BareEngine
@@ -139,7 +148,7 @@ async def test_without_another_engine_the_error_is_in_the_stream(service: Servic
     engine.answer(await engine.request(), 0, service.tokenizer.encode(" fox", False))
     assert (await first).text
     engine.die("out of memory")
-    with pytest.raises(EngineUnavailable, match="no engine is ready"):
+    with pytest.raises(RequestFailed, match=r"engine-0-\S+ was lost with this request, and no engine is ready"):
         await anext(deltas)
     assert [reason for reason, *_ in service.observer.finished] == [FinishReason.ERROR]
     assert service.llm.live_requests == 0
@@ -163,6 +172,33 @@ async def test_a_request_with_tokens_that_is_given_back_continues(service: Servi
     assert tokens(await reader) == [5, 6]
 
 
+async def test_a_request_that_waited_in_a_draining_engine_keeps_its_age(service: Service) -> None:
+    engine = await service.engine(0)
+    reader = service.ask("r")
+    request = await engine.request()
+    other = await service.engine(1)
+    give_back(engine, request, 0, RefusalKind.UNAVAILABLE)
+    moved = await other.request()
+    assert moved.age > 0
+    other.answer(moved, 0, [5], FinishReason.STOP)
+    await reader
+    assert service.observer.moved == [("returned", True)]
+
+
+async def test_a_fresh_request_that_a_full_engine_refuses_stays_fresh(service: Service) -> None:
+    """It must not overtake those that wait in the next engine."""
+    engine = await service.engine(0)
+    reader = service.ask("r")
+    request = await engine.request()
+    other = await service.engine(1)
+    give_back(engine, request, 0, RefusalKind.OVERLOADED)
+    again = await other.request()
+    assert (again.attempt, again.age) == (2, 0)
+    other.answer(again, 0, [5], FinishReason.STOP)
+    await reader
+    assert service.observer.moved == []
+
+
 async def test_a_moved_request_that_all_refuse_is_sent_again(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,9 +213,11 @@ async def test_a_moved_request_that_all_refuse_is_sent_again(
         moved = await other.request()
         assert (moved.attempt, output_of(moved)) == (attempt, [5])
         give_back(other, moved, 1, RefusalKind.OVERLOADED)
+    assert service.observer.moved == []
     other.answer(await other.request(), 1, [6], FinishReason.STOP)
     assert tokens(await reader) == [5, 6]
     assert len(service.observer.started) == len(service.observer.finished) == 1
+    assert [reason for reason, _ in service.observer.moved] == ["lost"]
 
 
 async def test_late_outputs_of_the_lost_engine_are_dropped(service: Service) -> None:
@@ -228,6 +266,24 @@ async def test_a_request_with_tokens_goes_to_an_engine_of_its_numerics_class(ser
     assert len(service.observer.stalls) == 2
 
 
+async def test_a_refusal_does_not_change_the_numerics_class_of_the_tokens(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migration, "RETRY_SECONDS", 0.01)
+    first = await connected(service, 0, ready("float32"))
+    reader = service.ask("r")
+    first.answer(await first.request(), 0, [5])
+    other = await connected(service, 1, ready("bfloat16"))
+    first.die("out of memory")
+    refused = await other.request()
+    same = await connected(service, 2, ready("float32"))
+    give_back(other, refused, 1, RefusalKind.OVERLOADED)
+    give_back(same, await same.request(), 1, RefusalKind.OVERLOADED)
+    same.answer(await same.request(), 1, [6], FinishReason.STOP)
+    assert tokens(await reader) == [5, 6]
+    assert service.observer.moved == [("lost", True)]
+
+
 async def test_a_request_without_tokens_moves_exactly_to_any_engine(service: Service) -> None:
     first = await connected(service, 0, ready("float32"))
     reader = service.ask("r")
@@ -251,6 +307,25 @@ async def test_a_request_moves_to_an_engine_that_can_hold_its_answer(service: Se
     assert small.messages() == []
 
 
+async def test_an_urgent_request_moves_to_an_engine_that_takes_priorities(service: Service) -> None:
+    """An engine that serves by arrival rejects it for good."""
+    by_priority = Ready(16, 64, 128, 8, features=(FEATURE_PRIORITY,))
+    first = await connected(service, 0, by_priority)
+    reader = asyncio.create_task(anext(urgent(service, "r", 1)))
+    await first.request()
+    by_arrival = await service.engine(1)
+    same = await connected(service, 2, by_priority)
+    pinned = service.llm.input.prepare([5], data_parallel_rank=2)
+    other = asyncio.create_task(anext(service.llm.generate("pinned", pinned)))
+    requests = [await same.request()]  # so that the other engine has fewer
+    first.die("out of memory")
+    requests.append(await same.request())
+    for request in requests:
+        same.answer(request, 0, [5], FinishReason.STOP)
+    await asyncio.gather(reader, other)
+    assert by_arrival.messages() == []
+
+
 @HOLDS_NONE
 async def test_a_request_never_moves_to_another_model(service: Service) -> None:
     first = await service.engine(0)
@@ -260,7 +335,7 @@ async def test_a_request_never_moves_to_another_model(service: Service) -> None:
         another.introduce(service="", fingerprint="another model", tokenizer_hash=MODEL.tokenizer_hash)
         await asyncio.to_thread(another.expect, Refused)
         first.die("out of memory")
-        with pytest.raises(EngineUnavailable, match="none is connected"):
+        with pytest.raises(RequestFailed, match="none is connected"):
             await reader
 
 
@@ -287,7 +362,7 @@ async def test_an_engine_resumes_a_bounded_number_of_tokens_at_a_time(
     assert [request.request_id for request in moved] == list("01234")
     assert other.messages() == []
     other.die("out of memory")
-    with pytest.raises(EngineUnavailable):
+    with pytest.raises(RequestFailed):
         await fresh
     assert service.llm._journal.resuming_tokens(other.identity.incarnation) == 0
 
@@ -338,3 +413,89 @@ async def test_closing_fails_a_request_that_waits_for_another_try(service: Servi
     with pytest.raises(RequestFailed, match="shutting down"):
         await reader
     assert [reason for reason, *_ in service.observer.finished] == [FinishReason.ERROR]
+
+
+def give_all_back(engine: ScriptedEngine, requests: list[AddRequest]) -> None:
+    """End all of these requests in one step, as at the end of a drain."""
+    engine.step(
+        [
+            RequestOutput(
+                request.request_id,
+                request.attempt,
+                1,
+                [],
+                FinishReason.ERROR,
+                error="the drain is over",
+                refusal=RefusalKind.UNAVAILABLE,
+            )
+            for request in requests
+        ]
+    )
+
+
+async def test_requests_that_a_drain_gives_back_are_resumed_a_few_at_a_time(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await service.engine(0)
+    readers = [service.ask(str(n)) for n in range(5)]
+    requests = [await engine.request() for _ in readers]
+    monkeypatch.setattr(resumes, "MAX_RESUMING_TOKENS", 2 * (len(prompt_of(requests[0])) + 1))
+    for request in requests:
+        engine.answer(request, 0, [5])
+    other = await service.engine(1)
+    give_all_back(engine, requests)
+    moved = [await other.request(), await other.request()]
+    await service.until(lambda: len(service.llm._journal.running()) == 2)
+    assert other.messages() == []
+    for count in range(5):
+        other.answer(moved[count], 1, [6], FinishReason.STOP)
+        if len(moved) < 5:
+            moved.append(await other.request())
+    assert [request.request_id for request in moved] == list("01234")
+    for reader in readers:
+        assert tokens(await reader) == [5, 6]
+
+
+async def test_a_request_that_waits_is_sent_to_an_engine_that_was_full(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine with room, for which the request waits, is lost before its turn."""
+    monkeypatch.setattr(resumes, "MAX_RESUMING_TOKENS", 1)
+    engine = await service.engine(0)
+    readers = [service.ask(str(n)) for n in range(3)]
+    for _ in readers:
+        await engine.request()
+    others = [await service.engine(1), await service.engine(2)]
+    engine.die("out of memory")
+    full, lost = others
+    refused = await full.request()
+    await lost.request()
+    give_back(full, refused, 0, RefusalKind.OVERLOADED)
+    await service.until(lambda: not service.llm._journal.in_flight(full.identity.incarnation))
+    lost.die("out of memory")
+    for _ in readers:
+        full.answer(await full.request(), 0, [5], FinishReason.STOP)
+    for reader in readers:
+        assert tokens(await reader) == [5]
+
+
+def urgent(service: Service, name: str, priority: int) -> AsyncGenerator[Delta]:
+    return service.llm.generate(name, service.llm.input.prepare([5], priority=priority))
+
+
+async def test_an_urgent_request_moves_first(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resumes, "MAX_RESUMING_TOKENS", 1)
+    by_priority = Ready(16, 64, 128, 8, features=(FEATURE_PRIORITY,))
+    engine = await connected(service, 0, by_priority)
+    readers = [
+        asyncio.create_task(anext(urgent(service, str(n), priority))) for n, priority in enumerate((2, 2, 0))
+    ]
+    for _ in readers:
+        await engine.request()
+    other = await connected(service, 1, by_priority)
+    engine.die("out of memory")
+    for name in ("2", "0", "1"):
+        moved = await other.request()
+        assert moved.request_id == name
+        other.answer(moved, 0, [5], FinishReason.STOP)
+    await asyncio.gather(*readers)

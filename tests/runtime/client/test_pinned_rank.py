@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kvasir.client.async_llm import Delta
-from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, TooManyRequests
+from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
 from kvasir.link.protocol import FinishReason, RefusalKind
 from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import HOLDS_NONE, Service
@@ -115,7 +115,7 @@ async def test_a_pinned_request_of_a_lost_engine_never_moves(service: Service) -
     reader = ask(service, "r", rank=0)
     await pinned.request()
     pinned.die("out of memory")
-    with pytest.raises(EngineUnavailable, match=r"rank 0 is ready \(none is connected\)"):
+    with pytest.raises(RequestFailed, match=r"rank 0 is ready \(none is connected\)"):
         await reader
     assert other.messages() == []
 

@@ -152,6 +152,13 @@ def test_a_refused_resumed_request_is_answered_at_its_position() -> None:
     assert refusal.output.refusal is RefusalKind.OVERLOADED
 
 
+def test_a_full_engine_takes_a_request_that_another_engine_has_begun() -> None:
+    prepare = ingest(limit=REQUEST_TOKENS)
+    prepare.budget.reserve(0)
+    accepted(prepare, add_request("a", PROMPT, output=[7, 8], age=1.0))
+    assert isinstance(prepare.prepare(FRONTEND, add_request("b", PROMPT)), RefusedRequest)
+
+
 def test_a_refused_later_attempt_ends_the_earlier_one() -> None:
     engine = CoreHarness()
     engine.add(add_request("a", PROMPT, 20))

@@ -1,9 +1,11 @@
 """No body within --max-request-bytes holds up the event loop or the memory, at the real limits."""
 
 import asyncio
+import gc
 import http.client
 import json
 import resource
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from kvasir.frontend.generation.body_counts import MAX_BIASES, MAX_FIELDS, MAX_MESSAGES, MAX_PARTS
+from kvasir.frontend.http import json_cost
 from kvasir.frontend.http.body_memory import UNCOUNTED, ParsedBodies
 from kvasir.frontend.http.json_cost import MAX_CONTAINERS, MAX_MEMBERS, MAX_VALUES
 from runtime.frontend.harness import Frontend, running_frontend
@@ -27,7 +30,10 @@ TICK = 0.002
 
 @asynccontextmanager
 async def measured_steps() -> AsyncIterator[list[float]]:
-    """The CPU seconds that the event loop's thread used between the turns of a task."""
+    """The CPU seconds that the event loop's thread used between the turns of a task.
+
+    Garbage collections do not visit the objects of earlier tests: a server has none of them.
+    """
     steps = [0.0]
 
     async def tick() -> None:
@@ -38,12 +44,15 @@ async def measured_steps() -> AsyncIterator[list[float]]:
             steps.append(now - last)
             last = now
 
+    gc.collect()
+    gc.freeze()
     ticker = asyncio.create_task(tick())
     try:
         yield steps
         await asyncio.sleep(2 * TICK)
     finally:
         ticker.cancel()
+        gc.unfreeze()
 
 
 @contextmanager
@@ -143,6 +152,25 @@ async def test_large_bodies_that_arrive_together_take_their_turns(frontend: Fron
         answers = await asyncio.gather(*(send(frontend, path, body) for _ in range(8)))
     assert {status for status, _ in answers} == {400}
     assert max(steps) < STEP_SECONDS
+
+
+async def test_a_body_does_not_wait_while_another_is_counted_in_a_thread(
+    frontend: Frontend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting, parsed = threading.Event(), threading.Event()
+
+    def count(body: bytes, max_values: int) -> str | None:
+        counting.set()
+        assert parsed.wait(TIMEOUT)
+        return "more than 5 things"
+
+    monkeypatch.setattr(json_cost, "_problem_outside_strings", count)
+    slow = asyncio.create_task(send(frontend, COMPLETIONS, filled(b'{"prompt":[', b'""', b"]}", 4 * MAX_VALUES)))
+    assert await asyncio.to_thread(counting.wait, TIMEOUT)
+    status, answer = await send(frontend, COMPLETIONS, b'{"prompt":"' + b"x" * 2 * json_cost.SMALL + b'"}')
+    parsed.set()
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert "more than 5 things" in (await slow)[1]["error"]["message"]
 
 
 @pytest.mark.parametrize(

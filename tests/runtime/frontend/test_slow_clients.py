@@ -7,6 +7,7 @@ import socket
 
 import pytest
 
+from kvasir.frontend import server
 from kvasir.frontend.http.connection import Connection
 from runtime.frontend.harness import POST_JSON, Frontend, running_frontend
 from runtime.frontend.scripted import TIMEOUT
@@ -58,6 +59,39 @@ async def test_a_body_that_nobody_waits_for_ends_with_its_connection() -> None:
     async with running_frontend(upload_timeout=SHORT, api_key=("secret",)) as frontend:
         received = await answer_to(frontend, HEAD + b"\r\n{")
         assert received.startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(
+    ("sent", "rest"),
+    [(HEAD + b"\r\n", b"x" * 100), (b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n", b"\r\n")],
+    ids=["the rest of a refused body", "an empty line"],
+)
+async def test_a_connection_that_is_idle_after_more_bytes_is_closed(
+    sent: bytes, rest: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "KEEP_ALIVE", SHORT)
+    async with running_frontend(api_key=("secret",)) as frontend:
+        reader, writer = await connect(frontend)
+        writer.write(sent)
+        async with asyncio.timeout(TIMEOUT):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(rest)
+            await reader.read()
+        writer.close()
+
+
+async def test_a_refused_upload_can_be_sent_before_its_answer_is_read() -> None:
+    """To close with unread bytes would reset the connection."""
+    async with running_frontend(api_key=("secret",)) as frontend:
+        reader, writer = await connect(frontend)
+        writer.write(POST_JSON + b"Connection: close\r\nContent-Length: 100000\r\n\r\n")
+        async with asyncio.timeout(TIMEOUT):
+            await reader.readuntil(b"\r\n\r\n")
+            for _ in range(100):
+                writer.write(b"x" * 1000)
+                await writer.drain()
+            assert b"missing_api_key" in await reader.read()
+        writer.close()
 
 
 def connection_of(frontend: Frontend) -> Connection:
@@ -146,8 +180,21 @@ async def test_a_client_that_reads_slowly_is_not_cut_off_while_it_reads(frontend
     client.close()
 
 
-async def test_what_is_not_http_is_told_in_the_same_form(frontend: Frontend) -> None:
-    received = await answer_to(frontend, b"\x16\x03\x01 this is TLS\r\n\r\n")
+@pytest.mark.parametrize(
+    "sent",
+    [b"\x16\x03\x01 this is TLS\r\n\r\n", b"CONNECT x:443 HTTP/1.1\r\n\r\n", b"GET http://x HTTP/1.1\r\n\r\n"],
+    ids=["TLS", "a tunnel", "a target without a path"],
+)
+@pytest.mark.parametrize("before", [b"", b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n"], ids=["first", "second"])
+async def test_what_is_not_http_is_told_in_the_same_form(frontend: Frontend, before: bytes, sent: bytes) -> None:
+    reader, writer = await connect(frontend)
+    async with asyncio.timeout(TIMEOUT):
+        if before:
+            writer.write(before)
+            assert await reader.readuntil(b"}")
+        writer.write(sent)
+        received = await reader.read()
+    writer.close()
     head, _, body = received.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"x-request-id: " in head

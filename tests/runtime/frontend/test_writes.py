@@ -49,7 +49,7 @@ def recorded(connection: Connection) -> list[bytes]:
 
 def test_a_head_leaves_with_the_first_piece_of_its_body() -> None:
     transport = Recorder()
-    answer = HeadWithBody(transport)
+    answer = HeadWithBody(transport, transport.close)
     answer.write(b"head\r\n\r\n")
     assert transport.written == []
     answer.write(b"one")
@@ -61,7 +61,7 @@ def test_a_head_leaves_with_the_first_piece_of_its_body() -> None:
 
 def test_a_head_whose_body_does_not_come_leaves_before_its_connection_closes() -> None:
     transport = Recorder()
-    answer = HeadWithBody(transport)
+    answer = HeadWithBody(transport, transport.close)
     answer.write(b"head\r\n\r\n")
     answer.close()
     assert transport.written == [b"head\r\n\r\n"]

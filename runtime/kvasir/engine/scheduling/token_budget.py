@@ -26,13 +26,15 @@ class TokenBudget:
         """Return whether `reserve` would succeed now."""
         return not self._held or self._held + tokens + REQUEST_TOKENS <= self.limit
 
-    def reserve(self, tokens: int) -> bool:
+    def reserve(self, tokens: int, has_begun: bool = False) -> bool:
         """Reserve room for a request of so many tokens. Return False if there is no room.
 
-        A request above the limit gets room if nothing else is reserved; otherwise it would never get any.
+        A request above the limit gets room if nothing else is reserved; otherwise it would never get any. One that
+        another engine has begun always gets room, because fresh ones would take it first. Frontends send few of
+        them at a time.
         """
         with self._lock:
-            if not self.has_room(tokens):
+            if not (has_begun or self.has_room(tokens)):
                 return False
             self._held += tokens + REQUEST_TOKENS
             return True

@@ -11,8 +11,10 @@ class HeadWithBody:
     """Transport of one answer: joins its head with the first piece of its body into one write, which saves a system
     call here and a wake-up at the client."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, close: Callable[[], object]) -> None:
+        """`close`: called when the answer ends the connection."""
         self._transport = transport
+        self._close = close
         self._head: bytes | None = None
         self.write: Callable[[bytes], object] = self._write_head
         self.is_closing = transport.is_closing
@@ -20,7 +22,7 @@ class HeadWithBody:
     def close(self) -> None:
         if self._head is not None:  # no body follows
             self._write_first(b"")
-        self._transport.close()
+        self._close()
 
     def _write_head(self, head: bytes) -> None:
         self._head = head

@@ -91,8 +91,11 @@ class Connection(HttpToolsProtocol):
         self._parsing = False
         if self.transport.is_closing() or self._refused:
             return
-        if self._receiving and self._upload_timer is None:
-            self._arm()
+        if self._upload_timer is None:
+            if self._receiving:
+                self._arm()
+            elif not self._unanswered:
+                self._arm_keep_alive()
         if self._receiving and self._unusable_bytes > MAX_HEAD_BYTES:
             what = "line and headers" if self._in_head else "trailers"
             message = f"the request's {what} are larger than {MAX_HEAD_BYTES} bytes: shorten them"
@@ -141,16 +144,16 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
         paused = self.flow.read_paused
-        super().on_headers_complete()
+        super().on_headers_complete()  # raises if the target is malformed
+        self._in_head = False
         cycle = self.cycle
         self._unanswered.append(cycle)
         Disconnection(self.scope, self.flow.resume_reading)
         if not paused and len(self._unanswered) <= 1 + MAX_QUEUED:
             self.flow.resume_reading()
         if not self.expect_100_continue and self.scope["method"] != "HEAD":
-            cycle.transport = HeadWithBody(self.transport)  # type: ignore[assignment]  # all it uses of one
+            cycle.transport = HeadWithBody(self.transport, self._close)  # type: ignore[assignment]  # all it uses of one
         if self.scope["http_version"] == "1.0":
             cycle.send = Unchunked(cycle).send  # type: ignore[method-assign]
 
@@ -171,6 +174,13 @@ class Connection(HttpToolsProtocol):
             ApiError(
                 400, "this is not a valid HTTP/1.1 request: check its request line and headers", code="bad_http"
             )
+        )
+
+    def _arm_keep_alive(self) -> None:
+        """Limit the time that the connection is idle. uvicorn does so after an answer, but any bytes cancel its
+        timer: the rest of a refused body, or an empty line."""
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
 
     def _arm(self) -> None:
@@ -214,6 +224,13 @@ class Connection(HttpToolsProtocol):
         self.transport.write(head + b"\r\n" + body)
         self._linger()
 
+    def _close(self) -> None:
+        """Called after the answer of a request that is the last one."""
+        if self._receiving and not self._in_head and not self.pipeline:  # its body is not complete
+            self._linger()
+        else:
+            self.transport.close()
+
     def _linger(self) -> None:
         """Close when the client has had time to read: to close with unread bytes resets the connection, and the
         answer is lost."""
@@ -233,6 +250,9 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         if self.cycle.response_complete:
             self.cycle.body = bytearray()  # no route reads it any more
+        for cycle in self._unanswered:
+            if cycle.response_complete:
+                cycle.transport = self.transport  # HeadWithBody refers to this connection
         self._unanswered = [cycle for cycle in self._unanswered if not cycle.response_complete]
         super().on_response_complete()
 
@@ -244,6 +264,7 @@ class Connection(HttpToolsProtocol):
         """Notify every route that its client has gone; uvicorn notifies only the last one."""
         for cycle in self._unanswered:
             cycle.disconnected = True
+            cycle.transport = self.transport
             cycle.message_event.set()
             disconnection_of(cycle.scope).report()
         self._unanswered.clear()
@@ -258,6 +279,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_stall()
+        self._unset_keepalive_if_required()
         if self._upload_timer is not None:
             self._upload_timer.cancel()
             self._upload_timer = None

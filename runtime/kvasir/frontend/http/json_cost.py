@@ -65,10 +65,14 @@ class _Counts:
 
 
 class CostCheck:
-    """Lets one large body at a time be counted and parsed: several in one turn would hold up the event loop."""
+    """Lets one large body at a time be counted or parsed: several in one turn would hold up the event loop.
+
+    Bodies that are counted without their strings, which takes seconds, wait for each other only.
+    """
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
+        self._thread = asyncio.Lock()
 
     @asynccontextmanager
     async def turn(self, body: Text, context: int) -> AsyncIterator[None]:
@@ -79,23 +83,30 @@ class CostCheck:
         if len(body) <= SMALL:
             yield
             return
+        await self._check(body, max(MAX_VALUES, context))
         async with self._turn:
-            await _check(body, max(MAX_VALUES, context))
             await asyncio.sleep(0)  # others get their turn before it is parsed
             yield
             await asyncio.sleep(0)  # and before its value is validated
 
+    async def _check(self, body: Text, max_values: int) -> None:
+        async with self._turn:
+            counts = await _counts_with_strings(body)
+        if counts.problem(max_values) is None:
+            return
+        async with self._thread:
+            problem = await asyncio.to_thread(_problem_outside_strings, body, max_values)
+        if problem is not None:
+            message = f"the request body has {problem}: send it in several requests"
+            raise ApiError(400, message, code="too_many_values")
 
-async def _check(body: Text, max_values: int) -> None:
+
+async def _counts_with_strings(body: Text) -> _Counts:
     counts = _Counts(0, 0, 0)
     for start in range(0, len(body), _COUNTED):
         counts += _Counts.of(body, start, start + _COUNTED)
         await asyncio.sleep(0)
-    if counts.problem(max_values) is None:
-        return
-    problem = await asyncio.to_thread(_problem_outside_strings, body, max_values)
-    if problem is not None:
-        raise ApiError(400, f"the request body has {problem}: send it in several requests", code="too_many_values")
+    return counts
 
 
 def _problem_outside_strings(body: Text, max_values: int) -> str | None:
