@@ -339,6 +339,7 @@ async def test_a_request_never_moves_to_another_model(service: Service) -> None:
             await reader
 
 
+@HOLDS_NONE
 async def test_an_engine_resumes_a_bounded_number_of_tokens_at_a_time(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
