@@ -46,7 +46,7 @@ def create_app(service: Service) -> LeanApp:
         routes=[route for module in modules for route in module.router.routes],
         servers=[{"url": service.root_path}] if service.root_path else None,
     )
-    app.service = service
+    app.state.service = service
     for kind in (ApiError, InvalidRequest, TooManyRequests, EngineUnavailable, RequestFailed):
         app.add_exception_handler(kind, _known_error)
     app.add_exception_handler(HTTPException, _routing_error)

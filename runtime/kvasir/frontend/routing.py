@@ -7,20 +7,21 @@ later.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, get_args, get_origin
 
 from fastapi import APIRouter, FastAPI
 from fastapi.params import Depends
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kvasir.frontend.endpoints.request_body import RequestBody, parse
 from kvasir.frontend.http.body import read_json
-from kvasir.frontend.service import Service, service_of
+from kvasir.frontend.service import service_of
 
 Argument = Callable[[Request], Any]
 """Returns the value of one parameter of an endpoint."""
@@ -52,53 +53,11 @@ class LeanApp(FastAPI):
     """Its exception handlers and the middleware that was added are all that stands before its routes: the outermost
     must raise nothing."""
 
-    service: Service
-
     def build_middleware_stack(self) -> ASGIApp:
-        app: ASGIApp = _Handled(_Routed(self.router), self.exception_handlers)
+        app: ASGIApp = ExceptionMiddleware(self.router, self.exception_handlers)
         for middleware, args, kwargs in reversed(self.user_middleware):
             app = middleware(app, *args, **kwargs)
         return app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = self
-        assert self.middleware_stack is not None
-        await self.middleware_stack(scope, receive, send)
-
-
-class _Handled:
-    """Answers exceptions that have a handler. The request's record has the status of an answer that has begun."""
-
-    def __init__(self, app: ASGIApp, handlers: Mapping[Any, Callable[..., Any]]) -> None:
-        self._app = app
-        self._handlers = handlers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self._app(scope, receive, send)
-        except Exception as error:
-            handler = next((self._handlers[kind] for kind in type(error).__mro__ if kind in self._handlers), None)
-            if handler is None or scope["state"]["record"].status:
-                raise
-            response = await handler(Request(scope, receive, send), error)
-            await response(scope, receive, send)
-
-
-class _Routed:
-    """Finds the route of a request by its method and path; the router takes all other requests."""
-
-    def __init__(self, router: APIRouter) -> None:
-        self._router = router
-        routes = [each for each in router.routes if isinstance(each, LeanRoute) and not each.param_convertors]
-        self._routes = {(each.method, each.path): each for each in routes}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self._routes.get((scope["method"], scope["path"]))
-        if route is None:
-            await self._router(scope, receive, send)
-        else:
-            scope["route"], scope["path_params"] = route, {}
-            await route.app(scope, receive, send)
 
 
 def _asgi_app(endpoint: Callable[..., Awaitable[Response | BaseModel]], path: str) -> ASGIApp:

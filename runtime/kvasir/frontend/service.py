@@ -106,7 +106,7 @@ def cors_options(config: ServerConfig) -> dict[str, Any] | None:
 
 
 def service_of(request: Request) -> Service:
-    service = request.scope["app"].service
+    service = request.app.state.service
     assert isinstance(service, Service)
     return service
 

@@ -16,6 +16,8 @@ from prometheus_client import (
     PLATFORM_COLLECTOR,
     PROCESS_COLLECTOR,
     CollectorRegistry,
+    Counter,
+    Histogram,
     generate_latest,
 )
 from prometheus_client.core import Metric
@@ -23,7 +25,6 @@ from prometheus_client.registry import Collector
 
 from kvasir.client.request_observer import Trace
 from kvasir.frontend.telemetry.engine_load import EngineLoads, LinkedEngines
-from kvasir.frontend.telemetry.series import CounterFamily, CounterSeries, HistogramFamily, HistogramSeries
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import FinishReason
 
@@ -94,61 +95,61 @@ class Metrics:
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             self._registry.register(collector)
         self._histograms = {
-            name: HistogramFamily(name, help, LABELS, bounds, self._registry)
-            for name, (help, bounds) in _HISTOGRAMS.items()
+            name: Histogram(name, help, LABELS, buckets=buckets, registry=self._registry)
+            for name, (help, buckets) in _HISTOGRAMS.items()
         }
         between_tokens = self._histograms["vllm:inter_token_latency_seconds"]
         self._registry.register(_SecondName(between_tokens, "vllm:time_per_output_token_seconds"))
         self._counters = {
-            name: CounterFamily(name, help, LABELS, self._registry_of_engines)
+            name: Counter(name, help, LABELS, registry=self._registry_of_engines)
             for name, help in _COUNTERS_OF_ENGINES.items()
         }
-        self._ended = CounterFamily(
+        self._ended = Counter(
             "vllm:request_success",
             "Requests that ended, by reason; abort: the client left, error: it failed.",
             (*LABELS, "finished_reason"),
-            self._registry,
+            registry=self._registry,
         )
-        self._rejected = CounterFamily(
+        self._rejected = Counter(
             "vllm:admission_rejections",
             "Requests answered with 429: too many were in flight.",
             ("model_name",),
-            self._registry,
+            registry=self._registry,
         ).labels(model_name)
-        self._moves = CounterFamily(
+        self._moves = Counter(
             "kvasir:migrations",
             "Requests that another engine continues; exact: one of the same numerics class.",
             ("model_name", "exact", "reason"),
-            self._registry,
+            registry=self._registry,
         )
-        self._stall = HistogramFamily(
+        self._stall = Histogram(
             "kvasir:migration_stall_seconds",
             "From the loss of a request's engine to its next token.",
             ("model_name",),
-            _TTFT_BUCKETS,
-            self._registry,
+            buckets=_TTFT_BUCKETS,
+            registry=self._registry,
         ).labels(model_name)
-        self._held_seconds = HistogramFamily(
+        self._held_seconds = Histogram(
             "kvasir:request_held_seconds",
             "Time that a held request waited for an engine.",
             ("model_name",),
-            _REQUEST_BUCKETS,
-            self._registry,
+            buckets=_REQUEST_BUCKETS,
+            registry=self._registry,
         ).labels(model_name)
-        self._http = CounterFamily(
+        self._http = Counter(
             "http_requests",
             "HTTP requests by route, method and class of status.",
             ("handler", "method", "status"),
-            self._registry,
+            registry=self._registry,
         )
-        self._http_seconds = HistogramFamily(
+        self._http_seconds = Histogram(
             "http_request_duration_seconds",
             "From the start of an HTTP request to the end of its answer.",
             ("handler", "method"),
-            _HTTP_BUCKETS,
-            self._registry,
+            buckets=_HTTP_BUCKETS,
+            registry=self._registry,
         )
-        self._http_series: dict[tuple[str, str, str], tuple[CounterSeries, HistogramSeries]] = {}
+        self._http_series: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
         self._ranks: dict[int, _Series] = {}
 
     def report_engines(
@@ -171,7 +172,11 @@ class Metrics:
 
     def totals(self) -> Totals:
         """Return the sums of the counters of tokens."""
-        return Totals(*(self._counters[f"vllm:{name}"].total() for name in Totals._fields))
+        return Totals(*(self._total(f"vllm:{name}") for name in Totals._fields))
+
+    def _total(self, name: str) -> int:
+        samples = (sample for metric in self._counters[name].collect() for sample in metric.samples)
+        return int(sum(sample.value for sample in samples if sample.name == f"{name}_total"))
 
     def http_request_ended(self, route: str, method: str, status: int, seconds: float) -> None:
         key = (route, method, f"{status // 100}xx")
@@ -227,9 +232,9 @@ class _Series:
 
     def __init__(
         self,
-        histograms: Mapping[str, HistogramSeries],
-        counters: Mapping[str, CounterSeries],
-        ended: Mapping[FinishReason, CounterSeries],
+        histograms: Mapping[str, Histogram],
+        counters: Mapping[str, Counter],
+        ended: Mapping[FinishReason, Counter],
     ) -> None:
         self._histograms = histograms
         self._ended = ended
@@ -289,7 +294,7 @@ class _Series:
 class _SecondName(Collector):
     """Shows a histogram under another name too, without observing everything twice."""
 
-    def __init__(self, histogram: HistogramFamily, name: str) -> None:
+    def __init__(self, histogram: Histogram, name: str) -> None:
         self._histogram = histogram
         self._name = name
 
