@@ -15,8 +15,9 @@ from kvasir.client.engine_starts import EngineStarts
 from kvasir.client.holding import HoldLimits
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor, Prompted
-from kvasir.client.journal import Journal, LiveRequest, RequestState
+from kvasir.client.journal import Journal
 from kvasir.client.known_ranks import KnownRanks
+from kvasir.client.live_request import LiveRequest, RequestState
 from kvasir.client.migration import Migrations
 from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor, TryNextEngine
 from kvasir.client.request_observer import RequestObserver, Trace

@@ -8,7 +8,8 @@ from typing import Final
 
 from kvasir.client.engine_starts import DEFAULT_RETRY_AFTER, EngineStarts
 from kvasir.client.holding import Holding, HoldLimits, Lane
-from kvasir.client.journal import Journal, LiveRequest, RequestState
+from kvasir.client.journal import Journal
+from kvasir.client.live_request import LiveRequest, RequestState
 from kvasir.client.request_errors import EngineUnavailable, RequestFailed, failed_repeatedly
 from kvasir.client.request_observer import RequestObserver
 from kvasir.client.resumes import Resumes

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from kvasir.client.journal import LiveRequest
+from kvasir.client.live_request import LiveRequest
 from kvasir.client.request_observer import RequestObserver
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.tokens import TOKEN_BYTES

@@ -6,147 +6,15 @@ each engine. A request is live until its reader has finished, so requests with s
 
 import asyncio
 import sys
-import time
-from array import array
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from enum import Enum
 
-from kvasir.client.collector import Collector
-from kvasir.client.input.prompt_hashes import PromptHashes
+from kvasir.client.live_request import Interruption, LiveRequest, RequestState
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
-from kvasir.client.request_observer import Trace
-from kvasir.client.text.detokenizer import TextStream
-from kvasir.client.text.stop_strings import StopSearch
-from kvasir.hashing import BlockHashing
-from kvasir.link.protocol import AddRequest
-from kvasir.params import SamplingParams
-from kvasir.request_digest import request_digest
-from kvasir.tokens import to_wire, token_array
 
 RETRY_AFTER = 1.0
 """Seconds after which a client may try again when the journal is full: a place is free as soon as a request
 ends."""
-
-
-@dataclass(slots=True)
-class Interruption:
-    """Why a request waits for its next token on another engine."""
-
-    reason: str
-    """"lost" if its engine was lost, "returned" if the engine gave it back."""
-    since: float = field(default_factory=time.perf_counter)
-    numerics: str = ""
-    """The numerics class of the engine that has the request now."""
-    exact: bool = True
-    """Whether that engine continues it exactly."""
-
-
-class RequestState(Enum):
-    """How far a live request is."""
-
-    WAITING = "waiting"
-    """It was not sent to an engine yet, or its engine was lost and it waits for another one."""
-    RUNNING = "running"
-    """The engine `LiveRequest.engine` computes it."""
-    FINISHED = "finished"
-    """It has succeeded, failed or been aborted. Its reader may still read."""
-
-
-@dataclass(slots=True, eq=False)
-class LiveRequest:
-    """One request. Written by the journal (`state`, `engine`, `attempt`), the dispatcher (`refused_by`,
-    `numerics`), the migration (`lost_engines`) and the output processor (the rest)."""
-
-    request_id: str
-    prompt_token_ids: "array[int]"
-    params: SamplingParams
-    text: TextStream
-    stops: StopSearch | None = None
-    """The search for stop strings, if the request has any."""
-    include_stop: bool = False
-    """Whether the text includes the stop string or stop token that ends it."""
-    collector: Collector = field(default_factory=Collector)
-    priority: int = 0
-    """Engines that schedule by priority serve smaller values first."""
-    cache_salt: str = ""
-    """Requests with different salts share no blocks of the prefix cache."""
-    output_token_ids: "array[int]" = field(default_factory=token_array)
-    attempt: int = 0
-    """Number of engines that got the request so far. Outputs repeat the number."""
-    state: RequestState = RequestState.WAITING
-    engine: str = ""
-    """The incarnation of the engine that has the request; empty while it waits."""
-    lost_engines: tuple[str, ...] = ()
-    """The engines that were lost with this request."""
-    interruption: Interruption | None = None
-    """Set from the loss of its engine until its next token."""
-    num_resuming_tokens: int = 0
-    """Its tokens that count for `Journal.resuming_tokens`."""
-    numerics: str = ""
-    """The numerics class of the engine that has computed its last token."""
-    refused_by: tuple[str, ...] = ()
-    """Engines that were full or stopping. The request is not sent to them again."""
-    trace: Trace = field(default_factory=Trace)
-    """The record for metrics and log."""
-    num_earlier_tokens: int = 0
-    """Output tokens of the attempts before this one."""
-    num_earlier_preemptions: int = 0
-    """Preemptions in the attempts before this one."""
-    hashes: PromptHashes | None = None
-    """Hashes of the prompt's blocks, shared with the other choices. Without them, the engine computes its own."""
-    data_parallel_rank: int | None = None
-    """The request is sent to engines of this rank only. None: to any engine."""
-    _digest: bytes = b""
-
-    def __post_init__(self) -> None:
-        self.trace.params, self.trace.prompt_tokens = self.params, len(self.prompt_token_ids)
-
-    def interrupt(self, reason: str) -> None:
-        """Note that its engine does not continue it. The pause may last over several engines: the first counts."""
-        if self.interruption is None:
-            self.interruption = Interruption(reason)
-
-    def message(self, hashing: BlockHashing | None = None, alone: bool = False) -> AddRequest:
-        """Return the message that starts or resumes the request on an engine, as the next attempt.
-
-        `hashing`: how the engine hashes prompts; None if it looks no hashes up. `alone`: see AddRequest.
-        """
-        return AddRequest(
-            request_id=self.request_id,
-            attempt=self.attempt + 1,
-            prompt_tokens=to_wire(self.prompt_token_ids),
-            output_tokens=to_wire(self.output_token_ids),
-            params=self.params,
-            block_hashes=self.hashes.known(hashing) if self.hashes and hashing else b"",
-            priority=self.priority,
-            cache_salt=self.cache_salt,
-            age=0.0 if self.interruption is None else time.perf_counter() - self.trace.started,
-            alone=alone,
-        )
-
-    @property
-    def digest(self) -> bytes:
-        """See kvasir.request_digest. It is computed when an engine is lost, or while a request has strikes."""
-        if not self._digest:
-            self._digest = request_digest(to_wire(self.prompt_token_ids), self.params)
-        return self._digest
-
-    @property
-    def attempt_tokens(self) -> int:
-        """Return the number of output tokens of the present attempt."""
-        return len(self.output_token_ids) - self.num_earlier_tokens
-
-    @property
-    def num_tokens(self) -> int:
-        """Return the number of tokens of prompt and output so far."""
-        return len(self.prompt_token_ids) + len(self.output_token_ids)
-
-
-def service_order(request: LiveRequest) -> tuple[int, float]:
-    """Sort key: requests move by priority, of equal priority the oldest first."""
-    return request.priority, request.trace.started
 
 
 class Journal:

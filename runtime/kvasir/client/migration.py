@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from kvasir.client.journal import Journal, LiveRequest, service_order
+from kvasir.client.journal import Journal
+from kvasir.client.live_request import LiveRequest, service_order
 from kvasir.client.output_processor import OutputProcessor
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from kvasir.client.journal import Journal, LiveRequest, RequestState
+from kvasir.client.journal import Journal
+from kvasir.client.live_request import LiveRequest, RequestState
 from kvasir.client.request_errors import RequestFailed, failure_of
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.text.logprob_lists import first_of

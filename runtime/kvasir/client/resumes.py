@@ -3,7 +3,8 @@
 from bisect import insort
 from typing import Final
 
-from kvasir.client.journal import Journal, LiveRequest, RequestState, service_order
+from kvasir.client.journal import Journal
+from kvasir.client.live_request import LiveRequest, RequestState, service_order
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 MAX_RESUMING_TOKENS: Final = 2048

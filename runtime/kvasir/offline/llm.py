@@ -14,7 +14,7 @@ import msgspec
 
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor, Prompted
-from kvasir.client.journal import LiveRequest
+from kvasir.client.live_request import LiveRequest
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.stop_strings import StopSearch
 from kvasir.executor.torchrun.launched_rank import shows_results

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvasir.client.collector import Delta
-from kvasir.client.journal import LiveRequest
+from kvasir.client.live_request import LiveRequest
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.link.protocol import Logprobs
 

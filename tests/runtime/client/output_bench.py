@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from kvasir.client.journal import Journal, LiveRequest
+from kvasir.client.journal import Journal
+from kvasir.client.live_request import LiveRequest
 from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor, TryNextEngine
 from kvasir.client.text.stop_strings import StopSearch, StopStrings
 from kvasir.link.protocol import Logprobs, RequestOutput

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from kvasir.client.input.prompt_hashes import PromptHashes
-from kvasir.client.journal import LiveRequest
+from kvasir.client.live_request import LiveRequest
 from kvasir.hashing import HASH_ALGORITHMS, SHA256, BlockHashing, chain_fits, chain_root
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, Ready

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kvasir.client.journal import Journal, LiveRequest, RequestState
+from kvasir.client.journal import Journal
+from kvasir.client.live_request import LiveRequest, RequestState
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.link.protocol import AddRequest
