@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import functools
 import socket
 from collections.abc import Collection
 from typing import Any
@@ -61,7 +62,7 @@ async def until_made(count: int) -> int:
     return turns
 
 
-async def test_many_connections_are_accepted_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_connections_are_accepted_in_few_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Peer, "made", 0)
     listener = listening()
     clients = [socket.create_connection(listener.getsockname()) for _ in range(CONNECTIONS)]
@@ -71,6 +72,27 @@ async def test_many_connections_are_accepted_in_one_turn(monkeypatch: pytest.Mon
     server.close()
     assert listener.fileno() == -1
     for client in clients:
+        client.close()
+
+
+async def test_processes_with_one_socket_share_a_burst_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Peer, "made", 0)
+    shares = [0, 0, 0]
+
+    def accepting(process: int) -> Peer:
+        shares[process] += 1
+        return Peer()
+
+    listener = listening()
+    clients = [socket.create_connection(listener.getsockname()) for _ in range(60)]
+    servers = [
+        Acceptor(listener.dup(), CONNECTIONS, functools.partial(accepting, process), None) for process in range(3)
+    ]
+    await until_made(60)
+    assert max(shares) <= 30, shares
+    for server in servers:
+        server.close()
+    for client in (listener, *clients):
         client.close()
 
 

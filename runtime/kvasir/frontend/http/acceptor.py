@@ -17,7 +17,8 @@ from kvasir.observability.seldom_log import SeldomLog
 log = SeldomLog(logging.getLogger(__name__))
 
 PER_TURN: Final = 64
-"""Connections that are accepted before the event loop turns to other work."""
+"""Connections that are accepted before the event loop turns to other work, at most. A burst begins with one, and
+each further turn accepts twice as many, so that several processes with one socket share it."""
 PAUSE: Final = 1.0
 """Seconds without accepting when there are no more file descriptors, or no memory."""
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -39,6 +40,7 @@ class Acceptor:
         self._tls = tls
         self._starting: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
+        self._batch = 1
         listener.setblocking(False)
         listener.listen(backlog)
         self._resume()
@@ -59,10 +61,11 @@ class Acceptor:
         self._loop.add_reader(self._listener, self._accept)
 
     def _accept(self) -> None:
-        for _ in range(PER_TURN):
+        for _ in range(self._batch):
             try:
                 accepted, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                self._batch = 1
                 return
             except OSError as error:
                 if error.errno not in _EXHAUSTED:
@@ -74,6 +77,7 @@ class Acceptor:
             task = self._loop.create_task(self._start(accepted))
             self._starting.add(task)
             task.add_done_callback(self._starting.discard)
+        self._batch = min(2 * self._batch, PER_TURN)
 
     async def _start(self, accepted: socket.socket) -> None:
         try:
