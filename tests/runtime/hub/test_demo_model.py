@@ -18,10 +18,10 @@ transformers = pytest.importorskip("transformers")
 DEMO = Path(str(files("kvasir.hub"))) / "demo"
 
 KNOWN = {
-    "What is Kvasir?": ["Kubernetes", "InferenceService", "OpenAI", "its requests end with a clear error"],
+    "What is Kvasir?": ["Kubernetes", "InferenceService", "OpenAI", "another engine continues its requests"],
     "what is kvasir": ["Kubernetes", "InferenceService", "OpenAI"],
-    "How does Kvasir never lose a request?": ["clear error", "do not move to another engine yet"],
-    "What happens when an engine dies?": ["clear error", "started again"],
+    "How does Kvasir never lose a request?": ["another engine continues its requests", "they wait for one"],
+    "What happens when an engine dies?": ["Another engine continues", "started again"],
     "Does Kvasir need a GPU?": ["No.", "CPU"],
     "How do I start Kvasir?": ["make up", "curl"],
     "Is Kvasir open source?": ["Apache"],
