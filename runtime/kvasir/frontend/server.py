@@ -32,6 +32,7 @@ from kvasir.frontend.http.listener import BACKLOG, listen
 from kvasir.frontend.http.receiver import Receiver
 from kvasir.frontend.http.tls import Tls
 from kvasir.frontend.http.upload_queue import UploadQueue
+from kvasir.frontend.large_allocations import return_large_allocations
 from kvasir.frontend.service import Service, served_names
 from kvasir.frontend.status import FrontendStatus
 from kvasir.frontend.telemetry.log_config import apply_log_config
@@ -72,6 +73,7 @@ def run_frontend(config: FrontendConfig) -> int:
     setup_logging("frontend", config.process.log_level, config.process.log_format)
     set_process_title("frontend")
     raise_open_files_limit()
+    return_large_allocations()
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         if config.server.log_config_file is not None:
