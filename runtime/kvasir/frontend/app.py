@@ -75,7 +75,7 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     """No such path, or not with this method."""
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path}"
-    if error.status_code == 404 and (reason := missing.REASONS.get(request.scope["path"])) is not None:
+    if error.status_code == 404 and (reason := missing.reason_of(request.scope["path"])) is not None:
         # Not 501: clients repeat requests with a status of 500 or more.
         message = f"{request.scope['path']} is an endpoint of vLLM that Kvasir does not have: {reason}"
         return _told(request, ApiError(404, message, code="endpoint_not_supported"))

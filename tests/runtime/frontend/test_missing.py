@@ -12,8 +12,25 @@ async def test_an_endpoint_that_is_missing_is_answered_with_the_reason(frontend:
             for method in ("GET", "POST"):
                 response = await client.request(method, path, json={})
                 error = response.json()["error"]
-                assert (response.status_code, error["code"]) == (404, "endpoint_not_supported"), path
+                anthropics = path.startswith("/v1/messages/")  # its errors have a type and no code
+                kind = error["type"] if anthropics else error["code"]
+                expected = "not_found_error" if anthropics else "endpoint_not_supported"
+                assert (response.status_code, kind) == (404, expected), path
                 assert error["message"] == f"{path} is an endpoint of vLLM that Kvasir does not have: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/responses/resp_1"), ("POST", "/v1/responses/resp_1/cancel"), ("DELETE", "/v1/responses/resp_1")],
+)
+async def test_a_stored_response_is_refused_with_the_reason(frontend: Frontend, method: str, path: str) -> None:
+    async with frontend.http() as client:
+        response = await client.request(method, path)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (404, "endpoint_not_supported")
+    assert error["message"].startswith(
+        f"{path} is an endpoint of vLLM that Kvasir does not have: this server stores"
+    )
 
 
 async def test_no_endpoint_is_listed_as_missing_that_is_there(frontend: Frontend) -> None:
