@@ -15,6 +15,7 @@ from kvasir.link.protocol import AddRequest
 from kvasir.observability.progress import progress_bar
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
+from kvasir.words import count
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,11 @@ def _described(engine: LocalEngine) -> Figures:
 
 
 def _title(engine: LocalEngine) -> str:
-    about = _described(engine)
+    about, settings = _described(engine), engine.settings
+    requests, tokens = count(settings.max_num_seqs, "request"), count(settings.max_num_batched_tokens, "token")
     return (
-        f"engine     {about['architecture']}, {about['dtype']} on {about['device']}, {about['threads']} threads, "
-        f"steps of up to {about['max_num_seqs']} requests and {about['max_num_batched_tokens']} tokens"
+        f"engine     {about['architecture']}, {about['dtype']} on {about['device']}, "
+        f"{count(settings.threads, 'thread')}, steps of up to {requests} and {tokens}"
     )
 
 

@@ -42,6 +42,7 @@ from kvasir.link.frontend_end.link_events import (
 )
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import Abort, FailedStep, FinishReason
+from kvasir.words import count
 
 __all__ = ["AsyncLLM", "Delta"]
 
@@ -130,9 +131,7 @@ class AsyncLLM:
             async with asyncio.timeout(timeout):
                 await self._journal.wait_empty()
         except TimeoutError:
-            log.warning(
-                "%d requests are still running after the drain timeout of %g s", len(self._journal), timeout
-            )
+            log.warning("drain timeout of %g s: %s still running", timeout, count(len(self._journal), "request"))
 
     @property
     def link_address(self) -> str:

@@ -15,6 +15,7 @@ from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, service_order
 from kvasir.client.output_processor import OutputProcessor
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.words import count
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class Migrations:
             else:
                 self._outputs.fail(request, _too_many_losses(request))
         if requests:
-            log.error("engine %s was lost with %d requests: %s", engine.incarnation, len(requests), reason)
+            log.error("engine %s was lost with %s: %s", engine.incarnation, count(len(requests), "request"), reason)
 
     def keep_refused(self, request: LiveRequest) -> bool:
         """Send a moved request again in a moment, after every engine has refused it as full or stopping.
@@ -76,11 +77,12 @@ class Migrations:
 
 
 def _too_many_losses(request: LiveRequest) -> str:
-    count, names = len(request.lost_engines), ", ".join(request.lost_engines)
+    number, names = len(request.lost_engines), ", ".join(request.lost_engines)
     lost, last = (
-        (f"the engine {names} was", "") if count == 1 else (f"{count} engines ({names}) were", "the last one ")
+        (f"the engine {names} was", "") if number == 1 else (f"{number} engines ({names}) were", "the last one ")
     )
+    tokens = count(len(request.output_token_ids), "token")
     return (
-        f"{lost} lost with this request, {last}after {len(request.output_token_ids)} tokens of the answer: "
+        f"{lost} lost with this request, {last}after {tokens} of the answer: "
         "the request is not sent to another engine (--max-lost-engines)"
     )

@@ -19,6 +19,7 @@ from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import has_worker_processes
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
+from kvasir.words import count
 from kvasir.worker.device import device_facts, device_facts_of_workers
 from kvasir.worker.split_refusal import check_early
 
@@ -32,7 +33,7 @@ def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
     """
     in_processes = has_worker_processes(config.executor)
     device = device_facts_of_workers(config.device) if in_processes else device_facts(config.device)
-    log.info("device: %s, %d cores, %.1f GiB", device.name, device.cores, device.memory_limit / 2**30)
+    log.info("device: %s, %s, %.1f GiB", device.name, count(device.cores, "core"), device.memory_limit / 2**30)
     facts = ModelFacts(dtype=model.dtype, max_model_len=model.max_model_len, width=model.width)
     settings = resolve_engine(config, facts, device)
     log.info("settings: %s", settings)

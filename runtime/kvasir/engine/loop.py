@@ -18,6 +18,7 @@ from kvasir.engine.ingest import RefusedRequest
 from kvasir.engine.waves import Flags, Independent, Waves
 from kvasir.link.engine_end.engine_link import CacheEventsWanted, DrainSettled, FrontendLost, Received
 from kvasir.link.protocol import Abort, CacheEvents, Call, EngineStats, Outputs, RequestOutput, Result, StartWave
+from kvasir.words import count
 from kvasir_contract.phases import Phase
 
 log = logging.getLogger(__name__)
@@ -163,7 +164,7 @@ class EngineLoop:
             case FrontendLost(frontend):
                 self._cache_reports.forget(frontend)
                 if aborted := self._core.abort_frontend(frontend):
-                    log.info("frontend %s is gone: its %d requests are aborted", frontend, aborted)
+                    log.info("frontend %s is gone: %s aborted", frontend, count(aborted, "request"))
             case DrainSettled():
                 self._drain_settled = True
             case RefusedRequest():
@@ -223,7 +224,7 @@ class EngineLoop:
         if self._core.has_work or self._core.has_requests:
             reason = f"the engine shut down and the request did not finish within {self._drain_timeout:.0f} s"
             if failed := self._core.fail_all(reason):  # 0: a row is left to free, or a last step to wait for
-                log.warning("drain timeout: %d requests end with an error", failed)
+                log.warning("drain timeout: %s ended with an error", count(failed, "request"))
             self._send(self._core.step())
 
     def _flags(self) -> Flags:

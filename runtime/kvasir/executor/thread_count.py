@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvasir.config.machine import CpuUse
+from kvasir.words import count
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ class ThreadCount:
                 self._rose_at = now
 
     def _change(self, threads: int, reason: str) -> None:
-        log.info("%d of %d threads compute: %s", threads, self._most, reason)
+        log.info("computing with %d of %s: %s", threads, count(self._most, "thread"), reason)
         self.threads = threads
         self._steps, self._all = Sums(), Sums()
 

@@ -46,6 +46,7 @@ from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.open_files import raise_open_files_limit
 from kvasir.observability.ops_server import OpsServer
 from kvasir.observability.process_title import set_process_title
+from kvasir.words import count
 from kvasir_contract.logs import setup_logging
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ class Server(uvicorn.Server):
     async def _interrupt(self) -> None:
         await self._until_set(self._stop_now, self._drain_timeout)
         if self._service.live:
-            log.warning("%d requests are interrupted", len(self._service.live))
+            log.warning("%s interrupted", count(len(self._service.live), "request"))
         self._service.live.interrupt()
         await asyncio.sleep(FLUSH_SECONDS)
         # Clients that do not read: their requests would never end.

@@ -17,6 +17,7 @@ from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import FitsContext, Generates
 from kvasir.models.load_model import load_model
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
+from kvasir.words import count
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.cache_memory import (
@@ -93,10 +94,10 @@ class Worker:
             check_fits_memory(size, settings.data_parallel_size_local)
         self._runner = self._build_runner(self._model, num_blocks)
         log.info(
-            "KV cache: %d blocks of %d tokens for %d groups of layers in %s, %.2f GiB",
+            "KV cache: %d blocks of %d tokens for %s of layers in %s, %.2f GiB",
             num_blocks,
             settings.block_size,
-            len(self._groups),
+            count(len(self._groups), "group"),
             settings.dtype,
             size / 2**30,
         )

@@ -255,7 +255,7 @@ def test_what_is_unfinished_at_the_drain_timeout_ends_with_an_error(pool: Thread
     assert engine.harness.executor.rows == {}
 
 
-@pytest.mark.parametrize(("tokens", "expected"), [(200, ["drain timeout: 1 requests end with an error"]), (1, [])])
+@pytest.mark.parametrize(("tokens", "expected"), [(200, ["drain timeout: 1 request ended with an error"]), (1, [])])
 def test_a_drain_timeout_is_told_where_a_request_is_left(
     pool: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture, tokens: int, expected: list[str]
 ) -> None:

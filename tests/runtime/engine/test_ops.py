@@ -218,7 +218,7 @@ def test_the_status_tells_the_current_step(ops: OpsServer, status: EngineStatus,
     status.trace.begin(7)
     clock.now += 2.5
     status.trace.enter(StepPhase.EXECUTE, StepInput([], [], [ScheduledRow("a", 3, 1, [])]))
-    batch = "1 rows, 1 tokens, the longest a (1 after 3 tokens)"
+    batch = "1 row, 1 token, the longest a (1 after 3 tokens)"
     assert report(ops).step == contract.RunningStep(7, "execute", 2.5, batch)
     status.trace.end()
     assert report(ops).step is None

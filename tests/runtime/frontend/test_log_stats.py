@@ -107,10 +107,10 @@ def test_requests_that_only_wait_are_traffic() -> None:
 
 def test_the_line_has_rates_and_the_hits_of_the_prefix_cache(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        LineLogger().log(ServiceStats(10.0, 1000, 55, 400, 100, running=2, waiting=1, kv_cache_usage=0.123))
+        LineLogger().log(ServiceStats(10.0, 1000, 55, 400, 100, running=1, waiting=1, kv_cache_usage=0.123))
         LineLogger().log(ServiceStats(10.0, 0, 0, 0, 0, running=0, waiting=0, kv_cache_usage=0.0))
     assert [record.message for record in caplog.records] == [
-        "100.0 prompt and 5.5 generated tokens/s, 2 requests running, 1 waiting, 12.3% of the KV cache in use, "
+        "100.0 prompt and 5.5 generated tokens/s, 1 request running, 1 waiting, 12.3% of the KV cache in use, "
         "25.0% of the prompt tokens from the prefix cache",
         "0.0 prompt and 0.0 generated tokens/s, 0 requests running, 0 waiting, 0.0% of the KV cache in use",
     ]

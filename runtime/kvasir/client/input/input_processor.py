@@ -25,6 +25,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.params import SamplingFields, SamplingParams
 from kvasir.tokens import token_array
+from kvasir.words import count
 
 INLINE_CHARACTERS: Final = 2048
 """Texts up to this length are tokenized on the event loop (a millisecond); longer ones in a thread."""
@@ -271,20 +272,20 @@ class InputProcessor:
 
     def _max_tokens(self, prompt_length: int, asked: int | None) -> int:
         limit = self._max_model_len()
-        left = limit - prompt_length
+        left, has = limit - prompt_length, f"it has {count(prompt_length, 'token')}"
         if asked is not None and asked < 1:
             raise InvalidRequest(f"max_tokens is {asked}: ask for at least 1 token", "max_tokens")
         if left < 1:
             raise InvalidRequest(
-                f"{_maximum(limit)}, the answer included, and the prompt is too long: it has {prompt_length} "
-                f"tokens. Shorten it to at most {limit - 1} tokens",
+                f"{_maximum(limit)}, the answer included, and the prompt is too long: {has}. "
+                f"Shorten it to at most {count(limit - 1, 'token')}",
                 "prompt",
                 "context_length_exceeded",
             )
         if asked is not None and asked > left:
             raise InvalidRequest(
-                f"{_maximum(limit)}, and the prompt is too long for an answer of {asked} tokens: it has "
-                f"{prompt_length} tokens. Lower max_tokens to at most {left}, leave it out, or shorten the prompt",
+                f"{_maximum(limit)}, and the prompt is too long for an answer of {count(asked, 'token')}: {has}. "
+                f"Lower max_tokens to at most {left}, leave it out, or shorten the prompt",
                 "max_tokens",
                 "context_length_exceeded",
             )

@@ -26,6 +26,7 @@ from kvasir.params import (
     SamplingParams,
     check_token_ids,
 )
+from kvasir.words import count
 
 MAX_STOPS: Final = 64
 MAX_STOP_CHARACTERS: Final = 4096
@@ -82,8 +83,8 @@ class Sampling:
         """
         if asked.min_tokens > max_tokens:
             raise InvalidRequest(
-                f"min_tokens is {asked.min_tokens}, and at most {max_tokens} tokens are generated (max_tokens, or "
-                "the rest of the context): lower it",
+                f"min_tokens is {asked.min_tokens}, and at most {count(max_tokens, 'token')} can be generated "
+                "(max_tokens, or the rest of the context): lower it",
                 "min_tokens",
             )
         same = {name: self._or_default(name, getattr(asked, name)) for name in _SAME}

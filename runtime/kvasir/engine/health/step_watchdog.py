@@ -16,6 +16,7 @@ from typing import Final
 
 import kvasir
 from kvasir.engine.health.step_trace import Moment, StepPhase, StepTrace
+from kvasir.words import count
 from kvasir.worker.step import StepInput
 
 log = logging.getLogger(__name__)
@@ -117,6 +118,9 @@ def describe_batch(batch: StepInput) -> str:
     """Return the number of rows and tokens, and the requests with the longest contexts, as text."""
     rows = batch.scheduled
     longest = heapq.nlargest(_SHOWN_REQUESTS, rows, key=lambda row: row.num_computed_tokens + row.num_new_tokens)
-    named = [f"{row.request_id} ({row.num_new_tokens} after {row.num_computed_tokens} tokens)" for row in longest]
-    text = f"{len(rows)} rows, {sum(row.num_new_tokens for row in rows)} tokens"
+    named = [
+        f"{row.request_id} ({row.num_new_tokens} after {count(row.num_computed_tokens, 'token')})"
+        for row in longest
+    ]
+    text = f"{count(len(rows), 'row')}, {count(sum(row.num_new_tokens for row in rows), 'token')}"
     return f"{text}, the longest {', '.join(named)}" if named else text

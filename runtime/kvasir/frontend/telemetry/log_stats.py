@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from kvasir.config.options import ConfigError
 from kvasir.frontend.telemetry.metrics import Totals
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
+from kvasir.words import count
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class LineLogger:
         }
         text = (
             f"{fields['prompt_tokens_per_second']} prompt and {fields['generation_tokens_per_second']} generated "
-            f"tokens/s, {stats.running} requests running, {stats.waiting} waiting, "
+            f"tokens/s, {count(stats.running, 'request')} running, {stats.waiting} waiting, "
             f"{stats.kv_cache_usage:.1%} of the KV cache in use"
         )
         if stats.prefix_cache_queries:

@@ -91,7 +91,7 @@ def test_stop_tokens_are_kept_once(processor: InputProcessor) -> None:
         ("stop", ["a", ""], "empty string"),
         ("stop", [str(n) for n in range(65)], "at most 64 strings"),
         ("stop", ["x" * 4097], "of 4096 characters"),
-        ("min_tokens", LIMIT, f"at most {LIMIT - 1} tokens are generated"),
+        ("min_tokens", LIMIT, f"at most {LIMIT - 1} tokens can be generated"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_name(
