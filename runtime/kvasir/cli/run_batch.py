@@ -82,6 +82,9 @@ def run(args: argparse.Namespace) -> int:
     with AnswerFile(args.output_file) as output:
         report = _Report(args.input_file)
         found = _survey(args.input_file, output, report)
+        if not found.requests:
+            print(f"no line of {args.input_file} is a request: correct the lines and start the command again")
+            return report.exit_code
         if found.requests == found.answered:
             print(f"all {found.requests} requests have an answer in {args.output_file} already")
             return report.exit_code

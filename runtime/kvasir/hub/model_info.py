@@ -70,12 +70,13 @@ _OWN_FILES: Final = ModelFiles()
 
 def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
     """Reads config.json and generation_config.json. Raises HubError, which names the file and the field."""
-    config = _Config(path / "config.json", overrides=files.overrides)
+    config = _Config(path / "config.json", overrides=files.overrides, option="--hf-overrides")
     generation = _Config(
         (files.generation or path) / "generation_config.json",
         optional=files.generation is None,
         skipped=files.no_generation,
         overrides=files.generation_overrides,
+        option="--override-generation-config",
     )
     if config.get("quantization_config"):
         raise HubError(f"{config.file}: quantization_config: quantised checkpoints are not supported")
@@ -103,14 +104,21 @@ class _Config:
     """
 
     def __init__(
-        self, file: Path, optional: bool = False, skipped: bool = False, overrides: Mapping[str, Any] = _NONE
+        self,
+        file: Path,
+        optional: bool = False,
+        skipped: bool = False,
+        overrides: Mapping[str, Any] = _NONE,
+        option: str = "",
     ) -> None:
+        """`option`: what `overrides` come from."""
         if not optional and not skipped and not file.exists():
             raise ModelNotFound(
                 f"{file.parent} holds no model: it has no {file.name}; give the directory that holds {file.name} "
                 "and the weights"
             )
         self.file = file
+        self._overrides, self._option = overrides, option
         values = {} if skipped else read_json_if_any(file) if optional else read_json(file)
         self.values = merged(values, overrides)
         text = self.values.get("text_config")
@@ -132,7 +140,8 @@ class _Config:
 
     def error(self, name: str, value: Any, wanted: str) -> HubError:
         found = "is missing" if value is None else f"is {value!r}"
-        return HubError(f"{self.file}: {name} {found}, it must be {wanted}")
+        place = self._option if name in self._overrides else self.file
+        return HubError(f"{place}: {name} {found}, it must be {wanted}")
 
 
 def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

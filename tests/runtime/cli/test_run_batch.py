@@ -177,6 +177,14 @@ def test_ctrl_c_keeps_the_answers_and_the_next_run_sends_the_rest(tmp_path: Path
     assert len(answers(tmp_path / "out")) == 5
 
 
+def test_a_file_without_one_good_line_needs_no_server(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").write_text("hello\n")
+    assert run(tmp_path, "http://127.0.0.1:9") == 1
+    printed = capfd.readouterr()
+    assert "line 1: not JSON" in printed.err
+    assert printed.out == f"no line of {tmp_path}/in is a request: correct the lines and start the command again\n"
+
+
 def test_a_finished_batch_needs_no_server(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "in", *numbered(2))
     with batch_server() as server:

@@ -169,12 +169,13 @@ class Connection(HttpToolsProtocol):
             message = f"the request has more than {MAX_HEADERS} headers: send fewer"
             self._refuse(ApiError(431, message, code="headers_too_large"))
             return
-        log.info("%s sent a malformed HTTP/1.1 request", self.client)
-        self._refuse(
-            ApiError(
-                400, "this is not a valid HTTP/1.1 request: check its request line and headers", code="bad_http"
-            )
-        )
+        log.info("%s sent a malformed HTTP/1.1 request", self._client_name())
+        what = "the chunks of its body" if self._receiving and not self._in_head else "its request line and headers"
+        self._refuse(ApiError(400, f"this is not a valid HTTP/1.1 request: check {what}", code="bad_http"))
+
+    def _client_name(self) -> str:
+        host, port = self.client or ("", 0)
+        return f"{host} port {port}" if host else "a client of the Unix socket"
 
     def _arm_keep_alive(self) -> None:
         """Limit the time that the connection is idle. uvicorn does so after an answer, but any bytes cancel its
@@ -296,7 +297,8 @@ class Connection(HttpToolsProtocol):
         if self.transport.get_write_buffer_size() < self._unread:  # slow, but reading
             self._watch_reader()
             return
-        log.info("%s read nothing of its answer for %g s: closing its connection", self.client, self._stall_timeout)
+        name, limit = self._client_name(), self._stall_timeout
+        log.info("%s read nothing of its answer for %g s: closing its connection", name, limit)
         self.transport.abort()
 
     def _cancel_stall(self) -> None:
