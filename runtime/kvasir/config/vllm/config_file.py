@@ -17,7 +17,11 @@ def words_of_file(path: str) -> list[str]:
 
     try:
         with open(path, encoding="utf-8") as file:
-            content = yaml.safe_load(file)
+            loader = yaml.SafeLoader(file)
+            node = loader.get_single_node()
+            # Before the construction, which keeps the last of two equal keys and merges mappings.
+            flags = [_flag(str(key.value)) for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+            content = None if node is None else loader.construct_document(node)
     except OSError as error:
         raise ValueError(f"--config {path} cannot be read: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -26,11 +30,16 @@ def words_of_file(path: str) -> list[str]:
         return []
     if not isinstance(content, dict):
         raise ValueError(f"--config {path}: give names of options with their values, such as max-model-len: 4096")
-    return [word for name, value in content.items() for word in _words(str(name), value)]
+    if twice := [flag for flag in flags if flags.count(flag) > 1]:
+        raise ValueError(f"--config {path}: {twice[0]} is there twice: keep one of the lines")
+    return [word for name, value in content.items() for word in _words(_flag(str(name)), value)]
 
 
-def _words(name: str, value: Any) -> list[str]:
-    flag = "--" + name.lstrip("-").replace("_", "-")
+def _flag(name: str) -> str:
+    return "--" + name.lstrip("-").replace("_", "-")
+
+
+def _words(flag: str, value: Any) -> list[str]:
     if value is None or value == []:
         return []
     if isinstance(value, bool):

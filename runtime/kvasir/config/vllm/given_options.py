@@ -73,7 +73,7 @@ def split_words(words: Sequence[str], own: Mapping[str, argparse.Action]) -> lis
             continue
         if inline and takes in _SWITCHES:
             raise ValueError(f"{name} takes no value, and got {value!r}")
-        values = [value] if inline else _taken(takes, rest)
+        values = [value] if inline else _taken(takes, rest, own)
         if path and values:
             _set(nested.setdefault(name, {}), path, values[0])
         else:
@@ -112,16 +112,21 @@ def _takes(name: str, own: Mapping[str, argparse.Action]) -> str:
     return "nothing" if positive and positive["takes"] == "switch" else ""
 
 
-def _taken(takes: str, rest: list[str]) -> list[str]:
+def _taken(takes: str, rest: list[str], own: Mapping[str, argparse.Action]) -> list[str]:
     """Remove and return the values that an option takes from the words after it."""
     if takes in _SWITCHES:
         return []
     if takes in ("value", "repeated"):
-        return [rest.pop(0)] if rest else []
+        return [rest.pop(0)] if rest and not _is_option(rest[0], own) else []
     values: list[str] = []
     while rest and not rest[0].startswith("-") and not (values and takes == "optional"):
         values.append(rest.pop(0))
     return values
+
+
+def _is_option(word: str, own: Mapping[str, argparse.Action]) -> bool:
+    """Return whether a word is the name of an option, and not a value such as -5."""
+    return word.startswith("--") and bool(_takes(_name_of(word.partition("=")[0], own)[0], own))
 
 
 def _set(fields: dict[str, Any], path: list[str], text: str) -> None:

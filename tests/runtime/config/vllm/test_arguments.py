@@ -153,6 +153,20 @@ def test_a_key_for_a_command_without_a_server_is_not_printed(capsys: pytest.Capt
     assert "secret" not in printed
 
 
+@pytest.mark.parametrize(
+    "words", [("--seed", "--port", "1"), ("--port", "1", "--seed"), ("--seed", "--max_model_len=5")]
+)
+def test_an_option_without_its_value_is_named(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed("m", *words)
+    assert "argument --seed: expected one argument" in capsys.readouterr().err
+
+
+def test_a_value_may_begin_with_dashes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parsed("m", "--seed", "-5").seed == -5
+    assert parsed("m", "--root-path", "--odd", "--port", "1").root_path == "--odd"
+
+
 def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(
@@ -171,7 +185,13 @@ def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("- a", "give names of options"), ("a: [", "is not YAML"), ("quantization: fp8", "--quantization fp8: quant")],
+    [
+        ("- a", "give names of options"),
+        ("a: [", "is not YAML"),
+        ("quantization: fp8", "--quantization fp8: quant"),
+        ("seed: 1\nport: 1\nport: 2", "--port is there twice"),
+        ("max_model_len: 8\nmax-model-len: 9", "--max-model-len is there twice"),
+    ],
 )
 def test_a_file_that_cannot_be_used_is_an_error(
     content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
