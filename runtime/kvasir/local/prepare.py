@@ -60,7 +60,7 @@ def _prepare(
     if ignored := without_effect(service):
         print(f"InferenceService {service.name}: without a cluster these have no effect: {', '.join(ignored)}")
     # A hub's token from a Secret is for the processes alone; they then find a wrong model themselves.
-    chats = service.model.token_secret is not None or check_model(ModelConfig(service.model.source))
+    chats = service.model.token_secret is not None or _check_model(service)
     place = open_place(
         service.name,
         host=host,
@@ -82,6 +82,14 @@ def _prepare(
         needs_key=service.frontend.api_keys is not None,
         https=service.frontend.serves_https,
     )
+
+
+def _check_model(service: InferenceService) -> bool:
+    """Return whether the model can chat. Raises ConfigError, which names the field."""
+    try:
+        return check_model(ModelConfig(service.model.source))
+    except ConfigError as error:
+        raise ConfigError(f"InferenceService {service.name}: spec.model.source: {error}") from error
 
 
 def _gpus_needed(service: InferenceService) -> int:

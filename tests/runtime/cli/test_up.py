@@ -94,7 +94,11 @@ def test_services_without_a_port_left_for_each_are_refused(
             "there is no GPU here, and 2 engines need one each: set",
         ),
         ('resourceName: ""', "resourceName: amd.com/gpu", "without a cluster only nvidia.com/gpu can be found"),
-        ("source: demo://", "source: file:///no/such/model", "/no/such/model does not exist"),
+        (
+            "source: demo://",
+            "source: file:///no/such/model",
+            "InferenceService demo: spec.model.source: /no/such/model does not exist",
+        ),
         ("memory: 64Mi", "memory: -1", "spec.engine.kvCache.memory: -1 is too small: at least 1"),
         ("source: demo://", "sauce: demo://", "spec.model.sauce: unknown field; did you mean source?"),
         ("spec:", "spec:\n  frontend: {apiKeys: {name: keys}}", "InferenceService demo: Secret keys"),
