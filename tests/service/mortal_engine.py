@@ -88,9 +88,9 @@ class MortalEngine:
         if self._link is not None:
             self._link.set_load(stats, busy)
 
-    def drain(self) -> None:
+    def drain(self, seconds: float) -> None:
         if self._link is not None:
-            self._link.drain()
+            self._link.drain(seconds)
 
     # ------------------------------------------------------------------------------------------- death and birth
 

@@ -2,7 +2,8 @@
 torch.
 
 Reading order: async_llm.py, journal.py (live requests), dispatcher.py and router.py (which engine, with
-engine_load.py and cache_index.py), migration.py, resumes.py and strikes.py (requests of lost engines), holding.py
-(no engine yet), engine_starts.py, wave_starts.py, output_processor.py, collector.py, calls.py, service_limits.py,
-known_ranks.py, request_errors.py, request_observer.py; then input/ (text to tokens) and text/ (tokens to text).
+engine_load.py and cache_index.py), migration.py, resumes.py and strikes.py (requests of lost engines),
+hand_overs.py (engines that drain), holding.py (no engine yet), engine_starts.py, wave_starts.py,
+output_processor.py, collector.py, calls.py, service_limits.py, known_ranks.py, request_errors.py,
+request_observer.py; then input/ (text to tokens) and text/ (tokens to text).
 """

@@ -12,6 +12,7 @@ from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
 from kvasir.client.collector import Delta
 from kvasir.client.dispatcher import Dispatcher
 from kvasir.client.engine_starts import EngineStarts
+from kvasir.client.hand_overs import HandOvers
 from kvasir.client.holding import HoldLimits
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import InputProcessor, Prompted
@@ -93,6 +94,7 @@ class AsyncLLM:
         self._migrations = Migrations(
             self._journal, self._outputs, self._dispatcher.dispatch, config.server.max_lost_engines
         )
+        self._hand_overs = HandOvers(self._journal, self._router, self._dispatcher.hand_over)
         self._ranks = KnownRanks()
         self._limits = ServiceLimits(config.model.max_model_len or model.max_model_len, self._link.engines)
         self.input = InputProcessor(
@@ -116,6 +118,7 @@ class AsyncLLM:
     async def close(self) -> None:
         """End the live requests with an error and close the link."""
         self._dispatcher.close()
+        self._hand_overs.close()
         for request in self._journal.live():
             if request.attempt == 0:  # the dispatcher fails it
                 continue
@@ -261,6 +264,7 @@ class AsyncLLM:
                     self._after_outputs()
                 self._router.reported(engine)
                 self._dispatcher.release()
+                self._hand_overs.work()
             case EngineJoined(engine):
                 self._ranks.joined(engine)
                 self._starts.joined(engine)
@@ -271,7 +275,9 @@ class AsyncLLM:
                 self._router.reported(engine)
                 self._starts.changed(engine)
                 self.ever_ready = self.ever_ready or engine.usable
+                self._hand_overs.engine_changed(engine)
                 self._dispatcher.release()
+                self._hand_overs.work()
             case CacheChanged(engine, message):
                 self._router.cache_changed(engine, message)
             case CallAnswered(engine, result):
@@ -291,6 +297,7 @@ class AsyncLLM:
             self._calls.lost(engine.incarnation, reason)
             self._router.forget(engine.incarnation)
             self._starts.forget(engine.incarnation)
+            self._hand_overs.forget(engine.incarnation)
             self._dispatcher.release()
 
     def _work_outputs(self) -> None:

@@ -18,7 +18,7 @@ from kvasir.client.strikes import REPORT_SECONDS, Strikes, Verdict
 from kvasir.client.wave_starts import WaveStarts
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
-from kvasir.link.protocol import RefusalKind
+from kvasir.link.protocol import Abort, RefusalKind
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +119,21 @@ class Dispatcher:
             return False
         self._journal.requeue(request)
         self._holding.add(request)
+        return True
+
+    def hand_over(self, request: LiveRequest) -> bool:
+        """Send a request that its engine computes to another one that has room, and abort it in its present one.
+        Returns False, and leaves it there, if none can take it now."""
+        if self._is_behind(request) or not self._resumes.may_continue(request, self._candidates(request)):
+            return False
+        if self._strikes and self._strikes.verdict(request.digest) is not Verdict.RUN:
+            return False
+        present, interruption = request.engine, request.interruption
+        request.interrupt("returned")
+        if self._send(request) is not _Sent.YES:
+            request.interruption = interruption
+            return False
+        self._link.send(present, Abort([request.request_id]))
         return True
 
     def release(self) -> None:

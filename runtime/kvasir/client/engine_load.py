@@ -103,6 +103,10 @@ class EngineLoad:
                 self._prefill_tokens /= 2
         self._last_begun = now
 
+    def begun_at(self, request_id: str) -> float | None:
+        """Return when the first output of the request came; None if none has come."""
+        return self._begun.get(request_id)
+
     def left(self, request_id: str, now: float) -> None:
         """Release a request that the engine works on no more."""
         self._release(request_id, now)

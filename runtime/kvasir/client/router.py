@@ -102,6 +102,12 @@ class Router:
             seconds = None if output.progress is None else output.progress.prefill_seconds
             load.begun(request.request_id, output.num_cached_tokens or 0, seconds, self._clock())
 
+    def begun_at(self, request: Routed) -> float | None:
+        """Return when (perf_counter) the first output of the request came from the engine that has it; None if none
+        has come."""
+        load = self._loads.get(request.engine)
+        return None if load is None else load.begun_at(request.request_id)
+
     def left(self, request_id: str, incarnation: str) -> None:
         """Take the end of a request on an engine, for whatever reason."""
         if (load := self._loads.get(incarnation)) is not None:

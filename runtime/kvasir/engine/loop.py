@@ -41,7 +41,7 @@ class Link(Protocol):
 
     def send(self, frontend: str, message: Outputs | CacheEvents | Result) -> None: ...
     def set_load(self, stats: EngineStats, busy: bool) -> None: ...
-    def drain(self) -> None: ...
+    def drain(self, seconds: float) -> None: ...
 
 
 def parts(message: Outputs) -> Iterator[Outputs]:
@@ -196,7 +196,7 @@ class EngineLoop:
         self._drain_began = time.monotonic()
         self._waves.drain()
         self._status.enter(Phase.DRAINING)
-        self._link.drain()
+        self._link.drain(self._drain_timeout)
         stats = self._core.stats()
         log.info(
             "draining: %d running and %d waiting requests have %.0f s to finish",

@@ -242,8 +242,12 @@ class Outputs(_Message, frozen=True):
 class Draining(_Message, frozen=True):
     """Send no more requests; what runs is finished, within the drain timeout.
 
-    The frontend answers with Heartbeat.saw_draining. Its earlier requests are served, so the engine waits for them.
+    The frontend answers with Heartbeat.saw_draining. Its earlier requests are served, so the engine waits for them,
+    or until the frontend has sent them elsewhere and aborts them here.
     """
+
+    seconds: float = 0.0
+    """Time until the engine gives back what has not ended. 0: at once, or not announced."""
 
 
 class Dead(_Message, frozen=True):

@@ -5,7 +5,13 @@ import queue
 
 from kvasir.config.settings import LinkConfig
 from kvasir.hub.model_info import ModelInfo
-from kvasir.link.engine_end.engine_link import EngineIdentity, FrontendLost, Received, new_incarnation
+from kvasir.link.engine_end.engine_link import (
+    DrainSettled,
+    EngineIdentity,
+    FrontendLost,
+    Received,
+    new_incarnation,
+)
 from kvasir.link.protocol import (
     Abort,
     AddRequest,
@@ -73,6 +79,8 @@ class ScriptedEngine:
 
     async def message(self) -> AddRequest | Abort | StartWave:
         received = await asyncio.to_thread(self.link.inbox.get, timeout=PATIENCE)
+        if isinstance(received, DrainSettled):
+            return await self.message()
         assert isinstance(received, Received), received
         self.frontend = received.frontend
         assert not isinstance(received.message, Call), received
@@ -91,7 +99,7 @@ class ScriptedEngine:
                 assert not isinstance(received.message, Call), received
                 messages.append(received.message)
             else:
-                assert received is None or isinstance(received, FrontendLost)
+                assert received is None or isinstance(received, DrainSettled | FrontendLost)
 
     def answer(
         self,
@@ -119,6 +127,7 @@ class ScriptedEngine:
             ]
         )
 
-    def step(self, outputs: list[RequestOutput]) -> None:
+    def step(self, outputs: list[RequestOutput], waiting: int = 0) -> None:
+        """`waiting`: requests that the engine reports as queued."""
         self._steps += 1
-        self.link.send(self.frontend, Outputs(outputs, EngineStats(0, 0, 0, self._steps)))
+        self.link.send(self.frontend, Outputs(outputs, EngineStats(waiting, 0, 0, self._steps)))

@@ -25,5 +25,5 @@ class FakeLink:
         else:
             self.idle.set()
 
-    def drain(self) -> None:
+    def drain(self, seconds: float) -> None:
         self.draining.set()

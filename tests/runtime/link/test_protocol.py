@@ -81,7 +81,7 @@ FROM_ENGINE: list[FromEngine] = [
     Outputs([RequestOutput("r", 2, 17, [4, 5], FinishReason.STOP, stop_token_id=5)], STATS),
     Outputs([RequestOutput("r", 1, 0, [4], progress=RequestProgress(2, 0.5, 1.5))], STATS),
     REFUSED,
-    Draining(),
+    Draining(60.0),
     Dead("out of memory", FAILED_STEP),
     HEARTBEAT,
     Goodbye(),

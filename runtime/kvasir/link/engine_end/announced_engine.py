@@ -56,6 +56,8 @@ class AnnouncedEngine:
         self._progress_sent: Progress | None = None
         self._ready: Ready | None = None
         self._load: _Load | None = None
+        self._drain_deadline = 0.0
+        """When it gives back its requests."""
 
     @property
     def is_ready(self) -> bool:
@@ -76,8 +78,11 @@ class AnnouncedEngine:
     def set_ready(self, ready: Ready) -> None:
         self.phase, self._progress, self._ready = Phase.READY, None, ready
 
-    def set_draining(self) -> None:
+    def set_draining(self, seconds: float) -> Draining:
+        """Begin to drain, for this time. Return the message for the frontends."""
         self.phase = Phase.DRAINING
+        self._drain_deadline = time.monotonic() + seconds
+        return Draining(seconds)
 
     def set_load(self, stats: EngineStats, busy: bool) -> None:
         """Take the load before a step; `busy`: there is work."""
@@ -113,7 +118,7 @@ class AnnouncedEngine:
     def introduction(self) -> list[FromEngine]:
         """Return the messages that follow a Welcome."""
         if self.phase is Phase.DRAINING:
-            return [Draining()]
+            return [Draining(max(0.0, self._drain_deadline - time.monotonic()))]
         return [self._ready] if self._ready is not None else []
 
     def heartbeat(self, shows_load: bool = True) -> Heartbeat:

@@ -143,10 +143,10 @@ class EngineLink:
         """`message` must not be changed any more. For a frontend that is lost nothing happens."""
         self._reactor.post(partial(self._frontends.send, frontend, message))
 
-    def drain(self) -> None:
+    def drain(self, seconds: float = 0.0) -> None:
         """Send Draining to all frontends. The requests that they sent before still reach the inbox, then
-        DrainSettled."""
-        self._reactor.post(self._frontends.drain)
+        DrainSettled. `seconds`: time until the engine gives back its requests; see Draining."""
+        self._reactor.post(partial(self._frontends.drain, seconds))
 
     def close(self, last: Goodbye | Dead) -> None:
         """Send all posted messages and this last one, and end within two seconds. A second call does nothing."""

@@ -31,7 +31,6 @@ from kvasir.link.protocol import (
     CacheEvents,
     Call,
     Dead,
-    Draining,
     EngineStats,
     FinishReason,
     FromEngine,
@@ -183,10 +182,10 @@ class Frontends:
         if connection is not None:
             connection.show(message)
 
-    def drain(self) -> None:
-        self._engine.set_draining()
+    def drain(self, seconds: float) -> None:
+        draining = self._engine.set_draining(seconds)
         self._unaware = set(self._by_frontend)
-        self._broadcast(Draining())
+        self._broadcast(draining)
         self._check_settled()
 
     def close(self, last: Goodbye | Dead) -> None:

@@ -176,8 +176,8 @@ class FrontendLink:
                 self._on_heartbeat(engine, message)
             case Ready():
                 self._on_ready(engine, message)
-            case Draining():
-                engine.state = EngineState.DRAINING
+            case Draining(seconds):
+                engine.state, engine.drain_seconds = EngineState.DRAINING, seconds
                 self.events.append(EngineChanged(engine))
                 self._send(engine, _SAW_DRAINING)
             case Result():

@@ -64,6 +64,8 @@ class RemoteEngine:
     it once. False until the first heartbeat."""
     crashed: FailedStep | None = None
     """See protocol.Hello."""
+    drain_seconds: float = 0.0
+    """See protocol.Draining."""
     agreement: Agreement = field(default_factory=lambda: Agreement(CODEC))
 
     @property

@@ -1,0 +1,119 @@
+"""Hand-overs: moves requests from an engine that drains to others while it still computes them.
+
+Requests that will not end within the drain timeout move, and so do those that wait in the engine's queue. They move
+one after the other as the other engines have room, and go on in the draining engine until then. What cannot move
+ends there, or is given back at the drain timeout. AsyncLLM owns this object.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from kvasir.client.journal import Journal
+from kvasir.client.live_request import LiveRequest, RequestState, service_order
+from kvasir.client.router import Router
+from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
+
+PLAN_SECONDS: Final = 1.0
+"""How often the requests that will end in time are estimated again: the speed of the engine changes."""
+
+
+@dataclass(slots=True)
+class _Drain:
+    engine: RemoteEngine
+    deadline: float
+    leaving: deque[LiveRequest] = field(default_factory=deque)
+    """The requests to move, the next one first."""
+
+
+class HandOvers:
+    """The engines that drain, and the requests that are to leave them."""
+
+    def __init__(self, journal: Journal, router: Router, move: Callable[[LiveRequest], bool]) -> None:
+        """`move`: sends a running request to another engine, or returns False if none can take it now."""
+        self._journal = journal
+        self._router = router
+        self._move = move
+        self._drains: dict[str, _Drain] = {}
+        """By incarnation."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def engine_changed(self, engine: RemoteEngine) -> None:
+        """Begin to hand over if the engine has begun to drain. One that gives its requests back at once, or that
+        does not announce its drain timeout, is left alone."""
+        drains = engine.state is EngineState.DRAINING and engine.drain_seconds > 0
+        if drains and engine.incarnation not in self._drains:
+            drain = _Drain(engine, time.perf_counter() + engine.drain_seconds)
+            self._drains[engine.incarnation] = drain
+            self._plan(drain)
+            if self._timer is None:
+                self._arm()
+
+    def work(self) -> None:
+        """Move what other engines can take now. Called when one may have got room."""
+        for drain in self._drains.values():
+            while drain.leaving:
+                request = drain.leaving[0]
+                is_there = request.state is RequestState.RUNNING and request.engine == drain.engine.incarnation
+                if is_there and not self._move(request):
+                    break  # those behind it have to keep the order
+                drain.leaving.popleft()
+
+    def forget(self, incarnation: str) -> None:
+        """Drop an engine that is lost or has ended."""
+        self._drains.pop(incarnation, None)
+        if not self._drains:
+            self.close()
+
+    def close(self) -> None:
+        """Move nothing more."""
+        self._drains.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(PLAN_SECONDS, self._plan_again)
+
+    def _plan_again(self) -> None:
+        self._arm()
+        for drain in self._drains.values():
+            self._plan(drain)
+        self.work()
+
+    def _plan(self, drain: _Drain) -> None:
+        """Choose the requests that are to leave: first those that wait for a row, then those that end too late."""
+        engine = drain.engine
+        requests = self._journal.of_engine(engine.incarnation)
+        unbegun = [request for request in requests if not request.attempt_tokens]
+        waiting = 0 if engine.stats is None else engine.stats.waiting
+        queued = unbegun[-waiting:] if waiting else []  # an engine admits requests in the order in which they came
+        late: list[LiveRequest] = []
+        seconds = self._seconds_per_token(requests)
+        if seconds is not None:
+            tokens_left = (drain.deadline - time.perf_counter()) / seconds
+            late = [each for each in requests if each not in queued and _most_tokens(each, engine) > tokens_left]
+        drain.leaving = deque(sorted(queued, key=service_order) + sorted(late, key=service_order))
+
+    def _seconds_per_token(self, requests: list[LiveRequest]) -> float | None:
+        """Return the time between two tokens of a request, averaged over those of an engine; None if none of them
+        has a second token."""
+        now = time.perf_counter()
+        seconds, tokens = 0.0, 0
+        for request in requests:
+            begun = self._router.begun_at(request)
+            if begun is not None and request.attempt_tokens > 1:
+                seconds += now - begun
+                tokens += request.attempt_tokens - 1
+        return seconds / tokens if tokens else None
+
+
+def _most_tokens(request: LiveRequest, engine: RemoteEngine) -> int:
+    """Return how many further tokens the request can get."""
+    most = request.params.max_tokens - len(request.output_token_ids)
+    if engine.capacity is None:
+        return most
+    return min(most, engine.capacity.max_model_len - request.num_tokens)
