@@ -1,4 +1,4 @@
-"""A real engine with the demo model, in the process of the test, that is lost again and again at exact tokens.
+"""A real engine with the demo model, in the process of the test, that is lost, or drains, at exact tokens.
 
 Its workers and its loop stay. Only its link ends, and the next one has a new incarnation, as after a restart. So a
 test can lose hundreds of engines within seconds, each at the message that it chooses.
@@ -23,9 +23,17 @@ from kvasir.engine.loop import EngineLoop
 from kvasir.engine.numerics import numerics_class
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo
-from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, FrontendLost, Received, new_incarnation
+from kvasir.link.engine_end.engine_link import (
+    DrainSettled,
+    EngineIdentity,
+    EngineLink,
+    FrontendLost,
+    Received,
+    new_incarnation,
+)
 from kvasir.link.protocol import CacheEvents, Dead, EngineStats, FailedStep, Goodbye, Outputs, Ready, Result
 from kvasir_contract.phases import Phase
+from runtime.frontend.scripted import TIMEOUT
 
 NEVER: Final = 1 << 60
 
@@ -35,8 +43,7 @@ class MortalEngine:
 
     def __init__(self, link: LinkConfig, model: ModelInfo, rank: int, permit_death: Callable[[str], None]) -> None:
         """`permit_death`: returns once this incarnation may end; called in its thread."""
-        self.messages_per_life = NEVER
-        """Messages with tokens that an incarnation sends. The next one is lost with it."""
+        self._messages_per_life, self._drains = NEVER, False
         self.deaths = 0
         self._link_config, self._model, self._rank = link, model, rank
         self._permit_death = permit_death
@@ -57,10 +64,17 @@ class MortalEngine:
         self._frontends: set[str] = set()
         self._link: EngineLink | None = None
         self._successor: threading.Thread | None = None
+        self._draining = False
+        self._settled = threading.Event()
         self._loop = EngineLoop(core, self, self._inbox, EngineStatus("test", rank, 10.0), 30.0, 0.0)
         self._thread = threading.Thread(target=self._loop.run, name=f"mortal engine {rank}")
         self._connect()
         self._thread.start()
+
+    def live_for(self, messages: int, *, drains: bool = False) -> None:
+        """Let each incarnation send this many messages with tokens, counted from now on. The next one is lost with
+        it. `drains`: instead, it drains, with a timeout that no request meets, and ends when it has no requests."""
+        self._messages_per_life, self._drains, self._sent = messages, drains, 0
 
     def close(self) -> None:
         self._loop.drain()
@@ -78,15 +92,22 @@ class MortalEngine:
         if link is None:  # it died in this step
             return
         if isinstance(message, Outputs) and any(output.token_ids for output in message.outputs):
-            if self._sent >= self.messages_per_life:
-                self._die(link)
-                return
+            if self._sent >= self._messages_per_life and not self._draining:
+                if not self._drains:
+                    self._die(link)
+                    return
+                self._begin_drain(link)  # frontends have moved its requests before they get this message
             self._sent += 1
         link.send(frontend, message)
 
     def set_load(self, stats: EngineStats, busy: bool) -> None:
-        if self._link is not None:
-            self._link.set_load(stats, busy)
+        link = self._link
+        if link is None:
+            return
+        link.set_load(stats, busy)
+        if self._draining and self._settled.is_set() and not stats.waiting + stats.running:
+            self._draining = False
+            self._end(link, Goodbye())
 
     def drain(self, seconds: float) -> None:
         if self._link is not None:
@@ -96,15 +117,26 @@ class MortalEngine:
 
     def _die(self, link: EngineLink) -> None:
         self._permit_death(self.incarnation)
-        self._link = None
         self.deaths += 1
+        self._end(link, Dead("the test has ended this life", FailedStep(self.incarnation)))
+
+    def _begin_drain(self, link: EngineLink) -> None:
+        self._permit_death(self.incarnation)
+        self.deaths += 1
+        self._draining = True
+        self._settled.clear()
+        link.drain(1e-6)
+        assert self._settled.wait(TIMEOUT)
+
+    def _end(self, link: EngineLink, last: Dead | Goodbye) -> None:
+        self._link = None
         for frontend in self._frontends:
             self._inbox.put(FrontendLost(frontend))
-        self._successor = threading.Thread(target=self._succeed, args=(link,))
+        self._successor = threading.Thread(target=self._succeed, args=(link, last))
         self._successor.start()
 
-    def _succeed(self, dead: EngineLink) -> None:
-        dead.close(Dead("the test has ended this life", FailedStep(self.incarnation)))
+    def _succeed(self, ended: EngineLink, last: Dead | Goodbye) -> None:
+        ended.close(last)
         self._connect()
 
     def _connect(self) -> None:
@@ -133,4 +165,6 @@ class MortalEngine:
     def _put(self, event: object) -> None:
         if isinstance(event, Received):
             self._frontends.add(event.frontend)
+        if isinstance(event, DrainSettled):
+            self._settled.set()
         self._inbox.put(event)  # type: ignore[arg-type]

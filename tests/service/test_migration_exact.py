@@ -1,4 +1,4 @@
-"""Every kind of request gives the same answer, byte for byte, if its engines are lost at every k-th token.
+"""Every kind of request gives the same answer, byte for byte, if its engines die or drain at every k-th token.
 
 The frontend, the link and the engines are real, with the demo model in float32. Without a prefix cache, each engine
 computes the prompt and all tokens so far again.
@@ -6,6 +6,7 @@ computes the prompt and all tokens so far again.
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -57,9 +58,9 @@ class Service:
     def deaths(self) -> int:
         return sum(engine.deaths for engine in self.engines)
 
-    def lose_every(self, messages: int) -> None:
+    def lose_every(self, messages: int, *, drain: bool = False) -> None:
         for engine in self.engines:
-            engine.messages_per_life = messages
+            engine.live_for(messages, drains=drain)
 
 
 class Deaths:
@@ -198,6 +199,29 @@ async def test_answers_stay_the_same_whatever_is_lost(service: Service, kind: st
                 assert_same(await ask(http, kind, stream=stream), undisturbed)
                 assert service.deaths > before
     await frontend.idle()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_answers_stay_the_same_while_engines_drain(service: Service, kind: str) -> None:
+    (frontend,) = service.frontends
+    async with frontend.http() as http:
+        for stream in (False, True):
+            service.lose_every(NEVER)
+            undisturbed = await ask(http, kind, stream=stream)
+            for messages in (1, 3):
+                before = moves(frontend, "returned")
+                service.lose_every(messages, drain=True)
+                assert_same(await ask(http, kind, stream=stream), undisturbed)
+                assert moves(frontend, "returned") > before
+    await frontend.idle()
+
+
+def moves(frontend: Frontend, reason: str) -> float:
+    """Return the number of requests that moved for this reason. All moves must be exact."""
+    text = frontend.service.metrics.render_own().decode()
+    assert 'exact="false"' not in text
+    counts = re.findall(rf'^kvasir:migrations_total{{.*reason="{reason}".*}} (\S+)$', text, re.MULTILINE)
+    return sum(map(float, counts))
 
 
 async def test_each_of_two_frontends_gets_its_answers() -> None:

@@ -99,15 +99,14 @@ class HandOvers:
         drain.leaving = deque(sorted(queued, key=service_order) + sorted(late, key=service_order))
 
     def _seconds_per_token(self, requests: list[LiveRequest]) -> float | None:
-        """Return the time between two tokens of a request, averaged over those of an engine; None if none of them
-        has a second token."""
+        """Return the time that a token takes, averaged over these requests of an engine. None if none has one."""
         now = time.perf_counter()
         seconds, tokens = 0.0, 0
         for request in requests:
             begun = self._router.begun_at(request)
-            if begun is not None and request.attempt_tokens > 1:
+            if begun is not None:
                 seconds += now - begun
-                tokens += request.attempt_tokens - 1
+                tokens += max(1, request.attempt_tokens - 1)  # the time begins with the first output
         return seconds / tokens if tokens else None
 
 
