@@ -1,8 +1,9 @@
 """The frontend's process: `run_frontend` is what `kvasir frontend` runs.
 
 It binds the socket, loads tokenizer and templates (no weights), and serves until a signal comes. SIGTERM or
-SIGINT: unready at once; new requests are taken for `shutdown_delay` more, while endpoints settle; then running
-ones may finish within `drain_timeout`; the rest ends with an error. A second signal skips the waiting.
+SIGINT: unready at once; new requests are taken for `shutdown_delay` more, while endpoints settle; then idle
+connections are closed one by one, and running requests may finish within `drain_timeout`; the rest ends with an
+error. A second signal skips the waiting.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from kvasir.frontend.http.acceptor import Acceptor
 from kvasir.frontend.http.access import Access
 from kvasir.frontend.http.auth import ApiKeys
 from kvasir.frontend.http.connection import Connection
+from kvasir.frontend.http.idle_connections import close_idle
 from kvasir.frontend.http.listener import BACKLOG, listen
 from kvasir.frontend.http.receiver import Receiver
 from kvasir.frontend.http.tls import Tls
@@ -211,15 +213,18 @@ class Server(uvicorn.Server):
         await self._until_set(self._stop_now, self._shutdown_delay)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the listener, wait for the running requests, interrupt those that take too long."""
+        """Close the listener and the idle connections, wait for the running requests, interrupt those that take too
+        long."""
         if self._removes_socket_file:
             for listener in sockets or []:
                 remove_socket_file(listener)
         for server in self.servers:
             server.close()
-        if self.server_state.connections:  # requests on them may not be read yet
+        if self.server_state.connections or self._are_starting():  # requests on them may not be read yet
             await self._until_set(self._stop_now, SETTLE_SECONDS)
         interrupting = asyncio.create_task(self._interrupt())
+        if not self._stop_now.is_set():
+            await close_idle(list(self.server_state.connections))  # type: ignore[arg-type]  # of class Connection
         await super().shutdown(sockets)
         interrupting.cancel()
         log.info("stopped")
@@ -239,6 +244,9 @@ class Server(uvicorn.Server):
         )
         self._service.stopping = True
         self._stop.set()
+
+    def _are_starting(self) -> bool:
+        return any(server.is_starting for server in self.servers)  # type: ignore[attr-defined]  # of class Acceptor
 
     async def _interrupt(self) -> None:
         await self._until_set(self._stop_now, self._drain_timeout)

@@ -5,6 +5,7 @@ hold those of other clients in the kernel's queue for seconds.
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
@@ -45,12 +46,21 @@ class Acceptor:
         listener.listen(backlog)
         self._resume()
 
+    @property
+    def is_starting(self) -> bool:
+        """Return whether accepted connections have no protocol yet."""
+        return bool(self._starting)
+
     def close(self) -> None:
-        """Accept no more, and close the socket. May be called again."""
+        """Accept those that are connected already, because the kernel would reset them, and no more. May be called
+        again."""
         if self._retry is not None:
             self._retry.cancel()
         if self._listener.fileno() >= 0:
             self._loop.remove_reader(self._listener)
+            with contextlib.suppress(OSError):  # there are no more, or no more file descriptors
+                while True:
+                    self._accept_one()
             self._listener.close()
 
     async def wait_closed(self) -> None:
@@ -63,7 +73,7 @@ class Acceptor:
     def _accept(self) -> None:
         for _ in range(self._batch):
             try:
-                accepted, _ = self._listener.accept()
+                self._accept_one()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 self._batch = 1
                 return
@@ -74,10 +84,13 @@ class Acceptor:
                 self._loop.remove_reader(self._listener)
                 self._retry = self._loop.call_later(PAUSE, self._resume)
                 return
-            task = self._loop.create_task(self._start(accepted))
-            self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
         self._batch = min(2 * self._batch, PER_TURN)
+
+    def _accept_one(self) -> None:
+        accepted, _ = self._listener.accept()
+        task = self._loop.create_task(self._start(accepted))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
 
     async def _start(self, accepted: socket.socket) -> None:
         try:

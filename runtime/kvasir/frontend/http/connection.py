@@ -65,11 +65,18 @@ class Connection(HttpToolsProtocol):
         """Requests without a complete answer, the oldest first; `cycle` is the newest."""
         self._receiving = False
         """A request has begun and is not complete."""
+        self._answered = self.loop.time()
+        """When it was opened, or had its last answer."""
         self._in_head = False
         self._unusable_bytes = 0
         """Received since the request, or the last piece of its body, began."""
         self._warned = False
         """The current body was late once already."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """Time of the event loop when it had its last answer; None while a request is on it."""
+        return None if self._receiving or self._unanswered else self._answered
 
     # ------------------------------------------------------------------------------------------ uploads
 
@@ -249,6 +256,7 @@ class Connection(HttpToolsProtocol):
     # ------------------------------------------------------------------------------------------ answers
 
     def on_response_complete(self) -> None:
+        self._answered = self.loop.time()
         if self.cycle.response_complete:
             self.cycle.body = bytearray()  # no route reads it any more
         for cycle in self._unanswered:
