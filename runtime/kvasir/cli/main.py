@@ -29,6 +29,7 @@ COMMANDS = {
     "complete": "continue a text with a served model",
     "run-batch": "answer the requests of a file in OpenAI's batch format",
     "bench": "measure a server, an engine or a start-up",
+    "chaos": "disturb a running service and compare every answer",
     "collect-env": "describe this machine and installation, for a bug report",
     "completion": "print a completion script for bash and zsh",
     "frontend": "run one API server (the command of a frontend pod)",

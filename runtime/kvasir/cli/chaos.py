@@ -1,0 +1,68 @@
+"""`kvasir chaos [URL]`: disturb the engines of a service under load, and compare every answer."""
+
+import argparse
+import asyncio
+import secrets
+import sys
+from urllib.parse import urlsplit
+
+from kvasir.benchmark.figures import check_json, write_json
+from kvasir.chaos.disturbances import Target, plan
+from kvasir.chaos.local_target import LocalTarget
+from kvasir.chaos.questions import questions
+from kvasir.chaos.report import INTERRUPTED, lines, passed
+from kvasir.chaos.settings import Havoc, Load
+from kvasir.cli.api_client import URL_HELP, ApiServer, add_api_key, base_url, check_text, default_url
+from kvasir.config.options import OptionParser, add_options, from_args
+from kvasir_contract.endpoints import HTTP_PORT
+
+
+def parser() -> OptionParser:
+    result = OptionParser(
+        prog="kvasir chaos",
+        usage="kvasir chaos [URL] [option …]",
+        description="Disturb the engines of a running service at random times while clients use it, and compare "
+        "each answer with that of the undisturbed service. The service is a `kvasir up` or `kvasir serve` of this "
+        "user on this machine. Exit codes: 0 nothing was lost or wrong, 1 something was.",
+    )
+    result.add_argument("url", metavar="URL", nargs="?", default=default_url(), help=URL_HELP)
+    add_options(result, Load, "load")
+    add_options(result, Havoc, "disturbances")
+    add_api_key(result)
+    result.add_argument("--json", metavar="FILE", help="also write the figures to this file")
+    return result
+
+
+def run(args: argparse.Namespace) -> int:
+    from kvasir.chaos import chaos_run
+
+    check_text(args)
+    if args.json is not None:
+        check_json(args.json)
+    load, havoc = from_args(Load, args, environ={}), from_args(Havoc, args, environ={})
+    seed = secrets.randbelow(2**32) if load.seed is None else load.seed
+    url = base_url(args.url)
+    target = _target(url, havoc)
+    disturbances = plan(havoc, seed, target.kinds)
+    with ApiServer(url, args.api_key) as server:
+        model = load.model or server.first_model()
+    _note(f"seed {seed}")
+    asked = questions(load.questions, model, load.max_tokens, seed)
+    report = asyncio.run(
+        chaos_run.run(url, args.api_key, load, havoc, asked, target, plan=disturbances, seed=seed, note=_note)
+    )
+    figures = {"url": url, "model": model, **report.figures()}
+    print("\n".join(lines(figures)))
+    if args.json is not None:
+        write_json(args.json, figures)
+    if report.stopped_by == INTERRUPTED:
+        raise KeyboardInterrupt
+    return 0 if passed(figures) else 1
+
+
+def _target(url: str, havoc: Havoc) -> Target:
+    return LocalTarget(urlsplit(url).port or HTTP_PORT, havoc.freeze_time)
+
+
+def _note(text: str) -> None:
+    print(f"kvasir chaos: {text}", file=sys.stderr, flush=True)
