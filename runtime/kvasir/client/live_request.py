@@ -44,7 +44,7 @@ class RequestState(Enum):
 @dataclass(slots=True, eq=False)
 class LiveRequest:
     """One request. Written by the journal (`state`, `engine`, `attempt`), the dispatcher (`refused_by`,
-    `numerics`), the migration (`lost_engines`) and the output processor (the rest)."""
+    `numerics`), the migration (`lost_engines`, `losses_in_a_row`) and the output processor (the rest)."""
 
     request_id: str
     prompt_token_ids: "array[int]"
@@ -67,6 +67,8 @@ class LiveRequest:
     """The incarnation of the engine that has the request; empty while it waits."""
     lost_engines: tuple[str, ...] = ()
     """The engines that were lost with this request."""
+    losses_in_a_row: int = 0
+    """The last of these losses, from the last engine on which the request got further."""
     interruption: Interruption | None = None
     """Set from the loss of its engine until its next token."""
     num_resuming_tokens: int = 0

@@ -3,7 +3,8 @@
 The journal has the prompt, the emitted tokens and the parameters of each request. That is all an engine needs to
 continue as if it had computed the tokens itself (AddRequest.output_tokens). The reader of the request sees a pause.
 
-A request that loses several engines may be the cause. It fails after `max_lost_engines` of them.
+A request that loses several engines may be the cause. It fails after `max_lost_engines` of them in a row on which
+it did not get further: a request that ends its engine does so at the same token again.
 """
 
 import asyncio
@@ -22,6 +23,10 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 0.25
 """Time after which a moved request that every engine has refused is sent again: a full engine has room as soon as
 one of its requests gets a row."""
+FURTHER_TOKENS: Final = 3
+"""Tokens on one engine with which a request has got further: an engine that it ends may not send the last two."""
+MOST_LOSSES: Final = 4
+"""A request fails after this many times `max_lost_engines`, although it got further: it may fail at any token."""
 
 
 class Migrations:
@@ -48,13 +53,18 @@ class Migrations:
             request.lost_engines = (*request.lost_engines, engine.incarnation)
             request.refused_by = ()
             request.interrupt("lost")
-            if len(request.lost_engines) < self._max_lost_engines:
+            request.losses_in_a_row = 1 if request.attempt_tokens >= FURTHER_TOKENS else request.losses_in_a_row + 1
+            if self._may_move(request):
                 self._journal.requeue(request)
                 self._dispatch(request)
             else:
                 self._outputs.fail(request, _too_many_losses(request))
         if requests:
             log.error("engine %s was lost with %s: %s", engine.incarnation, count(len(requests), "request"), reason)
+
+    def _may_move(self, request: LiveRequest) -> bool:
+        most = self._max_lost_engines
+        return request.losses_in_a_row < most and len(request.lost_engines) < MOST_LOSSES * most
 
     def keep_refused(self, request: LiveRequest) -> bool:
         """Send a moved request again in a moment, after every engine has refused it as full or stopping.

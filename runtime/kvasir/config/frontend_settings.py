@@ -95,7 +95,8 @@ class ServerConfig:
     )
     max_lost_engines: int = option(
         3,
-        "fail a request with which so many engines were lost; before that, another engine continues it",
+        "fail a request with which so many engines were lost in a row, each before three new tokens; before that, "
+        "another engine continues it",
         parse=parse_int(1),
     )
     hold_timeout: float = option(

@@ -30,6 +30,10 @@ def _has_tokens(service: Service, count: int) -> bool:
     return len(service.observer.tokens) == count
 
 
+def _tokens_in_all(service: Service, count: int) -> bool:
+    return sum(service.observer.tokens) == count
+
+
 def tokens(deltas: list[Delta]) -> list[int]:
     return [token for delta in deltas for token in delta.token_ids]
 
@@ -124,6 +128,35 @@ async def test_a_request_that_lost_three_engines_fails_with_their_names(service:
         await reader
     assert engines[-1].messages() == []
     assert service.llm.live_requests == 0
+
+
+async def lose_engines(service: Service, count: int, new_tokens: int) -> ScriptedEngine:
+    """Lose so many engines in turn, each after this many tokens of the only request. Return the next one."""
+    engine = await service.engine(0)
+    for number in range(count):
+        request = await engine.request()
+        assert (request.attempt, len(output_of(request))) == (number + 1, number * new_tokens)
+        engine.answer(request, number * new_tokens, [5] * new_tokens)
+        await service.until(partial(_tokens_in_all, service, (number + 1) * new_tokens))
+        engine, lost = await service.engine(number + 1), engine
+        lost.die("killed from outside")
+    return engine
+
+
+async def test_a_request_that_gets_further_on_each_engine_is_not_the_cause(service: Service) -> None:
+    reader = service.ask("r", max_tokens=60)
+    engine = await lose_engines(service, 5, migration.FURTHER_TOKENS)
+    request = await engine.request()
+    engine.answer(request, 5 * migration.FURTHER_TOKENS, [1], FinishReason.STOP)
+    assert len(tokens(await reader)) == 5 * migration.FURTHER_TOKENS + 1
+
+
+async def test_a_request_that_gets_further_does_not_end_engines_for_ever(service: Service) -> None:
+    reader = service.ask("r", max_tokens=60)
+    last = await lose_engines(service, 3 * migration.MOST_LOSSES, migration.FURTHER_TOKENS)
+    with pytest.raises(RequestFailed, match=r"12 engines .* lost with this request"):
+        await reader
+    assert last.messages() == []
 
 
 async def test_a_client_that_left_is_not_moved(service: Service) -> None:
