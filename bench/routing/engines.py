@@ -120,7 +120,14 @@ class SimulatedEngine:
         self.reports = CacheReports(self.cache, size.blocks, lambda *event: self.events.append(event), clock)
         for frontend in frontends:
             self.reports.follow(frontend)
-        ready = Ready(BLOCK_SIZE, size.blocks, max_model_len, size.rows, (FEATURE_PREFIX_CACHE,))
+        ready = Ready(
+            BLOCK_SIZE,
+            size.blocks,
+            max_model_len,
+            size.rows,
+            (FEATURE_PREFIX_CACHE,),
+            max_num_batched_tokens=size.tokens_per_step,
+        )
         self.remote = RemoteEngine(name, 0, "node", EngineState.READY, None, 0.0, capacity=ready)
 
     def add(self, frontend: str, message: AddRequest) -> None:

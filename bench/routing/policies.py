@@ -2,10 +2,13 @@
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from kvasir.client.cache_index import CacheIndex
+from kvasir.client.engine_room import EngineRoom
+from kvasir.client.request_observer import Trace
+from kvasir.client.request_queue import RequestQueue
 from kvasir.client.router import Router
 from kvasir.hashing import BlockHashing, split_chain
 from kvasir.link.protocol import CacheEvents, RequestOutput
@@ -26,6 +29,12 @@ class Request:
     session: int
     place: int
     engine: str = ""
+    client: str = ""
+    priority: int = 0
+    attempt: int = 0
+    data_parallel_rank: int | None = None
+    refused_by: tuple[str, ...] = ()
+    trace: Trace = field(default_factory=Trace)
 
     @property
     def num_tokens(self) -> int:
@@ -49,6 +58,11 @@ class Policy:
 
     def pick(self, request: Request) -> int:
         raise NotImplementedError
+
+    def next_sent(self, arrived: Request | None) -> tuple[Request, int] | None:
+        """Return a request and the place of the engine that gets it now; None if none is sent. `arrived`: a request
+        that has not been seen before."""
+        return None if arrived is None else (arrived, self.pick(arrived))
 
     def sent(self, request: Request, place: int) -> None:
         self.load[place] += 1
@@ -141,8 +155,8 @@ class ApproximateTree(Policy):
         return next((place for place, block_hash in enumerate(hashes) if block_hash not in sent), len(hashes))
 
 
-class Kvasir(Policy):
-    """The real router, fed by the real reports."""
+class EarlyBinding(Policy):
+    """The real router, fed by the real reports. Each request is sent at once."""
 
     def __init__(self, engines: Sequence[SimulatedEngine], clock: Clock) -> None:
         super().__init__(engines, clock)
@@ -167,6 +181,27 @@ class Kvasir(Policy):
 
     def cache_changed(self, place: int, message: CacheEvents) -> None:
         self.router.cache_changed(self._remotes[place], message)
+
+
+class Kvasir(EarlyBinding):
+    """The real queue too: a request is sent when an engine has room."""
+
+    def __init__(self, engines: Sequence[SimulatedEngine], clock: Clock) -> None:
+        super().__init__(engines, clock)
+        self._queue: RequestQueue[Request] = RequestQueue()
+        self._room = EngineRoom(self.router.load)
+
+    def next_sent(self, arrived: Request | None) -> tuple[Request, int] | None:
+        if arrived is not None:
+            self._queue.add(arrived)
+        if (request := self._queue.first()) is None:
+            return None
+        engines = [engine for engine in self._remotes if self._room.has_room(engine, request.num_tokens)]
+        if (engine := self.router.pick(engines, request)) is None:
+            return None
+        self._queue.sent(request)
+        self.router.sent(request)
+        return request, self._remotes.index(engine)
 
 
 class _TrueIndex(CacheIndex):
@@ -201,6 +236,7 @@ POLICIES: dict[str, type[Policy]] = {
     "least load": LeastLoad,
     "CHWBL": BoundedHash,
     "approximate tree": ApproximateTree,
+    "early binding": EarlyBinding,
     "kvasir": Kvasir,
     "oracle": Oracle,
 }

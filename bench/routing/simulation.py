@@ -91,20 +91,30 @@ class Simulation:
         number, turn, now = next(self._numbers), self._sessions[session][place], self._clock.now
         params = SamplingParams(max_tokens=turn.num_output, seed=0, ignore_eos=True)
         request = Request(f"r{number}", turn, params, now, session, place)
-        chain = turn.chain
         frontend = list(self._policies)[number % len(self._policies)]
+        _ = turn.chain  # hashing is not a part of the decision
+        self._send(frontend, request)
+
+    def _send(self, frontend: str, arrived: Request | None = None) -> None:
+        """Send what the policy of the frontend sends now."""
         policy = self._policies[frontend]
-        began = time.perf_counter()
-        picked = policy.pick(request)
-        self.results.decisions.append(time.perf_counter() - began)
-        policy.sent(request, picked)
-        self._note_known(request)
-        engine = self._engines[picked]
-        request.engine = engine.name
-        self._requests[request.request_id] = (frontend, request)
-        engine.add(frontend, AddRequest(request.request_id, 1, to_wire(turn.prompt), b"", params, chain))
-        if engine.busy_until is None:
-            self._begin_step(engine)
+        while True:
+            began = time.perf_counter()
+            sent = policy.next_sent(arrived)
+            self.results.decisions.append(time.perf_counter() - began)
+            if sent is None:
+                return
+            arrived = None
+            request, picked = sent
+            policy.sent(request, picked)
+            self._note_known(request)
+            engine, turn = self._engines[picked], request.turn
+            request.engine = engine.name
+            self._requests[request.request_id] = (frontend, request)
+            message = AddRequest(request.request_id, 1, to_wire(turn.prompt), b"", request.params, turn.chain)
+            engine.add(frontend, message)
+            if engine.busy_until is None:
+                self._begin_step(engine)
 
     def _note_known(self, request: Request) -> None:
         hashes = split_chain(request.turn.chain)
@@ -126,7 +136,9 @@ class Simulation:
             self._policies[frontend].reported(self._place[engine.name])
         for frontend, event in events:
             self._policies[frontend].cache_changed(self._place[engine.name], event)
-        self._begin_step(engine)
+        self._begin_step(engine)  # the next step starts before the frontends have read the outputs
+        for frontend in outputs:
+            self._send(frontend)
 
     def _output(self, policy: Policy, engine: SimulatedEngine, output: RequestOutput) -> None:
         assert not output.error, output.error
@@ -149,7 +161,8 @@ class Simulation:
     def _heartbeat(self) -> None:
         for place, engine in enumerate(self._engines):
             engine.remote.stats = engine.core.stats()
-            for policy in self._policies.values():
+            for frontend, policy in self._policies.items():
                 policy.reported(place)
+                self._send(frontend)
         if self._events:
             self._at(self._clock.now + HEARTBEAT_SECONDS, "heartbeat")

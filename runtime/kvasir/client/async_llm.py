@@ -15,6 +15,7 @@ from kvasir.client.engine_starts import EngineStarts
 from kvasir.client.hand_overs import HandOvers
 from kvasir.client.holding import HoldLimits
 from kvasir.client.input.chat_templates import ChatTemplates
+from kvasir.client.input.fair_queue import current_client
 from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import Journal
 from kvasir.client.known_ranks import KnownRanks
@@ -151,15 +152,20 @@ class AsyncLLM:
 
     @property
     def held_requests(self) -> int:
-        """Requests that wait for an engine."""
+        """Requests that wait while no engine is ready for them."""
         return self._dispatcher.num_held
 
+    @property
+    def waiting_requests(self) -> int:
+        """Requests that no engine has now. Counted one by one, for the metrics."""
+        return sum(request.state is RequestState.WAITING for request in self._journal.live())
+
     def waits_for(self, traces: Sequence[Trace], rank: int | None) -> str | None:
-        """Return a text with the progress of the engine that these requests wait for; None if none of them is held.
+        """Return a text about the engine that these requests wait for; None if none of them waits.
 
         `rank`: the data-parallel rank that they are pinned to, if any.
         """
-        if all(trace.held_since is None for trace in traces):
+        if all(trace.waiting_since is None for trace in traces):
             return None
         return self._dispatcher.waits_for(rank)
 
@@ -197,6 +203,7 @@ class AsyncLLM:
             cache_salt=prompted.cache_salt,
             hashes=prompted.hashes,
             data_parallel_rank=prompted.data_parallel_rank,
+            client=current_client.get(),
             trace=trace or Trace(),
         )
         self._journal.add(request)
@@ -263,7 +270,7 @@ class AsyncLLM:
                 finally:
                     self._after_outputs()
                 self._router.reported(engine)
-                self._dispatcher.release()
+                self._dispatcher.engine_changed(engine, is_step=True)
                 self._hand_overs.work()
             case EngineJoined(engine):
                 self._ranks.joined(engine)
@@ -276,7 +283,7 @@ class AsyncLLM:
                 self._starts.changed(engine)
                 self.ever_ready = self.ever_ready or engine.usable
                 self._hand_overs.engine_changed(engine)
-                self._dispatcher.release()
+                self._dispatcher.engine_changed(engine, is_step=False)
                 self._hand_overs.work()
             case CacheChanged(engine, message):
                 self._router.cache_changed(engine, message)
@@ -298,7 +305,7 @@ class AsyncLLM:
             self._router.forget(engine.incarnation)
             self._starts.forget(engine.incarnation)
             self._hand_overs.forget(engine.incarnation)
-            self._dispatcher.release()
+            self._dispatcher.engine_lost(engine.incarnation)
 
     def _work_outputs(self) -> None:
         """Handle the next slice of the queued outputs."""
@@ -321,8 +328,5 @@ class AsyncLLM:
                 case DistrustEngine(engine, reason):
                     self._link.lose(engine, reason)
                 case TryNextEngine(_, request, error, refusal):
-                    if not (
-                        self._dispatcher.dispatch_elsewhere(request, refusal)
-                        or self._migrations.keep_refused(request)
-                    ):
+                    if not self._dispatcher.refused(request, refusal):
                         self._outputs.fail(request, error, refusal)

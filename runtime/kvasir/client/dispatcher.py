@@ -1,20 +1,26 @@
-"""The dispatcher: sends requests to engines, and holds them while no engine can take them. AsyncLLM owns it."""
+"""The dispatcher: sends requests to engines with room, in the order of the frontend's queue. AsyncLLM owns it.
+
+A fresh request gets its engine when one has room for it, so the router decides with the caches and loads of that
+time. Requests that engines had before need no room, only their share of the tokens that engines resume.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Final
 
-from kvasir.client.engine_starts import DEFAULT_RETRY_AFTER, EngineStarts
-from kvasir.client.holding import Holding, HoldLimits, Lane
+from kvasir.client.engine_room import EngineRoom
+from kvasir.client.engine_starts import EngineStarts
+from kvasir.client.holding import Holding, HoldLimits
 from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState
-from kvasir.client.request_errors import EngineUnavailable, RequestFailed, failed_repeatedly
+from kvasir.client.request_errors import EngineUnavailable, failed_repeatedly
 from kvasir.client.request_observer import RequestObserver
+from kvasir.client.request_queue import Lane, RequestQueue, lane_of
 from kvasir.client.resumes import Resumes
 from kvasir.client.router import Router
 from kvasir.client.strikes import REPORT_SECONDS, Strikes, Verdict
+from kvasir.client.unavailability import Unavailability
 from kvasir.client.wave_starts import WaveStarts
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
@@ -22,21 +28,11 @@ from kvasir.link.protocol import Abort, RefusalKind
 
 log = logging.getLogger(__name__)
 
-MIN_QUEUED_REQUESTS: Final = 2
-QUEUED_SHARE: Final = 8
-"""Of held requests, an engine gets as many as it has rows, and an eighth more, at least MIN_QUEUED_REQUESTS: enough
-to refill the rows that end within two steps. The others stay here, for engines that become ready later."""
-
-NOT_UNDERSTOOD: Final = (
-    "every engine that is ready is of an older version, which does not have a parameter of this request: leave the "
-    "parameter out, or try again after the engines have been updated"
-)
-
 
 class _Sent(Enum):
     YES = auto()
     NO_ENGINE = auto()
-    """No engine can take the request now."""
+    """No engine can take the request now, or has room for it."""
     NOT_UNDERSTOOD = auto()
     """Every engine that could take it is of a version without a field of the request."""
     NOT_NOW = auto()
@@ -44,7 +40,7 @@ class _Sent(Enum):
 
 
 class Dispatcher:
-    """Sends each request to an engine, holds it, or fails it, in the next turn of the event loop."""
+    """Sends each request to an engine, queues it, or fails it, in the next turn of the event loop."""
 
     def __init__(
         self,
@@ -63,36 +59,41 @@ class Dispatcher:
         self._router = router
         self._link = link
         self._observer = observer
-        self._starts = starts
         self._strikes = strikes
         self._resumes = Resumes(journal)
         self._waves = WaveStarts(link.engines, journal.in_flight, link.send)
-        self._waiting: list[LiveRequest] = []
+        self._room = EngineRoom(router.load)
+        self._arrived: list[LiveRequest] = []
         self._unreported: list[LiveRequest] = []
         """Requests that wait for reports on lost engines (Verdict.WAIT)."""
         self._look_again: asyncio.TimerHandle | None = None
-        self._holding = Holding(limits, observer, self._hold_longer)
+        self._queue: RequestQueue[LiveRequest] = RequestQueue()
+        self._holding = Holding(limits, observer, self._overdue)
+        self._held_lanes: set[Lane] = set()
+        """The lanes whose requests are held, because no engine is ready for them."""
+        self._texts = Unavailability(link.engines, starts)
         self._closed = False
 
     @property
     def num_held(self) -> int:
-        """Return the number of requests that wait for an engine."""
+        """Return the number of requests that wait while no engine is ready for them."""
         return len(self._holding)
 
     def close(self) -> None:
-        """Fail the queued and held requests, and all later ones."""
+        """Fail the queued requests that no engine has had, and all later ones."""
         self._closed = True
-        for request in self._holding.all():
-            self._holding.remove(request)
-            self._fail(request, self.unavailable())
+        for request in self._queue:
+            self._remove(request)
+            if not request.attempt:
+                self._fail(request, self.unavailable())
         self.reconsider()
 
     def dispatch(self, request: LiveRequest) -> None:
-        """Queue the waiting request for the next turn of the event loop, so that an engine gets several at once and
+        """Take the waiting request in the next turn of the event loop, so that an engine gets several at once and
         batches them."""
-        if not self._waiting:
+        if not self._arrived:
             asyncio.get_running_loop().call_soon(self._dispatch_all)
-        self._waiting.append(request)
+        self._arrived.append(request)
 
     def reconsider(self) -> None:
         """Queue the requests that wait for reports on lost engines, because one has come."""
@@ -103,28 +104,30 @@ class Dispatcher:
         for request in unreported:
             self.dispatch(request)
 
-    def dispatch_elsewhere(self, request: LiveRequest, refusal: RefusalKind) -> bool:
-        """Send a request that its engine refused, or gave back, to the next engine, or hold it if its engine is
-        stopping. Returns False if neither can be done.
+    def refused(self, request: LiveRequest, refusal: RefusalKind) -> bool:
+        """Send a request that its engine refused, or gave back, to another one, or queue it. Returns False if
+        neither can be done.
 
-        A drain that is over gives many back at once: they wait for room like those of a lost engine.
+        A full engine may get it later, one that stops does not get it again. A drain that is over gives many back
+        at once: they wait for room like those of a lost engine.
         """
-        request.refused_by = (*request.refused_by, request.engine)
-        if self._resumes.postpone(request, self._suitable(request)):
-            self._journal.requeue(request)
-            return True
-        if self._send(request) in (_Sent.YES, _Sent.NOT_NOW):
-            return True
-        if refusal is not RefusalKind.UNAVAILABLE or self._closed or self._holding.refusal(request) is not None:
+        engine = self._link.engines.get(request.engine)
+        if refusal is not RefusalKind.OVERLOADED:
+            request.refused_by = (*request.refused_by, request.engine)
+        elif engine is not None:
+            self._room.refused(engine)
+        if not self._is_served(lane_of(request)) and (self._closed or self._holding.refusal(request) is not None):
             return False
         self._journal.requeue(request)
-        self._holding.add(request)
+        if not self._resumes.postpone(request, self._suitable(request)):
+            self._enqueue(request)
+        self.release()
         return True
 
     def hand_over(self, request: LiveRequest) -> bool:
         """Send a request that its engine computes to another one that has room, and abort it in its present one.
         Returns False, and leaves it there, if none can take it now."""
-        if self._is_behind(request) or not self._resumes.may_continue(request, self._candidates(request)):
+        if not self._resumes.may_continue(request, self._candidates(request)):
             return False
         if self._strikes and self._strikes.verdict(request.digest) is not Verdict.RUN:
             return False
@@ -136,26 +139,38 @@ class Dispatcher:
         self._link.send(present, Abort([request.request_id]))
         return True
 
+    def engine_changed(self, engine: RemoteEngine, *, is_step: bool) -> None:
+        """Use the room that a report of this engine shows."""
+        self._room.reported(engine, is_step)
+        if not is_step:
+            self._update_held()
+        self.release()
+
+    def engine_lost(self, incarnation: str) -> None:
+        self._room.forget(incarnation)
+        self._update_held()
+        self.release()
+
     def release(self) -> None:
-        """Send the postponed and held requests, in order, as long as engines have room; called when one may have
+        """Send the postponed and queued requests, in order, as long as engines have room; called when one may have
         got some."""
         self._release_postponed()
         blocked: set[Lane] = set()
-        while (request := self._holding.first(skip=blocked)) is not None and not self._closed:
+        while (request := self._queue.first(skip=blocked)) is not None and not self._closed:
             try:
-                sent = self._send(request, paced=True)
+                sent = self._send(request)
                 if sent is _Sent.NOT_UNDERSTOOD:  # perhaps an engine without room does
-                    sent = self._send(request)
+                    sent = self._send(request, paced=False)
             except Exception as error:  # an error in Kvasir fails only this request
-                self._holding.remove(request)
+                self._remove(request)
                 self._fail(request, error)
                 continue
             if sent is _Sent.NO_ENGINE:
-                blocked.add(request.data_parallel_rank)
+                blocked.add(lane_of(request))
                 continue
-            self._holding.remove(request)
+            self._remove(request, is_sent=sent is _Sent.YES)
             if sent is _Sent.NOT_UNDERSTOOD:
-                self._fail(request, EngineUnavailable(NOT_UNDERSTOOD, self._starts.retry_after()))
+                self._fail(request, self._texts.not_understood())
 
     def _release_postponed(self) -> None:
         while (first := self._resumes.first_postponed) is not None:
@@ -165,34 +180,20 @@ class Dispatcher:
 
     def left(self, request: LiveRequest) -> None:
         """Take the request's place, here or in its engine, for another one: its reader has left."""
-        self._holding.remove(request)
+        self._remove(request)
+        self._queue.charge(request, len(request.output_token_ids))
         self.release()
 
     def unavailable(self, rank: int | None = None, limit: str = "") -> EngineUnavailable:
-        """Return the error for a request or call that no engine (of this rank) can take now.
-
-        `limit`: the limit that kept the request from waiting, as `Holding.refusal` returns it.
-        """
-        if self._closed:
-            return EngineUnavailable("the frontend is shutting down: try again", DEFAULT_RETRY_AFTER)
-        engines = [engine for engine in self._link.engines.values() if rank is None or engine.rank == rank]
-        states = ", ".join(f"{engine.incarnation} is {engine.state}" for engine in engines)
-        of_rank = "" if rank is None else f" of data-parallel rank {rank}"
-        return EngineUnavailable(
-            f"no engine{of_rank} is ready ({states or 'none is connected'}){limit}: try again in a while",
-            self._starts.retry_after(),
-        )
+        """See Unavailability.error."""
+        return self._texts.closed() if self._closed else self._texts.error(rank, limit)
 
     def waits_for(self, rank: int | None) -> str:
-        """Return the text for the client of a held request: the progress of the engine that is closest to Ready."""
-        engines = self._engines_of(rank)
-        if any(engine.usable for engine in engines):
-            return "waiting for room in an engine"
-        of_rank = "" if rank is None else f" of data-parallel rank {rank}"
-        return f"waiting for an engine{of_rank}: {self._starts.describe(engines)}"
+        """See Unavailability.waits_for."""
+        return self._texts.waits_for(rank)
 
     def _dispatch_all(self) -> None:
-        requests, self._waiting = self._waiting, []
+        requests, self._arrived = self._arrived, []
         for request in requests:
             if request.state is not RequestState.WAITING:  # its reader has left
                 continue
@@ -200,62 +201,66 @@ class Dispatcher:
         self.release()
 
     def _dispatch(self, request: LiveRequest, *, may_wait: bool) -> None:
-        """Send the request, hold it, or fail it. `may_wait`: a moved one may wait for room in the engines."""
+        """Queue the request, or fail it. `may_wait`: a moved one may wait for its share of resumed tokens."""
         try:
             if may_wait and self._resumes.postpone(request, self._suitable(request)):
                 return
-            if self._is_behind(request):
-                self._holding.add(request)
-            else:
-                self._send_or_hold(request)
+            if not self._is_served(lane_of(request)):
+                request.refused_by = ()  # that was before the request waited: they may be ready now
+            # One that moves is sent now: it counts when the next one asks for its share.
+            if request.interruption is None or self._send(request) in (_Sent.NO_ENGINE, _Sent.NOT_UNDERSTOOD):
+                self._enqueue(request)
         except Exception as error:  # an error in Kvasir fails only this request
             self._fail(request, error)
 
-    def _send_or_hold(self, request: LiveRequest) -> None:
-        sent = self._send(request)
-        if sent in (_Sent.NO_ENGINE, _Sent.NOT_UNDERSTOOD) and request.refused_by:
-            request.refused_by = ()  # that was before the request waited: they may have room now
-            sent = self._send(request)
-        match sent:
-            case _Sent.NOT_UNDERSTOOD:
-                self._fail(request, EngineUnavailable(NOT_UNDERSTOOD, self._starts.retry_after()))
-            case _Sent.NO_ENGINE:
-                limit = "" if self._closed else self._holding.refusal(request)
-                if limit is None:
+    def _enqueue(self, request: LiveRequest) -> None:
+        """Queue the request, or fail it if no engine is ready for it and it cannot be held."""
+        if self._closed:
+            self._fail(request, self._texts.lost_or(request, self.unavailable()))
+        elif self._is_served(lane_of(request)):
+            self._queue.add(request)
+        elif (limit := self._holding.refusal(request)) is None:
+            self._queue.add(request)
+            self._holding.add(request)
+        else:
+            self._fail(request, self._texts.lost_or(request, self.unavailable(request.data_parallel_rank, limit)))
+
+    def _remove(self, request: LiveRequest, is_sent: bool = False) -> None:
+        if is_sent:
+            self._queue.sent(request)
+        else:
+            self._queue.remove(request)
+        self._holding.remove(request)
+
+    def _is_served(self, lane: Lane) -> bool:
+        """Return whether an engine is ready for the requests of the lane."""
+        return any(
+            engine.usable and (lane.rank is None or engine.rank == lane.rank)
+            for incarnation, engine in self._link.engines.items()
+            if incarnation not in lane.refused_by
+        )
+
+    def _update_held(self) -> None:
+        """Hold the requests for which no engine is ready any more, and release those for which one is."""
+        self._held_lanes &= set(self._queue.lanes)
+        for lane in self._queue.lanes:
+            if self._is_served(lane):
+                self._held_lanes.discard(lane)
+                if self._holding:
+                    for request in self._queue.of_lane(lane):
+                        self._holding.remove(request)
+            elif lane not in self._held_lanes:
+                self._held_lanes.add(lane)
+                for request in self._queue.of_lane(lane):
                     self._holding.add(request)
-                else:
-                    self._fail(request, self._no_engine(request, limit))
-            case _Sent.YES | _Sent.NOT_NOW:
-                pass
 
-    def _no_engine(self, request: LiveRequest, limit: str) -> Exception:
-        error = self.unavailable(request.data_parallel_rank, limit)
-        if not request.lost_engines:
-            return error
-        # Not 503, which invites the client to send at once what may have ended the engine.
-        return RequestFailed(f"the engine {request.lost_engines[-1]} was lost with this request, and {error}")
-
-    def _is_behind(self, request: LiveRequest) -> bool:
-        """Return whether held requests wait for room in the engines that are usable for this one.
-
-        It then waits behind them. Only --max-live-requests limits that, not the limits of held requests.
-        """
-        lanes = self._holding.lanes
-        if not lanes or self._closed:
-            return False
-        ranks = {engine.rank for engine in self._candidates(request) if engine.usable}
-        return bool(ranks) and (None in lanes or not ranks.isdisjoint(lanes))
-
-    def _hold_longer(self, request: LiveRequest) -> bool:
-        """Return whether a request that has waited for the hold timeout waits further, for room in an engine.
-        Otherwise fail it."""
-        if any(engine.usable for engine in self._candidates(request)):
-            return True
+    def _overdue(self, request: LiveRequest) -> None:
+        """Fail a request that has waited for the hold timeout."""
+        self._queue.remove(request)
         limit = f", and the request has waited {self._holding.limits.seconds:g} s for one (--hold-timeout)"
         self._fail(request, self.unavailable(request.data_parallel_rank, limit))
-        return False
 
-    def _send(self, request: LiveRequest, *, paced: bool = False) -> _Sent:
+    def _send(self, request: LiveRequest, *, paced: bool = True) -> _Sent:
         """Send the request to an engine as its next attempt, if one can take it. `paced`: and has room."""
         verdict = self._strikes.verdict(request.digest) if self._strikes else Verdict.RUN
         if verdict is Verdict.REFUSE:
@@ -271,7 +276,7 @@ class Dispatcher:
             candidates = [
                 each
                 for each in self._candidates(request)
-                if each not in older and (not paced or self._has_room(each))
+                if each not in older and (not paced or self._has_room(each, request))
             ]
             engine = self._router.pick(self._resumes.suitable(request, candidates), request)
             if engine is None:
@@ -300,18 +305,18 @@ class Dispatcher:
 
     def _candidates(self, request: LiveRequest) -> list[RemoteEngine]:
         """Return the engines that the request may be sent to once they are usable."""
-        engines = self._engines_of(request.data_parallel_rank)
-        return [engine for engine in engines if engine.incarnation not in request.refused_by]
+        rank, refused_by = request.data_parallel_rank, request.refused_by
+        return [
+            engine
+            for engine in self._link.engines.values()
+            if (rank is None or engine.rank == rank) and engine.incarnation not in refused_by
+        ]
 
     def _suitable(self, request: LiveRequest) -> list[RemoteEngine]:
         return self._resumes.suitable(request, self._candidates(request))
 
-    def _engines_of(self, rank: int | None) -> list[RemoteEngine]:
-        return [engine for engine in self._link.engines.values() if rank is None or engine.rank == rank]
-
-    def _has_room(self, engine: RemoteEngine) -> bool:
-        """Return whether the engine takes held requests."""
-        if engine.capacity is None:
-            return False
-        rows = engine.capacity.max_num_seqs
-        return self._router.load(engine) < rows + max(MIN_QUEUED_REQUESTS, rows // QUEUED_SHARE)
+    def _has_room(self, engine: RemoteEngine, request: LiveRequest) -> bool:
+        """Return whether the engine takes the request now. One that moves goes above the limits of fresh ones."""
+        if request.interruption is not None:
+            return not self._room.is_full(engine)
+        return self._room.has_room(engine, request.num_tokens)

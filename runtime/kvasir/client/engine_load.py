@@ -25,6 +25,8 @@ WEIGHT: Final = 0.1
 class _Waiting:
     tokens: int
     uncached: int
+    report: int
+    """Number of the last report before it was sent."""
 
 
 @dataclass(slots=True)
@@ -41,6 +43,10 @@ class EngineLoad:
     """Time from the first output of a request to its end; None until a request has ended."""
     mean_uncached: float = 0.0
     """Tokens that a request has to compute, on average."""
+    queued_tokens: float = 0.0
+    """Tokens that the engine has to compute for requests of all frontends that wait for their first token. A step
+    that is under way counts in full."""
+    _reports: int = 0
     _busy_share: float = 0.0
     _busy_seen: float | None = None
     """Time up to which `_busy_share` counts."""
@@ -59,6 +65,11 @@ class EngineLoad:
     def own(self) -> int:
         """Return how many requests of this frontend the engine has."""
         return len(self._waiting) + len(self._begun)
+
+    @property
+    def own_waiting(self) -> int:
+        """Return how many requests of this frontend wait for their first token."""
+        return len(self._waiting)
 
     def busy_share(self, now: float) -> float:
         """Return the share of the last seconds in which a request waited for its first token."""
@@ -79,12 +90,28 @@ class EngineLoad:
         others_waiting = max(0, stats.waiting - len(self._waiting))
         unfinished = max(0, stats.unfinished_tokens - self.uncached_tokens)
         self.others_tokens = unfinished + others_waiting * self.mean_uncached
+        self._reports += 1
+        queued = stats.unfinished_tokens + others_waiting * self.mean_uncached
+        self.queued_tokens = queued + self._without_row(stats.waiting)
+
+    def _without_row(self, waiting: int) -> int:
+        """Return the tokens of the own requests that had no row when the engine reported so many: the last ones.
+
+        Those that were sent since the report before may not have been in this one.
+        """
+        tokens = 0
+        for count, request in enumerate(reversed(self._waiting.values())):
+            if count >= waiting and request.report < self._reports - 1:
+                break
+            tokens += request.uncached
+        return tokens
 
     def sent(self, request_id: str, tokens: int, uncached: int, now: float) -> None:
         """Charge a request that was sent to the engine."""
         self.busy_share(now)
-        self._waiting[request_id] = _Waiting(tokens, uncached)
+        self._waiting[request_id] = _Waiting(tokens, uncached, self._reports)
         self.uncached_tokens += uncached
+        self.queued_tokens += uncached
 
     def begun(self, request_id: str, cached: int, prefill_seconds: float | None, now: float) -> None:
         """Take a first output. `prefill_seconds`: the time since the engine admitted the request."""
@@ -121,4 +148,5 @@ class EngineLoad:
         waiting = self._waiting.pop(request_id, None)
         if waiting is not None:
             self.uncached_tokens -= waiting.uncached
+            self.queued_tokens = max(0.0, self.queued_tokens - waiting.uncached)
         return waiting

@@ -59,6 +59,8 @@ class LiveRequest:
     """Engines that schedule by priority serve smaller values first."""
     cache_salt: str = ""
     """Requests with different salts share no blocks of the prefix cache."""
+    client: str = ""
+    """Who sent it. The queue of the frontend is fair among clients."""
     output_token_ids: "array[int]" = field(default_factory=token_array)
     attempt: int = 0
     """Number of engines that got the request so far. Outputs repeat the number."""
@@ -76,7 +78,7 @@ class LiveRequest:
     numerics: str = ""
     """The numerics class of the engine that has computed its last token."""
     refused_by: tuple[str, ...] = ()
-    """Engines that were full or stopping. The request is not sent to them again."""
+    """Engines that were not ready or stopping. The request is not sent to them again."""
     trace: Trace = field(default_factory=Trace)
     """The record for metrics and log."""
     num_earlier_tokens: int = 0

@@ -7,7 +7,6 @@ A request that loses several engines may be the cause. It fails after `max_lost_
 it did not get further: a request that ends its engine does so at the same token again.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -20,14 +19,10 @@ from kvasir.words import count
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS: Final = 0.25
-"""Time after which a moved request that every engine has refused is sent again: a full engine has room as soon as
-one of its requests gets a row."""
 FURTHER_TOKENS: Final = 3
 """Tokens on one engine with which a request has got further: an engine that it ends may not send the last two."""
 MOST_LOSSES: Final = 4
 """A request fails after this many times `max_lost_engines`, although it got further: it may fail at any token."""
-
 
 class Migrations:
     """Moves requests between engines. AsyncLLM owns it, and the dispatcher sends the requests."""
@@ -43,8 +38,6 @@ class Migrations:
         self._outputs = outputs
         self._dispatch = dispatch
         self._max_lost_engines = max_lost_engines
-        self._refused: list[LiveRequest] = []
-        """Moved requests that every engine has refused. They are sent again together."""
 
     def engine_lost(self, engine: RemoteEngine, reason: str) -> None:
         """Move the requests of this engine to others, by priority and age. One that lost too many engines fails."""
@@ -65,25 +58,6 @@ class Migrations:
     def _may_move(self, request: LiveRequest) -> bool:
         most = self._max_lost_engines
         return request.losses_in_a_row < most and len(request.lost_engines) < MOST_LOSSES * most
-
-    def keep_refused(self, request: LiveRequest) -> bool:
-        """Send a moved request again in a moment, after every engine has refused it as full or stopping.
-
-        Returns False for a request that no engine has begun or lost: its client can send it again.
-        """
-        if not (request.lost_engines or request.output_token_ids):
-            return False
-        self._journal.requeue(request)
-        if not self._refused:
-            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._retry)
-        self._refused.append(request)
-        return True
-
-    def _retry(self) -> None:
-        requests, self._refused = self._refused, []
-        for request in requests:
-            request.refused_by = ()
-            self._dispatch(request)
 
 
 def _too_many_losses(request: LiveRequest) -> str:

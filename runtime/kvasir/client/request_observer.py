@@ -39,10 +39,10 @@ class Trace:
     """The rank of that engine."""
     attempts: int = 0
     """Number of engines that the request was sent to."""
-    held_since: float | None = None
-    """When the request began to wait for an engine; None if it does not wait."""
-    held_seconds: float = 0.0
-    """Time that the request waited for engines before, not counting the present wait."""
+    waiting_since: float | None = None
+    """When the request began to wait in the frontend's queue; None if it does not wait there."""
+    waited_seconds: float = 0.0
+    """Time that the request waited there before, not counting the present wait."""
     started: float = field(default_factory=time.perf_counter)
     first_token: float | None = None
     last_token: float | None = None
@@ -68,7 +68,7 @@ class RequestObserver(Protocol):
     """
 
     def hold_ended(self, seconds: float) -> None:
-        """A request has waited for an engine: it is sent to one now, has failed, or its client has left."""
+        """A request has waited while no engine was ready: now one is, or it has failed, or its client has left."""
 
     def request_started(self, trace: Trace) -> None:
         """The request was sent to an engine."""

@@ -137,10 +137,8 @@ class Router:
         self._choice = choice
         return choice.engine
 
-    def load(self, engine: RemoteEngine) -> float:
-        """Return the requests that the engine has, those of other frontends included."""
-        load = self._load(engine.incarnation)
-        return load.own + load.others
+    def load(self, engine: RemoteEngine) -> EngineLoad:
+        return self._load(engine.incarnation)
 
     def sent(self, request: Routed) -> None:
         """Charge the request to the engine that was picked last, which has it now."""

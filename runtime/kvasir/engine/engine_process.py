@@ -295,6 +295,9 @@ class EngineProcess:
                 features=_features(settings, in_waves=self._group is not None),
                 hash_algorithm=settings.prefix_caching_hash_algo,
                 numerics=numerics_class(settings, shares_experts=self._group is not None),
+                max_num_batched_tokens=0
+                if settings.long_prefill_token_threshold
+                else settings.max_num_batched_tokens,
             )
         )
         phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self._status.startup_seconds.items())

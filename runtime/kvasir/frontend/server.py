@@ -114,7 +114,12 @@ def build_service(config: FrontendConfig) -> Service:
     metrics = Metrics(served_names(config)[0])
     templates = ChatTemplates.load(model.tokenizer_path, config.chat)
     llm = AsyncLLM(config, model, load_tokenizer(model.tokenizer_path), templates, observer=metrics)
-    metrics.report_engines(lambda: llm.engines, lambda: llm.live_requests, lambda: llm.held_requests)
+    metrics.report_engines(
+        lambda: llm.engines,
+        lambda: llm.live_requests,
+        lambda: llm.held_requests,
+        lambda: llm.waiting_requests,
+    )
     service = Service(config, llm, access, metrics, _tracing(config))
     if config.server.enable_tokenizer_info_endpoint:
         service.tokenizer_info = tokenizer_info(model.tokenizer_path, templates.text)

@@ -178,6 +178,9 @@ class Ready(_Message, frozen=True):
     """How it hashes blocks (see kvasir.hashing). Block hashes of another algorithm do not fit its prompts."""
     numerics: str = ""
     """Engines of the same class continue each other's requests exactly (kvasir.engine.numerics). "": unknown."""
+    max_num_batched_tokens: int = 0
+    """Tokens that a step computes at most. 0: not announced, or a step computes parts of several long prompts, so
+    that a long one does not delay those behind it."""
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import Prompted
-from kvasir.client.request_errors import EngineUnavailable, TooManyRequests
+from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, TooManyRequests
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.config.settings import LinkConfig, ModelConfig
 from kvasir.hub.tokenizer import Tokenizer
@@ -134,9 +134,9 @@ async def test_a_request_that_its_engine_rejects_is_started_and_finished(service
     engine = await service.engine()
     reader = service.ask("r")
     request = await engine.request()
-    refused = RequestOutput("r", request.attempt, 0, [], FinishReason.ERROR, error="full")
-    engine.step([structs.replace(refused, refusal=RefusalKind.OVERLOADED)])
-    with pytest.raises(TooManyRequests, match="full"):
+    refused = RequestOutput("r", request.attempt, 0, [], FinishReason.ERROR, error="odd")
+    engine.step([structs.replace(refused, refusal=RefusalKind.INVALID)])
+    with pytest.raises(InvalidRequest, match="odd"):
         await reader
     prompt_tokens = len(prompt_of(request))
     assert service.observer.started == [prompt_tokens]

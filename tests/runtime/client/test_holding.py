@@ -27,10 +27,10 @@ async def test_an_engine_gets_no_more_than_it_can_soon_compute(service: Service)
     readers = await held(service, *(f"r{n}" for n in range(3 * ROWS)))
     first = await service.engine(0)
     sent = [await first.request() for _ in range(ROWS + 2)]
-    assert service.llm.held_requests == 2 * ROWS - 2
+    assert service.llm.waiting_requests == 2 * ROWS - 2
     late = ask(service, "late")  # waits behind the held ones
     await turns()
-    assert service.llm.held_requests == 2 * ROWS - 1
+    assert service.llm.waiting_requests == 2 * ROWS - 1
     await finish(first, sent.pop())
     sent.append(await first.request())  # the room of the one that has ended
     second = await service.engine(1)
@@ -38,9 +38,9 @@ async def test_an_engine_gets_no_more_than_it_can_soon_compute(service: Service)
     assert [request.request_id for request in sent[-1:] + others] == [
         f"r{n}" for n in range(ROWS + 2, 2 * ROWS + 5)
     ]
-    assert service.llm.held_requests == ROWS - 4
+    assert service.llm.waiting_requests == ROWS - 4
     await leave([*readers, late])
-    assert service.llm.held_requests == service.llm.live_requests == 0
+    assert service.llm.waiting_requests == service.llm.live_requests == 0
 
 
 async def test_the_room_of_clients_that_left_is_used_at_once(service: Service) -> None:

@@ -1,6 +1,5 @@
 """How many requests are held, for how long, and how they end without an engine."""
 
-import asyncio
 import re
 
 import pytest
@@ -50,7 +49,7 @@ async def test_a_request_that_waits_for_room_needs_no_place(service: Service) ->
     sent = [await engine.request() for _ in range(ROWS + 2)]
     readers += [ask(service, f"late{n}") for n in range(2 * ROWS)]
     await turns()
-    assert service.llm.held_requests == 2 * ROWS + 1
+    assert (service.llm.held_requests, service.llm.waiting_requests) == (0, 2 * ROWS + 1)
     await finish(engine, sent[0])
     await readers[0]
     await leave(readers)
@@ -74,18 +73,17 @@ async def test_a_request_waits_no_longer_than_the_hold_timeout(service: Service)
 async def test_a_request_that_waits_for_room_has_no_timeout(service: Service) -> None:
     readers = await held(service, *(f"r{n}" for n in range(ROWS + 3)))
     engine = await service.engine()
-    last, holding = readers[-1], service.llm._dispatcher._holding
+    holding = service.llm._dispatcher._holding
+    assert (service.llm.held_requests, service.llm.waiting_requests) == (0, 1)
+    assert holding._timer is None
+    assert len(service.observer.holds) == ROWS + 3
+    engine.link.drain()
+    await service.until(lambda: service.llm.held_requests == 1)  # from now on, it waits for an engine
     (waiting,) = holding._held.values()
     waiting.deadline = 0.0
     holding._wake()
-    assert service.llm.held_requests == 1
-    assert waiting.deadline > asyncio.get_running_loop().time()
-    engine.link.drain()
-    await service.until(lambda: not service.usable(engine))
-    waiting.deadline = 0.0
-    holding._wake()
     with pytest.raises(EngineUnavailable, match="--hold-timeout"):
-        await soon(last)
+        await soon(readers[-1])
     await leave(readers)
 
 

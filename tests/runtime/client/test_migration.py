@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from kvasir.client import migration, resumes
+from kvasir.client import resumes
 from kvasir.client.async_llm import Delta
 from kvasir.client.request_errors import RequestFailed
 from kvasir.link.engine_end.engine_link import FrontendLost
@@ -232,10 +232,7 @@ async def test_a_fresh_request_that_a_full_engine_refuses_stays_fresh(service: S
     assert service.observer.moved == []
 
 
-async def test_a_moved_request_that_all_refuse_is_sent_again(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(migration, "RETRY_SECONDS", 0.01)
+async def test_a_moved_request_that_all_refuse_is_sent_again(service: Service) -> None:
     engine = await service.engine(0)
     reader = service.ask("r")
     request = await engine.request()
@@ -246,6 +243,7 @@ async def test_a_moved_request_that_all_refuse_is_sent_again(
         moved = await other.request()
         assert (moved.attempt, output_of(moved)) == (attempt, [5])
         give_back(other, moved, 1, RefusalKind.OVERLOADED)
+        other.step([])
     assert service.observer.moved == []
     other.answer(await other.request(), 1, [6], FinishReason.STOP)
     assert tokens(await reader) == [5, 6]
@@ -299,10 +297,7 @@ async def test_a_request_with_tokens_goes_to_an_engine_of_its_numerics_class(ser
     assert len(service.observer.stalls) == 2
 
 
-async def test_a_refusal_does_not_change_the_numerics_class_of_the_tokens(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(migration, "RETRY_SECONDS", 0.01)
+async def test_a_refusal_does_not_change_the_numerics_class_of_the_tokens(service: Service) -> None:
     first = await connected(service, 0, ready("float32"))
     reader = service.ask("r")
     first.answer(await first.request(), 0, [5])
@@ -312,6 +307,7 @@ async def test_a_refusal_does_not_change_the_numerics_class_of_the_tokens(
     same = await connected(service, 2, ready("float32"))
     give_back(other, refused, 1, RefusalKind.OVERLOADED)
     give_back(same, await same.request(), 1, RefusalKind.OVERLOADED)
+    same.step([])
     same.answer(await same.request(), 1, [6], FinishReason.STOP)
     assert tokens(await reader) == [5, 6]
     assert service.observer.moved == [("lost", True)]

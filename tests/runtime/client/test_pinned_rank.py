@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from kvasir.client.async_llm import Delta
-from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed, TooManyRequests
+from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, RequestFailed
 from kvasir.link.protocol import FinishReason, RefusalKind
 from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import HOLDS_NONE, Service
@@ -83,19 +83,25 @@ async def test_a_rank_that_left_is_waited_for_until_it_is_back(service: Service)
 
 
 @HOLDS_NONE
-@pytest.mark.parametrize(
-    ("refusal", "error"),
-    [(RefusalKind.OVERLOADED, TooManyRequests), (RefusalKind.UNAVAILABLE, EngineUnavailable)],
-)
-async def test_a_refused_pinned_request_never_moves(
-    service: Service, refusal: RefusalKind, error: type[Exception]
-) -> None:
+async def test_a_refused_pinned_request_never_moves(service: Service) -> None:
     pinned, other = await service.engine(0), await service.engine(1)
     reader = ask(service, "r", rank=0)
     request = await pinned.request()
-    pinned.answer(request, 0, [], FinishReason.ERROR, error="rank 0 is full", refusal=refusal)
-    with pytest.raises(error, match="rank 0 is full"):
+    refusal = RefusalKind.UNAVAILABLE
+    pinned.answer(request, 0, [], FinishReason.ERROR, error="rank 0 stops", refusal=refusal)
+    with pytest.raises(EngineUnavailable, match="rank 0 stops"):
         await reader
+    assert other.messages() == []
+
+
+async def test_a_pinned_request_waits_until_its_engine_is_not_full(service: Service) -> None:
+    pinned, other = await service.engine(0), await service.engine(1)
+    reader = ask(service, "r", rank=0)
+    request = await pinned.request()
+    refusal = RefusalKind.OVERLOADED
+    pinned.answer(request, 0, [], FinishReason.ERROR, error="rank 0 is full", refusal=refusal)
+    pinned.step([])
+    await finish(pinned, reader)
     assert other.messages() == []
 
 

@@ -213,10 +213,10 @@ async def test_a_step_that_fails_twice_fails_the_request(frontend: Frontend) -> 
 
 
 async def test_an_error_of_the_first_step_is_the_answer(frontend: Frontend) -> None:
-    frontend.engine.script.error, frontend.engine.script.refusal = "full", RefusalKind.OVERLOADED
+    frontend.engine.script.error, frontend.engine.script.refusal = "odd", RefusalKind.INVALID
     async with frontend.http() as client:
         response = await client.post(COMPLETIONS, json=BODY)
-    assert response.status_code == 429
+    assert response.status_code == 400
     await frontend.idle()
 
 

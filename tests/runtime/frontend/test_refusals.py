@@ -21,7 +21,6 @@ BODIES: dict[str, dict[str, Any]] = {
     ("refusal", "status", "type_", "code", "retry_after"),
     [
         (RefusalKind.INVALID, 400, "invalid_request_error", None, None),
-        (RefusalKind.OVERLOADED, 429, "rate_limit_error", "too_many_requests", "1"),
         (RefusalKind.UNAVAILABLE, 503, "server_error", "engine_unavailable", "1"),
         (RefusalKind.UNKNOWN, 500, "server_error", "request_failed", None),
     ],

@@ -68,6 +68,7 @@ READY = Ready(
     max_queued_tokens=9,
     hash_algorithm="sha256",
     numerics="float32",
+    max_num_batched_tokens=2048,
 )
 REFUSED = Outputs(
     [RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS

@@ -8,6 +8,9 @@ from prometheus_client.registry import Collector
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 _LABELS = ("model_name", "engine")
+_NO_ENGINE = ""
+"""The label `engine` of the requests that wait in the frontend."""
+_WAITING = "Requests that wait in an engine, or in this frontend (with an empty label engine)."
 
 Engines = Callable[[], Mapping[str, RemoteEngine]]
 
@@ -27,7 +30,9 @@ class LinkedEngines(Collector):
         )
         live.add_metric((self._model_name,), self._live())
         held = GaugeMetricFamily(
-            "kvasir:held_requests", "Requests that wait in this frontend for an engine.", labels=("model_name",)
+            "kvasir:held_requests",
+            "Requests that wait in this frontend while no engine is ready.",
+            labels=("model_name",),
         )
         held.add_metric((self._model_name,), self._held())
         usable = GaugeMetricFamily("kvasir:engine_usable", "1 for an engine that takes requests.", labels=_LABELS)
@@ -41,12 +46,26 @@ class LinkedEngines(Collector):
         return [live, held, usable, unknown]
 
 
-class EngineLoads(Collector):
-    """The load of the engines that chose this frontend to show it (`RemoteEngine.shows_load`)."""
+class FrontendQueue(Collector):
+    """The requests that no engine has, as a part of the gauge of the engines: for the port without their load."""
 
-    def __init__(self, model_name: str, engines: Engines) -> None:
+    def __init__(self, model_name: str, waiting: Callable[[], int]) -> None:
+        self._model_name = model_name
+        self._waiting = waiting
+
+    def collect(self) -> Iterable[Metric]:
+        waiting = GaugeMetricFamily("vllm:num_requests_waiting", _WAITING, labels=_LABELS)
+        waiting.add_metric((self._model_name, _NO_ENGINE), self._waiting())
+        return [waiting]
+
+
+class EngineLoads(Collector):
+    """The load of the engines that chose this frontend to show it (`RemoteEngine.shows_load`), and its queue."""
+
+    def __init__(self, model_name: str, engines: Engines, waiting: Callable[[], int]) -> None:
         self._model_name = model_name
         self._engines = engines
+        self._waiting = waiting
 
     def collect(self) -> Iterable[Metric]:
         engines = [engine for engine in _one_of_each_rank(self._engines()) if engine.shows_load]
@@ -61,7 +80,8 @@ class EngineLoads(Collector):
         running = GaugeMetricFamily(
             "vllm:num_requests_running", "Requests that an engine computes.", labels=_LABELS
         )
-        waiting = GaugeMetricFamily("vllm:num_requests_waiting", "Requests that wait in an engine.", labels=_LABELS)
+        waiting = GaugeMetricFamily("vllm:num_requests_waiting", _WAITING, labels=_LABELS)
+        waiting.add_metric((self._model_name, _NO_ENGINE), self._waiting())
         kv_use = GaugeMetricFamily(
             "vllm:kv_cache_usage_perc", "Share of an engine's KV blocks in use, 0 to 1.", labels=_LABELS
         )

@@ -24,7 +24,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kvasir.client.request_observer import Trace
-from kvasir.frontend.telemetry.engine_load import EngineLoads, LinkedEngines
+from kvasir.frontend.telemetry.engine_load import EngineLoads, FrontendQueue, LinkedEngines
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import FinishReason
 
@@ -54,7 +54,7 @@ _HISTOGRAMS = {
     "vllm:time_to_first_token_seconds": ("From a request's start to its first token.", _TTFT_BUCKETS),
     "vllm:inter_token_latency_seconds": ("Time between two tokens of a request.", _TOKEN_BUCKETS),
     "vllm:e2e_request_latency_seconds": ("From a request's start to its end.", _REQUEST_BUCKETS),
-    "vllm:request_queue_time_seconds": ("Held by the frontend, and in the engine's queue.", _REQUEST_BUCKETS),
+    "vllm:request_queue_time_seconds": ("In the queues of the frontend and of the engine.", _REQUEST_BUCKETS),
     "vllm:request_prefill_time_seconds": ("From the end of the queue to the first token.", _REQUEST_BUCKETS),
     "vllm:request_decode_time_seconds": ("From the first token to the last.", _REQUEST_BUCKETS),
     "vllm:request_inference_time_seconds": ("From the end of the queue to the last token.", _REQUEST_BUCKETS),
@@ -91,6 +91,7 @@ class Metrics:
         self._model_name = model_name
         self._registry = CollectorRegistry()
         self._registry_of_engines = CollectorRegistry()
+        self._registry_of_probe = CollectorRegistry()
         """What the engines' probe ports show too."""
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             self._registry.register(collector)
@@ -131,7 +132,7 @@ class Metrics:
         ).labels(model_name)
         self._held_seconds = Histogram(
             "kvasir:request_held_seconds",
-            "Time that a held request waited for an engine.",
+            "Time that a request waited while no engine was ready.",
             ("model_name",),
             buckets=_REQUEST_BUCKETS,
             registry=self._registry,
@@ -157,18 +158,20 @@ class Metrics:
         engines: Callable[[], Mapping[str, RemoteEngine]],
         live: Callable[[], int],
         held: Callable[[], int],
+        waiting: Callable[[], int],
     ) -> None:
-        """Add the engines' load and the numbers of live and of held requests, read when the metrics are."""
+        """Add the engines' load and the numbers of live, held and waiting requests, read when the metrics are."""
         self._registry.register(LinkedEngines(self._model_name, engines, live, held))
-        self._registry_of_engines.register(EngineLoads(self._model_name, engines))
+        self._registry_of_engines.register(EngineLoads(self._model_name, engines, waiting))
+        self._registry_of_probe.register(FrontendQueue(self._model_name, waiting))
 
     def render(self) -> bytes:
         """Return all metrics, for the HTTP port."""
-        return self.render_own() + generate_latest(self._registry_of_engines)
+        return generate_latest(self._registry) + generate_latest(self._registry_of_engines)
 
     def render_own(self) -> bytes:
         """Return the metrics that no engine shows, for the probe port."""
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) + generate_latest(self._registry_of_probe)
 
     def totals(self) -> Totals:
         """Return the sums of the counters of tokens."""
@@ -282,7 +285,7 @@ class _Series:
         if trace.output_tokens > 1:
             self._observe("request_time_per_output_token_seconds", (last - first) / (trace.output_tokens - 1))
         if trace.queue_seconds is not None:
-            queued = max(0.0, min(trace.held_seconds + trace.queue_seconds, first - trace.started))
+            queued = max(0.0, min(trace.waited_seconds + trace.queue_seconds, first - trace.started))
             self._observe("request_queue_time_seconds", queued)
             self._observe("request_prefill_time_seconds", first - trace.started - queued)
             self._observe("request_inference_time_seconds", last - trace.started - queued)

@@ -1,0 +1,63 @@
+"""The texts for clients whose requests no engine can take now; owned by the dispatcher."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kvasir.client.engine_starts import DEFAULT_RETRY_AFTER, EngineStarts
+from kvasir.client.live_request import LiveRequest
+from kvasir.client.request_errors import EngineUnavailable, RequestFailed
+from kvasir.link.frontend_end.remote_engine import RemoteEngine
+
+NOT_UNDERSTOOD: Final = (
+    "every engine that is ready is of an older version, which does not have a parameter of this request: leave the "
+    "parameter out, or try again after the engines have been updated"
+)
+
+
+class Unavailability:
+    """Reads `engines`, a live view: the texts name the state of each."""
+
+    def __init__(self, engines: Mapping[str, RemoteEngine], starts: EngineStarts) -> None:
+        self._engines = engines
+        self._starts = starts
+
+    def closed(self) -> EngineUnavailable:
+        """Return the error while the frontend shuts down."""
+        return EngineUnavailable("the frontend is shutting down: try again", DEFAULT_RETRY_AFTER)
+
+    def not_understood(self) -> EngineUnavailable:
+        """Return the error for a request with a field that no ready engine has."""
+        return EngineUnavailable(NOT_UNDERSTOOD, self._starts.retry_after())
+
+    def error(self, rank: int | None = None, limit: str = "") -> EngineUnavailable:
+        """Return the error for a request or call that no engine (of this rank) can take now.
+
+        `limit`: the limit that kept the request from waiting, as `Holding.refusal` returns it.
+        """
+        states = ", ".join(f"{engine.incarnation} is {engine.state}" for engine in self._of(rank))
+        return EngineUnavailable(
+            f"no engine{_of_rank(rank)} is ready ({states or 'none is connected'}){limit}: try again in a while",
+            self._starts.retry_after(),
+        )
+
+    def lost_or(self, request: LiveRequest, error: Exception) -> Exception:
+        """Return this error, or the one for a request whose engine was lost before."""
+        if not request.lost_engines:
+            return error
+        # Not 503, which invites the client to send at once what may have ended the engine.
+        return RequestFailed(f"the engine {request.lost_engines[-1]} was lost with this request, and {error}")
+
+    def waits_for(self, rank: int | None) -> str:
+        """Return the text for the client of a queued request: the progress of the engine that is closest to Ready,
+        if none is ready."""
+        engines = self._of(rank)
+        if any(engine.usable for engine in engines):
+            return "waiting for room in an engine"
+        return f"waiting for an engine{_of_rank(rank)}: {self._starts.describe(engines)}"
+
+    def _of(self, rank: int | None) -> list[RemoteEngine]:
+        return [engine for engine in self._engines.values() if rank is None or engine.rank == rank]
+
+
+def _of_rank(rank: int | None) -> str:
+    return "" if rank is None else f" of data-parallel rank {rank}"
