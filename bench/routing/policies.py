@@ -196,7 +196,7 @@ class Kvasir(EarlyBinding):
             self._queue.add(arrived)
         if (request := self._queue.first()) is None:
             return None
-        engines = [engine for engine in self._remotes if self._room.has_room(engine, request.num_tokens)]
+        engines = self._room.choices(self._remotes, request.num_tokens)
         if (engine := self.router.pick(engines, request)) is None:
             return None
         self._queue.sent(request)

@@ -234,11 +234,7 @@ class Dispatcher:
 
     def _is_served(self, lane: Lane) -> bool:
         """Return whether an engine is ready for the requests of the lane."""
-        return any(
-            engine.usable and (lane.rank is None or engine.rank == lane.rank)
-            for incarnation, engine in self._link.engines.items()
-            if incarnation not in lane.refused_by
-        )
+        return any(engine.usable for engine in self._candidates(lane))
 
     def _update_held(self) -> None:
         """Hold the requests for which no engine is ready any more, and release those for which one is."""
@@ -273,11 +269,9 @@ class Dispatcher:
         # Each failed send removes an engine from the link, and each older engine is skipped once, so this ends.
         older: list[RemoteEngine] = []
         while not self._closed:
-            candidates = [
-                each
-                for each in self._candidates(request)
-                if each not in older and (not paced or self._has_room(each, request))
-            ]
+            candidates = [each for each in self._candidates(lane_of(request)) if each not in older]
+            if paced:
+                candidates = self._with_room(candidates, request)
             engine = self._router.pick(self._resumes.suitable(request, candidates), request)
             if engine is None:
                 break
@@ -303,20 +297,19 @@ class Dispatcher:
         if self._look_again is None:
             self._look_again = asyncio.get_running_loop().call_later(REPORT_SECONDS, self.reconsider)
 
-    def _candidates(self, request: LiveRequest) -> list[RemoteEngine]:
-        """Return the engines that the request may be sent to once they are usable."""
-        rank, refused_by = request.data_parallel_rank, request.refused_by
+    def _candidates(self, lane: Lane) -> list[RemoteEngine]:
+        """Return the engines that requests of this lane may be sent to once they are usable."""
         return [
             engine
             for engine in self._link.engines.values()
-            if (rank is None or engine.rank == rank) and engine.incarnation not in refused_by
+            if (lane.rank is None or engine.rank == lane.rank) and engine.incarnation not in lane.refused_by
         ]
 
     def _suitable(self, request: LiveRequest) -> list[RemoteEngine]:
-        return self._resumes.suitable(request, self._candidates(request))
+        return self._resumes.suitable(request, self._candidates(lane_of(request)))
 
-    def _has_room(self, engine: RemoteEngine, request: LiveRequest) -> bool:
-        """Return whether the engine takes the request now. One that moves goes above the limits of fresh ones."""
+    def _with_room(self, engines: list[RemoteEngine], request: LiveRequest) -> list[RemoteEngine]:
+        """Return the engines that the request may be sent to now. One that moves needs no room."""
         if request.interruption is not None:
-            return not self._room.is_full(engine)
-        return self._room.has_room(engine, request.num_tokens)
+            return [engine for engine in engines if not self._room.is_full(engine)]
+        return self._room.choices(engines, request.num_tokens)

@@ -1,10 +1,14 @@
 """Which engines have room for a fresh request. The dispatcher owns it.
 
-An engine with room computes the request within about two steps. The others wait in the frontend, where the next
-engine with room gets them, in the order of the frontend's queue and with the caches and loads of that time.
+An engine with room computes the request within about two steps. While no engine has room, requests wait in the
+frontend, and the next engine with room gets them, in the order of the frontend's queue.
+
+While one has room, another one without room may get a request, if the router expects it to serve the request first:
+its cached prefix is worth the wait. The wait is bounded by the time in which the other one computes the prompt. If
+requests did not wait for their prefix, a loaded service would compute popular prefixes on all engines.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from kvasir.client.engine_load import EngineLoad
@@ -48,6 +52,11 @@ class EngineRoom:
     def is_full(self, engine: RemoteEngine) -> bool:
         """Return whether the engine has refused a request, and nothing has changed since."""
         return engine.incarnation in self._full
+
+    def choices(self, engines: Iterable[RemoteEngine], num_tokens: int) -> list[RemoteEngine]:
+        """Return the engines that a fresh request of so many tokens may be sent to; none while none has room."""
+        usable = [engine for engine in engines if engine.usable and not self.is_full(engine)]
+        return usable if any(self.has_room(engine, num_tokens) for engine in usable) else []
 
     def has_room(self, engine: RemoteEngine, num_tokens: int) -> bool:
         """Return whether the engine would compute a fresh request of so many tokens soon."""

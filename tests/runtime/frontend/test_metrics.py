@@ -132,6 +132,8 @@ async def test_the_probe_port_leaves_out_what_engines_show(frontend: Frontend) -
     }
     assert ("vllm:e2e_request_latency_seconds_count", "0") in own
     assert own.keys() <= both.keys()
+    in_queue = ("vllm:num_requests_waiting", "")  # engines do not know of these
+    assert own[in_queue].value == both[in_queue].value == 0
 
 
 async def test_an_engine_that_another_frontend_shows_is_left_out(frontend: Frontend) -> None:
