@@ -127,7 +127,7 @@ class Dispatcher:
     def hand_over(self, request: LiveRequest) -> bool:
         """Send a request that its engine computes to another one that has room, and abort it in its present one.
         Returns False, and leaves it there, if none can take it now."""
-        if not self._resumes.may_continue(request, self._candidates(request)):
+        if not self._resumes.may_continue(request, self._candidates(lane_of(request))):
             return False
         if self._strikes and self._strikes.verdict(request.digest) is not Verdict.RUN:
             return False

@@ -24,6 +24,7 @@ FURTHER_TOKENS: Final = 3
 MOST_LOSSES: Final = 4
 """A request fails after this many times `max_lost_engines`, although it got further: it may fail at any token."""
 
+
 class Migrations:
     """Moves requests between engines. AsyncLLM owns it, and the dispatcher sends the requests."""
 

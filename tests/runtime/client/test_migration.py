@@ -9,6 +9,7 @@ import pytest
 
 from kvasir.client import resumes
 from kvasir.client.async_llm import Delta
+from kvasir.client.migration import FURTHER_TOKENS, MOST_LOSSES
 from kvasir.client.request_errors import RequestFailed
 from kvasir.link.engine_end.engine_link import FrontendLost
 from kvasir.link.protocol import (
@@ -145,15 +146,15 @@ async def lose_engines(service: Service, count: int, new_tokens: int) -> Scripte
 
 async def test_a_request_that_gets_further_on_each_engine_is_not_the_cause(service: Service) -> None:
     reader = service.ask("r", max_tokens=60)
-    engine = await lose_engines(service, 5, migration.FURTHER_TOKENS)
+    engine = await lose_engines(service, 5, FURTHER_TOKENS)
     request = await engine.request()
-    engine.answer(request, 5 * migration.FURTHER_TOKENS, [1], FinishReason.STOP)
-    assert len(tokens(await reader)) == 5 * migration.FURTHER_TOKENS + 1
+    engine.answer(request, 5 * FURTHER_TOKENS, [1], FinishReason.STOP)
+    assert len(tokens(await reader)) == 5 * FURTHER_TOKENS + 1
 
 
 async def test_a_request_that_gets_further_does_not_end_engines_for_ever(service: Service) -> None:
     reader = service.ask("r", max_tokens=60)
-    last = await lose_engines(service, 3 * migration.MOST_LOSSES, migration.FURTHER_TOKENS)
+    last = await lose_engines(service, 3 * MOST_LOSSES, FURTHER_TOKENS)
     with pytest.raises(RequestFailed, match=r"12 engines .* lost with this request"):
         await reader
     assert last.messages() == []
