@@ -13,7 +13,7 @@ from kvasir.chaos.local_target import LocalTarget
 from kvasir.config.options import ConfigError
 from service.running import running
 
-LIMIT = 400
+LIMIT = 600
 FREEZE = "6s"
 """Longer than the heartbeat timeout, and shorter than the liveness probe allows."""
 
