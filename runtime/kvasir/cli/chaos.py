@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from kvasir.benchmark.figures import check_json, write_json
 from kvasir.chaos.disturbances import Target, plan
+from kvasir.chaos.kubernetes_target import KubernetesTarget
 from kvasir.chaos.local_target import LocalTarget
 from kvasir.chaos.questions import questions
 from kvasir.chaos.report import INTERRUPTED, lines, passed
@@ -23,9 +24,15 @@ def parser() -> OptionParser:
         usage="kvasir chaos [URL] [option …]",
         description="Disturb the engines of a running service at random times while clients use it, and compare "
         "each answer with that of the undisturbed service. The service is a `kvasir up` or `kvasir serve` of this "
-        "user on this machine. Exit codes: 0 nothing was lost or wrong, 1 something was.",
+        "user on this machine, or an InferenceService of a cluster. Exit codes: 0 nothing was lost or wrong, "
+        "1 something was.",
     )
     result.add_argument("url", metavar="URL", nargs="?", default=default_url(), help=URL_HELP)
+    result.add_argument(
+        "--kubernetes",
+        metavar="NAMESPACE/NAME",
+        help="disturb the engine pods of this InferenceService, through kubectl; URL then leads to its frontends",
+    )
     add_options(result, Load, "load")
     add_options(result, Havoc, "disturbances")
     add_api_key(result)
@@ -42,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     load, havoc = from_args(Load, args, environ={}), from_args(Havoc, args, environ={})
     seed = secrets.randbelow(2**32) if load.seed is None else load.seed
     url = base_url(args.url)
-    target = _target(url, havoc)
+    target = _target(url, havoc, args.kubernetes)
     disturbances = plan(havoc, seed, target.kinds)
     with ApiServer(url, args.api_key) as server:
         model = load.model or server.first_model()
@@ -60,7 +67,10 @@ def run(args: argparse.Namespace) -> int:
     return 0 if passed(figures) else 1
 
 
-def _target(url: str, havoc: Havoc) -> Target:
+def _target(url: str, havoc: Havoc, service: str | None) -> Target:
+    if service is not None:
+        namespace, _, name = service.rpartition("/")
+        return KubernetesTarget(namespace or "default", name)
     return LocalTarget(urlsplit(url).port or HTTP_PORT, havoc.freeze_time)
 
 
