@@ -46,6 +46,7 @@ async def run(
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     timeout = aiohttp.ClientTimeout(total=load.timeout)
     async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+        await target.engines()  # before a long measurement
         view = ServiceView(session, url)
         ranks = await view.usable()
         if not ranks:

@@ -68,8 +68,13 @@ async def test_engine_that_does_not_come_back_ends_the_run() -> None:
 
 async def test_target_that_fails_stops_the_run_with_its_report() -> None:
     class Failing(FakeTarget):
+        calls = 0
+
         async def engines(self) -> list[str]:
-            raise CommandFailed("the service has ended")
+            self.calls += 1
+            if self.calls > 1:
+                raise CommandFailed("the service has ended")
+            return await super().engines()
 
     with fake_service() as service:
         figures = (await run(service, Failing(service))).figures()
