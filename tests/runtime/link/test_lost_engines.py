@@ -13,6 +13,7 @@ import pytest
 from kvasir.link.codec import encode
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
 from kvasir.link.frontend_end.link_events import EngineLost, LinkEvent
+from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import (
     Abort,
     Dead,
@@ -89,6 +90,17 @@ async def test_engine_that_is_stuck_names_the_requests_of_its_step(sockets: Path
             assert f.seen.ran[stuck.incarnation] == STEP
             stuck.set_load(msgspec.structs.replace(STATS, step=STATS.step + 1), busy=False)  # the step ends
             await f.ready(stuck.incarnation)
+
+
+async def test_engine_in_a_long_step_is_not_lost(sockets: Path) -> None:
+    """A prefill may take many heartbeat timeouts: the engine sends heartbeats meanwhile."""
+    async with frontend(f"ipc://{sockets}/link", silence=2.0) as f:
+        with engine(f.link.addresses, silence=2.0, step_limit=lambda: 60.0, running=lambda: STEP) as busy:
+            await f.ready(busy.incarnation)
+            known = f.link.engines[busy.incarnation]
+            busy.set_load(STATS, busy=True)
+            await f.seen.until(lambda: known.step_age > 4.0 or known.state is EngineState.LOST)
+            assert known.usable
 
 
 async def test_engine_names_no_step_while_its_steps_are_in_time(sockets: Path) -> None:
