@@ -18,10 +18,11 @@ PATIENCE = 60.0
 
 
 @asynccontextmanager
-async def load(service: Service) -> AsyncIterator[list[int]]:
-    """Clients that send one short request after the other, each on a connection of its own; yields the codes."""
+async def load(service: Service, *, keep_alive: bool = False) -> AsyncIterator[list[int]]:
+    """Clients that send one short request after the other; yields the codes. Each request has a connection of its
+    own, unless `keep_alive`."""
     codes: list[int] = []
-    limits = httpx.Limits(max_keepalive_connections=0)
+    limits = httpx.Limits(max_keepalive_connections=None if keep_alive else 0)
     async with httpx.AsyncClient(base_url=service.url, timeout=PATIENCE, limits=limits) as http:
 
         async def client() -> None:
@@ -71,16 +72,17 @@ async def test_engine_that_drains_under_load_loses_no_request() -> None:
 
 async def test_frontend_that_ends_beside_another_loses_no_request(tmp_path: Path) -> None:
     with running("up", str(_two_frontends(tmp_path)), "--port", "0") as service:
-        first = next(part for part in service.parts() if part.name == "frontend")
-        async with load(service) as codes:
-            os.kill(first.pid, signal.SIGTERM)
+        for keep_alive in (False, True):
+            first = next(part for part in service.parts() if part.name == "frontend")
+            async with load(service, keep_alive=keep_alive) as codes:
+                os.kill(first.pid, signal.SIGTERM)
 
-            async def replaced() -> bool:
-                pids = {part.pid for part in service.parts() if part.name == "frontend"}
-                return len(pids) == 2 and first.pid not in pids
+                async def replaced(old: int = first.pid) -> bool:
+                    pids = {part.pid for part in service.parts() if part.name == "frontend"}
+                    return len(pids) == 2 and old not in pids
 
-            await until(replaced)
-        assert set(codes) == {200}
+                await until(replaced)
+            assert set(codes) == {200}
 
 
 async def _incarnations(http: httpx.AsyncClient) -> set[str]:

@@ -228,8 +228,7 @@ class Server(uvicorn.Server):
         if self.server_state.connections or self._are_starting():  # requests on them may not be read yet
             await self._until_set(self._stop_now, SETTLE_SECONDS)
         interrupting = asyncio.create_task(self._interrupt())
-        if not self._stop_now.is_set():
-            await close_idle(list(self.server_state.connections))  # type: ignore[arg-type]  # of class Connection
+        await self._close_idle()
         await super().shutdown(sockets)
         interrupting.cancel()
         log.info("stopped")
@@ -249,6 +248,14 @@ class Server(uvicorn.Server):
         )
         self._service.stopping = True
         self._stop.set()
+
+    async def _close_idle(self) -> None:
+        connections = list(self.server_state.connections)
+        closing = asyncio.create_task(close_idle(connections))  # type: ignore[arg-type]  # of class Connection
+        stopping = asyncio.create_task(self._stop_now.wait())
+        await asyncio.wait((closing, stopping), return_when=asyncio.FIRST_COMPLETED)
+        closing.cancel()
+        stopping.cancel()
 
     def _are_starting(self) -> bool:
         return any(server.is_starting for server in self.servers)  # type: ignore[attr-defined]  # of class Acceptor

@@ -70,6 +70,8 @@ async def test_connections_are_closed_in_turns_and_a_new_request_keeps_its_own(
     with connections(1.0, 2.0, 3.0) as (made, closed):
 
         async def sleep(seconds: float) -> None:
+            if not seconds:
+                return
             pauses.append(seconds)
             if len(pauses) == 1:
                 assert closed == ["a"]
@@ -80,6 +82,17 @@ async def test_connections_are_closed_in_turns_and_a_new_request_keeps_its_own(
         await close_idle(made)
         assert closed == ["a", "c"]
         assert pauses == [0.002] * 3
+
+
+async def test_a_connection_whose_client_may_be_about_to_send_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle_connections, "IDLE_SECONDS", 0.1)
+    loop = asyncio.get_running_loop()
+    with connections(loop.time(), 1.0) as (made, closed):
+        answered = made[0].idle_since
+        assert answered is not None
+        await close_idle(made)
+        assert closed == ["b", "a"]
+        assert loop.time() - answered >= 0.1
 
 
 async def test_one_that_the_client_has_closed_is_no_error() -> None:

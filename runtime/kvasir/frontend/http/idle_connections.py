@@ -1,8 +1,8 @@
 """Closes the idle keep-alive connections of a stopping server, one after the other.
 
 A client that sends a request while its connection is closed does not know whether it was computed. So a connection
-is closed only if no bytes wait in it, and the longest idle one first: its client is the least likely to send now.
-All clients would otherwise connect again in one moment.
+is closed when it has been idle for a second and no bytes wait in it, the longest idle one first: its client is the
+least likely to send now. All clients would otherwise connect again in one moment.
 """
 
 import array
@@ -12,10 +12,12 @@ import termios
 from collections.abc import Collection
 from typing import Final, Protocol
 
+IDLE_SECONDS: Final = 1.0
+"""Time without a request after which a connection is closed: the client of a younger one may be about to send."""
 PAUSE_SECONDS: Final = 0.005
 """Time between two connections."""
 MOST_SECONDS: Final = 2.0
-"""Time for all of them; the pauses are shorter if there are many."""
+"""Time for all pauses; the pauses are shorter if there are many."""
 
 
 class MaybeIdle(Protocol):
@@ -37,7 +39,9 @@ async def close_idle(connections: Collection[MaybeIdle]) -> None:
     if not idle:
         return
     pause = min(PAUSE_SECONDS, MOST_SECONDS / len(idle))
-    for _, _, connection in sorted(idle):
+    loop = asyncio.get_running_loop()
+    for since, _, connection in sorted(idle):
+        await asyncio.sleep(max(0.0, since + IDLE_SECONDS - loop.time()))
         if connection.idle_since is not None and not _has_unread(connection.transport):
             connection.transport.close()
         await asyncio.sleep(pause)
