@@ -80,6 +80,11 @@ def parse_dtype(text: str) -> str:
     return {"half": "float16", "float": "float32"}.get(text, text)
 
 
+def parse_switch(text: str) -> str:
+    """auto, on or off; vLLM writes 1 and 0."""
+    return {"1": "on", "true": "on", "0": "off", "false": "off"}.get(text.lower(), text)
+
+
 def parse_fraction(text: str) -> float:
     """A number above 0 and at most 1."""
     try:

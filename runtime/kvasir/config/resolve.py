@@ -53,6 +53,8 @@ class ResolvedEngine:
     dtype: str
     load_format: str
     """safetensors or dummy."""
+    batch_invariant: bool
+    """The bits of a request's logits do not depend on the other requests of a step."""
     threads: int
     yield_threads: bool
     """Compute with fewer threads while other processes need the cores."""
@@ -103,10 +105,12 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         max_num_batched_tokens = max(2048 if on_cpu else 8192, max_num_seqs or 0)
     if max_num_seqs is None:
         max_num_seqs = min(64 if on_cpu else 256, max_num_batched_tokens)
+    dtype = _dtype(config.device.dtype, model.dtype, device)
     return ResolvedEngine(
         device=device.kind,
-        dtype=_dtype(config.device.dtype, model.dtype, device),
+        dtype=dtype,
         load_format="safetensors" if config.device.load_format == "auto" else config.device.load_format,
+        batch_invariant=_batch_invariant(config.device.batch_invariant, dtype, device),
         threads=threads,
         yield_threads=on_cpu and asked_threads is None and threads > 1,
         max_model_len=max_model_len,
@@ -155,6 +159,17 @@ def _dtype(asked: str, of_model: str, device: DeviceFacts) -> str:
     if of_model == "float32" or device.kind != "cpu":
         return of_model
     return "bfloat16" if device.fast_bfloat16 else "float32"
+
+
+def _batch_invariant(asked: str, dtype: str, device: DeviceFacts) -> bool:
+    """By default only if it costs little: oneDNN is several times faster where it has instructions for bfloat16."""
+    if device.kind != "cpu":
+        if asked == "on":
+            raise ConfigError("--batch-invariant on is supported on CPUs only: leave it out, or give --device cpu")
+        return False
+    if asked == "auto":
+        return dtype == "float32" or not device.fast_bfloat16
+    return asked == "on"
 
 
 def _kv_cache_memory(config: EngineConfig, device: DeviceFacts) -> int | None:

@@ -14,6 +14,7 @@ from kvasir.config.parsers import (
     parse_int,
     parse_json_object,
     parse_length,
+    parse_switch,
     parse_tokens,
 )
 from kvasir.hashing import BLAKE2B, HASH_ALGORITHMS
@@ -88,6 +89,13 @@ class DeviceConfig:
         "where the weights come from: the model's safetensors files, or random numbers (dummy, for tests of speed "
         "and memory: only config.json and the tokenizer are read) [default: safetensors]",
         choices=("auto", "safetensors", "dummy"),
+    )
+    batch_invariant: str = option(
+        "auto",
+        "whether a request's log probabilities and tokens are the same bits whatever is computed with it, on CPU "
+        "[default: on, but off in bfloat16 on a CPU with instructions for it]",
+        choices=("auto", "on", "off"),
+        parse=parse_switch,
     )
     threads: int | None = option(
         None,

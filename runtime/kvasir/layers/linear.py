@@ -7,7 +7,14 @@ from typing import ClassVar, Final
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kvasir.layers.linear_method import LinearShape, can_pack, multiply_packed, new_method, pack
+from kvasir.layers.linear_method import (
+    LinearShape,
+    can_pack,
+    invariant_kernels,
+    multiply_packed,
+    new_method,
+    pack,
+)
 from kvasir.layers.parameter import (
     WHOLE,
     Layout,
@@ -122,11 +129,14 @@ class StackedLinear(nn.Module):
         layout = Layout((sum(outputs.values()), inputs), outputs, split)
         loader = StackedLoader(layout, count, own)
         self.weight = parameter_with(loader, (len(own), *layout.local_shape), placement)
+        self._kernels = invariant_kernels(placement)
         self._packs = can_pack(placement)
         self._packed: list[Tensor] = []
 
     def one(self, index: int, x: Tensor) -> Tensor:
         """[T, inputs] → [T, outputs], by one of this rank's layers"""
+        if self._kernels is not None:
+            return self._kernels.linear(x, self.weight[index], None)
         if self._packed:
             return multiply_packed(x, self._packed[index], None)
         return F.linear(x, self.weight[index])

@@ -1,4 +1,4 @@
-"""How a linear layer keeps its weight and multiplies by it: plain, or packed for a CPU.
+"""How a linear layer keeps its weight and multiplies by it: plain, by our kernel, or packed for a CPU.
 
 Each layer owns one method. A new one (a quantised format for example) is a class here and a line in `new_method`.
 """
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kvasir.kernels.cpu import Kernels, kernels_for
 from kvasir.layers.parameter import Placement, Split, new_parameter
 
 _PACKED_ROWS = 16
@@ -95,13 +96,36 @@ class PackedMethod(PlainMethod):
         return multiply_packed(x, self._packed, bias)
 
 
+class InvariantMethod(PlainMethod):
+    """Our kernel, in which the bits of a row do not depend on the number of rows or threads.
+
+    Torch's libraries choose a kernel by the number of rows, and each adds up in an order of its own.
+    """
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+
+    def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None) -> Tensor:
+        return self._kernels.linear(x, layer.weight, bias)  # type: ignore[arg-type]
+
+
 def new_method(placement: Placement) -> LinearMethod:
-    """Return the method that is fastest for a placement on this machine."""
+    """Return the method that is fastest for a placement on this machine, of those that it allows."""
+    kernels = invariant_kernels(placement)
+    if kernels is not None:
+        return InvariantMethod(kernels)
     return PackedMethod() if can_pack(placement) else PlainMethod()
+
+
+def invariant_kernels(placement: Placement) -> Kernels | None:
+    """Return the kernels if the placement asks for batch-invariant products and this machine has them."""
+    return kernels_for(placement.device, placement.dtype) if placement.batch_invariant else None
 
 
 def can_pack(placement: Placement) -> bool:
     """Return whether packed weights gain time here, and this torch has the functions, which are private."""
+    if invariant_kernels(placement) is not None:
+        return False
     if placement.device.type != "cpu" or placement.dtype != torch.bfloat16:
         return False
     functions = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")

@@ -30,6 +30,8 @@ class Placement:
     device: torch.device
     dtype: torch.dtype
     parallel: ParallelState = SINGLE
+    batch_invariant: bool = False
+    """Compute so that the bits of a row do not depend on the other rows of a step."""
     name: str = ""
     """As in named_modules(): layers.0.mlp for example; "" is the model."""
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kvasir.kernels.cpu import kernels_for
 from kvasir.link.protocol import Logprobs
 
 _AT_ONCE = 2**21
@@ -73,11 +74,17 @@ def score(logits: Tensor, tokens: Tensor, k: int) -> Scores:
 
 
 def _score(logits: Tensor, tokens: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    total = logits.logsumexp(dim=-1, keepdim=True)  # [N, 1]
+    total = log_sum_exp(logits)
     own = logits.gather(1, tokens[:, None])  # [N, 1]
     rank = (logits >= own).view(torch.int8).sum(dim=-1, dtype=torch.int32).long()
     top, top_ids = _most_likely(logits, k)
     return (own - total)[:, 0], rank, top_ids, top - total
+
+
+def log_sum_exp(logits: Tensor) -> Tensor:
+    """[N, V] float32 → [N, 1]. On a CPU torch would add up a single long row in as many parts as it has threads."""
+    kernels = kernels_for(logits.device, logits.dtype)
+    return logits.logsumexp(dim=-1, keepdim=True) if kernels is None else kernels.log_sum_exp(logits)[:, None]
 
 
 def _most_likely(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,8 @@ class Worker:
         torch.set_num_threads(settings.threads)
         self._settings = settings
         self._info = model
-        self._placement = Placement(torch.device(settings.device), getattr(torch, settings.dtype), parallel)
+        device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
+        self._placement = Placement(device, dtype, parallel, settings.batch_invariant)
         self._groups: tuple[KVGroup, ...] = ()
         self._own_groups: tuple[KVGroup, ...] = ()
         """The same groups with the layers of this worker's pipeline stage."""

@@ -32,6 +32,7 @@ DEFAULTS: dict[str, Any] = {
     "device": "cpu",
     "dtype": "float32",
     "load_format": "safetensors",
+    "batch_invariant": True,
     "threads": 1,
     "yield_threads": False,
     "max_model_len": 256,

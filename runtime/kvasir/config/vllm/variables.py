@@ -12,6 +12,7 @@ TAKEN: Final = MappingProxyType(
         "api_key": "VLLM_API_KEY",
         "log_level": "VLLM_LOGGING_LEVEL",
         "log_config_file": "VLLM_LOGGING_CONFIG_PATH",
+        "batch_invariant": "VLLM_BATCH_INVARIANT",
     }
 )
 """Option → the variable that is read if neither an argument nor a KVASIR_ variable sets it."""

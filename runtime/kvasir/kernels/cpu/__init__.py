@@ -75,6 +75,8 @@ _SIGNATURES: Final = MappingProxyType(
         "rms_norm": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int),
         "gate": (c_void_p, c_void_p, c_int64, c_int64, c_int, c_int),
         "rotate": (c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int64, c_int64, c_int),
+        "linear": (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int),
+        "log_sum_exp": (c_void_p, c_void_p, c_int64, c_int64, c_int),
         "write": (c_void_p, c_void_p, c_void_p, c_int64, c_int),
         "attend": (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int),
         "write_and_attend": (c_void_p, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_float, c_float, c_int),
@@ -100,6 +102,8 @@ class Kernels:
         self._rms_norm = find("rms_norm")
         self._gate = find("gate")
         self._rotate = find("rotate")
+        self._linear = find("linear")
+        self._log_sum_exp = find("log_sum_exp")
         self._write = find("write")
         self._attend = find("attend")
         self._write_and_attend = find("write_and_attend")
@@ -135,6 +139,25 @@ class Kernels:
         _require(cos.shape == sin.shape == (tokens, 1, dim), "cos", cos)
         pointers = x.data_ptr(), cos.data_ptr(), sin.data_ptr()
         self._rotate(*pointers, tokens, x.stride(0), heads, head_dim, dim, threads)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x [T, inputs], weight [outputs, inputs], bias [outputs] → [T, outputs]; a row's bits are its own."""
+        outputs, inputs = weight.shape
+        self._check(x, weight, *(() if bias is None else (bias,)))
+        _require(x.shape[1:] == (inputs,), "x", x)
+        _require(weight.is_contiguous(), "weight", weight)
+        out, numbers = x.new_empty(x.shape[0], outputs), x.float().contiguous()
+        pointers = numbers.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()
+        self._linear(*pointers, x.shape[0], inputs, outputs, torch.get_num_threads())
+        return out
+
+    def log_sum_exp(self, x: Tensor) -> Tensor:
+        """x [T, size] → [T] float32, the logarithm of the sum of the exponentials of each row."""
+        self._check(x)
+        x = x.contiguous()
+        out = x.new_empty(x.shape[0], dtype=torch.float32)
+        self._log_sum_exp(x.data_ptr(), out.data_ptr(), *x.shape, torch.get_num_threads())
+        return out
 
     def write(self, step: PagedStep, kv: Tensor, cache: Tensor) -> None:
         """Write kv [T, 2 * kv_heads * head_dim], of any stride between tokens, into the cache.

@@ -12,6 +12,12 @@
 #define AT_ONCE 4        // of these: they share the reads of K and V
 #define PARTS 4          // vectors of a head's values that stay in registers for each of these
 #define SUMS_AT_ONCE 8   // of many rows, likewise
+#define KEYS_AT_ONCE 4   // of their scores
+#define ROWS_AT_ONCE 4     // of a matrix product, with OUTPUTS_AT_ONCE: their sums stay in registers
+#define TILES_OF_GROUP 8   // of so many outputs
+#define INPUTS_AT_ONCE 512 // of a matrix product with more rows
+#define GROUP_BYTES 262144 // of weights, which stay in the second cache
+#define NUMBERS_OF_SUM 4096 // that are added up as float32 before they are as double
 #define LOWEST -1e30f    // below every sane score, and finite: a difference of two is not NaN
 
 enum { SILU, GELU_TANH };
@@ -35,11 +41,14 @@ void use_team(start_team parallel) { start = parallel; }
 #define NAME(name) NAME_OF(name, T)
 #define LOAD NAME(load)
 #define STORE NAME(store)
+#define LOAD_WIDE NAME(load_wide)
 
 #define T bf16
 #include "attention.inc"
 #include "layers.inc"
+#include "linear.inc"
 #undef T
 #define T f32
 #include "attention.inc"
 #include "layers.inc"
+#include "linear.inc"

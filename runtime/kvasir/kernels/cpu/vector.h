@@ -35,6 +35,45 @@ INLINE f32x16 choose(i32x16 condition, f32x16 yes, f32x16 no) {
 INLINE f32x16 larger(f32x16 a, f32x16 b) { return choose(a > b, a, b); }
 INLINE f32x16 smaller(f32x16 a, f32x16 b) { return choose(a < b, a, b); }
 
+// As many floats as a register holds (AVX2, or two of NEON's; AVX-512), for the sums of matrix products.
+#ifdef __AVX512F__
+#define WIDE 16
+#define OUTPUTS_AT_ONCE 6
+#else
+#define WIDE 8
+#define OUTPUTS_AT_ONCE 3
+#endif
+typedef float wide __attribute__((vector_size(4 * WIDE), aligned(4)));
+typedef uint32_t wide_bits __attribute__((vector_size(4 * WIDE), aligned(4)));
+typedef uint16_t wide_halves __attribute__((vector_size(2 * WIDE), aligned(2)));
+
+INLINE wide load_wide_f32(const f32 *from) { return *(const wide *)from; }
+INLINE wide load_wide_bf16(const bf16 *from) {
+    return (wide)(__builtin_convertvector(*(const wide_halves *)from, wide_bits) << 16);
+}
+// The last numbers of a row, fewer than WIDE, followed by zeros.
+INLINE wide load_some_f32(const f32 *from, int64_t count) {
+    f32 numbers[WIDE] = {0};
+    for (int64_t i = 0; i < count; i++) numbers[i] = from[i];
+    return load_wide_f32(numbers);
+}
+INLINE wide load_some_bf16(const bf16 *from, int64_t count) {
+    bf16 numbers[WIDE] = {0};
+    for (int64_t i = 0; i < count; i++) numbers[i] = from[i];
+    return load_wide_bf16(numbers);
+}
+INLINE float load_one_f32(const f32 *from) { return *from; }
+INLINE float load_one_bf16(const bf16 *from) {
+    union { uint32_t bits; float number; } widened = {(uint32_t)*from << 16};
+    return widened.number;
+}
+INLINE void store_one_f32(f32 *to, float x) { *to = x; }
+INLINE void store_one_bf16(bf16 *to, float x) {
+    bf16 numbers[LANES];
+    store_bf16(numbers, splat(x));
+    *to = numbers[0];
+}
+
 // e^x to 2 units in the last place (Cephes' expf); 0 below -87, e^88 above 88. 2^n is multiplied, not added to the
 // exponent's bits: then NaN stays NaN, whatever its own bits are.
 INLINE f32x16 exp_of(f32x16 x) {
@@ -56,6 +95,23 @@ INLINE f32x16 exp_of(f32x16 x) {
 
 INLINE f32x16 tanh_of(f32x16 x) { return 1.0f - 2.0f / (exp_of(2.0f * x) + 1.0f); }
 
+// The natural logarithm of a positive normal number (Cephes' logf); NaN and infinity stay themselves.
+INLINE f32x16 log_of(f32x16 x) {
+    i32x16 bits = (i32x16)x, exponent = ((bits - 0x3f3504f3) >> 23);  // mantissas from sqrt(1/2) to sqrt(2)
+    f32x16 f = (f32x16)(bits - (exponent << 23)) - 1.0f, e = __builtin_convertvector(exponent, f32x16), z = f * f;
+    f32x16 p = splat(7.0376836292e-2f);
+    p = p * f - 1.1514610310e-1f;
+    p = p * f + 1.1676998740e-1f;
+    p = p * f - 1.2420140846e-1f;
+    p = p * f + 1.4249322787e-1f;
+    p = p * f - 1.6668057665e-1f;
+    p = p * f + 2.0000714765e-1f;
+    p = p * f - 2.4999993993e-1f;
+    p = p * f + 3.3333331174e-1f;
+    f32x16 y = p * f * z - e * 2.12194440e-4f - 0.5f * z;
+    return choose((x != x) | (x > 3.4e38f), x, f + y + e * 0.693359375f);
+}
+
 #define SWAP(x, ...) __builtin_shufflevector(x, x, __VA_ARGS__)
 
 INLINE float sum_of(f32x16 x) {
@@ -63,6 +119,14 @@ INLINE float sum_of(f32x16 x) {
     x += SWAP(x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
     x += SWAP(x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
     return x[0] + x[1];
+}
+
+INLINE float sum_of_wide(wide x) {
+    float parts[WIDE];
+    *(wide *)parts = x;
+    for (int half = WIDE / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) parts[i] += parts[i + half];
+    return parts[0];
 }
 
 INLINE float max_of(f32x16 x) {
