@@ -157,7 +157,7 @@ class MortalEngine:
                 settings.max_model_len,
                 settings.max_num_seqs,
                 max_queued_tokens=settings.max_queued_tokens,
-                numerics=numerics_class(settings, shares_experts=False),
+                numerics=numerics_class(settings, 1),
             )
         )
         self._link = link

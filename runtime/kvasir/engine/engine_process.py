@@ -294,7 +294,7 @@ class EngineProcess:
                 max_queued_tokens=settings.max_queued_tokens,
                 features=_features(settings, in_waves=self._group is not None),
                 hash_algorithm=settings.prefix_caching_hash_algo,
-                numerics=numerics_class(settings, shares_experts=self._group is not None),
+                numerics=numerics_class(settings, 1 if self._group is None else self._group.size),
                 max_num_batched_tokens=0
                 if settings.long_prefill_token_threshold
                 else settings.max_num_batched_tokens,

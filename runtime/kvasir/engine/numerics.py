@@ -1,8 +1,9 @@
 """The numerics class of an engine: engines of one class compute the same logits from the same tokens.
 
-The class covers the facts that change how an engine rounds: precision, the layout over workers, the device with its
-instruction sets, and the versions of Kvasir and torch. It does not include the number of threads, which changes
-while an engine runs and can change the last bits too. A frontend compares classes for equality only.
+The class covers the facts that change how an engine rounds: precision, whether it is batch-invariant, the layout
+over workers, the device with its instruction sets, and the versions of Kvasir and torch. It does not include the
+number of threads, which changes while an engine runs, and can change the last bits of an engine that is not
+batch-invariant. A frontend compares classes for equality only.
 """
 
 from importlib.metadata import version
@@ -15,14 +16,18 @@ _PREFIXES = ("avx", "amx", "fma", "f16c", "asimd", "sve", "bf16")
 """Of the instruction sets that change which kernels compute."""
 
 
-def numerics_class(settings: ResolvedEngine, shares_experts: bool) -> str:
-    """Return the class, for example "float32 tp1 pp1 cpu avx,avx2,fma kvasir 0.1.0 torch 2.9.0"."""
+def numerics_class(settings: ResolvedEngine, experts_shared_by: int) -> str:
+    """Return the class, for example "float32 invariant tp1 pp1 cpu avx,avx2,fma kvasir 0.1.0 torch 2.9.0".
+
+    `experts_shared_by`: engines that share the experts of a mixture; 1: each engine has all.
+    """
     executor = settings.executor
     layout = f"tp{executor.tensor_parallel_size} pp{executor.pipeline_parallel_size}"
-    if shares_experts:
-        layout += " ep"
+    if executor.enable_expert_parallel:
+        layout += f" ep{executor.tensor_parallel_size * experts_shared_by}"
+    batches = "invariant" if settings.batch_invariant else "any-batch"
     return (
-        f"{settings.dtype} {layout} {settings.device} {_hardware(settings.device)} "
+        f"{settings.dtype} {batches} {layout} {settings.device} {_hardware(settings.device)} "
         f"kvasir {__version__} torch {version('torch')}"
     )
 

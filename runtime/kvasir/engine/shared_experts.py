@@ -33,7 +33,7 @@ class SharedExpertsGroup:
     def __init__(
         self, config: EngineConfig, settings: ResolvedEngine, model: ModelInfo, waiting: Callable[[str], None]
     ) -> None:
-        """Wait for all engines and connect to them. `waiting`: see MeetingPoint.
+        """Wait for all engines and connect to them; `size` is their number. `waiting`: see MeetingPoint.
 
         Raises ConfigError for a model that has no experts to share, for options that do not go together, and if the
         engines' settings differ.
@@ -49,6 +49,7 @@ class SharedExpertsGroup:
         _check_options(settings)
         check_ranks(model, settings.max_model_len, 1, True, engines=parallel.data_parallel_size)
         rank, size = parallel.data_parallel_rank, parallel.data_parallel_size
+        self.size = size
         address, port = parallel.data_parallel_address, parallel.data_parallel_rpc_port
         self._meeting = MeetingPoint(address, port, rank, size, START_LIMIT_SECONDS, self._wait)
         self._meeting.compare(
@@ -57,6 +58,7 @@ class SharedExpertsGroup:
                 "model": model.fingerprint,
                 "--data-parallel-size": str(size),
                 "--dtype": settings.dtype,
+                "--batch-invariant": str(settings.batch_invariant),
                 "--device": settings.device,
                 "--load-format": settings.load_format,
                 "--max-model-len": str(settings.max_model_len),

@@ -13,20 +13,29 @@ from runtime.worker.driver import engine_settings
 def test_the_class_depends_on_precision_layout_and_instruction_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numerics, "cpu_flags", lambda: frozenset({"avx2", "fma", "sse"}))
     settings = engine_settings(dtype="float32")
-    plain = numerics.numerics_class(settings, shares_experts=False)
-    assert plain.startswith(f"float32 tp1 pp1 cpu avx2,fma kvasir {__version__} torch ")
+    plain = numerics.numerics_class(settings, 1)
+    assert plain.startswith(f"float32 invariant tp1 pp1 cpu avx2,fma kvasir {__version__} torch ")
     split = replace(settings, executor=ExecutorConfig(tensor_parallel_size=2))
+    split_experts = ExecutorConfig(tensor_parallel_size=2, enable_expert_parallel=True)
     others = [
-        numerics.numerics_class(settings, shares_experts=True),
-        numerics.numerics_class(replace(settings, dtype="bfloat16"), shares_experts=False),
-        numerics.numerics_class(split, shares_experts=False),
+        numerics.numerics_class(replace(settings, dtype="bfloat16"), 1),
+        numerics.numerics_class(replace(settings, batch_invariant=False), 1),
+        numerics.numerics_class(split, 1),
+        numerics.numerics_class(replace(settings, executor=split_experts), 1),
     ]
     monkeypatch.setattr(numerics, "cpu_flags", lambda: frozenset({"avx2", "avx512f", "fma"}))
-    others.append(numerics.numerics_class(settings, shares_experts=False))
-    assert len({plain, *others}) == 5
+    others.append(numerics.numerics_class(settings, 1))
+    assert len({plain, *others}) == 6
+
+
+def test_the_class_depends_on_the_engines_that_share_experts() -> None:
+    settings = engine_settings(executor=ExecutorConfig(enable_expert_parallel=True))
+    classes = [numerics.numerics_class(settings, engines) for engines in (2, 3)]
+    assert " tp1 pp1 ep2 " in classes[0]
+    assert classes[0].replace("ep2", "ep3") == classes[1]
 
 
 def test_the_class_does_not_depend_on_sizes() -> None:
     settings = engine_settings()
     larger = replace(settings, max_num_seqs=settings.max_num_seqs + 1, threads=settings.threads + 1)
-    assert numerics.numerics_class(larger, False) == numerics.numerics_class(settings, False)
+    assert numerics.numerics_class(larger, 1) == numerics.numerics_class(settings, 1)
