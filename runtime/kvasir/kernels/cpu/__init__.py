@@ -143,9 +143,11 @@ class Kernels:
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x [T, inputs], weight [outputs, inputs], bias [outputs] → [T, outputs]; a row's bits are its own."""
         outputs, inputs = weight.shape
-        self._check(x, weight, *(() if bias is None else (bias,)))
+        self._check(x, weight, weight if bias is None else bias)
         _require(x.shape[1:] == (inputs,), "x", x)
         _require(weight.is_contiguous(), "weight", weight)
+        if bias is not None:
+            _require(bias.shape == (outputs,) and bias.is_contiguous(), "bias", bias)
         out, numbers = x.new_empty(x.shape[0], outputs), x.float().contiguous()
         pointers = numbers.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()
         self._linear(*pointers, x.shape[0], inputs, outputs, torch.get_num_threads())
