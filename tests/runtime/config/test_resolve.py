@@ -42,7 +42,7 @@ def test_a_gpu_takes_larger_steps_and_profiles_its_memory() -> None:
 
 
 def test_bfloat16_is_computed_in_float32_where_the_cpu_has_no_instructions_for_it() -> None:
-    slow = dataclasses.replace(CPU, fast_bfloat16=False)
+    slow = dataclasses.dataclasses.replace(CPU, fast_bfloat16=False)
     assert resolve(slow).dtype == "float32"
 
 
@@ -92,7 +92,7 @@ def test_threads_that_were_asked_for_never_yield() -> None:
 
 
 def test_omp_num_threads_sets_the_threads_unless_an_option_does() -> None:
-    facts = dataclasses.replace(CPU, openmp_threads=2)
+    facts = dataclasses.dataclasses.replace(CPU, openmp_threads=2)
     resolved = resolve(facts)
     assert (resolved.threads, resolved.yield_threads) == (2, False)
     config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(threads=3))
@@ -170,3 +170,27 @@ def test_whole_experts_need_several_workers_or_engines() -> None:
     with pytest.raises(ConfigError, match="--enable-expert-parallel has no effect with one worker"):
         EngineConfig(ModelConfig("demo://"), executor=experts)
     EngineConfig(ModelConfig("demo://"), executor=experts, parallel=ParallelConfig(data_parallel_size=2))
+
+
+@pytest.mark.parametrize(
+    ("asked", "dtype", "fast_bfloat16", "expected"),
+    [
+        ("auto", "float32", True, True),
+        ("auto", "bfloat16", False, True),
+        ("auto", "bfloat16", True, False),
+        ("on", "bfloat16", True, True),
+        ("off", "float32", False, False),
+    ],
+)
+def test_batch_invariance(asked: str, dtype: str, fast_bfloat16: bool, expected: bool) -> None:
+    config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(dtype=dtype, batch_invariant=asked))
+    resolved = resolve_engine(config, MODEL, dataclasses.replace(CPU, fast_bfloat16=fast_bfloat16))
+    assert resolved.batch_invariant is expected
+
+
+def test_batch_invariance_on_a_gpu_is_refused() -> None:
+    gpu = dataclasses.replace(CPU, kind="cuda")
+    config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(batch_invariant="on"))
+    with pytest.raises(ConfigError, match="--batch-invariant on is supported on CPUs only"):
+        resolve_engine(config, MODEL, gpu)
+    assert not resolve_engine(EngineConfig(ModelConfig("demo://")), MODEL, gpu).batch_invariant
