@@ -1,0 +1,191 @@
+"""Fetches KV blocks from another engine. Belongs to the thread of the exchange.
+
+Blocks arrive in the order of the prompt. Each one is compared with its checksum and written to its place. What has
+arrived when a fetch fails is kept, because a shorter prefix is useful too.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import zmq
+
+from kvasir.engine.handover.messages import (
+    MOST_ASKED_BLOCKS,
+    Blocks,
+    FetchBlocks,
+    FetchDone,
+    MoreBlocks,
+    checksum,
+    decode_answering,
+    encode,
+)
+from kvasir.executor.nodes.curve import make_client
+from kvasir.link.keys import LinkKeys
+from kvasir.link.sockets import handshake_failure, limit, open_monitor, parse_event
+from kvasir.worker.block_bytes import BlockBytes
+
+_NEVER_MS: Final = 24 * 3600 * 1000
+_FETCH_DONE_LINGER_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True)
+class FetchLimits:
+    """After these times the rest of the blocks is computed."""
+
+    first_seconds: float = 5.0
+    """Until the first blocks: the other engine pins them between two steps."""
+    stall_seconds: float = 2.0
+    """Between two messages."""
+    bytes_per_second: float = 20 * 2**20
+    """A slower transfer is given up."""
+
+
+DEFAULT_LIMITS: Final = FetchLimits()
+
+
+@dataclass(frozen=True)
+class FetchOrder:
+    """The blocks to fetch."""
+
+    number: int
+    endpoint: str
+    kv_class: str
+    hashes: Sequence[bytes]
+    block_ids: Sequence[int]
+    """Where to write them: blocks that nothing else uses."""
+
+
+class BlockFetch:
+    """One fetch, from its beginning until it has called `ended`, once, with the number of blocks and a problem."""
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        order: FetchOrder,
+        memory: BlockBytes,
+        keys: LinkKeys | None,
+        limits: FetchLimits,
+        ended: Callable[["BlockFetch", int, str], None],
+    ) -> None:
+        """`keys`: those of all engines; None for an endpoint on this machine without encryption."""
+        self.order = order
+        self._memory = memory
+        self._limits = limits
+        self._ended = ended
+        self._is_over = False
+        self._place = 0
+        """Blocks written."""
+        self._asked = 0
+        """Blocks asked for so far."""
+        now = time.monotonic()
+        num_bytes = len(order.hashes) * memory.block_bytes
+        self._end = now + limits.first_seconds + num_bytes / limits.bytes_per_second
+        self._due = now + limits.first_seconds
+        self.socket = context.socket(zmq.DEALER)
+        limit(self.socket)
+        self.socket.reconnect_ivl = _NEVER_MS  # the end of the connection is the end of the fetch
+        self.socket.ipv6 = "[" in order.endpoint
+        if keys is not None:
+            make_client(self.socket, keys)
+        self.monitor = open_monitor(context, self.socket, f"fetch-{order.number}")
+
+    @property
+    def due(self) -> float:
+        """When `expire` has something to do, on the monotonic clock."""
+        return min(self._due, self._end)
+
+    def start(self) -> None:
+        """Connect, and ask for the first blocks."""
+        try:
+            self.socket.connect(self.order.endpoint)
+            self._ask()
+        except zmq.ZMQError as error:
+            self._finish(f"{self.order.endpoint} cannot be connected to: {error}")
+
+    def receive(self) -> None:
+        """Handle the messages that wait."""
+        while not self._is_over:
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            self._on_frames([frame.buffer for frame in frames])
+
+    def on_event(self) -> None:
+        """Handle the end of the connection, after the messages that came before."""
+        event, value = parse_event(self.monitor.recv_multipart(zmq.NOBLOCK))
+        self.receive()
+        self._finish(handshake_failure(event, value) or "the connection broke")
+
+    def expire(self) -> None:
+        """End the fetch if it takes too long."""
+        if time.monotonic() >= self.due:
+            self._finish("the other engine is too slow")
+
+    def close(self, reason: str) -> None:
+        """End the fetch early."""
+        self._finish(reason)
+
+    def _ask(self) -> None:
+        hashes = self.order.hashes[self._asked : self._asked + MOST_ASKED_BLOCKS]
+        self._asked += len(hashes)
+        self.socket.send(encode(FetchBlocks(self.order.kv_class, b"".join(hashes))), zmq.NOBLOCK)
+
+    def _on_frames(self, frames: list[memoryview]) -> None:
+        try:
+            message = decode_answering(bytes(frames[0]))
+        except msgspec.MsgspecError as error:
+            self._finish(f"the other engine sent a malformed frame: {error}")
+            return
+        if not isinstance(message, Blocks):
+            self._finish(message.reason)
+        elif problem := self._store(message, frames[1] if len(frames) > 1 else memoryview(b"")):
+            self._finish(problem)
+        elif not message.last:
+            self._send_more()
+        elif self._place == self._asked < len(self.order.hashes):
+            self._ask_further()
+        else:
+            self._finish("")
+
+    def _send_more(self) -> None:
+        self._due = time.monotonic() + self._limits.stall_seconds
+        self.socket.send(encode(MoreBlocks()), zmq.NOBLOCK)
+
+    def _ask_further(self) -> None:
+        self._due = time.monotonic() + self._limits.first_seconds
+        self._ask()
+
+    def _store(self, message: Blocks, content: memoryview) -> str:
+        """Write the blocks up to the first wrong one; return the problem, or "" if there is none."""
+        count, size = len(message.checksums), self._memory.block_bytes
+        if len(content) != count * size or self._place + count > self._asked:
+            return f"the other engine sent {count} blocks in {len(content)} bytes, not of {size} bytes each"
+        sound = 0
+        for expected in message.checksums:
+            block_hash = self.order.hashes[self._place + sound]
+            if checksum(block_hash, content[sound * size : (sound + 1) * size]) != expected:
+                break
+            sound += 1
+        self._memory.write(self.order.block_ids[self._place : self._place + sound], content[: sound * size])
+        self._place += sound
+        return "" if sound == count else "a block does not match its checksum"
+
+    def _finish(self, problem: str) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        if problem:
+            with contextlib.suppress(zmq.ZMQError):  # the peer notices that the connection has ended
+                self.socket.send(encode(FetchDone()), zmq.NOBLOCK)
+        self.socket.disable_monitor()
+        self._ended(self, self._place, problem)
+
+    def close_sockets(self) -> None:
+        """Called by the owner when the fetch has ended and the sockets are not watched any more."""
+        self.socket.close(linger=int(_FETCH_DONE_LINGER_SECONDS * 1000))
+        self.monitor.close()

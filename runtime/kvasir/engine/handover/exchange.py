@@ -1,0 +1,174 @@
+"""The exchange: a thread with the sockets over which this engine sends KV blocks to others and fetches theirs.
+
+It copies blocks between sockets and the KV cache while the step loop runs. The step loop decides which blocks: it
+gets a HandOverEvent for each decision, and answers with `pinned` and `fetch`.
+
+Between machines the sockets are encrypted with the key pair that all engines of the service share.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import zmq
+
+from kvasir.config.options import ConfigError
+from kvasir.engine.handover.block_fetch import DEFAULT_LIMITS, BlockFetch, FetchLimits, FetchOrder
+from kvasir.engine.handover.block_server import SESSION_SECONDS, BlockServer
+from kvasir.engine.handover.events import FetchEnded, HandOverEvent
+from kvasir.executor.nodes.curve import NodeKeyCheck, make_server
+from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
+from kvasir.link.engine_end.reactor import Reactor
+from kvasir.link.keys import LinkKeys
+from kvasir.link.sockets import limit
+from kvasir.worker.block_bytes import BlockBytes
+
+CLOSE_SECONDS: Final = 2.0
+IDLE_SECONDS: Final = 3600.0
+"""The thread wakes at least this often."""
+
+log = logging.getLogger(__name__)
+
+
+class Exchange:
+    """Methods may be called from any thread. None waits except `close`."""
+
+    def __init__(
+        self,
+        memory: BlockBytes,
+        kv_class: str,
+        keys: LinkKeys | None,
+        deliver: Callable[[HandOverEvent], None],
+        *,
+        limits: FetchLimits = DEFAULT_LIMITS,
+        session_seconds: float = SESSION_SECONDS,
+    ) -> None:
+        """`kv_class`: see kv_class.py. `deliver` gets each event, in this thread."""
+        self._memory = memory
+        self._kv_class = kv_class
+        self._keys = keys
+        self._deliver = deliver
+        self._limits = limits
+        self._session_seconds = session_seconds
+        self._reactor = Reactor()
+        self._key_check: NodeKeyCheck | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+        self._server: BlockServer | None = None
+        self._fetches: set[BlockFetch] = set()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="kv-exchange", daemon=True)
+
+    def listen(self, text: str) -> str:
+        """Serve blocks at this address; return it, with the port that was picked for port 0. Before `start`.
+
+        Raises ConfigError.
+        """
+        address = parse_address(text)
+        require_keys(address, self._keys is not None)
+        socket = self._reactor.context.socket(zmq.ROUTER)
+        limit(socket)
+        if self._keys is not None and not address.is_ipc:
+            self._key_check = NodeKeyCheck(self._reactor, self._keys)
+            make_server(socket, self._keys)
+        try:
+            socket.bind(_endpoint(socket, address))
+        except zmq.ZMQError as error:
+            socket.close(linger=0)
+            raise ConfigError(f"the address {text} of the KV hand-over cannot be used: {error}") from error
+        self._socket = socket
+        self._server = BlockServer(socket, self._memory, self._kv_class, self._deliver, self._session_seconds)
+        self._reactor.watch(socket, self._server.receive)
+        return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """End all sessions and fetches, and the thread. A second call does nothing."""
+        if self._thread.is_alive():
+            self._reactor.post(self._stop)
+            self._thread.join(CLOSE_SECONDS)
+        elif self._thread.ident is None:
+            self._close_sockets()
+
+    def pinned(self, session: int, block_ids: Sequence[int]) -> None:
+        """Send these blocks, which the step loop has pinned until PinReleased."""
+        if self._server is not None:
+            self._reactor.post(partial(self._server.pinned, session, block_ids))
+
+    def fetch(self, number: int, source: str, hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
+        """Fetch the blocks with these hashes from the engine at the address `source`. FetchEnded follows."""
+        self._reactor.post(partial(self._fetch, number, source, hashes, block_ids))
+
+    def _fetch(self, number: int, source: str, hashes: Sequence[bytes], block_ids: Sequence[int]) -> None:
+        try:
+            address = parse_address(source)
+            require_keys(address, self._keys is not None)
+        except ConfigError as error:
+            self._deliver(FetchEnded(number, 0, str(error)))
+            return
+        order = FetchOrder(number, address.endpoint(), self._kv_class, hashes, block_ids)
+        keys = None if address.is_ipc else self._keys
+        fetch = BlockFetch(self._reactor.context, order, self._memory, keys, self._limits, self._on_ended)
+        self._fetches.add(fetch)
+        self._reactor.watch(fetch.socket, fetch.receive)
+        self._reactor.watch(fetch.monitor, fetch.on_event)
+        fetch.start()
+
+    def _on_ended(self, fetch: BlockFetch, num_blocks: int, problem: str) -> None:
+        self._fetches.discard(fetch)
+        self._reactor.unwatch(fetch.socket)
+        self._reactor.unwatch(fetch.monitor)
+        fetch.close_sockets()
+        self._deliver(FetchEnded(fetch.order.number, num_blocks, problem))
+
+    # --------------------------------------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        while not self._stopped:
+            try:
+                self._reactor.wait(self._next_due() - time.monotonic())
+                self._expire()
+            except Exception:
+                log.exception("the KV hand-over failed to handle an event")
+                time.sleep(1.0)  # prevents a busy loop
+        self._close_sockets()
+
+    def _next_due(self) -> float:
+        due = [fetch.due for fetch in self._fetches]
+        if self._server is not None:
+            due.append(self._server.next_due())
+        return min([*due, time.monotonic() + IDLE_SECONDS])
+
+    def _expire(self) -> None:
+        if self._server is not None:
+            self._server.expire()
+        for fetch in list(self._fetches):
+            fetch.expire()
+
+    def _stop(self) -> None:
+        self._stopped = True
+
+    def _close_sockets(self) -> None:
+        for fetch in list(self._fetches):
+            fetch.close("this engine ends")
+        if self._server is not None:
+            self._server.close()
+        if self._socket is not None:
+            self._reactor.unwatch(self._socket)
+            self._socket.close(linger=0)
+        if self._key_check is not None:
+            self._key_check.close()
+        self._reactor.close()
+
+
+def _endpoint(socket: "zmq.Socket[bytes]", address: LinkAddress) -> str:
+    if address.is_ipc:
+        private_directory(address)
+        return address.endpoint()
+    socket.ipv6 = ":" in address.host
+    # ZMQ writes "any free port" as a star.
+    return address.endpoint() if address.port else address.endpoint().removesuffix("0") + "*"

@@ -1,0 +1,17 @@
+"""The KV class of an engine: engines of one class may exchange the bytes of KV blocks."""
+
+from hashlib import blake2b
+
+import msgspec
+
+from kvasir.layers.kv import KVCacheConfig
+
+
+def kv_class(fingerprint: str, numerics: str, cache: KVCacheConfig, layout: str, hash_algorithm: str) -> str:
+    """Return the class: everything besides tokens that the content and the hash of a block depend on.
+
+    `fingerprint`: of the model. `numerics`: see kvasir.engine.numerics; it covers the version of Kvasir. `layout`:
+    see BlockBytes.
+    """
+    facts = (fingerprint, numerics, cache.groups, layout, hash_algorithm)
+    return blake2b(msgspec.msgpack.encode(facts), digest_size=16).hexdigest()

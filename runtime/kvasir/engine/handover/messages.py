@@ -1,0 +1,77 @@
+"""The messages between two engines that hand KV blocks over: msgspec structs in msgpack.
+
+The engine that needs blocks connects a DEALER to the other one's ROUTER and sends FetchBlocks. The answers are one
+BlocksRefused, or Blocks until one is `last`. The bytes of the blocks are the second frame of Blocks. At most WINDOW
+messages are on their way: the receiver asks for each further one with MoreBlocks.
+
+Both engines run the same version of Kvasir, because it is part of the KV class, so there is no version here.
+"""
+
+import zlib
+from typing import Final
+
+import msgspec
+
+CHUNK_BYTES: Final = 8 * 2**20
+"""Bytes of blocks in one message, or one larger block."""
+WINDOW: Final = 2
+MOST_ASKED_BLOCKS: Final = 512
+"""Blocks of one FetchBlocks. The step loop looks up so many in less than a millisecond."""
+
+
+class FetchBlocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Send the blocks with these hashes, as far as they are in the prefix cache without a gap."""
+
+    kv_class: str
+    """See exchange.kv_class. An engine of another class refuses."""
+    hashes: bytes
+    """Of neighbouring blocks of a prompt, in their order; see kvasir.hashing."""
+
+
+class MoreBlocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A Blocks has been read: send another one."""
+
+
+class FetchDone(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Send no more."""
+
+
+class Blocks(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The next blocks."""
+
+    checksums: list[int]
+    """See `checksum`."""
+    last: bool
+    """No more follow: these were the last ones asked for, or the next one is not in the cache."""
+
+
+class BlocksRefused(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """No blocks are sent."""
+
+    reason: str
+
+
+_Asking = FetchBlocks | MoreBlocks | FetchDone
+_Answering = Blocks | BlocksRefused
+_encoder: Final = msgspec.msgpack.Encoder()
+_asking: Final[msgspec.msgpack.Decoder[_Asking]] = msgspec.msgpack.Decoder(_Asking)
+_answering: Final[msgspec.msgpack.Decoder[_Answering]] = msgspec.msgpack.Decoder(_Answering)
+
+
+def encode(message: _Asking | _Answering) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_asking(frame: bytes) -> _Asking:
+    """Raises msgspec.MsgspecError."""
+    return _asking.decode(frame)
+
+
+def decode_answering(frame: bytes) -> _Answering:
+    """Raises msgspec.MsgspecError."""
+    return _answering.decode(frame)
+
+
+def checksum(block_hash: bytes, content: memoryview) -> int:
+    """Return a checksum of the bytes and the hash, so that a block in the place of another one is found."""
+    return zlib.crc32(content, zlib.crc32(block_hash))

@@ -1,0 +1,52 @@
+"""The bytes of KV blocks, for hand-overs between engines. No torch: the memories are arrays of bytes."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+
+class BlockBytes(Protocol):
+    """Reads and writes blocks while steps run. The caller sees to it that no step uses a block that is written, and
+    that none writes a block that is read. Any thread."""
+
+    block_bytes: int
+    """Of one block, over all memories."""
+    layout: str
+    """How the bytes of a block are arranged. Engines of different layouts cannot exchange blocks."""
+
+    def read(self, block_ids: Sequence[int]) -> memoryview:
+        """Return a copy of these blocks, one after the other."""
+        ...
+
+    def write(self, block_ids: Sequence[int], content: memoryview) -> None:
+        """Replace the bytes of these blocks."""
+        ...
+
+
+class HostBlockBytes:
+    """A BlockBytes over memories of this process."""
+
+    def __init__(self, memories: Sequence[Bytes], layout: str) -> None:
+        """`memories`: each [num_blocks + 1, bytes of a block in this memory]."""
+        self._memories = tuple(memories)
+        self._size = memories[0].shape[1]
+        self.block_bytes = self._size * len(memories)
+        self.layout = layout
+
+    def read(self, block_ids: Sequence[int]) -> memoryview:
+        content: Bytes = np.empty((len(block_ids), len(self._memories), self._size), np.uint8)
+        for place, block_id in enumerate(block_ids):
+            for index, memory in enumerate(self._memories):
+                content[place, index] = memory[block_id]
+        return content.reshape(-1).data
+
+    def write(self, block_ids: Sequence[int], content: memoryview) -> None:
+        shape = len(block_ids), len(self._memories), self._size
+        blocks: Bytes = np.frombuffer(content, np.uint8).reshape(shape)
+        for place, block_id in enumerate(block_ids):
+            for index, memory in enumerate(self._memories):
+                memory[block_id] = blocks[place, index]
