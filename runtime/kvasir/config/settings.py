@@ -26,6 +26,8 @@ MAX_WORKER_TIMEOUT_SECONDS = 7 * 24 * 3600
 """Waits in the kernel take at most 24 days."""
 EXTERNAL_LAUNCHER = "external_launcher"
 RAY = "ray"
+HAND_OVER_AUTO = "auto"
+HAND_OVER_OFF = "off"
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,13 @@ class CacheConfig:
     )
     prefix_caching_hash_algo: str = option(
         BLAKE2B, "hash of the blocks in the prefix cache", choices=HASH_ALGORITHMS
+    )
+    kv_hand_over: str = option(
+        HAND_OVER_AUTO,
+        "address at which other engines fetch KV blocks of requests that move to them, for example "
+        "tcp://10.0.0.1:5572; auto: next to a link on this machine, otherwise none; off: blocks are neither sent "
+        "nor fetched",
+        metavar="ADDRESS",
     )
     num_gpu_blocks_override: int | None = option(
         None, "number of KV blocks to allocate, regardless of the memory (for tests)", parse=parse_int(1)

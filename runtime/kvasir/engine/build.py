@@ -5,6 +5,7 @@ Called by the engine's process, and by the benchmarks that run an engine without
 
 import dataclasses
 import logging
+from collections.abc import Sequence
 
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine, without_effect
@@ -12,6 +13,7 @@ from kvasir.config.settings import EngineConfig
 from kvasir.engine.core import EngineCore
 from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.kv_manager import KVManager, longest_sequence
+from kvasir.engine.scheduling.admission_gates import AdmissionGate
 from kvasir.engine.scheduling.rations import StageRation
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.engine.scheduling.token_budget import TokenBudget
@@ -88,7 +90,13 @@ def prepare_workers(
     return settings, cache
 
 
-def build_core(settings: ResolvedEngine, model: ModelInfo, cache: KVCacheConfig, executor: Executor) -> EngineCore:
+def build_core(
+    settings: ResolvedEngine,
+    model: ModelInfo,
+    cache: KVCacheConfig,
+    executor: Executor,
+    gates: Sequence[AdmissionGate] = (),
+) -> EngineCore:
     budget = TokenBudget(settings.max_queued_tokens)
     blocks = KVManager(
         cache, prefix_caching=settings.enable_prefix_caching, longest_chunk=settings.max_num_batched_tokens
@@ -104,6 +112,7 @@ def build_core(settings: ResolvedEngine, model: ModelInfo, cache: KVCacheConfig,
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         budget=budget,
         lookahead=executor.max_in_flight - 1 if stages == 1 else 0,
+        gates=gates,
         rations=[StageRation(executor.max_in_flight, settings.max_num_seqs)] if stages > 1 else [],
         sends_sampled=stages > 1,
     )

@@ -26,6 +26,11 @@ from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
+from kvasir.engine.core import EngineCore
+from kvasir.engine.handover.exchange import Exchange
+from kvasir.engine.handover.hand_over import HandOver
+from kvasir.engine.handover.kv_class import kv_class
+from kvasir.engine.handover.start_exchange import start_exchange
 from kvasir.engine.health.black_box import BlackBox, open_box
 from kvasir.engine.health.engine_collector import EngineCollector
 from kvasir.engine.health.engine_status import EngineStatus
@@ -41,6 +46,7 @@ from kvasir.executor.nodes.leader import Leader
 from kvasir.hub.located_model import read_model
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.source import fetch, normalise
+from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,
@@ -115,6 +121,8 @@ class EngineProcess:
         self._leader: Leader | None = None
         """Of an engine with several nodes."""
         self._group: SharedExpertsGroup | None = None
+        self._exchange: Exchange | None = None
+        self._kv_address = ""
         self._loop: EngineLoop | None = None
         self._watchdog: StepWatchdog | None = None
         self._stop_asked = False
@@ -181,14 +189,18 @@ class EngineProcess:
         with self._phase(Phase.WARMING):
             group = self._group
             settings, cache = prepare_workers(executor, settings, asked=self._config.model.max_model_len)
-            core = self._collector.core = build_core(settings, model, cache, executor)
+            hand_over = HandOver()
+            core = self._collector.core = build_core(settings, model, cache, executor, [hand_over])
             core.trace, core.black_box = self._status.trace, self._black_box
             if executor.max_in_flight == 1 and group is None:  # a step of a group includes waits for other engines
                 self._status.step_limit.begin(settings.max_num_batched_tokens)
+            self._open_hand_over(hand_over, core, settings, model, cache, inbox)
             inbox.open(core.ingest)
             waves = None if group is None else group.waves
             drain_timeout = self._config.process.drain_timeout
-            self._loop = EngineLoop(core, link, inbox, self._status, drain_timeout, waves=waves)
+            self._loop = EngineLoop(
+                core, link, inbox, self._status, drain_timeout, waves=waves, hand_over=hand_over
+            )
             gc.collect()
             gc.freeze()  # what lives now lives for ever: no later collection has to walk it
         self._check_shutdown()
@@ -283,6 +295,28 @@ class EngineProcess:
         if self._link is not None:
             self._link.set_phase(Phase.LOADING, progress)
 
+    def _open_hand_over(
+        self,
+        hand_over: HandOver,
+        core: EngineCore,
+        settings: ResolvedEngine,
+        model: ModelInfo,
+        cache: KVCacheConfig,
+        inbox: Inbox,
+    ) -> None:
+        """Exchange KV blocks with other engines, if this one can."""
+
+        def class_of(layout: str) -> str:
+            numerics = numerics_class(settings, shares_experts=self._group is not None)
+            return kv_class(model.fingerprint, numerics, cache, layout, settings.prefix_caching_hash_algo)
+
+        incarnation = self._status.incarnation
+        assert self._executor is not None
+        started = start_exchange(self._config, incarnation, self._executor, cache, class_of, inbox.put_hand_over)
+        if started is not None:
+            self._exchange, self._kv_address = started
+            hand_over.open(core.scheduler, self._exchange)
+
     def _announce(self, link: EngineLink, settings: ResolvedEngine, num_blocks: int) -> None:
         self._status.enter(Phase.READY)
         link.announce_ready(
@@ -298,6 +332,7 @@ class EngineProcess:
                 max_num_batched_tokens=0
                 if settings.long_prefill_token_threshold
                 else settings.max_num_batched_tokens,
+                kv_address=self._kv_address,
             )
         )
         phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self._status.startup_seconds.items())
@@ -339,6 +374,8 @@ class EngineProcess:
             self._status.enter(Phase.FAILED, last.reason)
         if self._link is not None:
             self._link.close(last)
+        if self._exchange is not None:  # it reads and writes the KV cache
+            self._exchange.close()
         if self._watchdog is not None:  # it asks the executor where workers are
             self._watchdog.close()
         if self._executor is not None:

@@ -16,6 +16,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from kvasir.engine.handover.events import HandOverEvent
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.service_order import ServiceOrder
@@ -46,7 +47,7 @@ class WaveCalled:
     wave: int
 
 
-Event: TypeAlias = LinkEvent | RefusedRequest | Wake | ExecutorFailed | WaveCalled
+Event: TypeAlias = LinkEvent | RefusedRequest | Wake | ExecutorFailed | WaveCalled | HandOverEvent
 """Everything that the loop handles, except requests."""
 
 
@@ -183,6 +184,10 @@ class Inbox:
     def call_wave(self, wave: int) -> None:
         """Put a WaveCalled. Any thread."""
         self._put_and_wake(WaveCalled(wave))
+
+    def put_hand_over(self, event: HandOverEvent) -> None:
+        """Put an event of a hand-over. Any thread."""
+        self._put_and_wake(event)
 
     def fail(self, error: Exception) -> None:
         """Put an ExecutorFailed: an idle loop would not notice that a worker has ended. Any thread."""

@@ -11,6 +11,8 @@ from typing import Final, Protocol
 
 from kvasir.engine.cache_reports import CacheReports
 from kvasir.engine.core import EngineCore
+from kvasir.engine.handover.events import FetchEnded, PinReleased, PinWanted
+from kvasir.engine.handover.hand_over import HandOver
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
 from kvasir.engine.inbox import Event, ExecutorFailed, Inbox, Wake, WaveCalled
@@ -73,14 +75,16 @@ class EngineLoop:
         drain_timeout: float,
         drain_settle: float = DRAIN_SETTLE_SECONDS,
         waves: Waves | None = None,
+        hand_over: HandOver | None = None,
     ) -> None:
-        """`waves`: None for an engine that runs alone."""
+        """`waves`: None for an engine that runs alone. `hand_over`: a gate of the core's scheduler."""
         self._core = core
         self._link = link
         self._inbox = inbox
         core.num_in_inbox = lambda: inbox.num_requests
         self._status = status
         self._waves = waves or Independent()
+        self._hand_over = hand_over or HandOver()
         pool = core.scheduler.blocks.pool
         self._cache_reports = CacheReports(pool.cache, pool.num_blocks, link.send)
         self._drain_timeout = drain_timeout
@@ -110,6 +114,7 @@ class EngineLoop:
         trace.enter(StepPhase.SEND)
         self._send(outputs)
         self._cache_reports.after_step()
+        self._hand_over.after_step()
         if self._waves.running:
             trace.enter(StepPhase.WAVE)
         self._waves.after_step(self._flags(), passed=output is not None and bool(output.token_ids))
@@ -171,6 +176,8 @@ class EngineLoop:
                 self._core.refuse(event)
             case Wake(request_id):
                 self._core.wake(request_id)
+            case PinWanted() | PinReleased() | FetchEnded():
+                self._hand_over.handle(event)
             case Received(_, StartWave()):
                 self._waves.wake()
             case WaveCalled(wave):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kvasir.layers.kv import KVCacheConfig
+from kvasir.worker.block_bytes import BlockBytes
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
@@ -69,6 +70,10 @@ class Executor(Protocol):
 
     def check_idle(self) -> None:
         """Raises AssertionError if a worker still holds a request while the engine has none."""
+        ...
+
+    def block_bytes(self) -> BlockBytes | None:
+        """Return the bytes of the KV blocks; None if they are not in the memory of this process."""
         ...
 
     def where(self) -> str:

@@ -17,6 +17,7 @@ from kvasir.executor.worker_host import WorkerHost
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
+from kvasir.worker.block_bytes import BlockBytes
 from kvasir.worker.step import StepInput, StepOutput
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
@@ -80,6 +81,9 @@ class InProcessExecutor:
 
     def check_idle(self) -> None:
         self._worker.check_idle()
+
+    def block_bytes(self) -> BlockBytes | None:
+        return self._worker.block_bytes()
 
     def where(self) -> str:
         return ""

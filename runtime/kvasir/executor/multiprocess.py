@@ -124,6 +124,9 @@ class MultiprocessExecutor:
     def check_idle(self) -> None:
         self._command(WorkerCall("check_idle"), self._timeout)
 
+    def block_bytes(self) -> None:
+        """Return None: a hand-over would have to copy a part of each block in each worker."""
+
     def where(self) -> str:
         """Return phase and place of each worker."""
         return self._describe(range(self._num_workers))

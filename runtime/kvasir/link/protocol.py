@@ -181,6 +181,8 @@ class Ready(_Message, frozen=True):
     max_num_batched_tokens: int = 0
     """Tokens that a step computes at most. 0: not announced, or a step computes parts of several long prompts, so
     that a long one does not delay those behind it."""
+    kv_address: str = ""
+    """Where other engines of the class fetch KV blocks from this one (kvasir.engine.handover). "": they cannot."""
 
 
 class Logprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -335,6 +337,9 @@ class AddRequest(_Message, frozen=True):
     alone: bool = False
     """A step that computes it computes no other request, until it has got SUSPECT_TOKENS tokens in this attempt: an
     engine may have failed because of it."""
+    kv_source: str = ""
+    """The Ready.kv_address of an engine that has KV blocks of the tokens: they may be fetched from it instead of
+    being computed. "": none is known."""
 
     @property
     def num_tokens(self) -> int:

@@ -13,6 +13,7 @@ from kvasir.layers.attention_backends.choose_backend import choose_backend
 from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup, num_memories
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import TransformerModel
+from kvasir.worker.block_bytes import HostBlockBytes
 from kvasir.worker.huge_pages import take, zeroed_memory
 
 _TAKEN_AHEAD = 512 * 2**20
@@ -56,6 +57,14 @@ def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     if device.type == "cpu":
         return torch.frombuffer(zeroed_memory(num_bytes), dtype=dtype)
     return torch.zeros(num_bytes // dtype.itemsize, dtype=dtype, device=device)
+
+
+def block_bytes_of(caches: Sequence[KVCache]) -> HostBlockBytes:
+    """Return the bytes of the blocks of all layers, on CPU."""
+    memories = {cache.blocks.data_ptr(): cache.blocks for cache in caches}
+    return HostBlockBytes(
+        [blocks.flatten(1).view(torch.uint8).numpy() for blocks in memories.values()], layout="head-major"
+    )
 
 
 def take_ahead(caches: Sequence[KVCache]) -> Iterator[int]:

@@ -20,8 +20,10 @@ from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.words import count
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.block_bytes import BlockBytes
 from kvasir.worker.cache_memory import (
     allocate,
+    block_bytes_of,
     block_shape,
     check_fits_memory,
     profile_gpu,
@@ -126,6 +128,13 @@ class Worker:
     def execute(self, step: StepInput) -> StepOutput:
         assert self._runner is not None, "allocate_kv_cache comes first"
         return self._runner.execute(step)
+
+    def block_bytes(self) -> BlockBytes | None:
+        """Return the bytes of the KV blocks; None if they are in the memory of a device, or in several workers."""
+        assert self._runner is not None, "allocate_kv_cache comes first"
+        if self._placement.device.type != "cpu" or self._settings.executor.num_workers > 1:
+            return None
+        return block_bytes_of(self._runner.caches)
 
     def empty_pass(self) -> None:
         """Take part in a forward pass of other engines, with which this one shares experts, without tokens."""

@@ -34,6 +34,7 @@ def add_request(
     age: float = 0.0,
     hashed_for: int | None = None,
     alone: bool = False,
+    kv_source: str = "",
 ) -> AddRequest:
     """`hashed_for`: the block size that the frontend hashed the prompt for; None: it did not."""
     hashes = b""
@@ -58,6 +59,7 @@ def add_request(
         cache_salt=cache_salt,
         age=age,
         alone=alone,
+        kv_source=kv_source,
     )
 
 

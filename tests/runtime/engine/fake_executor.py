@@ -17,8 +17,10 @@ from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import Logprobs
 from kvasir.params import SamplingParams
 from kvasir.tokens import from_wire
+from kvasir.worker.block_bytes import BlockBytes
 from kvasir.worker.step import NAN_COMPUTED, NONE_SAMPLED, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
+from runtime.engine.fake_block_bytes import FakeBlockBytes
 from runtime.engine.first_stage import FirstStage
 from runtime.engine.kv_configs import kv_groups
 
@@ -187,6 +189,9 @@ class FakeExecutor:
         assert not self.rows
         assert not self.submitted
         assert not (self.first_stage and self.first_stage.rows)
+
+    def block_bytes(self) -> BlockBytes:
+        return FakeBlockBytes(self._slots, self._block_size)
 
     def where(self) -> str:
         return ""

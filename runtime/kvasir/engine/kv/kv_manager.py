@@ -22,6 +22,7 @@ from itertools import accumulate, chain, pairwise, zip_longest
 from kvasir.engine.kv.block_pool import BlockPool
 from kvasir.engine.kv.block_table import BlockTable
 from kvasir.engine.kv.group_rule import rule_of
+from kvasir.engine.kv.held_blocks import HeldBlocks
 from kvasir.engine.kv.prefix_cache import PrefixCache, PrefixLookup
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.hashing import extend_chain, split_chain
@@ -43,6 +44,7 @@ class KVManager:
         self.block_size = config.block_size
         num_groups = len(config.groups)
         self.pool = BlockPool(config.num_blocks, PrefixCache(num_groups) if prefix_caching else None)
+        self.held = HeldBlocks(self.pool)
         self.longest_sequence = longest_sequence(config, longest_chunk)
         """Tokens that a request can reach alone in the pool."""
         self.num_queried_tokens = 0
@@ -184,7 +186,7 @@ class KVManager:
 
     def check_idle(self) -> None:
         """Raise AssertionError if a block is in use although no request is there."""
-        self.pool.check_all_free()
+        self.pool.check_all_free(besides=self.held.num_blocks)
         if self._cache is not None:
             self._cache.check()
 

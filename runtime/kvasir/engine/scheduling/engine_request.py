@@ -59,6 +59,7 @@ class EngineRequest:
         "chain_root",
         "first_token",
         "frontend",
+        "kv_source",
         "lone_until",
         "lookup",
         "named",
@@ -99,6 +100,8 @@ class EngineRequest:
         self.rank = (message.priority, self.seniority, 0)
         """(priority, seniority, arrival), the sort key: the smallest is served first. The inbox numbers the
         arrivals, and the scheduler numbers them again in the order in which it gets the requests."""
+        self.kv_source = message.kv_source
+        """The engine to fetch KV blocks from; "" if none is known, or after they were fetched."""
         self.status = RequestStatus.WAITING
         self.num_computed_tokens = 0
         """Tokens whose KV is in the cache after the scheduled steps, if all drafts in flight are accepted."""

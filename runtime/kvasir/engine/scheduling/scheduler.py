@@ -94,7 +94,8 @@ class Scheduler:
         self._entrance = EntranceCheck(self._endings, by_priority)
         self._results = StepResults(self._endings, queues, blocks, keeps_sampled=sends_sampled)
         self._rations = tuple(rations)
-        self._num_scheduled = 0
+        self.num_scheduled = 0
+        """Steps that were scheduled."""
         self._num_arrivals = 0
         self._stalled = False
         """Nothing could be scheduled, and no step is in flight that could change that: only an event can."""
@@ -132,6 +133,10 @@ class Scheduler:
         self._queues.wake(request_id)
         self._stalled = False
 
+    def reconsider(self) -> None:
+        """Ask the gates again about waiting requests, because blocks that no request had have become free."""
+        self._stalled = False
+
     def release_reserved(self, request: EngineRequest) -> None:
         """Release the tokens that are reserved for a request that is not added."""
         self._queues.release_reserved(request)
@@ -141,6 +146,11 @@ class Scheduler:
         """Whether a step is in flight or needed, if only to free rows. False if each request waits for an event."""
         runnable = not self._stalled and (self.running or self.waiting or self._queues.suspects)
         return bool(runnable or self._queues.freed_rows or self.in_flight)
+
+    @property
+    def num_computed(self) -> int:
+        """Return how many of the scheduled steps were computed and updated."""
+        return self.num_scheduled - len(self.in_flight)
 
     @property
     def num_suspects(self) -> int:
@@ -194,8 +204,8 @@ class Scheduler:
             self._stalled = not (self.in_flight or self._lone_steps.can_follow)
             return None
         self.in_flight.append(step.rows)
-        self._num_scheduled += 1
-        return StepInput(finished, step.new, step.scheduled, self._num_scheduled, self._results.take_sampled())
+        self.num_scheduled += 1
+        return StepInput(finished, step.new, step.scheduled, self.num_scheduled, self._results.take_sampled())
 
     def _schedule_running(self, step: _Step) -> None:
         """Schedule tokens of every running request. A long chunk leaves one token for each later request."""

@@ -102,6 +102,9 @@ class ExternalLauncherExecutor:
     def check_idle(self) -> None:
         self._running.check_idle()
 
+    def block_bytes(self) -> None:
+        """Return None: this process may have a part of each block only."""
+
     def where(self) -> str:
         return ""
 

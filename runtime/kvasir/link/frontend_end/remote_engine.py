@@ -94,5 +94,10 @@ class RemoteEngine:
         return "" if self.capacity is None else self.capacity.numerics
 
     @property
+    def kv_address(self) -> str:
+        """Where engines of the same numerics class fetch its KV blocks; "" if they cannot."""
+        return "" if self.capacity is None else self.capacity.kv_address
+
+    @property
     def serves_by_priority(self) -> bool:
         return self.capacity is not None and FEATURE_PRIORITY in self.capacity.features

@@ -1,0 +1,190 @@
+"""The step loop's side of hand-overs: which blocks are read for other engines, and which requests wait for theirs.
+
+A request that another engine has computed names that engine (AddRequest.kv_source). When the gate is first asked
+about it, it gets empty blocks for the prefix that this engine lacks, and is skipped while the exchange fills them.
+Then they are in the prefix cache like computed blocks, the request is considered again, and its admission finds
+them. Blocks that did not come are computed.
+
+Blocks are read and written outside of steps, so each begins when the steps that were in flight are computed: such a
+step may still fill a cached block, or use a block that has just become free.
+"""
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from kvasir.engine.handover.events import FetchEnded, HandOverEvent, PinReleased, PinWanted
+from kvasir.engine.handover.messages import MOST_ASKED_BLOCKS
+from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
+from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.scheduling.scheduler import Scheduler
+from kvasir.observability.seldom_log import SeldomLog
+
+LEAST_TOKENS: Final = 64
+"""A shorter prefix is computed: that takes no longer than to ask for it."""
+MOST_FETCHES: Final = 8
+"""Fetches at a time. Further requests wait for one of them to end."""
+PINNED_SHARE: Final = 2
+"""One block of so many may be pinned for other engines."""
+
+log = logging.getLogger(__name__)
+
+
+class BlockExchange(Protocol):
+    """The methods of an Exchange that the step loop needs."""
+
+    def pinned(self, session: int, block_ids: list[int]) -> None: ...
+
+    def fetch(self, number: int, source: str, hashes: list[bytes], block_ids: list[int]) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Fetch:
+    request: EngineRequest
+    hashes: list[bytes]
+    """Of the blocks that are fetched."""
+    cached: list[int]
+    """Blocks of the prefix before them."""
+    empty: list[int]
+    """The blocks to fill."""
+
+
+class HandOver(AdmissionGate):
+    """A gate that keeps requests waiting while their blocks are fetched. Belongs to the loop's thread.
+
+    Without an exchange it admits every request, which is then computed.
+    """
+
+    def __init__(self) -> None:
+        self.num_fetched_blocks = 0
+        """Blocks that came from other engines."""
+        self.num_failed_fetches = 0
+        self._exchange: BlockExchange | None = None
+        self._fetches: dict[int, _Fetch] = {}
+        self._waiting: list[str] = []
+        """Requests that wait for an end of one of MOST_FETCHES."""
+        self._pins: dict[int, list[int]] = {}
+        self._num_pinned = 0
+        self._postponed: deque[tuple[int, Callable[[], None]]] = deque()
+        """Calls for when so many steps are computed."""
+        self._numbers = itertools.count(1)
+        self._seldom = SeldomLog(log)
+
+    def open(self, scheduler: Scheduler, exchange: BlockExchange) -> None:
+        """Hand blocks over from now on. The scheduler's cache has one KV group, of full attention."""
+        self._scheduler = scheduler
+        self._blocks = scheduler.blocks
+        self._held = scheduler.blocks.held
+        self._most_pinned = scheduler.blocks.pool.num_blocks // PINNED_SHARE
+        self._exchange = exchange
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no other engine reads blocks of this one."""
+        return not self._pins
+
+    # ------------------------------------------------------------------------------------------------ the gate
+
+    def admits(self, request: EngineRequest) -> Verdict:
+        if not request.kv_source:
+            return Verdict.ADMIT
+        if any(fetch.request is request for fetch in self._fetches.values()):
+            return Verdict.SKIP  # an event of an earlier attempt woke it
+        if self._exchange is None or request.params.prompt_logprobs is not None:
+            request.kv_source = ""
+            return Verdict.ADMIT
+        return self._begin(request, self._exchange)
+
+    def _begin(self, request: EngineRequest, exchange: BlockExchange) -> Verdict:
+        """Fetch the blocks of the request, unless the other gates keep it waiting or it lacks only a few."""
+        if not self._blocks.pool.can_allocate(self._blocks.cost_of(request)):
+            return Verdict.ADMIT  # the gate for blocks lets it wait
+        size = self._blocks.block_size
+        first, end = self._blocks.num_cached_tokens(request) // size, (request.num_tokens - 1) // size
+        if (end - first) * size < LEAST_TOKENS:
+            request.kv_source = ""
+            return Verdict.ADMIT
+        if len(self._fetches) >= MOST_FETCHES:
+            self._waiting.append(request.request_id)
+            return Verdict.SKIP
+        cached = self._held.find(request.block_hashes, first)
+        self._held.hold(cached)
+        fetch = _Fetch(request, request.block_hashes[first:end], cached, self._held.hold_empty(end - first))
+        number = next(self._numbers)
+        self._fetches[number] = fetch
+        source = request.kv_source
+        self._when_computed(lambda: exchange.fetch(number, source, fetch.hashes, fetch.empty))
+        return Verdict.SKIP
+
+    # -------------------------------------------------------------------------------------- from the exchange
+
+    def handle(self, event: HandOverEvent) -> None:
+        match event:
+            case PinWanted(session, hashes):
+                self._pin(session, hashes)
+            case PinReleased(session):
+                self._unpin(session)
+            case FetchEnded():
+                self._end(event)
+
+    def after_step(self) -> None:
+        """Make the calls that waited for the steps that are computed now."""
+        while self._postponed and self._scheduler.num_computed >= self._postponed[0][0]:
+            self._postponed.popleft()[1]()
+
+    def _when_computed(self, call: Callable[[], None]) -> None:
+        """Call when the steps that are in flight now are computed."""
+        if self._scheduler.in_flight:
+            self._postponed.append((self._scheduler.num_scheduled, call))
+        else:
+            call()
+
+    def _pin(self, session: int, hashes: list[bytes]) -> None:
+        room = max(0, self._most_pinned - self._num_pinned)
+        block_ids = self._held.find(hashes, min(room, MOST_ASKED_BLOCKS))
+        self._held.hold(block_ids)
+        self._pins[session] = block_ids
+        self._num_pinned += len(block_ids)
+        self._when_computed(lambda: self._send(session, hashes))
+
+    def _send(self, session: int, hashes: list[bytes]) -> None:
+        """Have the pinned blocks sent, if a step whose results were not numbers has not dropped them."""
+        block_ids = self._pins.get(session)
+        if block_ids is not None and self._exchange is not None:
+            found = self._held.find(hashes, len(block_ids))
+            self._exchange.pinned(session, found if found == block_ids[: len(found)] else [])
+
+    def _unpin(self, session: int) -> None:
+        block_ids = self._pins.pop(session, [])
+        self._num_pinned -= len(block_ids)
+        self._held.release(block_ids)
+        self._scheduler.reconsider()
+
+    def _end(self, event: FetchEnded) -> None:
+        """Put the blocks that came into the prefix cache, and consider the request again."""
+        fetch = self._fetches.pop(event.fetch)
+        count = event.num_blocks
+        self.num_fetched_blocks += count
+        self._held.store(fetch.hashes[:count], fetch.empty[:count])
+        self._held.release(fetch.cached + fetch.empty)
+        if event.problem:
+            self.num_failed_fetches += 1
+            self._seldom.warning(
+                f"{count} of {len(fetch.hashes)} KV blocks of request {fetch.request.request_id} came from "
+                f"{fetch.request.kv_source}, the rest is computed: {event.problem}",
+                about=fetch.request.kv_source,
+            )
+        fetch.request.kv_source = ""
+        waiting, self._waiting = self._waiting, []
+        for request_id in (fetch.request.request_id, *waiting):
+            self._scheduler.wake(request_id)
+
+    def check_idle(self) -> None:
+        """Raise AssertionError if a block is held for no fetch and no other engine."""
+        held = {block_id for fetch in self._fetches.values() for block_id in fetch.cached + fetch.empty}
+        held.update(block_id for block_ids in self._pins.values() for block_id in block_ids)
+        if self._exchange is not None:
+            assert self._held.num_blocks == len(held), f"{self._held.num_blocks - len(held)} KV blocks are held"

@@ -1,0 +1,70 @@
+"""Starts the exchange of an engine, if its KV blocks can be handed over, and chooses its address."""
+
+import logging
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import Final
+
+from kvasir.config.options import ConfigError, flag_of
+from kvasir.config.settings import HAND_OVER_AUTO, HAND_OVER_OFF, EngineConfig, LinkConfig
+from kvasir.engine.handover.events import HandOverEvent
+from kvasir.engine.handover.exchange import Exchange
+from kvasir.executor.executor import Executor
+from kvasir.layers.kv import FullAttention, KVCacheConfig
+from kvasir.link.address import MAX_IPC_PATH, parse_address
+from kvasir.link.keys import load_engine_keys
+
+_LOOPBACK: Final = "tcp://127.0.0.1:0"
+
+log = logging.getLogger(__name__)
+
+
+def start_exchange(
+    config: EngineConfig,
+    incarnation: str,
+    executor: Executor,
+    cache: KVCacheConfig,
+    kv_class_of: Callable[[str], str],
+    deliver: Callable[[HandOverEvent], None],
+) -> tuple[Exchange, str] | None:
+    """Return the running exchange and its address, "" if it serves no blocks; None if the engine cannot hand over.
+
+    `kv_class_of` returns the KV class for a layout of bytes. Raises ConfigError for an address that cannot be used.
+    """
+    if config.cache.kv_hand_over == HAND_OVER_OFF or not config.cache.enable_prefix_caching:
+        return None
+    memory = executor.block_bytes()
+    problem = ""
+    if memory is None:
+        problem = "the KV cache is in worker processes or on a device"
+    elif len(cache.groups) > 1 or not isinstance(cache.groups[0].spec, FullAttention):
+        problem = "the model has layers with a sliding window"
+    if memory is None or problem:
+        if config.cache.kv_hand_over != HAND_OVER_AUTO:
+            raise ConfigError(f"{flag_of('kv_hand_over')}: {problem}, and such a cache cannot be handed over")
+        log.info("no KV hand-over: %s. Requests from other engines are computed again", problem)
+        return None
+    keys = load_engine_keys(config.link.link_keys) if config.link.link_keys else None
+    exchange = Exchange(memory, kv_class_of(memory.layout), keys, deliver)
+    try:
+        wanted = config.cache.kv_hand_over
+        text = local_address(config.link, incarnation) if wanted == HAND_OVER_AUTO else wanted
+        address = exchange.listen(text) if text else ""
+    except BaseException:
+        exchange.close()
+        raise
+    exchange.start()
+    log.info("KV hand-over: other engines fetch blocks at %s", address or "no address of this engine")
+    return exchange, address
+
+
+def local_address(link: LinkConfig, incarnation: str) -> str:
+    """Return an address next to a link on this machine; "" if frontends are elsewhere."""
+    for text in link.link:
+        address = parse_address(text)
+        path = str(PurePath(address.path).with_name(f"kv-{incarnation}"))
+        if address.is_ipc and len(path.encode()) <= MAX_IPC_PATH:
+            return f"ipc://{path}"
+        if address.is_loopback or address.is_ipc:
+            return _LOOPBACK
+    return ""
