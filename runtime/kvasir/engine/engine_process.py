@@ -315,7 +315,7 @@ class EngineProcess:
         started = start_exchange(self._config, incarnation, self._executor, cache, class_of, inbox.put_hand_over)
         if started is not None:
             self._exchange, self._kv_address = started
-            hand_over.open(core.scheduler, self._exchange)
+            hand_over.open(core.scheduler, self._exchange, serves=bool(self._kv_address))
 
     def _announce(self, link: EngineLink, settings: ResolvedEngine, num_blocks: int) -> None:
         self._status.enter(Phase.READY)

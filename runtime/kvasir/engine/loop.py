@@ -30,6 +30,10 @@ DRAIN_SETTLE_SECONDS: Final = 5.0
 that it drains. Those of a release without Heartbeat.saw_draining never answer."""
 
 
+LINGER_SECONDS: Final = 2.0
+"""How long a draining engine without requests stays after it has lost one, or has sent KV blocks: the engine that
+continues the request fetches them."""
+
 MESSAGE_SCORES: Final = 1_000_000
 """Log probabilities of prompts (14 bytes each) after which a message ends. Its last request may exceed this."""
 
@@ -92,6 +96,7 @@ class EngineLoop:
         self._drain_asked = False
         self._drain_began: float | None = None
         self._drain_settled = False
+        self._linger_end = 0.0
 
     def run(self) -> None:
         """Returns when the engine is drained. Whatever a step raises, the end of a worker, or of another engine of
@@ -147,9 +152,26 @@ class EngineLoop:
         if self._drain_began is not None:
             limit = self._drain_timeout if self._core.has_requests else self._settle_limit
             timeout = max(0.0, self._drain_began + limit - time.monotonic())
-            if self._drain_settled and not self._core.has_requests:
-                return
+            if not self._core.has_requests:
+                lingering = self._lingering()
+                if self._drain_settled and not lingering:
+                    return
+                timeout = min(timeout, lingering or timeout)
         self._inbox.wait(timeout)
+
+    def _lingering(self) -> float:
+        """Return for how many seconds at most a draining engine without requests stays for other engines."""
+        if self._drain_began is None or self._overdue():
+            return 0.0
+        rest = self._drain_began + self._drain_timeout - time.monotonic()
+        if not self._hand_over.is_idle:
+            return max(0.0, rest)
+        return max(0.0, min(rest, self._linger_end - time.monotonic()))
+
+    def _linger(self) -> None:
+        """Stay a while from now on, if this engine drains and other engines can fetch its KV blocks."""
+        if self._drain_began is not None and self._hand_over.serves:
+            self._linger_end = time.monotonic() + LINGER_SECONDS
 
     def _take(self, most: int | None) -> None:
         taken = self._inbox.take(most)
@@ -162,6 +184,7 @@ class EngineLoop:
         match event:
             case Received(frontend, Abort(request_ids)):
                 self._core.abort(frontend, request_ids)
+                self._linger()
             case Received(frontend, Call() as call):
                 self._link.send(frontend, self._core.call(call))
             case CacheEventsWanted(frontend):
@@ -178,6 +201,7 @@ class EngineLoop:
                 self._core.wake(request_id)
             case PinWanted() | PinReleased() | FetchEnded():
                 self._hand_over.handle(event)
+                self._linger()
             case Received(_, StartWave()):
                 self._waves.wake()
             case WaveCalled(wave):
@@ -240,5 +264,5 @@ class EngineLoop:
             return Flags(work)
         overdue = self._overdue()
         settled = self._drain_settled or overdue or time.monotonic() - began >= self._settle_limit
-        idle = not (work or self._core.has_requests) and self._inbox.empty
+        idle = not (work or self._core.has_requests or self._lingering()) and self._inbox.empty
         return Flags(work, drains=True, stays=not (idle and settled), overdue=overdue)

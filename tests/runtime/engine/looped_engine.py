@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from kvasir.engine.handover.hand_over import BlockExchange, HandOver
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
@@ -29,16 +30,28 @@ class Engine:
         drain_timeout: float = 30,
         drain_settle: float = 0.05,
         waves: Callable[[Inbox], Waves] = lambda inbox: Independent(),
+        exchange: BlockExchange | None = None,
         **core: Any,
     ) -> None:
-        self.harness = CoreHarness(**core)
+        """`exchange`: of hand-overs to other engines; None: there are none."""
+        hand_over = HandOver()
+        self.harness = CoreHarness(gates=[*core.pop("gates", []), hand_over], **core)
+        if exchange is not None:
+            hand_over.open(self.harness.scheduler, exchange)
         self.link = FakeLink()
         self.inbox = Inbox()
         self.inbox.open(self.harness.core.ingest)
         self.status = EngineStatus("engine-0-test", 0, heartbeat_timeout=10)
         self.status.enter(Phase.READY)
         self.loop = EngineLoop(
-            self.harness.core, self.link, self.inbox, self.status, drain_timeout, drain_settle, waves(self.inbox)
+            self.harness.core,
+            self.link,
+            self.inbox,
+            self.status,
+            drain_timeout,
+            drain_settle,
+            waves(self.inbox),
+            hand_over,
         )
         self.ended: Future[None] = pool.submit(self.loop.run)
 

@@ -62,6 +62,8 @@ class HandOver(AdmissionGate):
         self.num_fetched_blocks = 0
         """Blocks that came from other engines."""
         self.num_failed_fetches = 0
+        self.serves = False
+        """Whether other engines can fetch blocks of this one."""
         self._exchange: BlockExchange | None = None
         self._fetches: dict[int, _Fetch] = {}
         self._waiting: list[str] = []
@@ -73,8 +75,12 @@ class HandOver(AdmissionGate):
         self._numbers = itertools.count(1)
         self._seldom = SeldomLog(log)
 
-    def open(self, scheduler: Scheduler, exchange: BlockExchange) -> None:
-        """Hand blocks over from now on. The scheduler's cache has one KV group, of full attention."""
+    def open(self, scheduler: Scheduler, exchange: BlockExchange, *, serves: bool = True) -> None:
+        """Hand blocks over from now on. The scheduler's cache has one KV group, of full attention.
+
+        `serves`: other engines can reach the exchange.
+        """
+        self.serves = serves
         self._scheduler = scheduler
         self._blocks = scheduler.blocks
         self._held = scheduler.blocks.held
