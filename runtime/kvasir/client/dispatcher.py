@@ -13,6 +13,7 @@ from kvasir.client.engine_room import EngineRoom
 from kvasir.client.engine_starts import EngineStarts
 from kvasir.client.holding import Holding, HoldLimits
 from kvasir.client.journal import Journal
+from kvasir.client.kv_source import kv_source
 from kvasir.client.live_request import LiveRequest, RequestState
 from kvasir.client.request_errors import EngineUnavailable, failed_repeatedly
 from kvasir.client.request_observer import RequestObserver
@@ -275,7 +276,9 @@ class Dispatcher:
             engine = self._router.pick(self._resumes.suitable(request, candidates), request)
             if engine is None:
                 break
-            message = request.message(engine.block_hashing, alone=verdict is Verdict.ALONE)
+            message = request.message(
+                engine.block_hashing, verdict is Verdict.ALONE, kv_source(request, engine, self._link.engines)
+            )
             if not engine.agreement.understands(message):
                 older.append(engine)
             elif self._link.send(engine.incarnation, message):

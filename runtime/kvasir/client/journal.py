@@ -89,7 +89,7 @@ class Journal:
         assert request.state is not RequestState.FINISHED, request.request_id
         self._leave_engine(request)
         request.state = RequestState.RUNNING
-        request.engine = engine
+        request.engine = request.last_engine = engine
         request.attempt += 1
         request.num_earlier_tokens = len(request.output_token_ids)
         request.num_earlier_preemptions = request.trace.num_preemptions

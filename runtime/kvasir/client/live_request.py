@@ -43,8 +43,9 @@ class RequestState(Enum):
 
 @dataclass(slots=True, eq=False)
 class LiveRequest:
-    """One request. Written by the journal (`state`, `engine`, `attempt`), the dispatcher (`refused_by`,
-    `numerics`), the migration (`lost_engines`, `losses_in_a_row`) and the output processor (the rest)."""
+    """One request. Written by the journal (`state`, `engine`, `last_engine`, `attempt`), the dispatcher
+    (`refused_by`, `numerics`), the migration (`lost_engines`, `losses_in_a_row`) and the output processor (the
+    rest)."""
 
     request_id: str
     prompt_token_ids: "array[int]"
@@ -67,6 +68,8 @@ class LiveRequest:
     state: RequestState = RequestState.WAITING
     engine: str = ""
     """The incarnation of the engine that has the request; empty while it waits."""
+    last_engine: str = ""
+    """The same, and while it waits the engine that had it before."""
     lost_engines: tuple[str, ...] = ()
     """The engines that were lost with this request."""
     losses_in_a_row: int = 0
@@ -99,10 +102,11 @@ class LiveRequest:
         if self.interruption is None:
             self.interruption = Interruption(reason)
 
-    def message(self, hashing: BlockHashing | None = None, alone: bool = False) -> AddRequest:
+    def message(self, hashing: BlockHashing | None = None, alone: bool = False, kv_source: str = "") -> AddRequest:
         """Return the message that starts or resumes the request on an engine, as the next attempt.
 
-        `hashing`: how the engine hashes prompts; None if it looks no hashes up. `alone`: see AddRequest.
+        `hashing`: how the engine hashes prompts; None if it looks no hashes up. `alone` and `kv_source`:
+        see AddRequest.
         """
         return AddRequest(
             request_id=self.request_id,
@@ -115,6 +119,7 @@ class LiveRequest:
             cache_salt=self.cache_salt,
             age=0.0 if self.interruption is None else time.perf_counter() - self.trace.started,
             alone=alone,
+            kv_source=kv_source,
         )
 
     @property

@@ -307,7 +307,7 @@ class EngineProcess:
         """Exchange KV blocks with other engines, if this one can."""
 
         def class_of(layout: str) -> str:
-            numerics = numerics_class(settings, shares_experts=self._group is not None)
+            numerics = numerics_class(settings, 1 if self._group is None else self._group.size)
             return kv_class(model.fingerprint, numerics, cache, layout, settings.prefix_caching_hash_algo)
 
         incarnation = self._status.incarnation

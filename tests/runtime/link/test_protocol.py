@@ -69,12 +69,13 @@ READY = Ready(
     hash_algorithm="sha256",
     numerics="float32",
     max_num_batched_tokens=2048,
+    kv_address="ipc:///run/kv",
 )
 REFUSED = Outputs(
     [RequestOutput("r", 0, 0, [], FinishReason.ERROR, error="why", refusal=RefusalKind.OVERLOADED)], STATS
 )
 HEARTBEAT = Heartbeat(STATS, step_age=1.5, step_limit=30.0, shows_load=False, stuck=FAILED_STEP)
-ADD = AddRequest("r", 3, packed([1, 2**31]), packed([7]), PARAMS, age=1.5, alone=True)
+ADD = AddRequest("r", 3, packed([1, 2**31]), packed([7]), PARAMS, age=1.5, alone=True, kv_source="ipc:///run/kv")
 
 FROM_ENGINE: list[FromEngine] = [
     HELLO,
@@ -153,22 +154,24 @@ def test_fields_that_a_newer_peer_appended_inside_an_output_are_ignored() -> Non
 
 def test_fields_that_an_older_peer_does_not_know_have_their_defaults() -> None:
     """As from before `progress`, `features`, `max_queued_tokens`, `hash_algorithm`, `preemptions`, `saw_draining`,
-    `step_limit`, `block_hashes`, `ignore_eos`, `crashed`, `stuck`, `alone` or `max_num_batched_tokens`."""
+    `step_limit`, `block_hashes`, `ignore_eos`, `crashed`, `stuck`, `alone`, `max_num_batched_tokens` or
+    `kv_address`."""
 
     def without_last(message: FromEngine | FromFrontend, count: int = 1) -> bytes:
         return msgspec.msgpack.encode(msgspec.msgpack.decode(encode(message))[:-count])
 
     assert decode_from_engine(without_last(HELLO, 2)) == msgspec.structs.replace(HELLO, progress=None, crashed=None)
     assert decode_from_engine(without_last(FROM_ENGINE[6])) == Dead("out of memory")
-    without_steps = msgspec.structs.replace(READY, max_num_batched_tokens=0)
-    assert decode_from_engine(without_last(READY)) == without_steps
+    assert decode_from_engine(without_last(READY)) == msgspec.structs.replace(READY, kv_address="")
+    without_steps = msgspec.structs.replace(READY, max_num_batched_tokens=0, kv_address="")
+    assert decode_from_engine(without_last(READY, 2)) == without_steps
     old = msgspec.structs.replace(without_steps, numerics="")
-    assert decode_from_engine(without_last(READY, 2)) == old
-    assert decode_from_engine(without_last(READY, 3)) == msgspec.structs.replace(old, hash_algorithm="blake2b")
+    assert decode_from_engine(without_last(READY, 3)) == old
+    assert decode_from_engine(without_last(READY, 4)) == msgspec.structs.replace(old, hash_algorithm="blake2b")
     older = msgspec.structs.replace(old, max_queued_tokens=0, hash_algorithm="blake2b")
-    assert decode_from_engine(without_last(READY, 4)) == older
+    assert decode_from_engine(without_last(READY, 5)) == older
     oldest = msgspec.structs.replace(older, features=())
-    assert decode_from_engine(without_last(READY, 5)) == oldest
+    assert decode_from_engine(without_last(READY, 6)) == oldest
     assert decode_from_engine(without_last(HEARTBEAT, 6)) == Heartbeat()
     name, [refused], stats = msgspec.msgpack.decode(encode(REFUSED))
     decoded = decode_from_engine(msgspec.msgpack.encode([name, [refused[:11]], stats[:5]]))
