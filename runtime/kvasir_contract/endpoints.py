@@ -21,6 +21,18 @@ LIVE_PATH: Final = "/health/live"
 READY_PATH: Final = "/health/ready"
 STATUS_PATH: Final = "/status"
 METRICS_PATH: Final = "/metrics"
+DEMAND_PATH: Final = "/demand"
+"""On the ops port of a frontend: a GET waits until a request is live, at most MAX_DEMAND_WAIT_SECONDS, and responds
+with a status report."""
+CLOSE_GATE_PATH: Final = "/gate/close"
+"""On the ops port of a frontend: a POST closes the gate, and responds with a status report. The same applies to the
+next path."""
+OPEN_GATE_PATH: Final = "/gate/open"
+
+GATE_SECONDS: Final = 10.0
+"""Time after which a closed gate opens by itself."""
+MAX_DEMAND_WAIT_SECONDS: Final = 25.0
+"""Below the limit at which proxies and firewalls forget silent connections."""
 
 ANY_HOST: Final = "*"
 """The host option for all addresses of the machine, IPv4 and IPv6."""

@@ -43,6 +43,18 @@ class RunningStep:
 
 
 @dataclass(frozen=True)
+class ReportedDemand:
+    """What decides whether a service needs engines."""
+
+    gate_closed: bool
+    """Whether requests are held, even if engines are ready."""
+    request_seconds: float | None
+    """Seconds since the last request came or ended, 0 while one is live; None if there was none since the start."""
+    engine_seconds: float | None
+    """Seconds for which there has been a ready engine without a break; None if there is none."""
+
+
+@dataclass(frozen=True)
 class StatusReport:
     phase: Phase
     message: str = ""
@@ -63,6 +75,8 @@ class StatusReport:
     startup_seconds: Mapping[str, float] = field(default_factory=dict)
     """Duration of each finished start-up phase, by phase."""
     step: RunningStep | None = None
+    demand: ReportedDemand | None = None
+    """For frontends that are built."""
 
     def to_json(self) -> bytes:
         fields = {
@@ -76,6 +90,7 @@ class StatusReport:
             "links": None if self.links is None else self.links[:MAX_LINKS],
             "startup_seconds": {phase: round(seconds, 3) for phase, seconds in self.startup_seconds.items()},
             "step": None if self.step is None else vars(self.step),
+            "demand": None if self.demand is None else vars(self.demand),
         }
         return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
 
@@ -86,8 +101,8 @@ class StatusReport:
             raise ReportError(f"the body has {len(body)} bytes; the limit is {MAX_REPORT_BYTES}")
         try:
             fields = json.loads(body, parse_constant=_refuse)
-            names = ("reason", "progress", "rank", "links", "step")
-            reason, progress, rank, links, step = (fields.get(name) for name in names)
+            names = ("reason", "progress", "rank", "links", "step", "demand")
+            reason, progress, rank, links, step, demand = (fields.get(name) for name in names)
             return cls(
                 phase=Phase(fields["phase"]),
                 message=cut(str(fields["message"]), MAX_MESSAGE_BYTES),
@@ -103,6 +118,7 @@ class StatusReport:
                     cut(str(k), 32): _seconds(v) for k, v in fields.get("startup_seconds", {}).items()
                 },
                 step=None if step is None else _step(step),
+                demand=None if demand is None else _demand(demand),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ReportError(f"not a status report: {error!r}") from error
@@ -111,6 +127,17 @@ class StatusReport:
 def _step(fields: Mapping[str, Any]) -> RunningStep:
     batch = cut(str(fields["batch"]), MAX_MESSAGE_BYTES)
     return RunningStep(_count(fields["number"]), cut(str(fields["phase"]), 32), _seconds(fields["seconds"]), batch)
+
+
+def _demand(fields: Mapping[str, Any]) -> ReportedDemand:
+    closed, request, engine = (fields[name] for name in ("gate_closed", "request_seconds", "engine_seconds"))
+    if not isinstance(closed, bool):
+        raise ValueError(f"{closed!r} is not a truth value")
+    return ReportedDemand(
+        closed,
+        None if request is None else _seconds(request),
+        None if engine is None else _seconds(engine),
+    )
 
 
 def _addresses(values: object) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from kvasir_contract.status_report import (
     MAX_LINKS,
     MAX_MESSAGE_BYTES,
     MAX_REPORT_BYTES,
+    ReportedDemand,
     ReportedProgress,
     ReportError,
     RunningStep,
@@ -27,6 +28,7 @@ FULL = StatusReport(
     links=("10.0.0.1", "fd00::1"),
     startup_seconds={"Starting": 1.5},
     step=RunningStep(7, "execute", 2.5, "1 row"),
+    demand=ReportedDemand(gate_closed=True, request_seconds=0.5, engine_seconds=None),
 )
 
 
@@ -112,6 +114,11 @@ def test_report_cuts_texts() -> None:
         body(startup_seconds={"Starting": "1"}),
         body(startup_seconds={"Starting": True}),
         body(step=4),
+        body(demand=True),
+        body(demand={"gate_closed": True}),
+        body(demand={"gate_closed": 1, "request_seconds": None, "engine_seconds": None}),
+        body(demand={"gate_closed": True, "request_seconds": -1, "engine_seconds": None}),
+        body(demand={"gate_closed": True, "request_seconds": None, "engine_seconds": "9"}),
         body(step={"number": 1, "phase": "execute", "seconds": float("nan"), "batch": ""}),
         body(step={"number": 1, "phase": "execute", "seconds": 1}),
         b'{"phase": "Ready", "message": "", "startup_seconds": {"a": 1e999}}',

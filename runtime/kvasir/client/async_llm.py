@@ -13,6 +13,7 @@ from kvasir.client.collector import Delta
 from kvasir.client.dispatcher import Dispatcher
 from kvasir.client.engine_starts import EngineStarts
 from kvasir.client.hand_overs import HandOvers
+from kvasir.client.gate import Gate
 from kvasir.client.holding import HoldLimits
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.fair_queue import current_client
@@ -82,6 +83,8 @@ class AsyncLLM:
         self._calls = Calls(self._link.send)
         self._starts = EngineStarts()
         self._strikes = Strikes()
+        limits = HoldLimits.of(config.server)
+        self.gate = Gate(lambda: self._dispatcher.gate_opened(), can_hold=limits.seconds > 0)
         self._dispatcher = Dispatcher(
             self._journal,
             self._router,
@@ -90,7 +93,8 @@ class AsyncLLM:
             self._strikes,
             self._outputs.fail_with,
             self._starts,
-            HoldLimits.of(config.server),
+            limits,
+            self.gate,
         )
         self._migrations = Migrations(
             self._journal, self._outputs, self._dispatcher.dispatch, config.server.max_lost_engines
@@ -109,8 +113,6 @@ class AsyncLLM:
             config.model.seed,
         )
         self.eos_token_ids = model.eos_token_ids
-        self.ever_ready = False
-        """Whether an engine has been ready since the start."""
 
     async def start(self) -> None:
         """Bind the link and accept engines. Raises ConfigError for an address that cannot be bound."""
@@ -207,6 +209,7 @@ class AsyncLLM:
             trace=trace or Trace(),
         )
         self._journal.add(request)
+        self.gate.arrived()
         try:
             if prompted.hashes is not None and prompted.hashes.is_long:
                 await self.input.hash_blocks(prompted, self._block_hashings())
@@ -244,6 +247,7 @@ class AsyncLLM:
         self._abort(request)
         self._outputs.end(request, FinishReason.ABORT)
         self._journal.remove(request)
+        self.gate.left()
         self._dispatcher.left(request)
 
     def _abort(self, request: LiveRequest) -> None:
@@ -281,8 +285,8 @@ class AsyncLLM:
             case EngineChanged(engine):
                 self._router.reported(engine)
                 self._starts.changed(engine)
-                self.ever_ready = self.ever_ready or engine.usable
                 self._hand_overs.engine_changed(engine)
+                self._note_usable()
                 self._dispatcher.engine_changed(engine, is_step=False)
                 self._hand_overs.work()
             case CacheChanged(engine, message):
@@ -305,7 +309,11 @@ class AsyncLLM:
             self._router.forget(engine.incarnation)
             self._starts.forget(engine.incarnation)
             self._hand_overs.forget(engine.incarnation)
+            self._note_usable()
             self._dispatcher.engine_lost(engine.incarnation)
+
+    def _note_usable(self) -> None:
+        self.gate.engines_changed(usable=any(engine.usable for engine in self._link.engines.values()))
 
     def _work_outputs(self) -> None:
         """Handle the next slice of the queued outputs."""

@@ -11,6 +11,7 @@ from enum import Enum, auto
 
 from kvasir.client.engine_room import EngineRoom
 from kvasir.client.engine_starts import EngineStarts
+from kvasir.client.gate import Gate
 from kvasir.client.holding import Holding, HoldLimits
 from kvasir.client.journal import Journal
 from kvasir.client.kv_source import kv_source
@@ -53,9 +54,11 @@ class Dispatcher:
         fail: Callable[[LiveRequest, Exception], None],
         starts: EngineStarts,
         limits: HoldLimits,
+        gate: Gate,
     ) -> None:
         """`fail`: ends a request that no engine can take, or may get, with this error."""
         self._fail = fail
+        self._gate = gate
         self._journal = journal
         self._router = router
         self._link = link
@@ -147,6 +150,10 @@ class Dispatcher:
             self._update_held()
         self.release()
 
+    def gate_opened(self) -> None:
+        self._update_held()
+        self.release()
+
     def engine_lost(self, incarnation: str) -> None:
         self._room.forget(incarnation)
         self._update_held()
@@ -234,8 +241,8 @@ class Dispatcher:
         self._holding.remove(request)
 
     def _is_served(self, lane: Lane) -> bool:
-        """Return whether an engine is ready for the requests of the lane."""
-        return any(engine.usable for engine in self._candidates(lane))
+        """Return whether an engine is ready for the requests of the lane, and the gate is open."""
+        return not self._gate.closed and any(engine.usable for engine in self._candidates(lane))
 
     def _update_held(self) -> None:
         """Hold the requests for which no engine is ready any more, and release those for which one is."""
@@ -269,7 +276,7 @@ class Dispatcher:
             return _Sent.NOT_NOW
         # Each failed send removes an engine from the link, and each older engine is skipped once, so this ends.
         older: list[RemoteEngine] = []
-        while not self._closed:
+        while not self._closed and not self._gate.closed:
             candidates = [each for each in self._candidates(lane_of(request)) if each not in older]
             if paced:
                 candidates = self._with_room(candidates, request)

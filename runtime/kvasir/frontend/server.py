@@ -96,7 +96,7 @@ def _run(config: FrontendConfig) -> None:
         if config.server.fd is None:
             unserved.callback(remove_socket_file, listener)
         if config.ops.ops_port is not None:
-            stack.enter_context(contextlib.closing(OpsServer(config.ops, status, status.metrics)))
+            stack.enter_context(contextlib.closing(OpsServer(config.ops, status, status.metrics, status)))
         service = build_service(config)
         unserved.pop_all()  # the server removes it, before it stops to listen
         # These objects live until the process ends: exclude them from later collections.

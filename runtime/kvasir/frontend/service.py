@@ -83,7 +83,7 @@ class Service:
         if (problem := self.access.keys.problem) is not None:
             return problem
         # Engines that vanish later do not make a frontend unready: another one would have no engines either.
-        if not self.llm.ever_ready:
+        if not self.llm.gate.accepts:
             return "no engine has been ready yet"
         return None
 

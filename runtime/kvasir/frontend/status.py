@@ -3,6 +3,8 @@
 Only plain attributes are shared and each is replaced whole, so no lock is needed.
 """
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -16,6 +18,8 @@ STARTUP_LIMIT_SECONDS: Final = 900.0
 """A start that takes longer is stuck: config and tokenizer may have to be fetched from a hub first."""
 LOOP_LIMIT_SECONDS: Final = 60.0
 """An event loop that has not turned for this long is stuck. Far above what a burst of long prompts takes."""
+GATE_PATIENCE_SECONDS: Final = 2.0
+"""How long a thread waits until the event loop has closed or opened the gate."""
 
 
 class FrontendStatus:
@@ -25,10 +29,12 @@ class FrontendStatus:
         self._clock = clock
         self._service: Service | None = None
         self._last_turn = clock()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def serve(self, service: Service) -> None:
-        """Requests are answered from now on."""
+        """Requests are answered from now on, by the running event loop."""
         self.beat()
+        self._loop = asyncio.get_running_loop()
         self._service = service
 
     def beat(self) -> None:
@@ -58,7 +64,35 @@ class FrontendStatus:
             message=message,
             reason=None if service.access.keys.problem is None else Reason.INVALID_SPEC,
             live_requests=service.llm.live_requests,
+            demand=service.llm.gate.report(),
         )
+
+    def wait_for_demand(self, seconds: float) -> None:
+        """Return when a request is live, at the latest after this time."""
+        if self._service is None:
+            time.sleep(seconds)
+        else:
+            self._service.llm.gate.busy.wait(seconds)
+
+    def set_gate(self, *, closed: bool) -> bool:
+        """Close or open the gate in the event loop. Returns False if that does not happen in time."""
+        loop, service = self._loop, self._service
+        if loop is None or service is None:
+            return False
+        gate, done = service.llm.gate, threading.Event()
+
+        def act() -> None:
+            if closed:
+                gate.close()
+            else:
+                gate.open()
+            done.set()
+
+        try:
+            loop.call_soon_threadsafe(act)
+        except RuntimeError:  # the loop is closed
+            return False
+        return done.wait(GATE_PATIENCE_SECONDS)
 
     def metrics(self) -> bytes:
         return b"" if self._service is None else self._service.metrics.render_own()

@@ -5,11 +5,17 @@
     /status        a StatusReport
     /metrics       Prometheus text
 
+Frontends have three more, for the operator (see DemandControl):
+
+    /demand        waits until a request is live, then responds as /status
+    /gate/close    POST: holds all requests, as /gate/open ends it; responds as /status
+
 It has threads of its own, so that neither a long step nor a busy event loop delays a probe: one waits in accept(),
 and each request gets a short-lived thread.
 """
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -24,7 +30,17 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.settings import OpsConfig
 from kvasir.listening import listening_socket, url, url_of
-from kvasir_contract.endpoints import LIVE_PATH, METRICS_PATH, OPS_PORT, READY_PATH, STATUS_PATH
+from kvasir_contract.endpoints import (
+    CLOSE_GATE_PATH,
+    DEMAND_PATH,
+    LIVE_PATH,
+    MAX_DEMAND_WAIT_SECONDS,
+    METRICS_PATH,
+    OPEN_GATE_PATH,
+    OPS_PORT,
+    READY_PATH,
+    STATUS_PATH,
+)
 from kvasir_contract.status_report import StatusReport
 
 log = logging.getLogger(__name__)
@@ -32,6 +48,9 @@ log = logging.getLogger(__name__)
 BACKLOG: Final = 16
 RETRY_SECONDS: Final = 0.05
 """Pause after a connection that could not be accepted."""
+
+MAX_WAITERS: Final = 8
+"""Of GET /demand. Each one keeps a thread."""
 
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
@@ -50,10 +69,26 @@ class ProcessStatus(Protocol):
     def report(self) -> StatusReport: ...
 
 
+class DemandControl(Protocol):
+    """What the operator needs to remove the engines of an idle service; called by the server's threads."""
+
+    def wait_for_demand(self, seconds: float) -> None:
+        """Return when a request is live, at the latest after this time."""
+
+    def set_gate(self, *, closed: bool) -> bool:
+        """Close or open the gate between frontend and engines. Returns False if the process cannot do it now."""
+
+
 class OpsServer:
     """Listens from construction on. Raises ConfigError if it cannot."""
 
-    def __init__(self, config: OpsConfig, status: ProcessStatus, metrics: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        config: OpsConfig,
+        status: ProcessStatus,
+        metrics: Callable[[], bytes],
+        demand: DemandControl | None = None,
+    ) -> None:
         port = OPS_PORT if config.ops_port is None else config.ops_port
         try:
             listener = listening_socket(config.ops_host, port, BACKLOG)
@@ -63,7 +98,7 @@ class OpsServer:
                 f"{getattr(error, 'strerror', None) or error}; choose another {flag_of('ops_port')} "
                 f"(0 takes any free one) or {flag_of('ops_host')}"
             ) from error
-        self._server = _Server(listener, _Pages(status, metrics))
+        self._server = _Server(listener, _Pages(status, metrics, demand))
         self.url = url_of(listener)
         self.port = int(listener.getsockname()[1])
         self._closing = False
@@ -86,21 +121,71 @@ class OpsServer:
 
 
 class _Pages:
-    """Path → answer."""
+    """Path → answer, by method."""
 
-    def __init__(self, status: ProcessStatus, metrics: Callable[[], bytes]) -> None:
-        self._by_path: dict[str, Callable[[], _Answer]] = {
-            LIVE_PATH: lambda: _probe(status.trouble()),
-            READY_PATH: lambda: _probe(status.unready_reason()),
-            STATUS_PATH: lambda: (HTTPStatus.OK, _JSON, status.report().to_json()),
-            METRICS_PATH: lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, metrics()),
+    def __init__(self, status: ProcessStatus, metrics: Callable[[], bytes], demand: DemandControl | None) -> None:
+        def report(_: str = "") -> _Answer:
+            return HTTPStatus.OK, _JSON, status.report().to_json()
+
+        self._read: dict[str, Callable[[str], _Answer]] = {
+            LIVE_PATH: lambda _: _probe(status.trouble()),
+            READY_PATH: lambda _: _probe(status.unready_reason()),
+            STATUS_PATH: report,
+            METRICS_PATH: lambda _: (HTTPStatus.OK, CONTENT_TYPE_LATEST, metrics()),
+        }
+        self._write: dict[str, Callable[[str], _Answer]] = {}
+        if demand is None:
+            return
+        waiters = threading.BoundedSemaphore(MAX_WAITERS)
+
+        def wait(query: str) -> _Answer:
+            seconds = _timeout(query)
+            if seconds is None:
+                message = f"use ?timeout= with 0 to {MAX_DEMAND_WAIT_SECONDS:g} seconds\n"
+                return HTTPStatus.BAD_REQUEST, _TEXT, message.encode()
+            if not waiters.acquire(blocking=False):
+                return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"too many callers wait already\n"
+            try:
+                demand.wait_for_demand(seconds)
+            finally:
+                waiters.release()
+            return report()
+
+        def gate(_: str, *, closed: bool) -> _Answer:
+            if not demand.set_gate(closed=closed):
+                return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"the event loop does not respond\n"
+            return report()
+
+        self._read[DEMAND_PATH] = wait
+        self._write = {
+            CLOSE_GATE_PATH: partial(gate, closed=True),
+            OPEN_GATE_PATH: partial(gate, closed=False),
         }
 
-    def answer(self, path: str) -> _Answer:
-        page = self._by_path.get(path.partition("?")[0])
-        if page is None:
-            return HTTPStatus.NOT_FOUND, _TEXT, f"no such page; there are {', '.join(self._by_path)}\n".encode()
-        return page()
+    def read(self, path: str) -> _Answer:
+        return _answer(self._read, path)
+
+    def write(self, path: str) -> _Answer:
+        return _answer(self._write, path)
+
+
+def _answer(pages: dict[str, Callable[[str], _Answer]], target: str) -> _Answer:
+    path, _, query = target.partition("?")
+    page = pages.get(path)
+    if page is None:
+        return HTTPStatus.NOT_FOUND, _TEXT, f"no such page; there are {', '.join(pages) or 'none'}\n".encode()
+    return page(query)
+
+
+def _timeout(query: str) -> float | None:
+    """Return the seconds of "timeout=5"; None if they are not valid."""
+    name, _, value = query.partition("=")
+    try:
+        seconds = float(value)
+    except ValueError:
+        return None
+    valid = name == "timeout" and math.isfinite(seconds) and 0 <= seconds <= MAX_DEMAND_WAIT_SECONDS
+    return seconds if valid else None
 
 
 def _probe(trouble: str | None) -> _Answer:
@@ -136,13 +221,16 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*args)
 
     def do_GET(self) -> None:
-        self._respond()
+        self._respond(self._pages.read(self.path))
 
     def do_HEAD(self) -> None:
-        self._respond(with_body=False)
+        self._respond(self._pages.read(self.path), with_body=False)
 
-    def _respond(self, with_body: bool = True) -> None:
-        code, content_type, body = self._pages.answer(self.path)
+    def do_POST(self) -> None:
+        self._respond(self._pages.write(self.path))
+
+    def _respond(self, answer: _Answer, with_body: bool = True) -> None:
+        code, content_type, body = answer
         self.send_response(code)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))

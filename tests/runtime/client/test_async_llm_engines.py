@@ -87,7 +87,7 @@ async def test_without_an_engine_a_request_is_told_to_come_back(service: Service
     with pytest.raises(EngineUnavailable, match="none is connected") as caught:
         await service.ask("r")
     assert caught.value.retry_after > 0
-    assert not service.llm.ever_ready
+    assert not service.llm.gate.accepts
     service.connect()
     await service.until(lambda: bool(service.llm.engines))
     with pytest.raises(EngineUnavailable, match="is Starting"):
@@ -160,7 +160,7 @@ async def test_an_engine_that_drains_gets_no_new_requests_and_finishes_what_it_h
         await service.ask("late")
     engine.answer(request, 0, [1], FinishReason.STOP)
     assert [delta.token_ids for delta in await reader] == [[1]]
-    assert service.llm.ever_ready
+    assert service.llm.gate.accepts
 
 
 async def test_the_context_is_what_every_ready_engine_can_hold(service: Service) -> None:

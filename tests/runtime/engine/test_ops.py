@@ -232,7 +232,7 @@ def test_metrics_answer_before_the_engine_is_built(ops: OpsServer) -> None:
 
 def test_unknown_pages_and_other_methods_are_refused(ops: OpsServer) -> None:
     assert get(ops, "/v1/models")[0] == 404
-    assert get(ops, "/status", "POST")[0] == 501
+    assert get(ops, "/status", "POST")[0] == 404
     assert get(ops, "/status?pretty", "HEAD") == (200, "")
 
 

@@ -25,7 +25,7 @@ async def test_live_but_unready_until_an_engine_has_been_ready_once() -> None:
         assert (await client.get("/health/ready")).status_code == 503
 
         engine.announce_ready()
-        await frontend.until(lambda: frontend.service.llm.ever_ready)
+        await frontend.until(lambda: frontend.service.llm.gate.accepts)
         assert (await client.get("/health/ready")).status_code == 200
         serving = await client.get("/health")
         assert serving.status_code == 200
