@@ -12,8 +12,8 @@ from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
 from kvasir.client.collector import Delta
 from kvasir.client.dispatcher import Dispatcher
 from kvasir.client.engine_starts import EngineStarts
-from kvasir.client.hand_overs import HandOvers
 from kvasir.client.gate import Gate
+from kvasir.client.hand_overs import HandOvers
 from kvasir.client.holding import HoldLimits
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.fair_queue import current_client
