@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import zmq
@@ -56,6 +57,8 @@ class Exchange:
         self._reactor = Reactor()
         self._key_check: NodeKeyCheck | None = None
         self._socket: zmq.Socket[bytes] | None = None
+        self._path: Path | None = None
+        """Of a Unix socket. ZMQ does not remove it."""
         self._server: BlockServer | None = None
         self._fetches: set[BlockFetch] = set()
         self._stopped = False
@@ -79,6 +82,7 @@ class Exchange:
             socket.close(linger=0)
             raise ConfigError(f"the address {text} of the KV hand-over cannot be used: {error}") from error
         self._socket = socket
+        self._path = Path(address.path) if address.is_ipc else None
         self._server = BlockServer(socket, self._memory, self._kv_class, self._deliver, self._session_seconds)
         self._reactor.watch(socket, self._server.receive)
         return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
@@ -160,6 +164,8 @@ class Exchange:
         if self._socket is not None:
             self._reactor.unwatch(self._socket)
             self._socket.close(linger=0)
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
         if self._key_check is not None:
             self._key_check.close()
         self._reactor.close()

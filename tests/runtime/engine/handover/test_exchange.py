@@ -278,5 +278,7 @@ def test_closing_ends_fetches_and_releases_pins(new_side: Callable[..., Side], p
     first.wanted.get(timeout=PATIENCE)
     second.exchange.close()
     assert fetch.result(0).problem == "this engine ends"
+    assert Path(path.removeprefix("ipc://")).exists()
     first.exchange.close()
     assert first.no_pins.is_set()
+    assert not Path(path.removeprefix("ipc://")).exists()
