@@ -1,5 +1,6 @@
 """The operator's reconciler with a mock cluster and a clock that the test sets."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,12 @@ class MockReports(StatusReports):
         frontends = tuple(address for pod in pods if pod.component == "frontend" for address in pod.addresses)
         return {pod.uid: StatusReport(Phase.READY, links=frontends) for pod in pods if pod.ready}
 
+    async def set_gates(self, pods: Mapping[Pod, bool]) -> None:
+        pass
+
+    async def wait_for_demand(self, pod: Pod) -> StatusReport | None:
+        return await asyncio.Future()  # until it is cancelled
+
 
 @dataclass
 class Operator:
@@ -30,6 +37,7 @@ class Operator:
 
     cluster: MockCluster
     clock: Clock
+    reports: StatusReports = field(default_factory=MockReports)
     reconciler: Reconciler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -40,7 +48,7 @@ class Operator:
             self.cluster,
             release,
             Events(self.cluster, clock=self.clock.monotonic),
-            MockReports(),
+            self.reports,
             operator_class=operator_class,
             upgrades=Upgrades(upgrades),
             monotonic=self.clock.monotonic,

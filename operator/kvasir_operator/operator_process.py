@@ -27,6 +27,7 @@ from kvasir_operator.cluster.kinds import INFERENCE_SERVICE
 from kvasir_operator.cluster.lease import LEASE_NAME, Lease, LeaseLostError
 from kvasir_operator.cluster.watch import WATCHED, kopf_settings, registry
 from kvasir_operator.cluster.workqueue import WorkQueue
+from kvasir_operator.demand_polls import DemandPolls
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.service_memory import Key
 from kvasir_operator.observe.status_reports import StatusReports
@@ -144,6 +145,7 @@ class Operator:
         """Reconcile until cancelled. Raises LeaseLostError or the error that ended a part."""
         settings, reports = self._settings, StatusReports()
         cordons: Cordons[Key] = Cordons(lambda key: queue.add(key))
+        polls = DemandPolls(reports, lambda key: queue.add(key))
         reconciler = Reconciler(
             cluster,
             settings.release,
@@ -152,6 +154,7 @@ class Operator:
             operator_class=settings.operator_class,
             upgrades=Upgrades(settings.max_upgrades),
             cordons=cordons,
+            polls=polls,
         )
         queue = WorkQueue(self._metrics.measured(reconciler.reconcile), workers=settings.workers)
         self._metrics.watch_queue(lambda: queue.depth, lambda: queue.failing)
@@ -165,6 +168,7 @@ class Operator:
         except* (LeaseLostError, ClusterError) as errors:
             raise _first(errors) from None
         finally:
+            await polls.close()
             await reports.close()
 
     async def _watch(self, cluster: Cluster, queue: WorkQueue[Key], cordons: Cordons[Key]) -> None:

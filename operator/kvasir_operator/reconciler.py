@@ -12,10 +12,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from kvasir_contract.reasons import Reason
 from kvasir_operator.actor import Actor, PlanOutcome
 from kvasir_operator.cluster.cluster_client import Cluster, NotFoundError
 from kvasir_operator.cluster.events import NORMAL, WARNING, Events
 from kvasir_operator.cluster.kinds import INFERENCE_SERVICE, SECRET
+from kvasir_operator.demand_polls import DemandPolls
 from kvasir_operator.observe.cordons import Cordons
 from kvasir_operator.observe.objects import is_terminating
 from kvasir_operator.observe.observed import ChildKey, Object, Observed, Refusal
@@ -47,6 +49,7 @@ class Reconciler:
         operator_class: str = "",
         upgrades: Upgrades[Key] | None = None,
         cordons: Cordons[Key] | None = None,
+        polls: DemandPolls | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -60,6 +63,8 @@ class Reconciler:
         self._observer = ServiceObserver(
             cluster, reports, self._cordons, reads_nodes=release.reads_nodes, monotonic=monotonic, now=now
         )
+        self._reports = reports
+        self._polls = polls or DemandPolls(reports, lambda _: None)
         self._actor = Actor(cluster, events)
         self._monotonic = monotonic
         self._now = now
@@ -82,11 +87,13 @@ class Reconciler:
             stamp = self._now().strftime(TIME_FORMAT)
             status = invalid_status(str(error), resource["metadata"]["generation"], previous, stamp)
             self._upgrades.forget(key)
+            self._polls.forget(key)
             return await self._publish(resource, previous, status, memory)
         observed = await self._observer.observe(resource, service, memory)
         decided = previous if memory.rollout is None else {**previous, "rollout": memory.rollout}
         plan = await self._carry_out(key, resource, service, observed, decided, memory)
         memory.rollout = plan.status.get("rollout", {})
+        self._polls.follow(key, plan.polled, service.autoscaling.to_zero_after or 0.0)
         written = await self._publish(resource, previous, plan.status, memory)
         # No event about this service reports that a slot for its upgrade is free.
         place = BLOCKED_INTERVAL_SECONDS if plan.upgrade_available and self._upgrades.are_automatic else None
@@ -120,6 +127,7 @@ class Reconciler:
             observed = observed.with_changes(may_upgrade=True)
             plan = planned()
         await self._keep_refused_surge(resource, plan)
+        await self._reports.set_gates({order.pod: order.closed for order in plan.gates})
         outcome = await self._actor.execute(resource, service, plan)
         self._remember(memory, observed, plan, outcome, refusals)
         observed = outcome.onto(observed).with_changes(refusals=memory.refusals)
@@ -183,6 +191,7 @@ class Reconciler:
         self._memories.pop(key, None)
         self._cordons.forget(key)
         self._upgrades.forget(key)
+        self._polls.forget(key)
 
     async def _publish(
         self, resource: Object, previous: Status, status: Status, memory: ServiceMemory
@@ -204,6 +213,8 @@ class Reconciler:
             return
         name = f"{resource['metadata']['namespace']}/{resource['metadata']['name']}"
         log.info("%s: Ready=%s %s: %s", name, after["status"], after["reason"], after["message"])
+        if after["reason"] in (Reason.SCALED_TO_ZERO, Reason.WAKING_UP):
+            await self._events.record(resource, after["reason"], after["message"], NORMAL)
         if after["status"] != before.get("status", "False"):
             reason, kind = ("Ready", NORMAL) if after["status"] == "True" else ("NotReady", WARNING)
             await self._events.record(resource, reason, after["message"], kind)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvasir_contract.units import parse_duration
+from kvasir_operator.autoscaling_spec import AutoscalingSpec, parse_autoscaling
 from kvasir_operator.spec_values import InvalidSpec, optional_size, parse_quantity, parsed
 
 Json = Mapping[str, Any]
@@ -34,7 +35,6 @@ class ModelSpec:
 @dataclass(frozen=True)
 class KVCacheSpec:
     block_size: int
-    """In tokens."""
     memory_utilization: float
     """Share of the GPU's memory. Ignored for CPU engines and if `memory` is set."""
     memory: int | None
@@ -158,6 +158,7 @@ class InferenceService:
     """Whether the operator only reports the status and changes nothing."""
     operator_class: str
     """The operator installation that handles the service."""
+    autoscaling: AutoscalingSpec  # engine.data_parallel_size is within its limits
     image: str | None
     """None for the images of the operator's release."""
     image_pull_policy: str | None
@@ -176,17 +177,19 @@ def parse_service(resource: Json) -> InferenceService:
 
 
 def _parse(metadata: Json, spec: Json) -> InferenceService:
+    autoscaling = parse_autoscaling(spec.get("autoscaling"))
     return InferenceService(
         name=metadata["name"],
         namespace=metadata.get("namespace", "default"),
         uid=metadata.get("uid", ""),
         model=_model(spec["model"], metadata["name"]),
-        engine=_engine(spec["engine"]),
+        engine=_engine(spec["engine"], autoscaling),
         frontend=_frontend(spec["frontend"]),
         rollout=_rollout(spec["rollout"]),
         network=_network(spec["network"]),
         paused=spec["paused"],
         operator_class=spec["operatorClass"],
+        autoscaling=autoscaling,
         image=spec.get("image"),
         image_pull_policy=spec.get("imagePullPolicy"),
         image_pull_secrets=tuple(secret["name"] for secret in spec.get("imagePullSecrets", ())),
@@ -202,10 +205,10 @@ def _model(model: Json, name: str) -> ModelSpec:
     )
 
 
-def _engine(engine: Json) -> EngineSpec:
+def _engine(engine: Json, autoscaling: AutoscalingSpec) -> EngineSpec:
     cache = engine["kvCache"]
     return EngineSpec(
-        data_parallel_size=engine["dataParallelSize"],
+        data_parallel_size=autoscaling.limited(engine["dataParallelSize"]),
         resource_name=engine["resourceName"],
         dtype=engine["dtype"],
         max_model_len=engine.get("maxModelLen"),

@@ -40,4 +40,4 @@ class Upgrades(Generic[KeyT]):
 
 
 def _is_settled(status: Mapping[str, Any]) -> bool:
-    return bool(condition(status, "Progressing").get("reason") == Reason.AS_DESIRED)
+    return condition(status, "Progressing").get("reason") in (Reason.AS_DESIRED, Reason.SCALED_TO_ZERO)

@@ -27,11 +27,15 @@ class Reason(StrEnum):
     LINK_REFUSED = "LinkRefused"
     PAUSED = "Paused"
     """`spec.paused` is true."""
+    WAKING_UP = "WakingUp"
+    """Engines start because a request came to a service that had none."""
     ROLLING_OUT = "RollingOut"
     WARMING = "Warming"
     LOADING = "Loading"
     UPGRADE_PENDING = "UpgradePending"
     """The operator's release would change the pods, and its roll-out has not been requested."""
+    SCALED_TO_ZERO = "ScaledToZero"
+    """The service has no engines because it had no requests."""
     AS_DESIRED = "AsDesired"
 
     @property

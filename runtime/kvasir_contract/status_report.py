@@ -52,6 +52,8 @@ class ReportedDemand:
     """Seconds since the last request came or ended, 0 while one is live; None if there was none since the start."""
     engine_seconds: float | None
     """Seconds for which there has been a ready engine without a break; None if there is none."""
+    can_hold: bool = True
+    """Whether the frontend holds requests without an engine. Otherwise its gate cannot be closed."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +132,19 @@ def _step(fields: Mapping[str, Any]) -> RunningStep:
 
 
 def _demand(fields: Mapping[str, Any]) -> ReportedDemand:
-    closed, request, engine = (fields[name] for name in ("gate_closed", "request_seconds", "engine_seconds"))
-    if not isinstance(closed, bool):
-        raise ValueError(f"{closed!r} is not a truth value")
+    request, engine = fields["request_seconds"], fields["engine_seconds"]
     return ReportedDemand(
-        closed,
+        _truth(fields["gate_closed"]),
         None if request is None else _seconds(request),
         None if engine is None else _seconds(engine),
+        _truth(fields["can_hold"]),
     )
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
 
 
 def _addresses(values: object) -> tuple[str, ...]:

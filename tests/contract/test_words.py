@@ -24,10 +24,12 @@ def test_reasons_of_progress_are_not_failures() -> None:
     assert set(Reason) - set(FAILURES) == {
         *(
             Reason.PAUSED,
+            Reason.WAKING_UP,
             Reason.ROLLING_OUT,
             Reason.WARMING,
             Reason.LOADING,
             Reason.UPGRADE_PENDING,
+            Reason.SCALED_TO_ZERO,
             Reason.AS_DESIRED,
         ),
     }

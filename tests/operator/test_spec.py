@@ -27,6 +27,7 @@ DEMO = Path(__file__).parents[2] / "manifests" / "examples" / "demo.yaml"
         ("frontend.pod.resources.requests.memory", "4 Gi", "'4 Gi' is not a valid quantity"),
         ("frontend.drainTimeout", "soon", "'soon' is not a duration"),
         ("rollout.drainTimeout", "-1s", "'-1s' is not a duration"),
+        ("autoscaling.toZeroAfter", "soon", "'soon' is not a duration"),
     ],
 )
 def test_a_value_that_means_nothing_is_an_invalid_spec(field: str, value: Any, words: str) -> None:
@@ -42,6 +43,28 @@ def test_a_value_that_means_nothing_is_an_invalid_spec(field: str, value: Any, w
     with pytest.raises(InvalidSpec) as error:
         parse_service(broken)
     assert str(error.value).startswith(f"spec.{field}: {words}")
+
+
+@pytest.mark.parametrize(
+    ("autoscaling", "asked", "ranks"),
+    [
+        (None, 3, 3),
+        ({"minRanks": 1}, 3, 3),
+        ({"minRanks": 4}, 3, 4),
+        ({"minRanks": 1, "maxRanks": 2}, 3, 2),
+        ({"minRanks": 0, "toZeroAfter": "15m"}, 3, 3),
+        ({"minRanks": 0, "maxRanks": 1, "toZeroAfter": "15m"}, 3, 1),
+    ],
+)
+def test_autoscaling_limits_the_number_of_engines(autoscaling: Any, asked: int, ranks: int) -> None:
+    manifest = yaml.safe_load(DEMO.read_text())
+    manifest["spec"]["engine"]["dataParallelSize"] = asked
+    manifest["spec"] |= {} if autoscaling is None else {"autoscaling": autoscaling}
+    completed, problems = CRDSchema.of_crd().complete(manifest)
+    assert not problems
+    parsed = parse_service(completed)
+    assert parsed.engine.data_parallel_size == ranks
+    assert parsed.autoscaling.to_zero_after == (900.0 if autoscaling and not autoscaling["minRanks"] else None)
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,14 @@ REFUSALS: Final = (
     Refusal(
         "spec.rollout", "maxSurge and maxUnavailable are both 0", {"rollout": {"maxSurge": 0, "maxUnavailable": 0}}
     ),
+    Refusal("spec.autoscaling", "minRanks is above maxRanks", {"autoscaling": {"minRanks": 2, "maxRanks": 1}}),
+    Refusal("spec.autoscaling", "toZeroAfter: set it", {"autoscaling": {"minRanks": 0}}),
+    Refusal("spec.autoscaling", "toZeroAfter: set it", {"autoscaling": {"minRanks": 1, "toZeroAfter": "1m"}}),
+    Refusal(
+        "spec.autoscaling.toZeroAfter",
+        "too short: at least 1s",
+        {"autoscaling": {"minRanks": 0, "toZeroAfter": "500ms"}},
+    ),
     Refusal(
         "spec.network.allowFrom[0]",
         "ipBlock and selectors contradict",

@@ -27,6 +27,11 @@ def is_terminating(resource: Object) -> bool:
     return "deletionTimestamp" in resource["metadata"]
 
 
+def is_leaving_frontend(pod: Object) -> bool:
+    """Return whether a frontend's pod is terminating. Its container may still run requests."""
+    return pod["metadata"].get("labels", {}).get(COMPONENT_LABEL) == "frontend" and is_terminating(pod)
+
+
 def controller_of(resource: Object) -> Mapping[str, Any]:
     """Return the owner reference of the object's controller, or {} if it has none."""
     owners = resource["metadata"].get("ownerReferences", ())

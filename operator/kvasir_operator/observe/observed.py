@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
+from kvasir_contract.status_report import StatusReport
 from kvasir_operator.cluster.kinds import Kind
 
 Object = dict[str, Any]
@@ -153,6 +154,8 @@ class Member:
     known."""
     reported: bool = True
     """Whether the pod has sent a report. Without one, a running pod that is not ready counts as Starting."""
+    report: StatusReport | None = None
+    """The report of this pass, never an earlier one; None if the pod did not respond."""
 
     @property
     def serves(self) -> bool:
@@ -189,6 +192,8 @@ class Observed:
     deployment: WorkloadState | None = None
     engines: tuple[Member, ...] = ()
     frontends: tuple[Member, ...] = ()
+    leaving_frontends: int = 0
+    """Terminating frontend pods, which may still have requests."""
     not_created: Mapping[int, str] = field(default_factory=dict)
     """By ordinal of an engine's pod, why it cannot be created."""
     missing: Mapping[int, float] = field(default_factory=dict)

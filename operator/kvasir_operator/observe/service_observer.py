@@ -83,7 +83,7 @@ class ServiceObserver:
         engines, frontends = _engine_pods(pods, stateful_set), _frontend_pods(pods, service)
         reports = await self._reports.of([*engines, *frontends])
         self._remember_reports(memory, reports, [*engines, *frontends])
-        members = await self._members([*engines, *frontends], service, memory)
+        members = await self._members([*engines, *frontends], service, memory, reports)
         # Prefer the newest name, which the ServiceAccount may not record yet.
         link_secret = memory.link_secret or _link_secret(children, service)
         await self._check_secrets(service, link_secret, members, memory)
@@ -96,6 +96,7 @@ class ServiceObserver:
             deployment=deployment,
             engines=tuple(member for member in members if member.pod.component == "engine"),
             frontends=tuple(member for member in members if member.pod.component == "frontend"),
+            leaving_frontends=sum(map(objects.is_leaving_frontend, pods)),
             not_created=await self._events.not_created(service.namespace, stateful_set, missing, self._now()),
             missing=missing,
             link_secret=link_secret,
@@ -139,6 +140,7 @@ class ServiceObserver:
         pods: Sequence[Pod],
         service: InferenceService,
         memory: ServiceMemory,
+        fresh: Mapping[str, StatusReport],  # of this pass; those in the memory may be older
     ) -> list[Member]:
         reports = memory.reports
         lost = await self._lost_nodes([pod for pod in pods if not pod.ready and pod.uid not in reports])
@@ -167,6 +169,7 @@ class ServiceObserver:
                 waited[pod.uid],
                 is_linked(reports.get(pod.uid), frontends),
                 reported=pod.uid in reports,
+                report=fresh.get(pod.uid),
             )
             for pod in pods
         ]

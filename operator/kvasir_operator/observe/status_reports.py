@@ -1,4 +1,4 @@
-"""Requests the status of pods with GET /status on their ops port.
+"""Requests the status of pods on their ops port, and waits there for the demand of frontends.
 
 This is best effort: a pod that does not respond in time is described by its Kubernetes status instead. The
 responder may be any image of a tenant, so the size, duration and every field of a response are limited.
@@ -12,13 +12,22 @@ from typing import Final
 
 import aiohttp
 
-from kvasir_contract.endpoints import OPS_PORT, STATUS_PATH
+from kvasir_contract.endpoints import (
+    CLOSE_GATE_PATH,
+    DEMAND_PATH,
+    MAX_DEMAND_WAIT_SECONDS,
+    OPEN_GATE_PATH,
+    OPS_PORT,
+    STATUS_PATH,
+)
 from kvasir_contract.status_report import MAX_REPORT_BYTES, ReportError, StatusReport
 from kvasir_operator.observe.observed import Pod
 
 POD_TIMEOUT_SECONDS: Final = 1.0
 SERVICE_TIMEOUT_SECONDS: Final = 3.0
 """Limit for all pods of a service, which may have a thousand unreachable pods."""
+GATE_TIMEOUT_SECONDS: Final = 3.0
+"""A frontend closes its gate in its event loop, which may be busy for a moment."""
 MAX_CONCURRENT: Final = 32
 MAX_HEADER_BYTES: Final = 4096
 
@@ -49,11 +58,33 @@ class StatusReports:
                 await asyncio.gather(*(ask(pod) for pod in running))
         return reports
 
-    async def _ask(self, address: str) -> StatusReport | None:
+    async def wait_for_demand(self, pod: Pod) -> StatusReport | None:
+        """Return the report of a frontend when it has a request, or after MAX_DEMAND_WAIT_SECONDS; None if it does
+        not respond."""
+        path = f"{DEMAND_PATH}?timeout={MAX_DEMAND_WAIT_SECONDS:g}"
+        return await self._ask(pod.ip, path, MAX_DEMAND_WAIT_SECONDS + POD_TIMEOUT_SECONDS)
+
+    async def set_gates(self, pods: Mapping[Pod, bool]) -> None:
+        """Order frontends to close (True) or open their gates. The next reports show the result."""
+        slots = asyncio.Semaphore(MAX_CONCURRENT)
+
+        async def order(pod: Pod, closed: bool) -> None:
+            path = CLOSE_GATE_PATH if closed else OPEN_GATE_PATH
+            async with slots:
+                await self._ask(pod.ip, path, GATE_TIMEOUT_SECONDS, method="POST")
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SERVICE_TIMEOUT_SECONDS):
+                await asyncio.gather(*(order(pod, closed) for pod, closed in pods.items() if pod.ip))
+
+    async def _ask(
+        self, address: str, path: str = STATUS_PATH, seconds: float = POD_TIMEOUT_SECONDS, method: str = "GET"
+    ) -> StatusReport | None:
         host = f"[{address}]" if ":" in address else address
+        limit = aiohttp.ClientTimeout(total=seconds)
         try:
-            url = f"http://{host}:{self._port}{STATUS_PATH}"
-            async with self._connect().get(url, allow_redirects=False) as response:
+            url = f"http://{host}:{self._port}{path}"
+            async with self._connect().request(method, url, allow_redirects=False, timeout=limit) as response:
                 if response.status != HTTPStatus.OK:
                     return None
                 body = await response.content.read(MAX_REPORT_BYTES + 1)
@@ -66,7 +97,6 @@ class StatusReports:
     def _connect(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=POD_TIMEOUT_SECONDS),
                 connector=aiohttp.TCPConnector(force_close=True, limit=0),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept-Encoding": "identity"},

@@ -3,6 +3,7 @@
 Reading order:
     plan              the whole decision
     applies           which children to write
+    zero              whether there are engines at all
     engine_rollout    which engine pods to replace, and when
     lost_pods         which pods to delete after the loss of a node
     frontend_rollout  the same for frontend pods

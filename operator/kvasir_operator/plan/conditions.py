@@ -23,6 +23,7 @@ from kvasir_operator.observe.observed import Observed, Ownership, PodState
 from kvasir_operator.plan.engine_rollout import SURGE_PATIENCE_SECONDS
 from kvasir_operator.plan.problem import Problem, most_urgent
 from kvasir_operator.plan.words import count, verb
+from kvasir_operator.plan.zero import ZeroDecision
 from kvasir_operator.resources.names import RELEASE_ANNOTATION
 from kvasir_operator.spec import InferenceService
 
@@ -47,6 +48,7 @@ class Decisions:
     """The release whose pod templates run."""
     upgrade: str = ""
     """The release that is available but not requested; "" if there is none."""
+    zero: ZeroDecision = field(default_factory=ZeroDecision)
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,10 @@ def service_conditions(
     """Return all conditions, in the order of CONDITIONS."""
     frontends = _group("frontends", [member.state for member in observed.frontends], service.frontend.replicas)
     worst = _most_urgent_problem(service, ranks, decisions, (engines, frontends))
-    answers = is_reachable(service, observed) and engines.ready > 0 and frontends.ready > 0
-
     reason = worst.reason if worst else Reason.AS_DESIRED
+    # At zero and afterwards, the frontends hold requests until an engine is ready.
+    holds = decisions.zero.at_zero or reason is Reason.WAKING_UP
+    answers = is_reachable(service, observed) and (engines.ready > 0 or holds) and frontends.ready > 0
     counts = f"{engines.count}, {frontends.count}"
     return [
         Condition("Ready", answers, reason, f"{counts}; {worst.message}" if worst else counts),
@@ -115,7 +118,7 @@ def service_conditions(
         frontends.condition("FrontendsReady"),
         Condition(
             "Progressing",
-            worst is not None and not reason.is_failure and reason is not Reason.PAUSED,
+            worst is not None and not reason.is_failure and reason not in (Reason.PAUSED, Reason.SCALED_TO_ZERO),
             reason,
             worst.message if worst else "everything is as desired",
         ),
@@ -183,8 +186,17 @@ def _most_urgent_problem(
             *([failed] if failed else []),
             *([Problem(Reason.ROLLING_OUT, "; ".join(under_way))] if under_way else []),
             *(group.problem for group in groups if group.problem is not None),
+            *_because_of_zero(decisions.zero),
         ]
     )
+
+
+def _because_of_zero(zero: ZeroDecision) -> list[Problem]:
+    if zero.at_zero:
+        return [Problem(Reason.SCALED_TO_ZERO, "no requests came for a while: the next one starts the engines")]
+    if zero.waking:
+        return [Problem(Reason.WAKING_UP, "the engines start because a request came; it waits for them")]
+    return []
 
 
 def _is_overdue(surge: EngineRank) -> bool:
@@ -204,6 +216,8 @@ def _together(problems: Sequence[Problem]) -> Problem:
 def _degraded(answers: bool, engines: PodGroup, reason: Reason) -> Condition:
     if not answers:
         return Condition("Degraded", False, reason, "the service does not answer requests")
+    if reason is Reason.WAKING_UP:
+        return Condition("Degraded", False, reason, "requests wait for the first engine")
     if engines.problem is None:
         return Condition("Degraded", False, reason, "all engines are ready")
     return Condition("Degraded", True, engines.problem.reason, f"{engines.count}; {engines.problem.message}")

@@ -5,7 +5,7 @@ children) to the observed facts. A second plan from these facts gives the status
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator.cluster.kinds import DEPLOYMENT, SECRET, SERVICE_ACCOUNT, STATEFUL_SET, Kind
 from kvasir_operator.observe.engine_ranks import engine_ranks, not_created_ranks
-from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership
+from kvasir_operator.observe.observed import ChildKey, ChildObject, Object, Observed, Ownership, Pod
 from kvasir_operator.plan.applies import Apply, plan_applies, plan_prunes
 from kvasir_operator.plan.conditions import MAX_NAMED, Decisions
 from kvasir_operator.plan.engine_rollout import EngineRollout, PodDeletion, roll_engines
@@ -22,6 +22,7 @@ from kvasir_operator.plan.lost_pods import regroup, release_lost
 from kvasir_operator.plan.problem import Problem
 from kvasir_operator.plan.service_status import Status, service_status
 from kvasir_operator.plan.waiting_ranks import give_room_back
+from kvasir_operator.plan.zero import GateOrder, decide_zero
 from kvasir_operator.resources.children import child_keys, children
 from kvasir_operator.resources.names import RELEASE_ANNOTATION, TEMPLATE_ANNOTATION
 from kvasir_operator.resources.pinning import pin
@@ -44,6 +45,7 @@ class Plan:
     status: Status
     new_link_keys: bool = False
     """Whether to create the Secret with the link's keys first, and then make a new plan."""
+    gates: tuple[GateOrder, ...] = ()
     applies: tuple[Apply, ...] = ()
     prunes: tuple[tuple[ChildKey, ChildObject], ...] = ()
     deletions: tuple[PodDeletion, ...] = ()
@@ -51,6 +53,8 @@ class Plan:
     """Seconds until the state may have changed without a watch event; None if it cannot."""
     held_back: frozenset[ChildKey] = frozenset()
     """Children that were refused recently and are not retried in this pass."""
+    polled: tuple[Pod, ...] = ()
+    """Frontends whose demand must be waited for."""
     upgrade_available: bool = False
     """Whether the operator's release would change the pods of this service and is not requested yet."""
 
@@ -59,17 +63,21 @@ def make_plan(
     service: InferenceService, observed: Observed, previous: Mapping[str, Any], release: Release, now: datetime
 ) -> Plan:
     """Return the plan of a reconcile. `previous` is the current status or {}."""
+    memo = previous.get("rollout", {})
+    zero = decide_zero(service, observed, memo)
+    full, service = service, _at_zero(service) if zero.at_zero else service
     ranks = engine_ranks(service, observed)
-    engines = roll_engines(service, observed, ranks, previous.get("rollout", {}))
+    engines = roll_engines(service, observed, ranks, memo)
     frontends = roll_frontends(service, observed)
-    desired = _desired(service, observed, release, engines, frontends)
+    desired = _desired(full, observed, release, engines, frontends)
     found = plan_applies(desired.bodies, observed, BLOCKED_INTERVAL_SECONDS)
     problems = [*found.taken, *_problems(service, observed)]
     decisions = Decisions(
         problems=tuple(problems),
         under_way=_under_way(service, observed, found.applies, engines, frontends),
         surge=engines.surge,
-        rollout=engines.memo,
+        rollout={**engines.memo, **zero.memo},
+        zero=zero,
         release=desired.release,
         upgrade=desired.upgrade,
     )
@@ -84,13 +92,24 @@ def make_plan(
     return Plan(
         status=status,
         new_link_keys=_needs_link_keys(observed) and not _has_foreign_account(service, observed),
+        gates=zero.gates,
+        polled=zero.polled,
         applies=found.applies,
         held_back=found.held_back,
         prunes=plan_prunes(child_keys(service), observed),
         deletions=_deletions(observed, found.applies, engines, frontends, incomplete),
-        again=_again(observed, status, problems, now, rolling=engines.under_way != ""),
+        again=_earliest(_again(observed, status, problems, now, rolling=engines.under_way != ""), zero.again),
         upgrade_available=desired.upgrade != "",
     )
+
+
+def _at_zero(service: InferenceService) -> InferenceService:
+    """Return the service as it is without engines, for all decisions but those about its children."""
+    return replace(service, engine=replace(service.engine, data_parallel_size=0))
+
+
+def _earliest(*waits: float | None) -> float | None:
+    return min((wait for wait in waits if wait is not None), default=None)
 
 
 def _deletions(

@@ -15,6 +15,7 @@ def render(plan: Plan) -> str:
     lines = []
     if plan.new_link_keys:
         lines.append("create Secret with new link keys")
+    lines += [f"{'close' if order.closed else 'open'} the gate of Pod/{order.pod.name}" for order in plan.gates]
     for apply in plan.applies:
         lines += describe(apply)
     lines += [f"delete {kind.kind}/{name}: no longer needed" for (kind, name), _ in plan.prunes]

@@ -24,6 +24,8 @@ MAX_TEMPLATE_BYTES: Final = 128 * 1024
 """Longer templates are not recorded and therefore not kept. The API server accepts 256 KiB of annotations."""
 _COUNTS: Final = {"engine": "data_parallel_size", "frontend": "replicas"}
 """The number of pods is not part of a pod template."""
+_OTHERS: Final = ("engine", "frontend", "rollout", "network", "autoscaling", "paused", "operator_class")
+"""Fields of a service that are not part of a pod template, or of one of its templates only."""
 
 
 def workload_annotations(
@@ -47,7 +49,7 @@ def inputs(service: InferenceService, component: Component, link_secret: str) ->
     services.
     """
     user: dict[str, Any] = {
-        **_set_fields(service, without=("engine", "frontend", "rollout", "network", "paused", "operator_class")),
+        **_set_fields(service, without=_OTHERS),
         component: _set_fields(getattr(service, component), without=(_COUNTS[component],)),
         "max_model_len": service.engine.max_model_len,
         "link_secret": link_secret,

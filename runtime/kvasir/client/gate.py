@@ -89,4 +89,5 @@ class Gate:
             gate_closed=closed,
             request_seconds=None if last is None else max(0.0, now - last),
             engine_seconds=None if since is None else max(0.0, now - since),
+            can_hold=self._can_hold,
         )

@@ -64,6 +64,7 @@ def without_effect(service: InferenceService) -> list[str]:
     """The fields that were set and mean nothing without a cluster."""
     set_fields = {
         "engine.nodes": service.engine.nodes > 1,
+        "autoscaling.toZeroAfter": service.autoscaling.to_zero_after,
         "network.allowFrom": service.network.allow_from,
         "network.allowMetricsFrom": service.network.allow_metrics_from,
         "paused": service.paused,

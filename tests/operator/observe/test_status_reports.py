@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from kvasir_contract.endpoints import MAX_DEMAND_WAIT_SECONDS
 from kvasir_contract.phases import Phase
 from kvasir_contract.status_report import MAX_REPORT_BYTES, ReportedProgress, StatusReport
 from kvasir_operator.observe import status_reports
@@ -271,3 +272,49 @@ async def test_silent_pods_of_one_service_do_not_hold_up_another() -> None:
         assert not busy.done()
         busy.cancel()
         await asyncio.gather(busy, return_exceptions=True)
+
+
+# --------------------------------------------------------------------------------------------------------- demand
+
+
+async def test_the_demand_of_a_frontend_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than for a report, but not forever."""
+    paths: list[bytes] = []
+
+    async def answer(head: bytes, reader: asyncio.StreamReader, send: Send) -> None:
+        paths.append(head.split(b" HTTP")[0])
+        await send(http(LOADING.to_json()))
+
+    async with serving(answer) as (reports, _):
+        assert await reports.wait_for_demand(pod()) == LOADING
+    assert paths == [b"GET /demand?timeout=25"]
+    assert MAX_DEMAND_WAIT_SECONDS == 25
+    monkeypatch.setattr(status_reports, "MAX_DEMAND_WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(status_reports, "POD_TIMEOUT_SECONDS", 0.1)
+
+    async def silent(_: bytes, reader: asyncio.StreamReader, send: Send) -> None:
+        await reader.read()
+
+    async with serving(silent) as (reports, _):
+        assert await asyncio.wait_for(reports.wait_for_demand(pod()), PATIENCE_SECONDS) is None
+
+
+async def test_gates_are_closed_and_opened() -> None:
+    orders: set[bytes] = set()
+
+    async def answer(head: bytes, reader: asyncio.StreamReader, send: Send) -> None:
+        orders.add(head.split(b"\r\nHost: ")[0] + b" " + head.split(b"Host: ")[1].split(b":")[0])
+        await send(http(LOADING.to_json()))
+
+    async with serving(answer, "0.0.0.0") as (reports, _):
+        await reports.set_gates({pod("a"): True, pod("b", "127.0.0.2"): False, pod("c", ""): True})
+    assert orders == {
+        b"POST /gate/close HTTP/1.1 127.0.0.1",
+        b"POST /gate/open HTTP/1.1 127.0.0.2",
+    }
+
+
+async def test_a_frontend_that_refuses_an_order_is_not_an_error() -> None:
+    async with serving(sends(http(b"", status="503 Service Unavailable"))) as (reports, hostile):
+        await reports.set_gates({pod(): True})
+        assert hostile.asked == 1

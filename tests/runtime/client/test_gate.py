@@ -61,7 +61,7 @@ async def test_a_gate_stays_open_while_a_request_is_live(gate: Gate) -> None:
 async def test_a_gate_stays_open_if_requests_cannot_be_held(opened: Opened) -> None:
     gate = Gate(opened, can_hold=False)
     gate.close()
-    assert not gate.closed
+    assert (gate.report().gate_closed, gate.report().can_hold) == (False, False)
 
 
 async def test_a_gate_opens_by_itself(monkeypatch: pytest.MonkeyPatch, gate: Gate, opened: Opened) -> None:

@@ -195,6 +195,8 @@ def test_fields_without_effect_here_are_named() -> None:
     assert without_effect(given) == ["spec.image", "spec.frontend.pod.nodeSelector"]
     assert without_effect(service()) == []
     assert without_effect(service(engine={"tensorParallelSize": 2, "nodes": 2})) == ["spec.engine.nodes"]
+    to_zero = {"minRanks": 0, "toZeroAfter": "1m"}
+    assert without_effect(service(autoscaling=to_zero)) == ["spec.autoscaling.toZeroAfter"]
 
 
 def test_an_engine_of_several_pods_is_one_process_here(place: Place) -> None:

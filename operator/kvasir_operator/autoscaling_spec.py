@@ -1,0 +1,28 @@
+"""The field `autoscaling` of an InferenceService: limits of the number of engines, and when there are none."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvasir_contract.units import parse_duration
+from kvasir_operator.spec_values import parsed
+
+
+@dataclass(frozen=True)
+class AutoscalingSpec:
+    min_ranks: int = 1
+    max_ranks: int | None = None
+    to_zero_after: float | None = None
+    """Seconds without a request after which the service has no engines; None if it always has some."""
+
+    def limited(self, ranks: int) -> int:
+        """Return the number of engines of a service that is not at zero, if the spec asks for `ranks`."""
+        return max(1, self.min_ranks, ranks if self.max_ranks is None else min(ranks, self.max_ranks))
+
+
+def parse_autoscaling(fields: Mapping[str, Any] | None) -> AutoscalingSpec:
+    """Return the typed form of the field; None stands for a service without it. Raises InvalidSpec."""
+    if fields is None:
+        return AutoscalingSpec()
+    after = parsed(parse_duration, fields, "toZeroAfter", "autoscaling") if "toZeroAfter" in fields else None
+    return AutoscalingSpec(fields["minRanks"], fields.get("maxRanks"), after)

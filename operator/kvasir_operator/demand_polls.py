@@ -1,0 +1,73 @@
+"""Waits for demand at the frontends of services at zero, with one long poll per frontend.
+
+A request that a frontend holds thus starts engines at once. The poll only triggers a reconcile, which reads the
+reports of all frontends again. Services that have engines are not polled.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from kvasir_operator.observe.observed import Pod
+from kvasir_operator.observe.service_memory import Key
+from kvasir_operator.observe.status_reports import StatusReports
+from kvasir_operator.plan.zero import has_demand
+
+RETRY_SECONDS: Final = 5.0
+"""Delay before a frontend is polled again that did not respond."""
+LEAST_SECONDS: Final = 1.0
+"""Shortest interval between the starts of two polls. The frontend may be any image, which responds at once."""
+
+
+class DemandPolls:
+    def __init__(
+        self,
+        reports: StatusReports,
+        wake: Callable[[Key], None],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`wake` is called with the key of a service at zero that has demand."""
+        self._reports = reports
+        self._wake = wake
+        self._monotonic = monotonic
+        self._polls: dict[Key, dict[tuple[str, str, float], asyncio.Task[None]]] = {}
+        """By UID and address of the pod, and toZeroAfter."""
+
+    def follow(self, key: Key, frontends: Sequence[Pod], seconds: float) -> None:
+        """Poll these frontends of a service, and no others. `seconds` is its toZeroAfter."""
+        pods = {(pod.uid, pod.ip, seconds): pod for pod in frontends if pod.ip}
+        polls = self._polls.setdefault(key, {})
+        for gone in polls.keys() - pods.keys():
+            polls.pop(gone).cancel()
+        for each, pod in pods.items():
+            if each not in polls:
+                polls[each] = asyncio.create_task(self._poll(key, pod, seconds))
+        if not polls:
+            del self._polls[key]
+
+    def forget(self, key: Key) -> None:
+        """Stop polling a service."""
+        self.follow(key, (), 0.0)
+
+    async def close(self) -> None:
+        tasks = [task for polls in self._polls.values() for task in polls.values()]
+        self._polls.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def keys(self) -> Collection[Key]:
+        """Return the services that are polled."""
+        return self._polls.keys()
+
+    async def _poll(self, key: Key, pod: Pod, seconds: float) -> None:
+        while True:
+            began = self._monotonic()
+            report = await self._reports.wait_for_demand(pod)
+            if has_demand(report, seconds):
+                self._wake(key)
+            least = RETRY_SECONDS if report is None else LEAST_SECONDS
+            await asyncio.sleep(max(0.0, began + least - self._monotonic()))
