@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, closing
 
 import pytest
 
+import operator_facts
 from kvasir.config.settings import OpsConfig
 from kvasir.frontend import status as status_module
 from kvasir.frontend.status import FrontendStatus
@@ -15,6 +16,8 @@ from kvasir.observability.ops_server import OpsServer
 from kvasir_contract.endpoints import MAX_DEMAND_WAIT_SECONDS
 from kvasir_contract.phases import Phase
 from kvasir_contract.status_report import ReportedDemand, StatusReport
+from kvasir_operator.observe.status_reports import StatusReports
+from kvasir_operator.plan.zero import has_demand
 from runtime.frontend.harness import ANSWER, Frontend, eventually, running_frontend
 
 BODY = {"prompt": "What is"}
@@ -168,3 +171,21 @@ async def test_pages_have_one_method() -> None:
     async with with_ops(engine=False) as (_, ops):
         assert (await asyncio.to_thread(call, ops, "GET", "/gate/close"))[0] == 404
         assert (await asyncio.to_thread(call, ops, "POST", "/status"))[0] == 404
+
+
+async def test_the_operators_requests_fit_these_pages() -> None:
+    async with with_ops() as (frontend, ops), frontend.http() as client:
+        reports, pod = StatusReports(ops.port), operator_facts.pod("demo-frontend-a", "frontend", ip="127.0.0.1")
+        try:
+            await reports.set_gates({pod: True})
+            found = (await reports.of([pod]))[pod.uid]
+            assert found.demand is not None
+            assert found.demand.gate_closed
+            poll = asyncio.create_task(reports.wait_for_demand(pod))
+            waiting = asyncio.create_task(client.post("/v1/completions", json=BODY))
+            assert has_demand(await poll, seconds=60.0)
+            assert frontend.engine.seen.requests == []
+            await reports.set_gates({pod: False})
+            assert (await waiting).status_code == 200
+        finally:
+            await reports.close()
