@@ -186,16 +186,17 @@ def _most_urgent_problem(
             *([failed] if failed else []),
             *([Problem(Reason.ROLLING_OUT, "; ".join(under_way))] if under_way else []),
             *(group.problem for group in groups if group.problem is not None),
-            *_because_of_zero(decisions.zero),
+            *_because_of_zero(decisions.zero, groups[0]),
         ]
     )
 
 
-def _because_of_zero(zero: ZeroDecision) -> list[Problem]:
+def _because_of_zero(zero: ZeroDecision, engines: PodGroup) -> list[Problem]:
     if zero.at_zero:
         return [Problem(Reason.SCALED_TO_ZERO, "no requests came for a while: the next one starts the engines")]
     if zero.waking:
-        return [Problem(Reason.WAKING_UP, "the engines start because a request came; it waits for them")]
+        state = "" if engines.problem is None else f"; {engines.problem.message}"
+        return [Problem(Reason.WAKING_UP, f"a request came at zero and waits for the engines{state}")]
     return []
 
 

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import pytest
 
+from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
+from kvasir_contract.status_report import ReportedDemand, StatusReport
 from kvasir_operator.cluster.kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
@@ -18,7 +20,7 @@ from kvasir_operator.cluster.kinds import (
     SERVICE_ACCOUNT,
     STATEFUL_SET,
 )
-from kvasir_operator.observe.observed import Observed, Ownership, Refusal
+from kvasir_operator.observe.observed import Member, Observed, Ownership, Refusal
 from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.plan import Plan, make_plan
 from kvasir_operator.plan.text import render
@@ -181,6 +183,31 @@ def link_keys_deleted() -> Situation:
     return of, found, {}, RELEASE
 
 
+def at_zero_or_not(replicas: int, *, closed: bool, live: int = 0, ranks: tuple[Member, ...] = ()) -> Situation:
+    """Return a service that may go to zero, with an idle frontend or one with `live` requests."""
+    of = service(autoscaling={"minRanks": 0, "toZeroAfter": "1m"})
+    demand = ReportedDemand(closed, 0.0 if live else 70.0, 500.0 if ranks else None)
+    (front,) = frontends("ready")
+    front = replace(front, report=StatusReport(Phase.READY, live_requests=live, demand=demand))
+    return of, observed(of, ranks, [front], stateful_set=workload(replicas)), {}, RELEASE
+
+
+def gates_are_closed_first() -> Situation:
+    return at_zero_or_not(2, closed=False, ranks=engines("ready", "ready"))
+
+
+def engines_are_removed() -> Situation:
+    return at_zero_or_not(2, closed=True, ranks=engines("ready", "ready"))
+
+
+def service_is_at_zero() -> Situation:
+    return at_zero_or_not(0, closed=True)
+
+
+def request_came_at_zero() -> Situation:
+    return at_zero_or_not(0, closed=True, live=1)
+
+
 SITUATIONS: Final[list[Callable[[], Situation]]] = [
     nothing_exists,
     keys_exist,
@@ -194,6 +221,10 @@ SITUATIONS: Final[list[Callable[[], Situation]]] = [
     node_is_lost,
     pod_of_a_rank_is_lost,
     rank_waits_for_room,
+    gates_are_closed_first,
+    engines_are_removed,
+    service_is_at_zero,
+    request_came_at_zero,
     rollout_of_ranks_with_several_pods,
     child_is_refused,
     account_is_foreign,
