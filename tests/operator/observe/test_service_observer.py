@@ -25,7 +25,7 @@ from kvasir_operator.observe.service_observer import ServiceObserver
 from kvasir_operator.observe.status_reports import StatusReports
 from kvasir_operator.spec import parse_service
 from mock_cluster import refusal
-from mock_operator import Operator
+from mock_operator import MockReports, Operator
 
 CREATING = {"waiting": {"reason": "ContainerCreating"}}
 
@@ -146,7 +146,24 @@ async def test_a_pod_that_does_not_answer_has_not_reported(looks: Looks) -> None
     looks.set_pod("demo-engine-0", ready=True)
     uid = (await looks.look()).engines[0].pod.uid
     looks.memory.reports = {uid: StatusReport(Phase.READY)}
-    assert (await looks.look()).engines[0].reported
+    found = (await looks.look()).engines[0]
+    assert found.reported
+    assert found.report is None  # that report is an earlier one
+
+
+async def test_a_report_of_this_pass_is_passed_on(looks: Looks) -> None:
+    looks._observer._reports = MockReports()
+    (frontend,) = (await looks.look()).frontends
+    assert frontend.report is not None
+    assert frontend.report.phase is Phase.READY
+
+
+async def test_terminating_frontends_are_counted(looks: Looks) -> None:
+    assert (await looks.look()).leaving_frontends == 0
+    for name in looks.cluster.names(POD):
+        looks.cluster.of(POD, name)["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    found = await looks.look()
+    assert (found.leaving_frontends, found.frontends) == (1, ())
 
 
 async def test_a_wait_ends_with_the_pod(looks: Looks) -> None:

@@ -88,6 +88,7 @@ def test_an_open_gate_keeps_the_engines_and_all_are_closed_for_longer() -> None:
     [
         (replace(CLOSED, request_seconds=0.0), 1, AFTER),  # held
         (replace(IDLE, request_seconds=0.0), 1, AFTER),  # came before its gate closed
+        (CLOSED, 1, AFTER),  # came between the reads of two facts
         (replace(CLOSED, request_seconds=0.5), 0, AFTER - 0.5),  # came and left
         (replace(CLOSED, request_seconds=AFTER - 0.5), 0, 0.5),
         (replace(CLOSED, request_seconds=None, engine_seconds=10.0), 0, AFTER - 10.0),
