@@ -42,7 +42,7 @@ def test_a_gpu_takes_larger_steps_and_profiles_its_memory() -> None:
 
 
 def test_bfloat16_is_computed_in_float32_where_the_cpu_has_no_instructions_for_it() -> None:
-    slow = dataclasses.dataclasses.replace(CPU, fast_bfloat16=False)
+    slow = dataclasses.replace(CPU, fast_bfloat16=False)
     assert resolve(slow).dtype == "float32"
 
 
@@ -92,7 +92,7 @@ def test_threads_that_were_asked_for_never_yield() -> None:
 
 
 def test_omp_num_threads_sets_the_threads_unless_an_option_does() -> None:
-    facts = dataclasses.dataclasses.replace(CPU, openmp_threads=2)
+    facts = dataclasses.replace(CPU, openmp_threads=2)
     resolved = resolve(facts)
     assert (resolved.threads, resolved.yield_threads) == (2, False)
     config = EngineConfig(ModelConfig("demo://"), device=DeviceConfig(threads=3))
