@@ -62,9 +62,10 @@ def local_address(link: LinkConfig, incarnation: str) -> str:
     """Return an address next to a link on this machine; "" if frontends are elsewhere."""
     for text in link.link:
         address = parse_address(text)
-        path = str(PurePath(address.path).with_name(f"kv-{incarnation}"))
-        if address.is_ipc and len(path.encode()) <= MAX_IPC_PATH:
-            return f"ipc://{path}"
+        if address.is_ipc:
+            path = str(PurePath(address.path).with_name(f"kv-{incarnation}"))
+            if len(path.encode()) <= MAX_IPC_PATH:
+                return f"ipc://{path}"
         if address.is_loopback or address.is_ipc:
             return _LOOPBACK
     return ""
