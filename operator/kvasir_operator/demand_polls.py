@@ -16,6 +16,8 @@ from kvasir_operator.plan.zero import has_demand
 
 RETRY_SECONDS: Final = 5.0
 """Delay before a frontend is polled again that did not respond."""
+MOST_WAKE_SECONDS: Final = 60.0
+"""Longest interval between two wakes by a frontend whose requests do not bring engines: reconciles fail."""
 LEAST_SECONDS: Final = 1.0
 """Shortest interval between the starts of two polls. The frontend may be any image, which responds at once."""
 
@@ -42,7 +44,7 @@ class DemandPolls:
         for gone in polls.keys() - pods.keys():
             polls.pop(gone).cancel()
         for each, pod in pods.items():
-            if each not in polls:
+            if each not in polls or polls[each].done():
                 polls[each] = asyncio.create_task(self._poll(key, pod, seconds))
         if not polls:
             del self._polls[key]
@@ -64,10 +66,14 @@ class DemandPolls:
         return self._polls.keys()
 
     async def _poll(self, key: Key, pod: Pod, seconds: float) -> None:
+        delay = LEAST_SECONDS
         while True:
             began = self._monotonic()
             report = await self._reports.wait_for_demand(pod)
             if has_demand(report, seconds):
                 self._wake(key)
-            least = RETRY_SECONDS if report is None else LEAST_SECONDS
+                least, delay = delay, min(2 * delay, MOST_WAKE_SECONDS)  # engines do not start: do not insist
+            else:
+                least = RETRY_SECONDS if report is None else LEAST_SECONDS
+                delay = LEAST_SECONDS
             await asyncio.sleep(max(0.0, began + least - self._monotonic()))

@@ -192,8 +192,8 @@ class Observed:
     deployment: WorkloadState | None = None
     engines: tuple[Member, ...] = ()
     frontends: tuple[Member, ...] = ()
-    leaving_frontends: int = 0
-    """Terminating frontend pods, which may still have requests."""
+    leaving_frontends: tuple[tuple[Pod, StatusReport | None], ...] = ()
+    """Terminating frontend pods, which may still have requests, and their reports."""
     not_created: Mapping[int, str] = field(default_factory=dict)
     """By ordinal of an engine's pod, why it cannot be created."""
     missing: Mapping[int, float] = field(default_factory=dict)

@@ -81,7 +81,8 @@ class ServiceObserver:
         stateful_set = _workload(children, (STATEFUL_SET, workload_name(service, "engine")))
         deployment = _workload(children, (DEPLOYMENT, workload_name(service, "frontend")))
         engines, frontends = _engine_pods(pods, stateful_set), _frontend_pods(pods, service)
-        reports = await self._reports.of([*engines, *frontends])
+        leaving = [objects.pod_of(pod) for pod in pods if objects.is_leaving_frontend(pod)]
+        reports = await self._reports.of([*engines, *frontends, *leaving])
         self._remember_reports(memory, reports, [*engines, *frontends])
         members = await self._members([*engines, *frontends], service, memory, reports)
         # Prefer the newest name, which the ServiceAccount may not record yet.
@@ -96,7 +97,7 @@ class ServiceObserver:
             deployment=deployment,
             engines=tuple(member for member in members if member.pod.component == "engine"),
             frontends=tuple(member for member in members if member.pod.component == "frontend"),
-            leaving_frontends=sum(map(objects.is_leaving_frontend, pods)),
+            leaving_frontends=tuple((pod, reports.get(pod.uid)) for pod in leaving),
             not_created=await self._events.not_created(service.namespace, stateful_set, missing, self._now()),
             missing=missing,
             link_secret=link_secret,

@@ -109,7 +109,7 @@ def service_conditions(
     worst = _most_urgent_problem(service, ranks, decisions, (engines, frontends))
     reason = worst.reason if worst else Reason.AS_DESIRED
     # At zero and afterwards, the frontends hold requests until an engine is ready.
-    holds = decisions.zero.at_zero or reason is Reason.WAKING_UP
+    holds = (decisions.zero.at_zero and not service.paused) or reason is Reason.WAKING_UP
     answers = is_reachable(service, observed) and (engines.ready > 0 or holds) and frontends.ready > 0
     counts = f"{engines.count}, {frontends.count}"
     return [

@@ -19,6 +19,8 @@ from kvasir_operator.spec import InferenceService
 
 CLOSING_INTERVAL_SECONDS: Final = 1.0
 """Time between the order to close the gates and the next look at them. They stay closed for GATE_SECONDS."""
+LEAST_INTERVAL_SECONDS: Final = 5.0
+"""Shortest interval between two looks at a service in use, whatever its toZeroAfter."""
 UNKNOWN_INTERVAL_SECONDS: Final = 30.0
 """Interval between two looks while it is not known whether the service is idle."""
 FROM_ZERO: Final = "fromZero"
@@ -56,13 +58,15 @@ def decide_zero(service: InferenceService, observed: Observed, memo: Mapping[str
     if service.paused:
         return _at_zero() if is_at_zero else ZeroDecision(waking=waking, memo=_memo(waking))
     if is_at_zero:
-        if any(has_demand(member.report, seconds) for member in frontends):
+        reports = [*(member.report for member in frontends), *(report for _, report in observed.leaving_frontends)]
+        if any(has_demand(report, seconds) for report in reports) or any(map(_cannot_hold, frontends)):
             return _with_engines(True, frontends)
         # A frontend that has started at zero becomes ready with this order.
-        return _at_zero(_orders(frontends, closed=True), tuple(member.pod for member in frontends))
+        polled = (*(member.pod for member in frontends), *(pod for pod, _ in observed.leaving_frontends))
+        return _at_zero(_orders(frontends, closed=True), polled)
     wait = _seconds_until_idle(observed, seconds)
     if wait > 0:
-        return _with_engines(waking, frontends, wait)
+        return _with_engines(waking, frontends, max(wait, LEAST_INTERVAL_SECONDS))
     if all(_is_closed(member) for member in frontends):
         return _at_zero(polled=tuple(member.pod for member in frontends))
     gates = tuple(GateOrder(member.pod, closed=True) for member in frontends)
@@ -75,6 +79,12 @@ def has_demand(report: StatusReport | None, seconds: float) -> bool:
         return False
     since = report.demand.request_seconds
     return report.live_requests > 0 or (since is not None and since < seconds)
+
+
+def _cannot_hold(frontend: Member) -> bool:
+    """Return whether a frontend rejects requests without an engine, so that it is never ready at zero."""
+    report = frontend.report
+    return report is not None and report.demand is not None and not report.demand.can_hold
 
 
 def _with_engines(waking: bool, frontends: Sequence[Member], again: float | None = None) -> ZeroDecision:

@@ -144,7 +144,7 @@ class _Pages:
                 message = f"use ?timeout= with 0 to {MAX_DEMAND_WAIT_SECONDS:g} seconds\n"
                 return HTTPStatus.BAD_REQUEST, _TEXT, message.encode()
             if not waiters.acquire(blocking=False):
-                return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"too many callers wait already\n"
+                return report()  # the caller sees the demand, and may ask again
             try:
                 demand.wait_for_demand(seconds)
             finally:

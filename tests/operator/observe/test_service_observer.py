@@ -159,11 +159,11 @@ async def test_a_report_of_this_pass_is_passed_on(looks: Looks) -> None:
 
 
 async def test_terminating_frontends_are_counted(looks: Looks) -> None:
-    assert (await looks.look()).leaving_frontends == 0
+    assert (await looks.look()).leaving_frontends == ()
     for name in looks.cluster.names(POD):
         looks.cluster.of(POD, name)["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
     found = await looks.look()
-    assert (found.leaving_frontends, found.frontends) == (1, ())
+    assert (len(found.leaving_frontends), found.frontends) == (1, ())
 
 
 async def test_a_wait_ends_with_the_pod(looks: Looks) -> None:

@@ -9,11 +9,12 @@ import pytest
 from kvasir_contract.phases import Phase
 from kvasir_contract.status_report import ReportedDemand, StatusReport
 from kvasir_operator.cluster.kinds import STATEFUL_SET
-from kvasir_operator.observe.observed import Member
+from kvasir_operator.observe.observed import Member, Pod
 from kvasir_operator.plan.conditions import condition
 from kvasir_operator.plan.plan import Plan, make_plan
 from kvasir_operator.plan.zero import (
     CLOSING_INTERVAL_SECONDS,
+    LEAST_INTERVAL_SECONDS,
     UNKNOWN_INTERVAL_SECONDS,
     ZeroDecision,
     decide_zero,
@@ -40,6 +41,12 @@ def fronts(*demands: ReportedDemand | None, live: int = 0) -> tuple[Member, ...]
         member if demand is None else with_report(member, demand, live if number == last else 0)
         for number, (member, demand) in enumerate(zip(members, demands, strict=True))
     )
+
+
+def leaving(demand: ReportedDemand, live: int = 0) -> tuple[tuple[Pod, StatusReport | None], ...]:
+    """Return a frontend that terminates."""
+    [member] = fronts(demand, live=live)
+    return ((replace(member.pod, name="leaving", uid="leaving", terminating=True), member.report),)
 
 
 def decided(
@@ -90,7 +97,7 @@ def test_an_open_gate_keeps_the_engines_and_all_are_closed_for_longer() -> None:
         (replace(IDLE, request_seconds=0.0), 1, AFTER),  # came before its gate closed
         (CLOSED, 1, AFTER),  # came between the reads of two facts
         (replace(CLOSED, request_seconds=0.5), 0, AFTER - 0.5),  # came and left
-        (replace(CLOSED, request_seconds=AFTER - 0.5), 0, 0.5),
+        (replace(CLOSED, request_seconds=AFTER - 0.5), 0, LEAST_INTERVAL_SECONDS),
         (replace(CLOSED, request_seconds=None, engine_seconds=10.0), 0, AFTER - 10.0),
         (replace(CLOSED, engine_seconds=None), 0, UNKNOWN_INTERVAL_SECONDS),
         (replace(IDLE, can_hold=False), 0, UNKNOWN_INTERVAL_SECONDS),
@@ -113,7 +120,24 @@ def test_a_frontend_that_starts_keeps_the_engines() -> None:
 
 
 def test_a_frontend_that_leaves_keeps_the_engines() -> None:
-    assert not decided(fronts(CLOSED, CLOSED), leaving_frontends=1).at_zero
+    assert not decided(fronts(CLOSED, CLOSED), leaving_frontends=leaving(CLOSED)).at_zero
+
+
+def test_a_request_at_a_frontend_that_leaves_wakes_the_service() -> None:
+    asleep = decided(fronts(CLOSED), replicas=0, leaving_frontends=leaving(CLOSED))
+    assert (asleep.at_zero, len(asleep.polled)) == (True, 2)
+    assert not decided(fronts(CLOSED), replicas=0, leaving_frontends=leaving(CLOSED, live=1)).at_zero
+
+
+def test_frontends_that_hold_no_requests_wake_the_service() -> None:
+    """They would never be ready without engines, so no request could come."""
+    assert not decided(fronts(CLOSED, replace(ASLEEP, can_hold=False)), replicas=0).at_zero
+
+
+def test_a_busy_service_is_looked_at_every_few_seconds_whatever_its_timeout() -> None:
+    just_now = replace(IDLE, request_seconds=0.0)
+    busy = decided(fronts(just_now), autoscaling={**TO_ZERO, "toZeroAfter": "1s"})
+    assert busy.again == LEAST_INTERVAL_SECONDS
 
 
 def test_a_service_without_frontends_keeps_the_engines() -> None:
