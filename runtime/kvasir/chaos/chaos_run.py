@@ -1,6 +1,7 @@
 """A chaos run: the answers of the undisturbed service, then load and disturbances at once, then the report."""
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from kvasir.config.options import CommandFailed
 Note = Callable[[str], None]
 _MOST_RECOMPUTED: Final = 64
 _LOOK_SECONDS: Final = 0.2
+_MOVES_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ async def run(
             report.stopped_by = INTERRUPTED
         report.seconds = time.monotonic() - began
         report.events = havoc_run.events
-        report.moved = await view.moves() - moved
+        with contextlib.suppress(CommandFailed, TimeoutError):  # the service may be gone
+            async with asyncio.timeout(_MOVES_SECONDS):
+                report.moved = await view.moves() - moved
     return report
 
 
@@ -186,11 +190,17 @@ class _HavocRun:
     async def _victim(self, disturbance: Disturbance) -> str:
         """Return the rank of an undisturbed engine, when enough engines take requests."""
         least = min(self._havoc.min_usable or len(self._ranks), len(self._ranks))
+        until = time.monotonic() + self._havoc.recovery_timeout
         while True:
             left = await self._view.usable() & self._ranks - self._disturbed
             running = [rank for rank in await self._target.engines() if rank in left]
             if len(running) >= least or any(event.recovery is None for event in self.events):
                 return disturbance.victim(running or sorted(self._ranks))
+            if self._disturbed:  # those have a limit of their own
+                until = time.monotonic() + self._havoc.recovery_timeout
+            elif time.monotonic() > until:
+                seconds = f"{self._havoc.recovery_timeout:g} s"
+                raise CommandFailed(f"fewer than {least} engines have taken requests for {seconds}")
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _disturb(self, kind: Kind, rank: str, number: str) -> None:

@@ -49,12 +49,15 @@ class LocalTarget:
 
     async def disturb(self, kind: Kind, rank: str) -> None:
         with self._opened(rank) as process:
-            if kind is Kind.KILL:
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-            elif kind is Kind.DRAIN:
-                signal.pidfd_send_signal(process, signal.SIGTERM)
-            else:
-                await self._freeze(process)
+            try:
+                if kind is Kind.KILL:
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                elif kind is Kind.DRAIN:
+                    signal.pidfd_send_signal(process, signal.SIGTERM)
+                else:
+                    await self._freeze(process)
+            except ProcessLookupError:
+                raise CommandFailed(f"engine {rank} does not run any more") from None
 
     async def _freeze(self, process: int) -> None:
         try:

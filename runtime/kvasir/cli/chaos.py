@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import contextlib
 import secrets
+import socket
 import sys
 from urllib.parse import urlsplit
 
@@ -14,8 +16,7 @@ from kvasir.chaos.questions import questions
 from kvasir.chaos.report import INTERRUPTED, lines, passed
 from kvasir.chaos.settings import Havoc, Load
 from kvasir.cli.api_client import URL_HELP, ApiServer, add_api_key, base_url, check_text, default_url
-from kvasir.config.options import OptionParser, add_options, from_args
-from kvasir_contract.endpoints import HTTP_PORT
+from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 
 
 def parser() -> OptionParser:
@@ -71,7 +72,23 @@ def _target(url: str, havoc: Havoc, service: str | None) -> Target:
     if service is not None:
         namespace, _, name = service.rpartition("/")
         return KubernetesTarget(namespace or "default", name)
-    return LocalTarget(urlsplit(url).port or HTTP_PORT, havoc.freeze_time)
+    parts = urlsplit(url)
+    if not _is_here(parts.hostname or ""):
+        raise ConfigError(
+            f"{url} is not on this machine, and only engines of this machine can be disturbed: give "
+            "--kubernetes NAMESPACE/NAME, or run the command there"
+        )
+    return LocalTarget(parts.port or (443 if parts.scheme == "https" else 80), havoc.freeze_time)
+
+
+def _is_here(host: str) -> bool:
+    """Return whether the host is an address of this machine: only such an address can be bound."""
+    with contextlib.suppress(OSError):
+        for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+                probe.bind(address)
+                return True
+    return False
 
 
 def _note(text: str) -> None:
