@@ -266,9 +266,11 @@ class Server(uvicorn.Server):
             log.warning("%s interrupted", count(len(self._service.live), "request"))
         self._service.live.interrupt()
         await asyncio.sleep(FLUSH_SECONDS)
-        # Clients that do not read: their requests would never end.
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
+        # Clients that do not read: their requests would never end. Handshakes may still open connections.
+        while True:
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
+            await asyncio.sleep(FLUSH_SECONDS)
 
     async def _until_set(self, event: asyncio.Event, seconds: float | None) -> None:
         """Wait for the event, at most this many seconds; the duties of every second go on."""

@@ -88,6 +88,7 @@ class Acceptor:
 
     def _accept_one(self) -> None:
         accepted, _ = self._listener.accept()
+        accepted.setblocking(False)
         task = self._loop.create_task(self._start(accepted))
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
