@@ -6,6 +6,7 @@ gets a HandOverEvent for each decision, and answers with `pinned` and `fetch`.
 Between machines the sockets are encrypted with the key pair that all engines of the service share.
 """
 
+import contextlib
 import logging
 import threading
 import time
@@ -71,6 +72,8 @@ class Exchange:
         """
         address = parse_address(text)
         require_keys(address, self._keys is not None)
+        if address.host in ("*", "0.0.0.0", "::"):
+            raise ConfigError(f"--kv-hand-over {text}: give an address at which other engines reach this one")
         socket = self._reactor.context.socket(zmq.ROUTER)
         limit(socket)
         if self._keys is not None and not address.is_ipc:
@@ -83,6 +86,7 @@ class Exchange:
             raise ConfigError(f"the address {text} of the KV hand-over cannot be used: {error}") from error
         self._socket = socket
         self._path = Path(address.path) if address.is_ipc else None
+        self._inode = self._path.stat().st_ino if self._path is not None else 0
         self._server = BlockServer(socket, self._memory, self._kv_class, self._deliver, self._session_seconds)
         self._reactor.watch(socket, self._server.receive)
         return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
@@ -165,7 +169,9 @@ class Exchange:
             self._reactor.unwatch(self._socket)
             self._socket.close(linger=0)
         if self._path is not None:
-            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a successor at the same address has a socket of its own
+                if self._path.stat().st_ino == self._inode:
+                    self._path.unlink()
         if self._key_check is not None:
             self._key_check.close()
         self._reactor.close()

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from kvasir.engine.handover.events import FetchEnded, HandOverEvent, PinReleased, PinWanted
 from kvasir.engine.handover.messages import MOST_ASKED_BLOCKS
-from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
+from kvasir.engine.scheduling.admission_gates import AdmissionGate, BlockGate, Verdict
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.observability.seldom_log import SeldomLog
@@ -66,7 +66,7 @@ class HandOver(AdmissionGate):
         """Whether other engines can fetch blocks of this one."""
         self._exchange: BlockExchange | None = None
         self._fetches: dict[int, _Fetch] = {}
-        self._waiting: list[str] = []
+        self._waiting: list[EngineRequest] = []
         """Requests that wait for an end of one of MOST_FETCHES."""
         self._pins: dict[int, list[int]] = {}
         self._num_pinned = 0
@@ -85,6 +85,7 @@ class HandOver(AdmissionGate):
         self._blocks = scheduler.blocks
         self._held = scheduler.blocks.held
         self._most_pinned = scheduler.blocks.pool.num_blocks // PINNED_SHARE
+        self._room = BlockGate(scheduler.blocks, scheduler.running)
         self._exchange = exchange
 
     @property
@@ -106,7 +107,7 @@ class HandOver(AdmissionGate):
 
     def _begin(self, request: EngineRequest, exchange: BlockExchange) -> Verdict:
         """Fetch the blocks of the request, unless the other gates keep it waiting or it lacks only a few."""
-        if not self._blocks.pool.can_allocate(self._blocks.cost_of(request)):
+        if self._room.admits(request) is not Verdict.ADMIT:
             return Verdict.ADMIT  # the gate for blocks lets it wait
         size = self._blocks.block_size
         first, end = self._blocks.num_cached_tokens(request) // size, (request.num_tokens - 1) // size
@@ -114,7 +115,7 @@ class HandOver(AdmissionGate):
             request.kv_source = ""
             return Verdict.ADMIT
         if len(self._fetches) >= MOST_FETCHES:
-            self._waiting.append(request.request_id)
+            self._waiting.append(request)
             return Verdict.SKIP
         cached = self._held.find(request.block_hashes, first)
         self._held.hold(cached)
@@ -183,10 +184,12 @@ class HandOver(AdmissionGate):
                 f"{fetch.request.kv_source}, the rest is computed: {event.problem}",
                 about=fetch.request.kv_source,
             )
-        fetch.request.kv_source = ""
+        source, fetch.request.kv_source = fetch.request.kv_source, ""
         waiting, self._waiting = self._waiting, []
-        for request_id in (fetch.request.request_id, *waiting):
-            self._scheduler.wake(request_id)
+        for request in (fetch.request, *waiting):
+            if event.problem and not count and request.kv_source == source:
+                request.kv_source = ""  # it would wait as long, for nothing
+            self._scheduler.wake(request.request_id)
 
     def check_idle(self) -> None:
         """Raise AssertionError if a block is held for no fetch and no other engine."""

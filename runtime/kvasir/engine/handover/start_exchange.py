@@ -59,13 +59,14 @@ def start_exchange(
 
 
 def local_address(link: LinkConfig, incarnation: str) -> str:
-    """Return an address next to a link on this machine; "" if frontends are elsewhere."""
+    """Return an address next to a link on this machine; "" if frontends are elsewhere, or if the path would be too
+    long: without keys, a port of loopback would be open to every user of the machine."""
     for text in link.link:
         address = parse_address(text)
         if address.is_ipc:
             path = str(PurePath(address.path).with_name(f"kv-{incarnation}"))
             if len(path.encode()) <= MAX_IPC_PATH:
                 return f"ipc://{path}"
-        if address.is_loopback or address.is_ipc:
+        if address.is_loopback or (address.is_ipc and link.link_keys):
             return _LOOPBACK
     return ""

@@ -20,7 +20,8 @@ class CacheLog:
 
     def __init__(self) -> None:
         self._was_cleared = False
-        self._is_stored: dict[bytes, bool] = {}
+        self._is_stored: dict[bytes, bool | None] = {}
+        """None: it was evicted and stored again, maybe in a block that a snapshot has passed."""
 
     def __len__(self) -> int:
         """Return how many hashes the next report has."""
@@ -32,12 +33,12 @@ class CacheLog:
 
     def stored(self, block_hash: bytes) -> None:
         """Note a hash that was not in the cache."""
-        if self._is_stored.pop(block_hash, None) is None:
-            self._is_stored[block_hash] = True
+        was_evicted = self._is_stored.pop(block_hash, None) is False
+        self._is_stored[block_hash] = None if was_evicted else True
 
     def evicted(self, block_hash: bytes) -> None:
         """Note that a hash has left the cache."""
-        if self._is_stored.pop(block_hash, None) is None:
+        if not self._is_stored.pop(block_hash, None):
             self._is_stored[block_hash] = False
 
     def cleared(self) -> None:
@@ -46,8 +47,8 @@ class CacheLog:
 
     def take(self) -> CacheChanges:
         """Return the changes, and begin again."""
-        stored = [block_hash for block_hash, is_stored in self._is_stored.items() if is_stored]
-        evicted = [block_hash for block_hash, is_stored in self._is_stored.items() if not is_stored]
+        stored = [block_hash for block_hash, is_stored in self._is_stored.items() if is_stored is not False]
+        evicted = [block_hash for block_hash, is_stored in self._is_stored.items() if is_stored is False]
         changes = CacheChanges(self._was_cleared, stored, evicted)
         self._is_stored = {}
         self._was_cleared = False

@@ -10,7 +10,7 @@ from kvasir.engine.handover.start_exchange import local_address
     ("link", "address"),
     [
         ("ipc:///run/kvasir/link", "ipc:///run/kvasir/kv-engine-0-1"),
-        ("ipc:///run/" + "a" * 90 + "/link", "tcp://127.0.0.1:0"),
+        ("ipc:///run/" + "a" * 90 + "/link", ""),
         ("tcp://127.0.0.1:5557", "tcp://127.0.0.1:0"),
         ("tcp://demo-frontend.default.svc:5557", ""),
         ("tcp://10.0.0.7:5557", ""),
