@@ -46,6 +46,7 @@ from kvasir.link.frontend_end.link_events import (
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import Abort, FailedStep, FinishReason
 from kvasir.words import count
+from kvasir_contract.endpoints import GATE_SECONDS
 
 __all__ = ["AsyncLLM", "Delta"]
 
@@ -84,7 +85,7 @@ class AsyncLLM:
         self._starts = EngineStarts()
         self._strikes = Strikes()
         limits = HoldLimits.of(config.server)
-        self.gate = Gate(lambda: self._dispatcher.gate_opened(), can_hold=limits.seconds > 0)
+        self.gate = Gate(lambda: self._dispatcher.gate_opened(), can_hold=limits.seconds > GATE_SECONDS)
         self._dispatcher = Dispatcher(
             self._journal,
             self._router,
@@ -121,13 +122,13 @@ class AsyncLLM:
     async def close(self) -> None:
         """End the live requests with an error and close the link."""
         self._dispatcher.close()
-        self._hand_overs.close()
         for request in self._journal.live():
             if request.attempt == 0:  # the dispatcher fails it
                 continue
             self._abort(request)
             self._outputs.fail(request, "the frontend is shutting down: try again")
         self._take_events()
+        self._hand_overs.close()
         await self._link.close()
         self.input.close()
 

@@ -128,12 +128,14 @@ class Dispatcher:
         self.release()
         return True
 
-    def hand_over(self, request: LiveRequest) -> bool:
+    def hand_over(self, request: LiveRequest) -> bool | None:
         """Send a request that its engine computes to another one that has room, and abort it in its present one.
-        Returns False, and leaves it there, if none can take it now."""
-        if not self._resumes.may_continue(request, self._candidates(lane_of(request))):
-            return False
-        if self._strikes and self._strikes.verdict(request.digest) is not Verdict.RUN:
+        Otherwise leaves it there: returns False if it must wait for room, None if no engine may continue it now."""
+        candidates = [each for each in self._candidates(lane_of(request)) if self._resumes.continues(request, each)]
+        if not candidates or (self._strikes and self._strikes.verdict(request.digest) is not Verdict.RUN):
+            return None
+        candidates = [engine for engine in candidates if not self._room.is_full(engine)]
+        if not self._resumes.has_room(request, candidates):
             return False
         present, interruption = request.engine, request.interruption
         request.interrupt("returned")
@@ -262,7 +264,7 @@ class Dispatcher:
         """Fail a request that has waited for the hold timeout."""
         self._queue.remove(request)
         limit = f", and the request has waited {self._holding.limits.seconds:g} s for one (--hold-timeout)"
-        self._fail(request, self.unavailable(request.data_parallel_rank, limit))
+        self._fail(request, self._texts.lost_or(request, self.unavailable(request.data_parallel_rank, limit)))
 
     def _send(self, request: LiveRequest, *, paced: bool = True) -> _Sent:
         """Send the request to an engine as its next attempt, if one can take it. `paced`: and has room."""

@@ -32,8 +32,9 @@ class _Drain:
 class HandOvers:
     """The engines that drain, and the requests that are to leave them."""
 
-    def __init__(self, journal: Journal, router: Router, move: Callable[[LiveRequest], bool]) -> None:
-        """`move`: sends a running request to another engine, or returns False if none can take it now."""
+    def __init__(self, journal: Journal, router: Router, move: Callable[[LiveRequest], bool | None]) -> None:
+        """`move`: sends a running request to another engine. It returns False if the request must wait for room,
+        None if no engine may continue it now: it does not hold up the others."""
         self._journal = journal
         self._router = router
         self._move = move
@@ -55,12 +56,16 @@ class HandOvers:
     def work(self) -> None:
         """Move what other engines can take now. Called when one may have got room."""
         for drain in self._drains.values():
+            stay: list[LiveRequest] = []
             while drain.leaving:
                 request = drain.leaving[0]
                 is_there = request.state is RequestState.RUNNING and request.engine == drain.engine.incarnation
-                if is_there and not self._move(request):
-                    break  # those behind it have to keep the order
+                if is_there and not (moved := self._move(request)):
+                    if moved is not None:
+                        break  # those behind it have to keep the order
+                    stay.append(request)
                 drain.leaving.popleft()
+            drain.leaving.extendleft(reversed(stay))
 
     def forget(self, incarnation: str) -> None:
         """Drop an engine that is lost or has ended."""

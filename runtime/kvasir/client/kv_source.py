@@ -12,6 +12,8 @@ def kv_source(request: LiveRequest, engine: RemoteEngine, engines: Mapping[str, 
     The source is the engine that had the request before, if it is on the link still, as one that drains is. It must
     be of the same numerics class: another one computes other values, and refuses.
     """
+    if request.interruption is None:  # the engine has refused it as full: it has computed none of it
+        return ""
     last = engines.get(request.last_engine)
     if last is None or last is engine or not last.numerics or last.numerics != engine.numerics:
         return ""

@@ -44,15 +44,13 @@ class Resumes:
         """Return the first postponed request, which is not kept any more."""
         return self._postponed.pop(0)
 
-    def may_continue(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
-        """Return whether one of these engines has room now, and would continue the request exactly to its end."""
-        return self.first_postponed is None and any(
-            engine.usable
-            and _fits(request, engine)
-            and _continues_exactly(request, engine)
-            and self._has_room(engine, request)
-            for engine in engines
-        )
+    def continues(self, request: LiveRequest, engine: RemoteEngine) -> bool:
+        """Return whether this engine would continue the request exactly to its end."""
+        return engine.usable and _fits(request, engine) and _continues_exactly(request, engine)
+
+    def has_room(self, request: LiveRequest, engines: list[RemoteEngine]) -> bool:
+        """Return whether one of these engines has room now, and no other moved request waits for it."""
+        return self.first_postponed is None and any(self._has_room(engine, request) for engine in engines)
 
     def _has_room(self, engine: RemoteEngine, request: LiveRequest) -> bool:
         resuming = self._journal.resuming_tokens(engine.incarnation)

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ class Served:
         self.requests: dict[str, AddRequest] = {}
         self.readers: dict[str, asyncio.Task[list[Delta]]] = {}
 
-    async def add(self, *names: str, count: int, **params: int) -> None:
+    async def add(self, *names: str, count: int, **params: Any) -> None:
         for name in names:
             self.readers[name] = self.service.ask(name, **params)
             self.requests[name] = await self.engine.request()
