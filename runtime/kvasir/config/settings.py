@@ -163,7 +163,7 @@ class SchedulerConfig:
     )
     max_queued_tokens: int = option(
         2**26,
-        "maximum tokens of all requests that wait in this engine; further ones get status 429",
+        "maximum tokens of all requests that wait in this engine; further ones wait in the frontend's queue",
         parse=parse_tokens(),
     )
     async_scheduling: bool = option(False, "schedule a step while the device computes the previous one")
