@@ -1,8 +1,10 @@
-"""Sends short chat requests to a service until standard input ends: `python requests_client.py http://demo demo`.
+"""Sends chat requests to a service until standard input ends: `python requests_client.py http://demo demo`.
 
-It is copied into a pod, so it uses only the standard library. Half of the workers open a connection per request,
-and half keep theirs. Requests are never repeated: every result other than status 200 is counted and described. It
-prints "started" when every worker has received its first response, and a report as JSON at the end.
+It is copied into a pod, so it uses only the standard library. Half of the workers send short requests, and the
+others read streams of many tokens. In both halves, every second worker opens a connection per request, and the
+others keep theirs. Requests are never repeated: every result is counted and described that is not a complete answer
+with status 200, or that is not equal to the first answer of its kind. It prints "started" when every worker has
+received its first answer, and a report as JSON at the end.
 """
 
 import argparse
@@ -26,11 +28,15 @@ HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer sk-load"
 """The key is that of mutable_fields.KEY. A service without keys ignores it."""
 
 
+STREAMED_TOKENS = 256
+
+
 class Report:
-    """Counts of all workers."""
+    """Counts of all workers, and the answer that each kind of request gets."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._texts: dict[bool, str] = {}
         self.sent = 0
         self.failed = 0
         self.failures: list[dict[str, Any]] = []
@@ -42,12 +48,17 @@ class Report:
                 self.failed += 1
                 self.failures = [*self.failures, failure][:MAX_DESCRIBED]
 
+    def expected(self, streamed: bool, text: str) -> str:
+        """Return the first text of this kind."""
+        with self._lock:
+            return self._texts.setdefault(streamed, text)
+
 
 class Worker(threading.Thread):
     """Sends requests one after the other, until `stop` is set or `max_requests` are sent."""
 
     def __init__(
-        self, url: str, model: str, keep: bool, max_requests: int, report: Report, stop: threading.Event
+        self, url: str, model: str, number: int, max_requests: int, report: Report, stop: threading.Event
     ) -> None:
         super().__init__(daemon=True)
         parts = urlsplit(url)
@@ -55,9 +66,11 @@ class Worker(threading.Thread):
         # Resolved once, because a failure of the cluster's DNS is not a failure of the service.
         self._address = socket.gethostbyname(parts.hostname)
         self._port = parts.port or 80
-        question = {"messages": [{"role": "user", "content": "What is Kvasir?"}], "max_tokens": 4, "temperature": 0}
-        self._body = json.dumps({"model": model, **question})
-        self._keep = keep
+        self._keep = bool(number % 2)
+        self._streamed = bool(number // 2 % 2)
+        question = {"messages": [{"role": "user", "content": "What is Kvasir?"}], "temperature": 0}
+        length = {"max_tokens": STREAMED_TOKENS, "ignore_eos": True, "stream": True}
+        self._body = json.dumps({"model": model, **question, **(length if self._streamed else {"max_tokens": 4})})
         self._max_requests = max_requests
         self._report = report
         self._stop_asked = stop
@@ -73,7 +86,8 @@ class Worker(threading.Thread):
                 self._report.add(None)
             else:
                 seconds = (datetime.now(UTC) - began).total_seconds()
-                self._report.add({"at": began.isoformat(), "seconds": seconds, "kept": self._keep, **problem})
+                kind = {"kept": self._keep, "streamed": self._streamed}
+                self._report.add({"at": began.isoformat(), "seconds": seconds, **kind, **problem})
                 self._close()
             if not self._keep:
                 self._close()
@@ -90,8 +104,13 @@ class Worker(threading.Thread):
             text = response.read().decode()
         except (OSError, http.client.HTTPException) as error:
             return {"status": None, "error": f"{type(error).__name__}: {error}"}
-        if response.status != 200 or "choices" not in text:
+        if response.status != 200:
             return {"status": response.status, "error": text[:200]}
+        answer = _answer(text, self._streamed)
+        if answer is None:
+            return {"status": response.status, "error": f"it is not complete: ...{text[-200:]}"}
+        if answer != (expected := self._report.expected(self._streamed, answer)):
+            return {"status": response.status, "error": f"it is not the first answer: {answer!r}, not {expected!r}"}
         return None
 
     def _connected(self) -> http.client.HTTPConnection:
@@ -109,6 +128,19 @@ class Worker(threading.Thread):
             self._connection = None
 
 
+def _answer(text: str, streamed: bool) -> str | None:
+    """Return the text of a complete answer."""
+    try:
+        if not streamed:
+            return str(json.loads(text)["choices"][0]["message"]["content"])
+        *events, last = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
+        choices = [choice for event in events for choice in json.loads(event)["choices"]]
+        ended = last == "[DONE]" and choices[-1]["finish_reason"] == "length"
+        return "".join(choice["delta"].get("content") or "" for choice in choices) if ended else None
+    except (ValueError, KeyError, IndexError):
+        return None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
@@ -122,10 +154,7 @@ def main() -> None:
     options = parser.parse_args()
     report, stop = Report(), threading.Event()
     share = options.max_requests // options.workers
-    workers = [
-        Worker(options.url, options.model, bool(number % 2), share, report, stop)
-        for number in range(options.workers)
-    ]
+    workers = [Worker(options.url, options.model, number, share, report, stop) for number in range(options.workers)]
     for worker in workers:
         worker.start()
     started = time.monotonic()

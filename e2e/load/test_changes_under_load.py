@@ -1,12 +1,12 @@
-"""No request fails while a service is changed, scaled or drained.
+"""No request fails or gets another answer while a service is changed, scaled or drained, and while pods are killed.
 
-The demo service has two ranks, or one rank, which is the default. Both have one frontend. Streams that outlive a
-drain and killed pods are not covered.
+The demo service has two ranks, or one rank, which is the default. Both have one frontend.
 """
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -19,6 +19,7 @@ from e2e.load.mutable_fields import KEY, PRIORITY, changes
 from e2e.load.under_load import load
 
 SETTLED_WITHIN = 240
+KILLS = 5
 CLASSES = f"""
 apiVersion: scheduling.k8s.io/v1
 kind: PriorityClass
@@ -102,12 +103,21 @@ def test_roll_out_of_the_only_frontend_fails_no_request(one_rank: Served) -> Non
     assert not old.keys() & ready(pods(one_rank, "frontend")).keys()
 
 
+def test_killed_pods_of_the_only_rank_fail_no_request(one_rank: Served) -> None:
+    """Requests wait for the next pod."""
+    kill(one_rank)
+
+
 def test_change_of_each_field_fails_no_request_of_one_rank(one_rank: Served) -> None:
     change_each_field(one_rank)
 
 
 def test_drain_of_a_node_fails_no_request_of_two_ranks(two_ranks: Served) -> None:
     drain(two_ranks)
+
+
+def test_killed_pods_of_two_ranks_fail_no_request(two_ranks: Served) -> None:
+    kill(two_ranks)
 
 
 def test_change_of_each_field_fails_no_request_of_two_ranks(two_ranks: Served) -> None:
@@ -140,6 +150,22 @@ def drain(service: Served) -> None:
             cluster.kubectl("drain", drained, *options)
             namespace.wait_for_ranks("demo", service.ranks, SETTLED_WITHIN)
         assert nodes_of(service) == {other}
+
+
+def kill(service: Served) -> None:
+    """Kill engines without grace, each when all ranks are ready again."""
+    rng = random.Random(14)
+    with load(service.namespace, "demo"):
+        for _ in range(KILLS):
+            victim, pod = rng.choice(list(ready(pods(service, "engine")).items()))
+            service.namespace.kubectl("delete", "pod", victim, "--force", "--grace-period=0")
+            service.namespace.until("pods", replaced(victim, pod["metadata"]["uid"]), SETTLED_WITHIN)
+            service.namespace.wait_for_ranks("demo", service.ranks, SETTLED_WITHIN)
+
+
+def replaced(name: str, uid: str) -> Callable[[Mapping[str, Object]], bool]:
+    """Return a condition: there is a ready pod of this name other than the one with this uid."""
+    return lambda seen: name in seen and seen[name]["metadata"]["uid"] != uid and is_ready(seen[name])
 
 
 def change_each_field(service: Served) -> None:
