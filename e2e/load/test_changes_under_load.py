@@ -5,7 +5,10 @@ The demo service has two ranks, or one rank, which is the default. Both have one
 
 import contextlib
 import json
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -118,6 +121,18 @@ def test_drain_of_a_node_fails_no_request_of_two_ranks(two_ranks: Served) -> Non
 
 def test_killed_pods_of_two_ranks_fail_no_request(two_ranks: Served) -> None:
     kill(two_ranks)
+
+
+def test_chaos_run_loses_no_request(two_ranks: Served) -> None:
+    namespace = two_ranks.namespace
+    environment = {**os.environ, **namespace.cluster.environment()}
+    with namespace.forwarded("service/demo", 80) as url:
+        command = [sys.executable, "-m", "kvasir.cli.main", "chaos", url, "--kubernetes", f"{namespace.name}/demo"]
+        options = ["--kills", "3", "--drains", "3", "--min-usable", "1", "--questions", "30", "--seed", "14"]
+        done = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    namespace.wait_for_ranks("demo", two_ranks.ranks, SETTLED_WITHIN)
 
 
 def test_change_of_each_field_fails_no_request_of_two_ranks(two_ranks: Served) -> None:
