@@ -280,9 +280,10 @@ class Dispatcher:
         older: list[RemoteEngine] = []
         while not self._closed and not self._gate.closed:
             candidates = [each for each in self._candidates(lane_of(request)) if each not in older]
-            if paced:
+            candidates = self._resumes.suitable(request, candidates)
+            if paced:  # if all are full, a moved request waits for them: others would not continue it exactly
                 candidates = self._with_room(candidates, request)
-            engine = self._router.pick(self._resumes.suitable(request, candidates), request)
+            engine = self._router.pick(candidates, request)
             if engine is None:
                 break
             message = request.message(

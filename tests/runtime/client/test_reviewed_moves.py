@@ -62,6 +62,24 @@ async def test_a_hand_over_waits_for_an_exact_engine_that_is_full(service: Servi
     await leave(served.readers.values())
 
 
+async def test_a_request_of_a_lost_engine_waits_for_an_exact_engine_that_is_full(service: Service) -> None:
+    engine = await connected(service, 0)
+    served = Served(service, engine)
+    await served.add("r", count=2)
+    exact = await connected(service, 1)
+    inexact = await connected(service, 2, numerics="bfloat16")
+    full = service.llm.engines[exact.identity.incarnation]
+    dispatcher = service.llm._dispatcher
+    dispatcher._room.refused(full)
+    engine.die("out of memory")
+    await service.until(lambda: len(dispatcher._queue) == 1)
+    dispatcher._room.forget(full.incarnation)
+    dispatcher.release()
+    assert (await exact.request()).request_id == "r"
+    assert inexact.messages() == []
+    await leave(served.readers.values())
+
+
 @with_server(hold_timeout=0.3)
 async def test_a_request_of_a_lost_engine_is_no_503_after_the_hold_timeout(service: Service) -> None:
     """A 503 would invite the client to send at once what may have ended the engine."""
