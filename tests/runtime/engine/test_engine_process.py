@@ -224,7 +224,7 @@ async def test_a_step_that_hangs_is_told_with_rank_phase_batch_and_place(fronten
                 assert line, "the engine has ended"
         assert b"rank 2: step 1 takes " in line
         assert (
-            b"in phase execute; 1 rows, 4 tokens, the longest a (4 after 0 tokens); it is at engine/core.py" in line
+            b"in phase execute; 1 row, 4 tokens, the longest a (4 after 0 tokens); it is at engine/core.py" in line
         )
         step = json.loads(page(port, "/status")[1])["step"]
         assert (step["number"], step["phase"]) == (1, "execute")
