@@ -63,6 +63,7 @@ from kvasir.observability.open_files import raise_open_files_limit
 from kvasir.observability.ops_server import OpsServer
 from kvasir.observability.process_title import set_process_title
 from kvasir.observability.seldom_log import SeldomLog
+from kvasir.signal_wakes import wake_after_signals
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure
 from kvasir_contract.logs import setup_logging
@@ -137,6 +138,7 @@ class EngineProcess:
         """Serve, and end everything; return what the engine failed of."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
+        wake_after_signals(self._wake)
         # Runs after the exit functions of libraries. Then Python drops its handlers, and SIGALRM would kill.
         atexit.register(signal.setitimer, signal.ITIMER_REAL, 0.0)
         try:
@@ -363,6 +365,11 @@ class EngineProcess:
         self._stop_asked = True
         if self._loop is not None:
             self._loop.drain()
+
+    def _wake(self) -> None:
+        """Let the main thread run the handler of a signal; in any thread."""
+        if self._loop is not None:
+            self._loop.wake()
 
     def _check_shutdown(self) -> None:
         if self._stop_asked:

@@ -130,6 +130,10 @@ class EngineLoop:
         self._drain_asked = True
         self._inbox.wake()
 
+    def wake(self) -> None:
+        """Let `run` look at its state. Any thread."""
+        self._inbox.wake()
+
     def _take_messages(self, may_wait: bool) -> None:
         """Handle all events and a bounded number of requests; without work, wait for the first of them."""
         if may_wait and not (self._core.has_work or self._waves.running):

@@ -1,6 +1,7 @@
 """The real engine process on demo://, against a real FrontendLink in the test."""
 
 import asyncio
+import ctypes
 import http.client
 import json
 import os
@@ -212,6 +213,25 @@ async def test_successor_names_what_a_killed_engine_computed(
     async with run_engine(*FAKE, "serve", "demo://", *options):
         await frontend.ready()
         assert frontend.crashed[-1] == FailedStep(successor.incarnation)  # it was idle
+
+
+async def test_an_idle_engine_drains_after_a_signal_to_another_thread(frontend: Frontend, address: str) -> None:
+    """Such a signal does not end the system call in which the main thread waits; nor does one just before it."""
+    async with run_engine(*FAKE, "serve", "demo://", "--link", address) as process:
+        engine = await frontend.ready()
+        frontend.ask(engine, "r", 2)
+        await frontend.until(lambda: bool(frontend.outputs) and frontend.outputs[-1].finish_reason is not None)
+        tasks = Path("/proc", str(process.pid), "task")
+        looks = 0
+        async with asyncio.timeout(WAIT):
+            while looks < 10:  # no message of the frontend is on its way
+                waits = "futex" in (tasks / str(process.pid) / "wchan").read_text()
+                looks = looks + 1 if waits else 0
+                await asyncio.sleep(0.05)
+        other = max(int(name) for name in os.listdir(tasks))
+        assert ctypes.CDLL(None).tgkill(process.pid, other, signal.SIGTERM) == 0
+        code, _ = await ended(process)
+        assert code == ExitCode.OK
 
 
 async def test_a_step_that_hangs_is_told_with_rank_phase_batch_and_place(frontend: Frontend, address: str) -> None:

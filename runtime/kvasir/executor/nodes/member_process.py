@@ -36,6 +36,7 @@ from kvasir.observability.open_files import raise_open_files_limit
 from kvasir.observability.ops_server import OpsServer
 from kvasir.observability.process_title import set_process_title
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
+from kvasir.signal_wakes import wake_after_signals
 from kvasir_contract.endpoints import KILL_MARGIN_SECONDS
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import Failure
@@ -86,7 +87,8 @@ class MemberProcess:
         self._status = MemberStatus(
             f"{name}-{secrets.token_hex(4)}", config.parallel.data_parallel_rank, config.link.heartbeat_timeout
         )
-        self._events: SimpleQueue[LeaderEvent | _WorkerFailed | _Leave] = SimpleQueue()
+        self._events: SimpleQueue[LeaderEvent | _WorkerFailed | _Leave | None] = SimpleQueue()
+        """None wakes the main thread."""
         self._ops: OpsServer | None = None
         self._leader: LeaderConnection | None = None
         self._workers: LocalWorkers | None = None
@@ -100,6 +102,7 @@ class MemberProcess:
         """Work, and end everything; return what the member failed of."""
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
+        wake_after_signals(lambda: self._events.put(None))
         failure = None
         try:
             self._serve()
@@ -161,7 +164,7 @@ class MemberProcess:
                 case _WorkerFailed() as error:
                     raise error
 
-    def _next_event(self) -> "LeaderEvent | _WorkerFailed | _Leave":
+    def _next_event(self) -> "LeaderEvent | _WorkerFailed | _Leave | None":
         """Wait for an event. Raises _Stopped if the engine takes too long to finish its requests."""
         until = self._leave_until
         try:
