@@ -42,6 +42,8 @@ class FetchLimits:
     """Between two messages."""
     bytes_per_second: float = 20 * 2**20
     """A slower transfer is given up."""
+    connect_seconds: float = 2.0
+    """Until there is a connection. A network policy drops packets without an answer."""
 
 
 DEFAULT_LIMITS: Final = FetchLimits()
@@ -87,6 +89,7 @@ class BlockFetch:
         self._due = now + limits.first_seconds
         self.socket = context.socket(zmq.DEALER)
         limit(self.socket)
+        self.socket.connect_timeout = int(limits.connect_seconds * 1000)
         self.socket.reconnect_ivl = _NEVER_MS  # the end of the connection is the end of the fetch
         self.socket.ipv6 = "[" in order.endpoint
         if keys is not None:

@@ -16,7 +16,7 @@ from kvasir.worker.block_bytes import HostBlockBytes
 
 PATIENCE = 60.0
 NUM_BLOCKS = 1200
-PATIENT = FetchLimits(PATIENCE, PATIENCE, bytes_per_second=1.0)
+PATIENT = FetchLimits(PATIENCE, PATIENCE, bytes_per_second=1.0, connect_seconds=PATIENCE)
 """Limits that a busy machine does not reach."""
 
 
