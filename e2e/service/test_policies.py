@@ -6,7 +6,7 @@ import pytest
 
 from e2e.in_cluster import Namespace, Object, idle_pod, is_ready
 from e2e.installed import DEMO, OPERATOR, image_of_frontends
-from kvasir_contract.endpoints import HTTP_PORT, LINK_PORT, OPS_PORT
+from kvasir_contract.endpoints import HTTP_PORT, KV_HAND_OVER_PORT, LINK_PORT, OPS_PORT
 
 WEB, OTHER = 8080, 8090
 FRIEND = {"podSelector": {"matchLabels": {"role": "friend"}}}
@@ -101,6 +101,9 @@ def test_a_service_accepts_requests_and_protects_inner_ports(clients: Namespace,
     assert connect(clients, "foreign", frontend, LINK_PORT, "blocked") == "blocked"
     assert connect(clients, "foreign", frontend, OPS_PORT, "blocked") == "blocked"
     assert connect(clients, "foreign", engine, OPS_PORT, "blocked") == "blocked"
+    assert connect(clients, "foreign", engine, KV_HAND_OVER_PORT, "blocked") == "blocked"
+    for pod in ("demo-engine-0", "demo-engine-1"):  # one of them connects to the other one
+        assert connect(clients, pod, engine, KV_HAND_OVER_PORT, "open") == "open"
     for host in (frontend, engine):
         assert connect(system, OPERATOR, host, OPS_PORT, "open") == "open"
     change(clients, {"allowMetricsFrom": [FRIEND]})
@@ -108,7 +111,8 @@ def test_a_service_accepts_requests_and_protects_inner_ports(clients: Namespace,
     assert connect(clients, "friend", frontend, OPS_PORT, "open") == "open"
     assert connect(clients, "friend", frontend, LINK_PORT, "blocked") == "blocked"
     change(clients, {"policy": False})
-    for host, port in ((frontend, LINK_PORT), (frontend, OPS_PORT), (engine, OPS_PORT)):
+    inner = ((frontend, LINK_PORT), (frontend, OPS_PORT), (engine, OPS_PORT), (engine, KV_HAND_OVER_PORT))
+    for host, port in inner:
         assert connect(clients, "foreign", host, port, "open") == "open"
 
 

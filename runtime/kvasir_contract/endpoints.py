@@ -9,12 +9,15 @@ LINK_PORT: Final = 5570
 """The port of a frontend to which engines connect."""
 MASTER_PORT: Final = 5571
 """The port of node 0 of an engine with several pods, to which the engine's other nodes connect."""
+KV_HAND_OVER_PORT: Final = 5572
+"""The port of an engine from which the other engines of its service fetch KV blocks."""
 OPS_PORT: Final = 8081
 """Probes, status and metrics of frontends and engines, served outside the API's event loop."""
 
 HTTP_PORT_NAME: Final = "http"
 LINK_PORT_NAME: Final = "link"
 MASTER_PORT_NAME: Final = "master"
+KV_HAND_OVER_PORT_NAME: Final = "kv-hand-over"
 OPS_PORT_NAME: Final = "ops"
 
 LIVE_PATH: Final = "/health/live"

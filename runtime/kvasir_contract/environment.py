@@ -15,6 +15,8 @@ POD_INDEX: Final = "KVASIR_POD_INDEX"
 
 Pods r · nnodes to (r + 1) · nnodes - 1 are nodes 0 to nnodes - 1 of data-parallel rank r.
 """
+POD_IP: Final = "KVASIR_POD_IP"
+"""The IP address of an engine's pod: the address of its KV hand-over, unless --kv-hand-over gives one."""
 BLACK_BOX: Final = "KVASIR_BLACK_BOX"
 OPS_HOST: Final = "KVASIR_OPS_HOST"
 OPS_PORT: Final = "KVASIR_OPS_PORT"

@@ -61,6 +61,7 @@ def test_variables_have_the_prefix() -> None:
         "ADMIN_API_KEY_DIR",
         "MANAGED_VARIABLES",
         "POD_INDEX",
+        "POD_IP",
     ):
         assert getattr(environment, name) == environment.PREFIX + name
 
@@ -77,9 +78,10 @@ def test_reserved_directories_are_absolute_and_distinct() -> None:
 
 
 def test_ports_and_their_names_differ() -> None:
-    assert len({endpoints.HTTP_PORT, endpoints.LINK_PORT, endpoints.OPS_PORT}) == 3
-    names = (endpoints.HTTP_PORT_NAME, endpoints.LINK_PORT_NAME, endpoints.OPS_PORT_NAME)
-    assert len(set(names)) == 3
+    ports = [value for name, value in vars(endpoints).items() if name.endswith("_PORT")]
+    names = [value for name, value in vars(endpoints).items() if name.endswith("_PORT_NAME")]
+    assert len(set(ports)) == len(ports) == 5
+    assert len(set(names)) == len(names) == 5
     assert all(re.fullmatch(r"[a-z][a-z-]{0,14}", name) for name in names), "as Kubernetes names ports"
 
 

@@ -9,6 +9,8 @@ from kvasir_contract import environment
 from kvasir_contract.endpoints import (
     ANY_HOST,
     KILL_MARGIN_SECONDS,
+    KV_HAND_OVER_PORT,
+    KV_HAND_OVER_PORT_NAME,
     LINK_PORT,
     LIVENESS,
     OPS_PORT,
@@ -50,12 +52,17 @@ def engine_stateful_set(service: InferenceService, release: Release, link_secret
     }
 
 
+def hands_kv_over(service: InferenceService) -> bool:
+    """Return whether KV blocks are in the memory of the engine's process, so that other engines can fetch them."""
+    return service.engine.workers == 1 and not service.engine.resource_name
+
+
 def engine_template(service: InferenceService, release: Release, link_secret: str) -> Object:
     container = {
         "image": service.image or release.engine_image,
         "args": ["engine", service.model.source, *_options(service), *service.engine.extra_args],
         "env": _environment(service),
-        "ports": [{"name": OPS_PORT_NAME, "containerPort": OPS_PORT}],
+        "ports": _ports(service),
         "resources": _resources(service),
         # There is no startup probe with a fixed budget. Liveness passes while loading or the steps make progress.
         "livenessProbe": http_probe(LIVENESS),
@@ -107,12 +114,20 @@ def _master_address(service: InferenceService) -> str:
     return f"{name}-{{leader}}.{name}"
 
 
+def _ports(service: InferenceService) -> list[Object]:
+    ops = {"name": OPS_PORT_NAME, "containerPort": OPS_PORT}
+    hand_over = {"name": KV_HAND_OVER_PORT_NAME, "containerPort": KV_HAND_OVER_PORT}
+    return [ops, hand_over] if hands_kv_over(service) else [ops]
+
+
 def _environment(service: InferenceService) -> list[Object]:
-    index = {"fieldRef": {"fieldPath": f"metadata.labels['{POD_INDEX_LABEL}']"}}
     place = environment.DATA_PARALLEL_RANK if service.engine.nodes == 1 else environment.POD_INDEX
+    of_the_pod = {place: f"metadata.labels['{POD_INDEX_LABEL}']"}
+    if hands_kv_over(service):
+        of_the_pod[environment.POD_IP] = "status.podIP"
     return [
         {"name": environment.LINK, "value": f"tcp://{workload_name(service, 'frontend')}:{LINK_PORT}"},
-        {"name": place, "valueFrom": index},
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in of_the_pod.items()),
         {"name": environment.OPS_HOST, "value": ANY_HOST},
         {"name": environment.OPS_PORT, "value": str(OPS_PORT)},
         {"name": environment.BLACK_BOX, "value": environment.BLACK_BOX_FILE},

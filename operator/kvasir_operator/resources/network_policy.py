@@ -6,7 +6,8 @@ The kubelet's probes need no rule, because Kubernetes allows connections from a 
 from collections.abc import Sequence
 from typing import Final
 
-from kvasir_contract.endpoints import HTTP_PORT, LINK_PORT, MASTER_PORT, OPS_PORT
+from kvasir_contract.endpoints import HTTP_PORT, KV_HAND_OVER_PORT, LINK_PORT, MASTER_PORT, OPS_PORT
+from kvasir_operator.resources.engine_stateful_set import hands_kv_over
 from kvasir_operator.resources.names import Component, Object, metadata, selector_labels, workload_name
 from kvasir_operator.resources.release import Release
 from kvasir_operator.spec import InferenceService, Json
@@ -24,13 +25,21 @@ def network_policies(service: InferenceService, release: Release) -> list[Object
     http: list[Object] = [_open(HTTP_PORT)] if allow_from is None else _rule(HTTP_PORT, allow_from)
     return [
         _policy(service, "frontend", [*http, *_rule(LINK_PORT, engines), *ops]),
-        _policy(service, "engine", [*ops, *(_collectives(engines) if service.engine.nodes > 1 else ())]),
+        _policy(service, "engine", [*ops, *_among_engines(service, engines)]),
     ]
 
 
+def _among_engines(service: InferenceService, engines: Sequence[Json]) -> list[Object]:
+    """Return the rules for engines that fetch KV blocks from each other, or for the pods of an engine.
+
+    All engines of the service may connect: a policy cannot distinguish ranks.
+    """
+    if hands_kv_over(service):
+        return _rule(KV_HAND_OVER_PORT, engines)
+    return _collectives(engines) if service.engine.nodes > 1 else []
+
+
 def _collectives(engines: Sequence[Json]) -> list[Object]:
-    """Return the rules for the pods of an engine. All engines of the service may connect: a policy cannot
-    distinguish ranks."""
     first, last = _COLLECTIVE_PORTS
     ports = [{"protocol": "TCP", "port": first, "endPort": last}]
     return [*_rule(MASTER_PORT, engines), {"ports": ports, "from": [dict(peer) for peer in engines]}]

@@ -18,7 +18,8 @@ from kvasir.config.parsers import (
     parse_tokens,
 )
 from kvasir.hashing import BLAKE2B, HASH_ALGORITHMS
-from kvasir_contract.endpoints import ANY_HOST, OPS_PORT
+from kvasir_contract.endpoints import ANY_HOST, KV_HAND_OVER_PORT, OPS_PORT
+from kvasir_contract.environment import POD_IP
 from kvasir_contract.units import parse_bytes, parse_duration
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -130,8 +131,8 @@ class CacheConfig:
     kv_hand_over: str = option(
         HAND_OVER_AUTO,
         "address at which other engines fetch KV blocks of requests that move to them, for example "
-        "tcp://10.0.0.1:5572; auto: next to a link on this machine, otherwise none; off: blocks are neither sent "
-        "nor fetched",
+        f"tcp://10.0.0.1:{KV_HAND_OVER_PORT}; auto: port {KV_HAND_OVER_PORT} of {POD_IP} if that is set, or next "
+        "to a link on this machine, otherwise none; off: blocks are neither sent nor fetched",
         metavar="ADDRESS",
     )
     num_gpu_blocks_override: int | None = option(

@@ -10,7 +10,7 @@ from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.config.options import ConfigError, names_of, variable_of
 from kvasir.config.settings import EngineConfig
 from kvasir.config.vllm import variables as vllm
-from kvasir_contract.environment import MANAGED_VARIABLES, POD_INDEX, PREFIX
+from kvasir_contract.environment import MANAGED_VARIABLES, POD_INDEX, POD_IP, PREFIX
 from kvasir_contract.failure import TERMINATION_MESSAGE_VARIABLE
 
 _CONFIGS: Final = {kind for config in (EngineConfig, FrontendConfig) for kind in get_type_hints(config).values()}
@@ -18,7 +18,7 @@ _OPTIONS: Final = frozenset(name for config in _CONFIGS for name in names_of(con
 KNOWN: Final = frozenset(
     (
         *map(variable_of, _OPTIONS),
-        *(TERMINATION_MESSAGE_VARIABLE, MANAGED_VARIABLES, POD_INDEX),
+        *(TERMINATION_MESSAGE_VARIABLE, MANAGED_VARIABLES, POD_INDEX, POD_IP),
         *("KVASIR_DATA_PARALLEL_SIZE", "KVASIR_URL"),
     )
 )

@@ -28,10 +28,11 @@ NOT_HERE: Final = (
     environment.PORT,
     environment.LINK_KEYS,
     environment.SHUTDOWN_DELAY,
+    environment.POD_IP,
     TERMINATION_MESSAGE_VARIABLE,
 )
 """Variables of a pod that are left out here: the socket is inherited, the link needs no keys, no Service sends
-connections after SIGTERM, and the log holds the termination message."""
+connections after SIGTERM, KV blocks are handed over next to the link, and the log holds the termination message."""
 
 _NO_RELEASE = Release(frontend_image="", engine_image="", version="")
 

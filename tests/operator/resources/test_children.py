@@ -12,7 +12,7 @@ import yaml
 
 from kvasir.link import keys as runtime_keys
 from kvasir.local.manifests.crd_schema import CRDSchema
-from kvasir_contract.endpoints import MASTER_PORT
+from kvasir_contract.endpoints import KV_HAND_OVER_PORT, MASTER_PORT
 from kvasir_operator.cluster.kinds import CHILDREN, kind_of
 from kvasir_operator.link_keys import new_link_keys, new_link_secret_name
 from kvasir_operator.resources.children import children, children_selector
@@ -172,9 +172,12 @@ TWO_PODS: dict[str, Any] = {"resourceName": "", "tensorParallelSize": 2, "nodes"
 BUDGET = ("PodDisruptionBudget", "demo-engine")
 
 
-def ingress(component: str, release: Release = RELEASE, **network: Any) -> dict[int, Any]:
+def ingress(
+    component: str, release: Release = RELEASE, engine: dict[str, Any] | None = None, **network: Any
+) -> dict[int, Any]:
     """Return the peers by port; None for everyone."""
-    objects = by_name(children(service(network=network), release, LINK_SECRET))
+    changed = service(network=network) if engine is None else service(network=network, engine=engine)
+    objects = by_name(children(changed, release, LINK_SECRET))
     spec = objects["NetworkPolicy", f"demo-{component}"]["spec"]
     assert spec["policyTypes"] == ["Ingress"]
     rules = spec.get("ingress", [])
@@ -192,7 +195,12 @@ def test_each_port_admits_those_who_need_it() -> None:
     assert engines["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "engine"
     assert engines["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "demo"
     assert ingress("frontend") == {8000: None, 5570: [engines], 8081: [OPERATOR]}
-    assert ingress("engine") == {8081: [OPERATOR]}
+    assert ingress("engine") == {8081: [OPERATOR], KV_HAND_OVER_PORT: [engines]}
+
+
+def test_engines_that_cannot_hand_kv_over_have_no_port_for_it() -> None:
+    for engine in ({}, {"resourceName": "", "tensorParallelSize": 2}):  # on a GPU, and with several workers
+        assert ingress("engine", engine=engine) == {8081: [OPERATOR]}
 
 
 def test_pods_of_engines_admit_only_engines_of_their_service() -> None:
@@ -214,13 +222,13 @@ def test_peers_of_the_user_are_admitted() -> None:
     network: dict[str, Any] = {"allowFrom": [GATEWAY], "allowMetricsFrom": [MONITORING]}
     assert ingress("frontend", **network)[8000] == [GATEWAY]
     assert ingress("frontend", **network)[8081] == [OPERATOR, MONITORING]
-    assert ingress("engine", **network) == {8081: [OPERATOR, MONITORING]}
+    assert ingress("engine", **network)[8081] == [OPERATOR, MONITORING]
 
 
 def test_an_operator_outside_the_cluster_opens_no_port() -> None:
     outside = replace(RELEASE, operator_namespace="")
     assert set(ingress("frontend", outside)) == {8000, 5570}
-    assert ingress("engine", outside) == {}
+    assert set(ingress("engine", outside)) == {KV_HAND_OVER_PORT}
 
 
 def test_network_policies_can_be_left_out() -> None:

@@ -17,6 +17,8 @@ from kvasir.cli import engine as engine_command
 from kvasir.cli import frontend as frontend_command
 from kvasir.config.nodes import NodesConfig
 from kvasir.local.manifests.crd_schema import CRDSchema
+from kvasir_contract.endpoints import KV_HAND_OVER_PORT
+from kvasir_contract.environment import POD_IP
 from kvasir_operator.resources.engine_stateful_set import engine_stateful_set
 from kvasir_operator.resources.frontend_deployment import frontend_deployment
 from kvasir_operator.resources.names import LINK_KEYS_ANNOTATION, TEMPLATE_ANNOTATION
@@ -144,6 +146,24 @@ def test_sizes_of_one_are_not_given_as_options() -> None:
     for field, option in options.items():
         whole, split = (engine_pod(**{field: size})["containers"][0]["args"] for size in (1, 2))
         assert [arg for arg in split if arg not in whole] == [option, "2"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "hands_over"),
+    [
+        ({"resourceName": ""}, True),
+        ({}, False),
+        ({"resourceName": "", "tensorParallelSize": 2}, False),
+        ({"resourceName": "", "pipelineParallelSize": 2, "nodes": 2}, False),
+    ],
+)
+def test_engines_with_one_worker_on_a_cpu_hand_kv_over(engine: dict[str, Any], hands_over: bool) -> None:
+    (container,) = engine_pod(**engine)["containers"]
+    variables = {variable["name"]: variable.get("valueFrom") for variable in container["env"]}
+    address = {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert variables.get(POD_IP) == (address if hands_over else None)
+    port = {"name": "kv-hand-over", "containerPort": KV_HAND_OVER_PORT}
+    assert (port in container["ports"]) is hands_over
 
 
 @pytest.mark.parametrize(("workers", "nodes", "limit"), [(1, 1, "1Gi"), (8, 1, "8Gi"), (8, 4, "2Gi")])

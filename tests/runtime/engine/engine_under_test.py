@@ -37,8 +37,8 @@ def params(max_tokens: int) -> SamplingParams:
 class Frontend:
     """A frontend's end of the link, and the events that came from it."""
 
-    def __init__(self, address: str, path: Path | None = None) -> None:
-        """`path`: of the model; None: the demo."""
+    def __init__(self, address: str, path: Path | None = None, keys: Path | None = None) -> None:
+        """`path`: of the model; None: the demo. `keys`: the directory with the frontends' link keys."""
         model = load_model_info(path or fetch("demo://", weights=False))
         self.states: list[EngineState] = []
         self.outputs: list[RequestOutput] = []
@@ -50,7 +50,7 @@ class Frontend:
         """For each engine that joined: the step that its predecessor reports."""
         self._news = asyncio.Event()
         self.link = FrontendLink(
-            LinkConfig(link=(address,)),
+            LinkConfig(link=(address,), link_keys=None if keys is None else str(keys)),
             service="",
             fingerprint=model.fingerprint,
             tokenizer_hash=model.tokenizer_hash,

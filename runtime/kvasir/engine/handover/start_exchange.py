@@ -1,7 +1,8 @@
 """Starts the exchange of an engine, if its KV blocks can be handed over, and chooses its address."""
 
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Final
 
@@ -11,8 +12,10 @@ from kvasir.engine.handover.events import HandOverEvent
 from kvasir.engine.handover.exchange import Exchange
 from kvasir.executor.executor import Executor
 from kvasir.layers.kv import FullAttention, KVCacheConfig
-from kvasir.link.address import MAX_IPC_PATH, parse_address
+from kvasir.link.address import MAX_IPC_PATH, LinkAddress, parse_address
 from kvasir.link.keys import load_engine_keys
+from kvasir_contract.endpoints import KV_HAND_OVER_PORT
+from kvasir_contract.environment import POD_IP
 
 _LOOPBACK: Final = "tcp://127.0.0.1:0"
 
@@ -47,9 +50,10 @@ def start_exchange(
     keys = load_engine_keys(config.link.link_keys) if config.link.link_keys else None
     exchange = Exchange(memory, kv_class_of(memory.layout), keys, deliver)
     try:
-        wanted = config.cache.kv_hand_over
-        text = local_address(config.link, incarnation) if wanted == HAND_OVER_AUTO else wanted
-        address = exchange.listen(text) if text else ""
+        if config.cache.kv_hand_over == HAND_OVER_AUTO:
+            address = _listen_if_possible(exchange, own_address(config.link, incarnation))
+        else:
+            address = exchange.listen(config.cache.kv_hand_over)
     except BaseException:
         exchange.close()
         raise
@@ -58,9 +62,23 @@ def start_exchange(
     return exchange, address
 
 
-def local_address(link: LinkConfig, incarnation: str) -> str:
-    """Return an address next to a link on this machine; "" if frontends are elsewhere, or if the path would be too
-    long: without keys, a port of loopback would be open to every user of the machine."""
+def _listen_if_possible(exchange: Exchange, text: str) -> str:
+    """Return the address at which the exchange serves blocks; "" if there is none, or if it cannot be used."""
+    try:
+        return exchange.listen(text) if text else ""
+    except ConfigError as error:  # the user did not ask for this address, and the engine can do without
+        log.warning("the engine serves no KV blocks: %s", error)
+        return ""
+
+
+def own_address(link: LinkConfig, incarnation: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the address of this pod, or one next to a link on this machine.
+
+    Returns "" if frontends are elsewhere, or if the path would be too long: without keys, a port of loopback would
+    be open to every user of the machine.
+    """
+    if ip := environ.get(POD_IP):
+        return LinkAddress("", host=ip, port=KV_HAND_OVER_PORT).endpoint()
     for text in link.link:
         address = parse_address(text)
         if address.is_ipc:

@@ -1,12 +1,19 @@
 """Two engine processes, with the fake executor: one computes a request with the KV blocks of the other."""
 
+import contextlib
+import os
 import sys
 from pathlib import Path
+
+import pytest
 
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import AddRequest, RequestOutput
 from kvasir.tokens import packed
+from kvasir_contract.endpoints import KV_HAND_OVER_PORT
+from kvasir_contract.environment import POD_IP
 from runtime.engine.engine_under_test import Frontend, params, run_engine
+from runtime.link.written_keys import write_link_keys
 
 FAKE = str(Path(__file__).parent.with_name("engine_with_fake_executor.py"))
 PROMPT = [5 + place % 200 for place in range(150)]
@@ -41,6 +48,29 @@ async def test_an_engine_continues_with_the_blocks_of_another(frontend: Frontend
         assert await generate(frontend, second, "fetched", first.kv_address) == expected
         assert frontend.received("fetched")[0].num_cached_tokens == 148
         assert await generate(frontend, second, "again") == expected
+
+
+async def test_engines_of_pods_exchange_blocks_encrypted(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the operator starts them: with link keys, and a variable with the address of the pod."""
+    write_link_keys(tmp_path / "frontend", tmp_path / "engine")
+    command = engine_command(address, "--link-keys", str(tmp_path / "engine"))
+    pod_ips = [f"127.{os.getpid() // 256 % 256}.{os.getpid() % 256}.{last}" for last in (7, 8)]
+    frontend = Frontend(address, keys=tmp_path / "frontend")
+    await frontend.link.start()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(frontend.link.close)
+        for ip in pod_ips:
+            monkeypatch.setenv(POD_IP, ip)
+            await stack.enter_async_context(run_engine(*command))
+        first, second = await two_engines(frontend)
+        assert sorted((first.kv_address, second.kv_address)) == [
+            f"tcp://{ip}:{KV_HAND_OVER_PORT}" for ip in pod_ips
+        ]
+        expected = await generate(frontend, first, "computed")
+        assert await generate(frontend, second, "fetched", first.kv_address) == expected
+        assert frontend.received("fetched")[0].num_cached_tokens == 148
 
 
 async def test_an_engine_without_hand_over_computes(frontend: Frontend, address: str) -> None:

@@ -243,10 +243,13 @@ def test_a_peer_that_does_not_read_loses_its_pins(new_side: Callable[..., Side],
     context.term()
 
 
-def test_engines_of_a_service_exchange_blocks_encrypted(new_side: Callable[..., Side], tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_engines_of_a_service_exchange_blocks_encrypted(
+    new_side: Callable[..., Side], tmp_path: Path, host: str
+) -> None:
     write_link_keys(tmp_path / "frontend", tmp_path / "engine")
     keys = load_engine_keys(str(tmp_path / "engine"))
-    first, address = giver(new_side, "tcp://127.0.0.1:0", keys=keys)
+    first, address = giver(new_side, f"tcp://{host}:0", keys=keys)
     second = taker(new_side, keys=keys)
     assert second.fetch(address, HASHES, IDS).result(PATIENCE).num_blocks == 40
     assert content(second, IDS) == content(first, list(first.cached.values()))
