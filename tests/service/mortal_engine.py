@@ -150,6 +150,7 @@ class MortalEngine:
         link.start()
         link.set_phase(Phase.READY)
         settings = self._settings
+        self._link = link  # a request can come, and a step end, as soon as the engine is announced
         link.announce_ready(
             Ready(
                 settings.block_size,
@@ -160,7 +161,6 @@ class MortalEngine:
                 numerics=numerics_class(settings, 1),
             )
         )
-        self._link = link
 
     def _put(self, event: object) -> None:
         if isinstance(event, Received):

@@ -1,10 +1,15 @@
-"""Engine processes are killed and frozen while they compute; every client gets the answer of an undisturbed run."""
+"""Engine processes are killed and frozen while they compute; every client gets the answer of an undisturbed run.
+
+The log probabilities are compared without a tolerance: whichever engine computes a token, as a prefill or a
+decode and in whatever crowd, gets the same bits.
+"""
 
 import json
 import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
@@ -26,6 +31,14 @@ def service() -> Iterator[Service]:
         yield service
 
 
+@dataclass
+class Answer:
+    text: str = ""
+    finish_reason: str = ""
+    logprobs: list[Any] = field(default_factory=list)
+    """Of each token, its own log probability and those of the likeliest tokens."""
+
+
 class Clients:
     """Streams of different seeds, half of them with long prompts, all at once."""
 
@@ -33,33 +46,35 @@ class Clients:
         self.begun: SimpleQueue[int] = SimpleQueue()
         """The number of each client that has got text."""
         self._url = f"{service.url}/v1/completions"
-        self._answers: list[Future[tuple[str, str]]] = [pool.submit(self._stream, n) for n in range(CLIENTS)]
+        self._answers: list[Future[Answer]] = [pool.submit(self._stream, n) for n in range(CLIENTS)]
 
-    def answers(self) -> list[tuple[str, str]]:
-        """Return text and finish reason of each client."""
+    def answers(self) -> list[Answer]:
         return [answer.result() for answer in self._answers]
 
-    def _stream(self, number: int) -> tuple[str, str]:
+    def _stream(self, number: int) -> Answer:
         prompt = f"{LONG} {number} is" if number % 2 else f"Kvasir {number} is"
         body: dict[str, Any] = {"prompt": prompt, "max_tokens": TOKENS, "temperature": 1.0, "seed": number}
-        body |= {"ignore_eos": True, "presence_penalty": 0.5, "stream": True}
-        text, reason = "", ""
+        body |= {"ignore_eos": True, "presence_penalty": 0.5, "stream": True, "logprobs": 2}
+        result = Answer()
         with httpx.stream("POST", self._url, json=body, timeout=TIMEOUT) as answer:
             for line in answer.raise_for_status().iter_lines():
                 if line.startswith("data: {"):
                     chunk = json.loads(line.removeprefix("data: "))
                     choice = chunk["choices"][0]
-                    if not text:
+                    if not result.text:
                         self.begun.put(number)
-                    text += choice["text"]
-                    reason = choice["finish_reason"] or reason
-        return text, reason
+                    result.text += choice["text"]
+                    result.finish_reason = choice["finish_reason"] or result.finish_reason
+                    if (logprobs := choice["logprobs"]) is not None:
+                        result.logprobs += zip(logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True)
+        return result
 
 
 def test_killed_and_frozen_engines_change_no_answer(service: Service) -> None:
     [frontend] = [part for part in service.parts() if part.name == "frontend"]
     with ThreadPoolExecutor(CLIENTS) as pool:
         undisturbed = Clients(service, pool).answers()
+        assert [len(answer.logprobs) for answer in undisturbed] == [TOKENS] * CLIENTS
         killed = Clients(service, pool)
         killed.begun.get(timeout=TIMEOUT)  # others may still compute their prompts
         os.kill(service.engines()[0].pid, signal.SIGKILL)
