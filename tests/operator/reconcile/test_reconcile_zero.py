@@ -1,157 +1,14 @@
 """To zero and back, with frontends that behave as theirs do: no request is lost, in whichever phase it comes."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-
 import pytest
 
 from kvasir_contract.endpoints import GATE_SECONDS
-from kvasir_contract.phases import Phase
-from kvasir_contract.status_report import ReportedDemand, StatusReport
 from kvasir_operator.cluster.cluster_client import ClusterError
-from kvasir_operator.cluster.kinds import DEPLOYMENT, POD, STATEFUL_SET
-from kvasir_operator.observe.observed import Pod
-from mock_cluster import Clock, MockCluster
-from mock_operator import MockReports, Operator
-from operator_facts import RELEASE
-
-AFTER = 60.0
-ENGINES = "demo-engine"
-
-
-@dataclass
-class FakeFrontend:
-    """The gate of a frontend and its requests, by the clock of the test."""
-
-    clock: Clock
-    held: int = 0
-    running: int = 0
-    closed_until: float = 0.0
-    last_request: float | None = None
-    engine_since: float | None = None
-    responds: bool = True
-
-    @property
-    def closed(self) -> bool:
-        return self.clock.seconds < self.closed_until
-
-    def request(self) -> None:
-        self.held += 1
-        self.last_request = self.clock.seconds
-
-    def advance(self, *, engine: bool) -> int:
-        """Send held requests to the engine if there is one, and finish those that it had. Return how many ended."""
-        if not engine:
-            self.engine_since = None
-            self.held, self.running = self.held + self.running, 0  # a drained engine gives them back
-            return 0
-        self.engine_since = self.clock.seconds if self.engine_since is None else self.engine_since
-        ended, self.running = self.running, 0
-        if not self.closed:
-            self.running, self.held = self.held, 0
-        if ended:
-            self.last_request = self.clock.seconds
-        return ended
-
-    def report(self) -> StatusReport:
-        now, live = self.clock.seconds, self.held + self.running
-        request = 0.0 if live else None if self.last_request is None else now - self.last_request
-        engine = None if self.engine_since is None else now - self.engine_since
-        return StatusReport(Phase.READY, live_requests=live, demand=ReportedDemand(self.closed, request, engine))
-
-
-class FrontendReports(MockReports):
-    def __init__(self, frontends: dict[str, FakeFrontend]) -> None:
-        super().__init__()
-        self.frontends = frontends
-
-    async def of(self, pods: Sequence[Pod]) -> Mapping[str, StatusReport]:
-        found = {pod.uid: self.frontends[pod.name] for pod in pods if pod.name in self.frontends}
-        reports = {uid: frontend.report() for uid, frontend in found.items() if frontend.responds}
-        return {**await super().of([pod for pod in pods if pod.uid not in found]), **reports}
-
-    async def set_gates(self, pods: Mapping[Pod, bool]) -> None:
-        for pod, closed in pods.items():
-            frontend = self.frontends[pod.name]
-            if not frontend.responds:
-                continue
-            if not closed:
-                frontend.closed_until = 0.0
-            elif not frontend.held + frontend.running:
-                frontend.closed_until = frontend.clock.seconds + GATE_SECONDS
-
-
-@dataclass
-class World:
-    """An operator, its cluster and two frontends. A tick is a second."""
-
-    operator: Operator
-    frontends: dict[str, FakeFrontend] = field(default_factory=dict)
-    sent: int = 0
-    answered: int = 0
-    failures: int = 0
-    """Reconciles that the API server failed."""
-    wait: float | None = 0.0
-    """Seconds until the operator looks again; None until an event."""
-    replicas: list[int] = field(default_factory=list)
-    """The sizes of the StatefulSet, without repetitions."""
-
-    @property
-    def cluster(self) -> MockCluster:
-        return self.operator.cluster
-
-    @property
-    def size(self) -> int:
-        return int(self.cluster.of(STATEFUL_SET, ENGINES)["spec"]["replicas"])
-
-    def restart(self) -> None:
-        self.operator.reports = FrontendReports(self.frontends)
-        self.operator.restart(RELEASE)
-        self.wait = 0.0
-
-    def request(self, index: int = 0) -> None:
-        """Send a request to a frontend. At zero, the long poll triggers a reconcile."""
-        list(self.frontends.values())[index].request()
-        self.sent += 1
-        if self.size == 0:
-            self.wait = 0.0
-
-    async def tick(self, *, controllers: bool = True) -> None:
-        if self.wait is not None and self.wait <= 0:
-            try:
-                self.wait = await self.operator.once()
-            except ClusterError:
-                self.failures += 1
-                self.wait = 1.0
-        before = set(self.cluster.names(POD))
-        if controllers:
-            self.cluster.run_controllers()
-        for name in self.cluster.names(POD):
-            if "frontend" in name:
-                self.frontends.setdefault(name, FakeFrontend(self.operator.clock))
-        if set(self.cluster.names(POD)) != before:
-            self.wait = 0.0  # the watch
-        engine = f"{ENGINES}-0" in self.cluster.names(POD)
-        self.answered += sum(frontend.advance(engine=engine) for frontend in self.frontends.values())
-        self.operator.clock.seconds += 1
-        if self.wait is not None:
-            self.wait -= 1
-        if (STATEFUL_SET, "default", ENGINES) in self.cluster.objects and self.replicas[-1:] != [self.size]:
-            self.replicas.append(self.size)
-
-    async def until_size(self, size: int, limit: int = 300) -> None:
-        for _ in range(limit):
-            if self.size == size:
-                return
-            await self.tick()
-        raise AssertionError(f"the engines did not become {size}: {self.cluster.ready_message()}")
-
-    async def until_answered(self, limit: int = 60) -> None:
-        for _ in range(limit):
-            if self.answered == self.sent:
-                return
-            await self.tick()
-        raise AssertionError(f"{self.sent - self.answered} requests are lost")
+from kvasir_operator.cluster.kinds import DEPLOYMENT, INFERENCE_SERVICE, POD, STATEFUL_SET
+from kvasir_operator.resources.names import RELEASE_ANNOTATION
+from mock_operator import Operator
+from operator_facts import NEWER, RELEASE
+from operator_world import AFTER, ENGINES, World
 
 
 @pytest.fixture
@@ -303,3 +160,69 @@ async def test_without_the_field_the_engines_come_back(world: World) -> None:
     world.cluster.change_service(autoscaling={"minRanks": 2})
     world.wait = 0.0
     await world.until_size(2)
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+async def test_an_upgrade_at_zero_is_done_there_and_the_wake_runs_it(world: World, *, automatic: bool) -> None:
+    await world.until_size(0)
+    world.restart(NEWER, upgrades=int(automatic))
+    for _ in range(5):
+        await world.tick()
+    if not automatic:
+        assert world.cluster.condition("UpgradeAvailable") == ("True", "UpgradePending")
+        metadata = world.cluster.of(INFERENCE_SERVICE, "demo")["metadata"]
+        metadata["annotations"] = {RELEASE_ANNOTATION: NEWER.id}
+        world.wait = 0.0
+    for _ in range(40):  # the old frontends leave one after the other
+        await world.tick()
+    assert world.replicas == [1, 0]
+    assert world.cluster.status()["release"] == NEWER.id
+    assert world.cluster.condition("UpgradeAvailable") == ("False", "AsDesired")
+    assert world.cluster.condition("Progressing") == ("False", "ScaledToZero")
+    world.request()
+    await world.until_answered()
+    assert engine_image(world) == NEWER.engine_image
+
+
+async def test_an_upgrade_at_zero_releases_its_slot(world: World) -> None:
+    await world.until_size(0)
+    world.cluster.add_service("other", uid="uid-other")
+    await world.operator.settle("other")
+    for _ in range(5):
+        await world.tick()
+    world.restart(NEWER, upgrades=1)
+    await world.tick()
+    await world.operator.once("other")
+    assert [engine_image(world, name) for name in ("demo", "other")] == [NEWER.engine_image, RELEASE.engine_image]
+    for _ in range(40):  # the old frontends leave one after the other
+        await world.tick()
+    await world.operator.once("other")
+    assert engine_image(world, "other") == NEWER.engine_image
+
+
+@pytest.mark.parametrize("held", [1, 5, 11])
+async def test_a_roll_out_that_is_cut_short_by_zero_is_done_there(world: World, held: int) -> None:
+    """The controllers notice the change only after so many seconds, while the service goes to zero."""
+    while not all(frontend.closed for frontend in world.frontends.values()):
+        await world.tick()
+    world.cluster.change_service(engine={"maxNumSeqs": 8})
+    world.wait = 0.0
+    for _ in range(held):
+        await world.tick(controllers=False)
+    await world.until_size(0)
+    for _ in range(5):
+        await world.tick()
+    assert world.cluster.condition("Progressing") == ("False", "ScaledToZero")
+    assert "rollout" not in world.cluster.status() or "surgeFrom" not in world.cluster.status()["rollout"]
+    world.request()
+    await world.until_answered()
+    for _ in range(3):
+        await world.tick()
+    assert world.cluster.condition("Progressing") == ("False", "AsDesired")
+    pod, engines = world.cluster.of(POD, f"{ENGINES}-0"), world.cluster.of(STATEFUL_SET, ENGINES)
+    assert pod["metadata"]["labels"]["controller-revision-hash"] == engines["status"]["updateRevision"]
+
+
+def engine_image(world: World, name: str = "demo") -> str:
+    template = world.cluster.of(STATEFUL_SET, f"{name}-engine")["spec"]["template"]
+    return str(template["spec"]["containers"][0]["image"])
