@@ -1,12 +1,13 @@
 """A model by its settings: fetches its files, and reads them with the options that change them."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from kvasir.config.settings import ModelConfig
 from kvasir.hub.hub_errors import HubError
-from kvasir.hub.model_info import SAMPLING_DEFAULTS, ModelFiles, ModelInfo, load_model_info
+from kvasir.hub.model_info import GENERATION_FILE, SAMPLING_DEFAULTS, ModelFiles, ModelInfo, load_model_info
 from kvasir.hub.source import fetch, normalise
 
 _OF_THE_MODEL: Final = "auto"
@@ -23,10 +24,12 @@ def read_model(config: ModelConfig, path: Path | None = None) -> ModelInfo:
 
 
 def _files(config: ModelConfig) -> ModelFiles:
-    generation = config.generation_config
+    tokenizer, generation = config.tokenizer, config.generation_config
+    fetched = partial(_fetched, download_dir=config.download_dir)
+    elsewhere = generation not in (_OF_THE_MODEL, _NOWHERE)
     return ModelFiles(
-        tokenizer=_fetched(config.tokenizer, config.download_dir),
-        generation=_fetched(None if generation in (_OF_THE_MODEL, _NOWHERE) else generation, config.download_dir),
+        tokenizer=None if tokenizer is None else fetched("--tokenizer", tokenizer, "the tokenizer's files"),
+        generation=fetched("--generation-config", generation, GENERATION_FILE) if elsewhere else None,
         no_generation=generation == _NOWHERE,
         overrides=json.loads(config.hf_overrides),
         generation_overrides=_generation_overrides(config.override_generation_config),
@@ -42,5 +45,9 @@ def _generation_overrides(text: str) -> dict[str, Any]:
     return fields
 
 
-def _fetched(source: str | None, download_dir: str | None) -> Path | None:
-    return None if source is None else fetch(normalise(source), weights=False, download_dir=download_dir)
+def _fetched(option: str, source: str, content: str, *, download_dir: str | None) -> Path:
+    """Raises HubError, which names the option."""
+    try:
+        return fetch(normalise(source), weights=False, download_dir=download_dir, content=content)
+    except HubError as error:
+        raise type(error)(f"{option}: {error}") from error

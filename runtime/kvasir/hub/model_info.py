@@ -66,13 +66,14 @@ class ModelFiles:
 
 
 _OWN_FILES: Final = ModelFiles()
+GENERATION_FILE: Final = "generation_config.json"
 
 
 def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
     """Reads config.json and generation_config.json. Raises HubError, which names the file and the field."""
     config = _Config(path / "config.json", overrides=files.overrides, option="--hf-overrides")
     generation = _Config(
-        (files.generation or path) / "generation_config.json",
+        (files.generation or path) / GENERATION_FILE,
         optional=files.generation is None,
         skipped=files.no_generation,
         overrides=files.generation_overrides,
@@ -113,6 +114,9 @@ class _Config:
     ) -> None:
         """`option`: what `overrides` come from."""
         if not optional and not skipped and not file.exists():
+            if file.name == GENERATION_FILE:
+                message = f"--generation-config: {file.parent} has no {file.name}: give auto, vllm, or a directory "
+                raise ModelNotFound(message + "that has it")
             raise ModelNotFound(
                 f"{file.parent} holds no model: it has no {file.name}; give the directory that holds {file.name} "
                 "and the weights"

@@ -53,10 +53,12 @@ def fetch(
     weights: bool,
     download_dir: str | None = None,
     progress: Callable[[int, int], None] | None = None,
+    content: str = "the model's config.json and weights",
 ) -> Path:
     """The local directory of a normalised source, after a download where it takes one.
 
-    `weights` False leaves out what only engines read. `progress` is called with the bytes done and in all, from
+    `weights` False leaves out what only engines read. `content`: the files that the directory must have, for
+    messages. `progress` is called with the bytes done and in all, from
     any thread; an exception that it raises ends the download and is raised here.
 
     Raises ModelNotFound, DownloadFailed, HubError.
@@ -65,7 +67,7 @@ def fetch(
     if scheme == "demo":
         return _DEMO
     if scheme == "file":
-        return _existing_directory(Path(rest))
+        return _existing_directory(Path(rest), content)
     if scheme != "hf":
         raise HubError(f"{source} is not a model source: give {_ACCEPTED}")
     from kvasir.hub.huggingface import download
@@ -85,8 +87,8 @@ def _repository(text: str) -> tuple[str, str | None]:
     return name, revision or None
 
 
-def _existing_directory(path: Path) -> Path:
-    wanted = "give the directory that holds the model's config.json and weights"
+def _existing_directory(path: Path, content: str) -> Path:
+    wanted = f"give the directory that holds {content}"
     if not os.path.exists(path):
         raise ModelNotFound(f"{path} does not exist, or may not be seen by this user: {wanted}")
     if not os.path.isdir(path):

@@ -71,8 +71,26 @@ def test_sampling_defaults_come_from_nowhere_or_from_elsewhere(model: Path, tmp_
 
 
 def test_a_directory_without_generation_config_is_an_error(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(HubError, match=r"has no generation_config\.json"):
+    with pytest.raises(
+        HubError, match=r"^--generation-config: .* has no generation_config\.json: give auto, vllm, or"
+    ):
         read(model, generation_config=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("option", "content"),
+    [("generation_config", r"generation_config\.json"), ("tokenizer", "the tokenizer's files")],
+)
+def test_a_wrong_path_is_an_error_of_its_option(model: Path, tmp_path: Path, option: str, content: str) -> None:
+    flag = "--" + option.replace("_", "-")
+    with pytest.raises(
+        HubError, match=rf"^{flag}: {tmp_path}/none does not exist, .* directory that holds {content}$"
+    ):
+        read(model, **{option: str(tmp_path / "none")})
+    with pytest.raises(
+        HubError, match=rf"^{flag}: .*config\.json is a file: give the directory that holds {content}$"
+    ):
+        read(model, **{option: str(model / "generation_config.json")})
 
 
 def test_sampling_defaults_are_replaced_one_by_one(model: Path) -> None:
