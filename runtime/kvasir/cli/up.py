@@ -23,7 +23,10 @@ def parser() -> OptionParser:
         "manifest is checked by the same schema, and the processes are those of a cluster's pods.",
     )
     result.add_argument(
-        "manifest", metavar="MANIFEST", type=Path, help="YAML file with InferenceServices and the Secrets they name"
+        "manifest",
+        metavar="MANIFEST",
+        type=Path,
+        help="YAML file with InferenceServices and the Secrets they name; - is standard input",
     )
     result.add_argument(
         "--host",

@@ -1,5 +1,6 @@
 """`kvasir up`: mistakes are reported before any process starts; the processes match the manifest."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,26 @@ def test_the_demo_has_a_frontend_and_two_ranks_on_cpu(monkeypatch: pytest.Monkey
     assert [spec.name for spec in demo.processes] == ["frontend-0", "engine-0", "engine-1"]
     assert demo.served_name == "demo"
     assert demo.chats
+
+
+def test_a_manifest_can_come_from_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    give_input(monkeypatch, DEMO.read_bytes())
+    (demo,) = run_without_starting(monkeypatch, "-", "--port", "0")
+    assert demo.served_name == "demo"
+    for wrong, message in (
+        (b"", "there is no InferenceService in it"),
+        (b"caf\xe9", "not UTF-8"),
+        (b"{", "not YAML"),
+    ):
+        give_input(monkeypatch, wrong)
+        assert main.main(["up", "-"]) == 2
+        assert capfd.readouterr().err.startswith(f"kvasir up: standard input: {message}")
+
+
+def give_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
 def test_a_service_with_a_certificate_is_shown_with_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

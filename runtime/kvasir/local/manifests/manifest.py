@@ -6,6 +6,7 @@ Everything that is wrong is found in one pass and raised as one ManifestError, a
 import base64
 import binascii
 import re
+import sys
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ from kvasir_operator.spec_values import InvalidSpec
 _SECRET_FIELDS = ("apiVersion", "kind", "metadata", "type", "immutable", "data", "stringData")
 _SECRET_KEY: Final = re.compile(r"[-._a-zA-Z0-9]+")
 MAX_SECRET_KEY_CHARACTERS: Final = 253
+STANDARD_INPUT: Final = Path("-")
 
 
 class ManifestError(ConfigError):
@@ -40,23 +42,25 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Raises ManifestError for a file that cannot be read or run."""
+    """Read a file, or standard input if the path is `-`. Raises ManifestError if it cannot be read or run."""
+    is_input = path == STANDARD_INPUT
+    name = "standard input" if is_input else str(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = (sys.stdin.buffer.read() if is_input else path.read_bytes()).decode()
         documents = [document for document in yaml.load_all(text, _Loader) if document is not None]
     except OSError as error:
-        raise ManifestError(f"{path}: {error.strerror}") from error
+        raise ManifestError(f"{name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ManifestError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
+        raise ManifestError(f"{name}: not UTF-8: {error.reason} at byte {error.start}") from error
     except yaml.YAMLError as error:
-        raise ManifestError(f"{path}: not YAML: {_yaml_problem(error)}") from error
+        raise ManifestError(f"{name}: not YAML: {_yaml_problem(error)}") from error
     reader = _Reader()
     for document in documents:
         reader.read(document)
     if not reader.manifest.services and not reader.problems:
         reader.problems.append("there is no InferenceService in it")
     if reader.problems:
-        lines = [f"{path}: {problem}" for problem in reader.problems]
+        lines = [f"{name}: {problem}" for problem in reader.problems]
         raise ManifestError("\n".join(lines if len(lines) == 1 else [f"{len(lines)} problems", *lines]))
     return reader.manifest
 
