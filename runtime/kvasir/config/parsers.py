@@ -60,7 +60,7 @@ class parse_tokens:
     def __call__(self, text: str) -> int:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgtKMGT])", text.strip(), re.ASCII)
         if match is None:
-            return parse_int(self.minimum)(text)
+            return self._plain(text)
         number, unit = match.groups()
         power = _THOUSANDS.index(unit.lower()) + 1
         if unit.islower():
@@ -68,6 +68,14 @@ class parse_tokens:
         if "." in number:
             raise ValueError(f"{text!r}: a number before {unit}, which is {1024**power}, must be whole")
         return parse_int(self.minimum)(str(int(number) * 1024**power))
+
+    def _plain(self, text: str) -> int:
+        try:
+            int(text)
+        except ValueError:
+            forms = "32768, 32k (32,000) or 32K (32,768)"
+            raise ValueError(f"{text!r} is not a number of tokens: give one such as {forms}") from None
+        return parse_int(self.minimum)(text)
 
 
 def parse_length(text: str) -> int | None:

@@ -212,6 +212,19 @@ def test_each_violation_is_told_alone_with_its_place(fields: dict[str, Any], mes
     assert len(found) == 1 or "topologySpread" in message, found
 
 
+@pytest.mark.parametrize(
+    ("fields", "accepted"),
+    [
+        ({"engine__kvCache__memory": "4GB"}, "512Mi or 4Gi"),
+        ({"frontend__drainTimeout": "5 minutes"}, "30s, 10m or 1h30m"),
+        (pod(resources={"limits": {"memory": "4GB"}}), "2, 500m or 4Gi"),
+    ],
+)
+def test_a_wrong_quantity_is_told_with_accepted_ones(fields: dict[str, Any], accepted: str) -> None:
+    [problem] = problems(**fields)
+    assert problem.endswith(f", such as {accepted}")
+
+
 @pytest.mark.parametrize("fields", VALID)
 def test_what_is_right_passes(fields: dict[str, Any]) -> None:
     assert problems(**fields) == []

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -198,7 +198,7 @@ def _bound_problems(value: Any, node: Node) -> Iterable[str]:
     if isinstance(value, str):
         yield from _size_problems(len(value), node, "Length", "characters")
         if "pattern" in node and not re.search(node["pattern"], value):
-            yield f"{value!r} is not of the form {node['pattern']}"
+            yield f"{value!r} is not of the form {node['pattern']}{_example(node['pattern'])}"
     elif isinstance(value, list):
         yield from _size_problems(len(value), node, "Items", "items")
         yield from _repeated(value, node)
@@ -209,6 +209,18 @@ def _bound_problems(value: Any, node: Node) -> Iterable[str]:
             yield f"{value} is too small: at least {node['minimum']}"
         if value > node.get("maximum", value):
             yield f"{value} is too large: at most {node['maximum']}"
+
+
+_EXAMPLES: Final = {
+    "(k|M|G|T|Ki|Mi|Gi|Ti)?$": "512Mi or 4Gi",
+    "[eE][+-]?[0-9]+)?$": "2, 500m or 4Gi",
+    "[mh])+$": "30s, 10m or 1h30m",
+}
+"""Values of the patterns for sizes, quantities and durations, by the end of the pattern."""
+
+
+def _example(pattern: str) -> str:
+    return next((f", such as {text}" for end, text in _EXAMPLES.items() if pattern.endswith(end)), "")
 
 
 def _size_problems(size: int, node: Node, keyword: str, unit: str) -> Iterable[str]:

@@ -233,3 +233,14 @@ def test_the_list_holds_what_is_known_of_vllms_newest_release() -> None:
 def test_benchmarks_of_an_engine_read_the_same_options() -> None:
     args = bench.parser().parse_args(["latency", "--model", "m", "--max_num_seqs", "3", "--enforce-eager"])
     assert (args.model, args.max_num_seqs, len(args.notes)) == ("m", 3, 1)
+
+
+@pytest.mark.parametrize("text", ["4GB", "32 k", "long"])
+def test_a_wrong_number_of_tokens_is_told_with_accepted_forms(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parsed("m", "--max-model-len", text)
+    assert (
+        "is not a number of tokens: give one such as 32768, 32k (32,000) or 32K (32,768)" in capsys.readouterr().err
+    )
