@@ -32,6 +32,7 @@ from kvasir.frontend.http.connection import Connection
 from kvasir.frontend.http.idle_connections import close_idle
 from kvasir.frontend.http.listener import BACKLOG, listen
 from kvasir.frontend.http.receiver import Receiver
+from kvasir.frontend.http.refusals import Refusals
 from kvasir.frontend.http.tls import Tls
 from kvasir.frontend.http.upload_queue import UploadQueue
 from kvasir.frontend.large_allocations import return_large_allocations
@@ -158,6 +159,7 @@ class Server(uvicorn.Server):
                     config.server.upload_timeout,
                     config.server.stalled_reader_timeout,
                     UploadQueue(),
+                    Refusals(logged=config.server.log_requests),
                 ),
                 ws="none",
                 lifespan="off",

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import re
 import socket
 
@@ -200,20 +199,6 @@ async def test_what_is_not_http_is_told_in_the_same_form(frontend: Frontend, bef
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"x-request-id: " in head
     assert json.loads(body)["error"]["code"] == "bad_http"
-
-
-async def test_a_malformed_body_is_named_with_its_client(
-    frontend: Frontend, caplog: pytest.LogCaptureFixture
-) -> None:
-    reader, writer = await connect(frontend)
-    host, port = writer.get_extra_info("sockname")
-    with caplog.at_level(logging.INFO):
-        async with asyncio.timeout(TIMEOUT):
-            writer.write(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
-            received = await reader.read()
-    writer.close()
-    assert b"check the chunks of its body" in received
-    assert f"{host} port {port} sent a malformed HTTP/1.1 request" in caplog.messages
 
 
 async def test_endless_headers_are_refused(frontend: Frontend) -> None:

@@ -9,17 +9,17 @@ extensions in bytes. Trailers are dropped, because no route reads them and a hea
 
 import asyncio
 import logging
-import uuid
 from typing import Any, Final
 
 from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.http.answer_writes import HeadWithBody, Unchunked
 from kvasir.frontend.http.disconnection import Disconnection, disconnection_of
 from kvasir.frontend.http.http_parser import HttpParser
 from kvasir.frontend.http.receiver import MAX_PIECE
+from kvasir.frontend.http.refusals import Refusals, refusal_answer
 from kvasir.frontend.http.upload_queue import UploadQueue
 
 log = logging.getLogger(__name__)
@@ -43,13 +43,19 @@ class Connection(HttpToolsProtocol):
     """`upload_timeout` and `stall_timeout` are --upload-timeout and --stalled-reader-timeout."""
 
     def __init__(
-        self, upload_timeout: float, stall_timeout: float, upload_queue: UploadQueue, **uvicorns: Any
+        self,
+        upload_timeout: float,
+        stall_timeout: float,
+        upload_queue: UploadQueue,
+        refusals: Refusals,
+        **uvicorns: Any,
     ) -> None:
         super().__init__(**uvicorns)
         self.parser = HttpParser(self)  # type: ignore[assignment]  # all that is used of one
         self._upload_timeout = upload_timeout
         self._stall_timeout = stall_timeout
         self._upload_queue = upload_queue
+        self._refusals = refusals
         self._upload_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._unread = 0
@@ -176,7 +182,6 @@ class Connection(HttpToolsProtocol):
             message = f"the request has more than {MAX_HEADERS} headers: send fewer"
             self._refuse(ApiError(431, message, code="headers_too_large"))
             return
-        log.info("%s sent a malformed HTTP/1.1 request", self._client_name())
         what = "the chunks of its body" if self._receiving and not self._in_head else "its request line and headers"
         self._refuse(ApiError(400, f"this is not a valid HTTP/1.1 request: check {what}", code="bad_http"))
 
@@ -219,17 +224,10 @@ class Connection(HttpToolsProtocol):
         if answered or any(cycle.response_started for cycle in self._unanswered):
             self.transport.abort()
             return
+        has_head = self._receiving and not self._in_head
+        request_id = self._refusals.write(self, self._client_name(), error, has_head=has_head)
         self._end_unanswered()
-        body = error.body()
-        headers = [
-            *self.server_state.default_headers,
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"x-request-id", uuid.uuid4().hex.encode()),
-            (b"connection", b"close"),
-        ]
-        head = STATUS_LINE[error.status] + b"".join(b"%s: %s\r\n" % header for header in headers)
-        self.transport.write(head + b"\r\n" + body)
+        self.transport.write(refusal_answer(error, request_id, self.server_state.default_headers))
         self._linger()
 
     def _close(self) -> None:

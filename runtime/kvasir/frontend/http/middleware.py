@@ -72,7 +72,7 @@ class _Answer:
 
     def send(self, message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
-            self._record.status = message["status"]
+            self._record.status = self._record.status or message["status"]  # the server may have refused its body
             headers = [*message.get("headers", ())]
             if self._service.sends_request_ids:
                 headers.append((b"x-request-id", self._record.request_id.encode("latin-1")))

@@ -31,6 +31,8 @@ class RequestRecord:
         self.model = ""
         self.error = ""
         """The error message that the client got, in the answer or in the stream."""
+        self.client = ""
+        """Where it came from; only of a request that the server refuses before any route sees it."""
         self.generation: Generation | BeamGeneration | None = None
         """None for a request that does not generate."""
 
@@ -58,6 +60,8 @@ class RequestRecord:
             result |= self._generated(self.generation)
         if self.error:
             result["error"] = _one_line(self.error)
+        if self.client:
+            result["client"] = self.client
         return result
 
     def _generated(self, generation: Generation | BeamGeneration) -> dict[str, Any]:
@@ -98,6 +102,8 @@ def _sentence(fields: dict[str, Any]) -> str:
     if "ttft_seconds" in fields:
         parts.append(f"first after {fields['ttft_seconds']:.3f} s")
     parts += [fields[name] for name in ("finish_reason", "engine", "error") if name in fields]
+    if "client" in fields:
+        parts.append(f"from {fields['client']}")
     head = f"{fields['method']} {fields['path']} {fields['status']} in {fields['e2e_seconds']:.3f} s"
     return f"{head}{': ' if parts else ''}{', '.join(parts)} [{fields['request_id']}]"
 

@@ -1,0 +1,77 @@
+"""The answers of the server itself to requests that no route sees, and their lines in the request log.
+
+A client without a key can cause thousands of them a second, so the lines are rate-limited.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from kvasir.frontend.errors import ApiError
+from kvasir.frontend.telemetry.request_log import RequestRecord
+
+log = logging.getLogger(__name__)
+
+MAX_LINES_PER_SECOND: Final = 10
+
+
+class Refusals:
+    """One for all connections."""
+
+    def __init__(self, *, logged: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._logged = logged
+        self._clock = clock
+        self._began = 0.0
+        """When the current second began."""
+        self._lines = 0
+        self._omitted = 0
+
+    def write(self, connection: HttpToolsProtocol, client: str, error: ApiError, *, has_head: bool) -> str:
+        """Log the refusal of the request that is being received; return the id of the request.
+
+        `has_head`: its head is complete. If it has started too, its own line gets the error when it ends.
+        """
+        method = path = "-"
+        if has_head:
+            started: RequestRecord | None = connection.scope["state"].get("record")
+            if started is not None:
+                started.status, started.error = error.status, error.message
+                return started.request_id
+            method, path = connection.scope["method"], connection.scope["path"]
+        elif connection.headers:  # the line before them is complete
+            method = connection.parser.get_method().decode()
+            path = connection.url.partition(b"?")[0].decode("latin-1")
+        record = RequestRecord(uuid.uuid4().hex, method, path)
+        record.status, record.error, record.client = error.status, error.message, client
+        if self._logged and self._has_room():
+            record.write()
+        return record.request_id
+
+    def _has_room(self) -> bool:
+        now = self._clock()
+        if now - self._began >= 1.0:
+            if self._omitted:
+                log.info("%d more requests were refused and not logged", self._omitted)
+            self._began, self._lines, self._omitted = now, 0, 0
+        if self._lines == MAX_LINES_PER_SECOND:
+            self._omitted += 1
+            return False
+        self._lines += 1
+        return True
+
+
+def refusal_answer(error: ApiError, request_id: str, default_headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return head and body of the answer, which is the last one of its connection."""
+    body = error.body()
+    headers = [
+        *default_headers,
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-request-id", request_id.encode("latin-1")),
+        (b"connection", b"close"),
+    ]
+    return STATUS_LINE[error.status] + b"".join(b"%s: %s\r\n" % header for header in headers) + b"\r\n" + body
