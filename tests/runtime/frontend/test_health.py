@@ -50,6 +50,18 @@ async def test_engines_are_listed_for_those_with_a_key_only(path: str) -> None:
             assert (await client.get(probe)).status_code == 200
 
 
+async def test_ping_answers_post_as_it_answers_get() -> None:
+    async with running_frontend(api_key=("key",)) as frontend, frontend.http() as client:
+        for header in ({}, {"authorization": "Bearer key"}):
+            asked, posted = await client.get("/ping", headers=header), await client.post("/ping", headers=header)
+            assert (posted.status_code, posted.json()) == (asked.status_code, asked.json())
+            assert posted.status_code == 200
+        frontend.engine.close()
+        frontend.engines.clear()
+        await frontend.until(lambda: not frontend.service.llm.engines)
+        assert (await client.post("/ping")).status_code == 503
+
+
 async def test_the_public_port_names_no_node() -> None:
     async with running_frontend(api_key=("key",)) as closed, running_frontend() as opened:
         for frontend in (closed, opened):
