@@ -73,7 +73,10 @@ class BlockFetch:
         limits: FetchLimits,
         ended: Callable[["BlockFetch", int, str], None],
     ) -> None:
-        """`keys`: those of all engines; None for an endpoint on this machine without encryption."""
+        """`keys`: those of all engines; None for an endpoint on this machine without encryption.
+
+        Raises zmq.ZMQError if there are no sockets left.
+        """
         self.order = order
         self._memory = memory
         self._limits = limits
@@ -88,13 +91,17 @@ class BlockFetch:
         self._end = now + limits.first_seconds + num_bytes / limits.bytes_per_second
         self._due = now + limits.first_seconds
         self.socket = context.socket(zmq.DEALER)
-        limit(self.socket)
-        self.socket.connect_timeout = int(limits.connect_seconds * 1000)
-        self.socket.reconnect_ivl = _NEVER_MS  # the end of the connection is the end of the fetch
-        self.socket.ipv6 = "[" in order.endpoint
-        if keys is not None:
-            make_client(self.socket, keys)
-        self.monitor = open_monitor(context, self.socket, f"fetch-{order.number}")
+        try:
+            limit(self.socket)
+            self.socket.connect_timeout = int(limits.connect_seconds * 1000)
+            self.socket.reconnect_ivl = _NEVER_MS  # the end of the connection is the end of the fetch
+            self.socket.ipv6 = "[" in order.endpoint
+            if keys is not None:
+                make_client(self.socket, keys)
+            self.monitor = open_monitor(context, self.socket, f"fetch-{order.number}")
+        except zmq.ZMQError:
+            self.socket.close(linger=0)
+            raise
 
     @property
     def due(self) -> float:

@@ -115,12 +115,12 @@ class Exchange:
         try:
             address = parse_address(source)
             require_keys(address, self._keys is not None)
-        except ConfigError as error:
+            order = FetchOrder(number, address.endpoint(), self._kv_class, hashes, block_ids)
+            keys = None if address.is_ipc else self._keys
+            fetch = BlockFetch(self._reactor.context, order, self._memory, keys, self._limits, self._on_ended)
+        except (ConfigError, zmq.ZMQError) as error:  # too many sockets or open files, for example
             self._deliver(FetchEnded(number, 0, str(error)))
             return
-        order = FetchOrder(number, address.endpoint(), self._kv_class, hashes, block_ids)
-        keys = None if address.is_ipc else self._keys
-        fetch = BlockFetch(self._reactor.context, order, self._memory, keys, self._limits, self._on_ended)
         self._fetches.add(fetch)
         self._reactor.watch(fetch.socket, fetch.receive)
         self._reactor.watch(fetch.monitor, fetch.on_event)

@@ -1,5 +1,6 @@
 """Two exchanges: blocks arrive as they were sent, or not at all."""
 
+import errno
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ import pytest
 import zmq
 
 from kvasir.config.options import ConfigError
+from kvasir.engine.handover import block_fetch
 from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.engine.handover.messages import Blocks, FetchBlocks, checksum, decode_answering, decode_asking, encode
 from kvasir.link.keys import load_engine_keys
@@ -206,6 +208,24 @@ def test_an_unusable_address_ends_the_fetch(new_side: Callable[..., Side], addre
     ended = taker(new_side).fetch(address, HASHES, IDS).result(PATIENCE)
     assert ended.num_blocks == 0
     assert "--link" in ended.problem
+
+
+def test_a_fetch_without_a_free_socket_ends(
+    new_side: Callable[..., Side], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request would wait for it forever."""
+
+    def no_socket(*_: object) -> None:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    first, address = giver(new_side, path)
+    second = taker(new_side)
+    with monkeypatch.context() as patch:
+        patch.setattr(block_fetch, "open_monitor", no_socket)
+        ended = second.fetch(address, HASHES, IDS).result(PATIENCE)
+    assert (ended.num_blocks, ended.problem) == (0, "Too many open files")
+    assert second.fetch(address, HASHES, IDS).result(PATIENCE).num_blocks == 40
+    assert first.no_pins.wait(PATIENCE)
 
 
 def test_a_slow_peer_is_given_up(new_side: Callable[..., Side], path: str) -> None:
