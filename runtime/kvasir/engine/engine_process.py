@@ -191,7 +191,7 @@ class EngineProcess:
         with self._phase(Phase.WARMING):
             group = self._group
             settings, cache = prepare_workers(executor, settings, asked=self._config.model.max_model_len)
-            hand_over = HandOver()
+            hand_over = self._collector.hand_over = HandOver()
             core = self._collector.core = build_core(settings, model, cache, executor, [hand_over])
             core.trace, core.black_box = self._status.trace, self._black_box
             if executor.max_in_flight == 1 and group is None:  # a step of a group includes waits for other engines

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import OpsConfig
+from kvasir.engine.handover.hand_over import HandOver
 from kvasir.engine.health.engine_collector import EngineCollector
 from kvasir.engine.health.engine_status import LINK_PATIENCE, EngineStatus
 from kvasir.engine.health.step_trace import StepPhase
@@ -149,6 +150,8 @@ def test_metrics_carry_the_names_and_labels_of_vllm(
 ) -> None:
     status.startup_seconds[Phase.LOADING] = 1.5
     status.unknown_messages = lambda: 3
+    collector.hand_over = HandOver()
+    collector.hand_over.num_fetched_blocks, collector.hand_over.num_failed_fetches = 25, 1
     engine = CoreHarness(num_blocks=16, max_num_seqs=1)
     collector.core = engine.core
     engine.add(add_request("a", [1, 2, 3, 4, 5], 10))
@@ -169,6 +172,8 @@ def test_metrics_carry_the_names_and_labels_of_vllm(
         f"vllm:prefix_cache_queries_total{labels} 5.0",
         f"vllm:prefix_cache_hits_total{labels} 0.0",
         'kvasir:engine_startup_seconds{engine="3",model_name="demo",phase="Loading"} 1.5',
+        f"kvasir:kv_blocks_fetched_total{labels} 25.0",
+        f"kvasir:kv_fetches_failed_total{labels} 1.0",
         f"kvasir:unknown_messages_total{labels} 3.0",
     ):
         assert line in text

@@ -1,9 +1,9 @@
 """The step loop's side of hand-overs: which blocks are read for other engines, and which requests wait for theirs.
 
-A request that another engine has computed names that engine (AddRequest.kv_source). When the gate is first asked
-about it, it gets empty blocks for the prefix that this engine lacks, and is skipped while the exchange fills them.
-Then they are in the prefix cache like computed blocks, the request is considered again, and its admission finds
-them. Blocks that did not come are computed.
+A request may name another engine that has its blocks (AddRequest.kv_source). When the gate is first asked about it,
+it gets empty blocks for the prefix that this engine lacks, and is skipped while the exchange fills them. Then they
+are in the prefix cache like computed blocks, the request is considered again, and its admission finds them. Blocks
+that did not come are computed. Other requests that need these blocks wait for them too, whatever they name.
 
 Blocks are read and written outside of steps, so each begins when the steps that were in flight are computed: such a
 step may still fill a cached block, or use a block that has just become free.
@@ -46,6 +46,8 @@ class _Fetch:
     request: EngineRequest
     hashes: list[bytes]
     """Of the blocks that are fetched."""
+    coming: frozenset[bytes]
+    """The same."""
     cached: list[int]
     """Blocks of the prefix before them."""
     empty: list[int]
@@ -67,7 +69,7 @@ class HandOver(AdmissionGate):
         self._exchange: BlockExchange | None = None
         self._fetches: dict[int, _Fetch] = {}
         self._waiting: list[EngineRequest] = []
-        """Requests that wait for an end of one of MOST_FETCHES."""
+        """Requests that wait for the end of a fetch: of one of MOST_FETCHES, or of one that has their blocks."""
         self._pins: dict[int, list[int]] = {}
         self._num_pinned = 0
         self._postponed: deque[tuple[int, Callable[[], None]]] = deque()
@@ -96,21 +98,26 @@ class HandOver(AdmissionGate):
     # ------------------------------------------------------------------------------------------------ the gate
 
     def admits(self, request: EngineRequest) -> Verdict:
-        if not request.kv_source:
+        if not (request.kv_source or self._fetches):
             return Verdict.ADMIT
-        if any(fetch.request is request for fetch in self._fetches.values()):
-            return Verdict.SKIP  # an event of an earlier attempt woke it
         if self._exchange is None or request.params.prompt_logprobs is not None:
             request.kv_source = ""
             return Verdict.ADMIT
-        return self._begin(request, self._exchange)
+        size = self._blocks.block_size
+        first, end = self._blocks.num_cached_tokens(request) // size, (request.num_tokens - 1) // size
+        if first < end and self._is_coming(request.block_hashes[first]):
+            self._waiting.append(request)
+            return Verdict.SKIP
+        return self._begin(request, self._exchange, first, end) if request.kv_source else Verdict.ADMIT
 
-    def _begin(self, request: EngineRequest, exchange: BlockExchange) -> Verdict:
-        """Fetch the blocks of the request, unless the other gates keep it waiting or it lacks only a few."""
+    def _is_coming(self, block_hash: bytes) -> bool:
+        return any(block_hash in fetch.coming for fetch in self._fetches.values())
+
+    def _begin(self, request: EngineRequest, exchange: BlockExchange, first: int, end: int) -> Verdict:
+        """Fetch these blocks of the request, unless the other gates keep it waiting or there are only a few."""
         if self._room.admits(request) is not Verdict.ADMIT:
             return Verdict.ADMIT  # the gate for blocks lets it wait
         size = self._blocks.block_size
-        first, end = self._blocks.num_cached_tokens(request) // size, (request.num_tokens - 1) // size
         if (end - first) * size < LEAST_TOKENS:
             request.kv_source = ""
             return Verdict.ADMIT
@@ -119,7 +126,8 @@ class HandOver(AdmissionGate):
             return Verdict.SKIP
         cached = self._held.find(request.block_hashes, first)
         self._held.hold(cached)
-        fetch = _Fetch(request, request.block_hashes[first:end], cached, self._held.hold_empty(end - first))
+        hashes = request.block_hashes[first:end]
+        fetch = _Fetch(request, hashes, frozenset(hashes), cached, self._held.hold_empty(end - first))
         number = next(self._numbers)
         self._fetches[number] = fetch
         source = request.kv_source

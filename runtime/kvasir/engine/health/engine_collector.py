@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from kvasir.engine.core import EngineCore
+from kvasir.engine.handover.hand_over import HandOver
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.health.step_trace import Buckets, StepTrace
 
@@ -32,10 +33,11 @@ _COUNTERS = (
 
 
 class EngineCollector(Collector):
-    """Register it with the process's registry; `core` is set once the engine has one."""
+    """Register it with the process's registry; `core` and `hand_over` are set once the engine has them."""
 
     def __init__(self, status: EngineStatus, model_name: str) -> None:
         self.core: EngineCore | None = None
+        self.hand_over: HandOver | None = None
         self._status = status
         self._labels = {"model_name": model_name, "engine": str(status.rank)}
 
@@ -51,6 +53,7 @@ class EngineCollector(Collector):
                 counter = CounterMetricFamily(name, text, labels=names)
                 counter.add_metric(values, value)
                 yield counter
+            yield from self._fetches(self.hand_over)
             yield self._cache_config(self.core)
             yield from self._steps(self._status.trace)
         startup = GaugeMetricFamily(
@@ -64,6 +67,18 @@ class EngineCollector(Collector):
         )
         unknown.add_metric(values, self._status.unknown_messages())
         yield unknown
+
+    def _fetches(self, hand_over: HandOver | None) -> Iterator[Metric]:
+        blocks, failed = (
+            (0, 0) if hand_over is None else (hand_over.num_fetched_blocks, hand_over.num_failed_fetches)
+        )
+        for name, text, value in (
+            ("kvasir:kv_blocks_fetched", "KV blocks that came from other engines.", blocks),
+            ("kvasir:kv_fetches_failed", "Fetches of KV blocks that ended early.", failed),
+        ):
+            counter = CounterMetricFamily(name, text, labels=list(self._labels))
+            counter.add_metric(list(self._labels.values()), value)
+            yield counter
 
     def _cache_config(self, core: EngineCore) -> Metric:
         pool = core.scheduler.blocks.pool

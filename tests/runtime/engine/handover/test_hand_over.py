@@ -170,20 +170,56 @@ def test_an_aborted_request_leaves_no_block_behind(new_engine: Callable[..., Han
     assert answer.num_cached_tokens[0] == FULL_BLOCKS * BLOCK_SIZE
 
 
-def test_a_later_attempt_fetches_for_itself(new_engine: Callable[..., HandingEngine], path: str) -> None:
+def test_a_later_attempt_waits_for_the_fetch_of_the_earlier_one(
+    new_engine: Callable[..., HandingEngine], path: str
+) -> None:
     giver, taker = new_engine(path), new_engine()
     warm(giver)
     taker.harness.add(add_request("r", PROMPT, 5, kv_source=giver.address))
     taker.run()
     answer = taker.harness.add(add_request("r", PROMPT, 5, attempt=1, kv_source=giver.address))
     taker.run()
-    serve_until(giver, taker)
-    taker.run()
     assert answer.token_ids == []
     serve_until(giver, taker)
     taker.run()
     assert answer.token_ids == expected_output(PROMPT, 5)
+    assert taker.hand_over.num_fetched_blocks == FULL_BLOCKS
     assert held(taker) == 0
+
+
+def test_a_request_waits_for_blocks_that_another_one_fetches(
+    new_engine: Callable[..., HandingEngine], path: str
+) -> None:
+    giver, taker = new_engine(path), new_engine()
+    warm(giver)
+    for name in ("r", "s", "t"):
+        source = "" if name == "t" else giver.address
+        taker.harness.add(add_request(name, PROMPT, 5, kv_source=source))
+    other = taker.harness.add(add_request("other", [9, *PROMPT], 5))
+    taker.run()
+    assert other.token_ids == expected_output([9, *PROMPT], 5)
+    before = len(taker.harness.executor.steps)
+    serve_until(giver, taker)
+    taker.run()
+    assert taker.hand_over.num_fetched_blocks == FULL_BLOCKS
+    computed = [row.num_new_tokens for step in taker.harness.executor.steps[before:] for row in step.scheduled]
+    assert sum(computed) == 3 * 5
+    assert held(taker) == 0
+
+
+def test_requests_that_wait_for_a_fetch_are_computed_if_it_fails(
+    new_engine: Callable[..., HandingEngine], path: str
+) -> None:
+    giver, taker = new_engine(path, kv_class="another"), new_engine()
+    answers = [
+        taker.harness.add(add_request(name, PROMPT, 5, kv_source=source))
+        for name, source in (("r", giver.address), ("s", giver.address), ("t", ""))
+    ]
+    taker.run()
+    assert isinstance(taker.handle(), FetchEnded)
+    taker.run()
+    assert [answer.token_ids for answer in answers] == [expected_output(PROMPT, 5)] * 3
+    assert taker.hand_over.num_failed_fetches == 1
 
 
 def test_more_requests_than_fetches_wait_their_turn(new_engine: Callable[..., HandingEngine], path: str) -> None:
