@@ -1,10 +1,15 @@
-"""A simulated engine: a real scheduler and prefix cache, and steps that take a computed time."""
+"""A simulated engine: a real scheduler and prefix cache, and steps and fetches that take a computed time."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvasir.engine.cache_reports import CacheReports
 from kvasir.engine.core import EngineCore
+from kvasir.engine.handover.block_server import MOST_SESSIONS
+from kvasir.engine.handover.events import FetchEnded, HandOverEvent, PinReleased, PinWanted
+from kvasir.engine.handover.hand_over import HandOver
+from kvasir.engine.handover.messages import MOST_ASKED_BLOCKS
 from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.scheduler import Scheduler
@@ -39,6 +44,10 @@ class Speed:
     row: float = 1e-4
     token: float = 1 / 8000
     factor: float = 1.0
+    fetched_token: float = 0.1 / 8000
+    """Seconds for each token whose KV blocks are sent to another engine."""
+    fetch: float = 2e-3
+    """Seconds for the messages of a fetch."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +96,82 @@ class TimedExecutor:
     def check_idle(self) -> None: ...
 
 
+class Fetches:
+    """The exchange of an engine without sockets. An engine sends the blocks of one fetch after the other."""
+
+    def __init__(self, speed: Speed, clock: Clock, at: "Callable[[float, Callable[[], None]], None]") -> None:
+        """`at` calls a function at a time."""
+        self._speed = speed
+        self._clock = clock
+        self._at = at
+        self._engine: SimulatedEngine | None = None
+        self._peers: dict[str, SimulatedEngine] = {}
+        self._sessions: dict[int, Callable[[list[int]], None]] = {}
+        self._free_at = 0.0
+        self._numbers = 0
+
+    def connect(self, engine: "SimulatedEngine", peers: "dict[str, SimulatedEngine]") -> None:
+        self._engine, self._peers = engine, peers
+
+    def fetch(self, number: int, source: str, hashes: list[bytes], block_ids: list[int]) -> None:
+        assert self._engine is not None
+        engine, peer = self._engine, self._peers[source]
+
+        def ended(count: int, problem: str = "") -> None:
+            engine.handle(FetchEnded(number, count, problem))
+
+        assert peer.exchange is not None
+        peer.exchange.ask(hashes[:MOST_ASKED_BLOCKS], ended)
+
+    def ask(self, hashes: list[bytes], ended: "Callable[[int, str], None]") -> None:
+        """Send another engine the blocks with these hashes."""
+        assert self._engine is not None
+        engine = self._engine
+        if len(self._sessions) >= MOST_SESSIONS:
+            self._at(self._clock.now + self._speed.fetch, lambda: ended(0, "refused"))
+            return
+        self._numbers += 1
+        session = self._numbers
+
+        def send(block_ids: list[int]) -> None:
+            seconds = len(block_ids) * BLOCK_SIZE * self._speed.fetched_token * self._speed.factor
+            self._free_at = max(self._clock.now, self._free_at) + seconds
+
+            def sent() -> None:
+                del self._sessions[session]
+                engine.handle(PinReleased(session))
+                ended(len(block_ids), "")
+
+            self._at(self._free_at + self._speed.fetch, sent)
+
+        self._sessions[session] = send
+        engine.handle(PinWanted(session, hashes))
+
+    def pinned(self, session: int, block_ids: list[int]) -> None:
+        self._sessions[session](block_ids)
+
+
 class SimulatedEngine:
     """One engine; `busy_until` is None while it has nothing to do."""
 
-    def __init__(self, name: str, speed: Speed, size: Size, clock: Clock, frontends: list[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        speed: Speed,
+        size: Size,
+        clock: Clock,
+        frontends: list[str],
+        exchange: Fetches | None = None,
+    ) -> None:
+        """`exchange`: None for an engine that neither sends nor fetches KV blocks."""
         self.name = name
         self.busy_until: float | None = None
         self.busy_seconds = 0.0
         self.promised: Counter[bytes] = Counter()
         """Hashes of the prompts that it has got and not begun to answer."""
         self.executor = TimedExecutor(speed)
+        self.exchange = exchange
+        self._hand_over = HandOver()
         block = BlockShape(BLOCK_SIZE, kv_heads=1, head_dim=8, dtype="float32", dtype_bytes=4)
         config = KVCacheConfig((KVGroup(FullAttention(block), (0,)),), size.blocks)
         blocks = KVManager(config, prefix_caching=True, longest_chunk=size.tokens_per_step)
@@ -110,7 +185,10 @@ class SimulatedEngine:
             eos_token_ids=(),
             budget=budget,
             lookahead=0,
+            gates=[self._hand_over],
         )
+        if exchange is not None:
+            self._hand_over.open(self.scheduler, exchange)
         ingest = Ingest(2**31, max_model_len, BLOCK_SIZE, budget)
         self.core = EngineCore(self.scheduler, self.executor, ingest)  # type: ignore[arg-type]
         self.events: list[tuple[str, CacheEvents]] = []
@@ -126,13 +204,26 @@ class SimulatedEngine:
             max_model_len,
             size.rows,
             (FEATURE_PREFIX_CACHE,),
+            numerics="simulated",
             max_num_batched_tokens=size.tokens_per_step,
+            kv_address="" if exchange is None else name,
         )
         self.remote = RemoteEngine(name, 0, "node", EngineState.READY, None, 0.0, capacity=ready)
 
     def add(self, frontend: str, message: AddRequest) -> None:
         self.promised.update(split_chain(message.block_hashes))
         self.core.add(frontend, message)
+
+    def connect(self, engines: "list[SimulatedEngine]", work_came: Callable[[], None]) -> None:
+        """`work_came`: called when an event may have given the engine something to do."""
+        self._work_came = work_came
+        if self.exchange is not None:
+            self.exchange.connect(self, {engine.name: engine for engine in engines})
+
+    def handle(self, event: HandOverEvent) -> None:
+        """Take an event of a fetch."""
+        self._hand_over.handle(event)
+        self._work_came()
 
     def holds(self, block_hash: bytes) -> bool:
         """Whether the block is in the cache, or will be."""
@@ -150,6 +241,7 @@ class SimulatedEngine:
         """Return the outputs and the reports that leave after the step."""
         outputs = self.core.update(self._output)
         self.reports.after_step()
+        self._hand_over.after_step()
         if not self.core.has_work:
             self.reports.before_waiting()
         events, self.events = self.events, []

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from kvasir.client.cache_index import CacheIndex
+from kvasir.client.cache_index import CacheIndex, Leads
 from kvasir.client.engine_room import EngineRoom
 from kvasir.client.request_observer import Trace
 from kvasir.client.request_queue import RequestQueue
@@ -58,6 +58,12 @@ class Policy:
 
     def pick(self, request: Request) -> int:
         raise NotImplementedError
+
+    fetches = False
+    """Whether engines fetch KV blocks from each other."""
+
+    kv_source = ""
+    """The engine from which the request that was picked last fetches its blocks."""
 
     def next_sent(self, arrived: Request | None) -> tuple[Request, int] | None:
         """Return a request and the place of the engine that gets it now; None if none is sent. `arrived`: a request
@@ -197,11 +203,18 @@ class Kvasir(EarlyBinding):
         if (request := self._queue.first()) is None:
             return None
         engines = self._room.choices(self._remotes, request.num_tokens)
-        if (engine := self.router.pick(engines, request)) is None:
+        if (engine := self.router.pick(engines, request, self._remotes)) is None:
             return None
+        self.kv_source = self.router.kv_source
         self._queue.sent(request)
         self.router.sent(request)
         return request, self._remotes.index(engine)
+
+
+class Fetching(Kvasir):
+    """The same, and engines fetch KV blocks from each other."""
+
+    fetches = True
 
 
 class _TrueIndex(CacheIndex):
@@ -211,12 +224,13 @@ class _TrueIndex(CacheIndex):
         super().__init__()
         self._real = {engine.name: engine for engine in engines}
 
-    def lookup(self, packed: bytes, engines: Sequence[str], now: float) -> list[int]:
+    def lookup(self, packed: bytes, engines: Sequence[str], now: float) -> Leads:
         hashes = split_chain(packed)
-        return [
+        leads = [
             next((place for place, h in enumerate(hashes) if not self._real[engine].holds(h)), len(hashes))
             for engine in engines
         ]
+        return Leads(leads, leads)
 
     def apply(self, engine: str, message: CacheEvents) -> None: ...
 
@@ -238,5 +252,6 @@ POLICIES: dict[str, type[Policy]] = {
     "approximate tree": ApproximateTree,
     "early binding": EarlyBinding,
     "kvasir": Kvasir,
+    "kvasir, fetching": Fetching,
     "oracle": Oracle,
 }

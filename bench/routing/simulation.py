@@ -3,8 +3,9 @@
 import heapq
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from unittest.mock import patch
 
 from kvasir.hashing import split_chain
@@ -12,11 +13,14 @@ from kvasir.link.protocol import AddRequest, RequestOutput
 from kvasir.params import SamplingParams
 from kvasir.tokens import to_wire
 
-from .engines import Clock, SimulatedEngine, Size, Speed
+from .engines import Clock, Fetches, SimulatedEngine, Size, Speed
 from .policies import Policy, Request
 from .traces import BLOCK_SIZE, Session
 
 HEARTBEAT_SECONDS = 1.0
+
+
+def _nothing() -> None: ...
 
 
 @dataclass
@@ -56,16 +60,18 @@ class Simulation:
         self._clock = Clock()
         names = [f"frontend-{n}" for n in range(frontends)]
         self._engines = [
-            SimulatedEngine(f"engine-{place}", speed, size, self._clock, names)
+            SimulatedEngine(f"engine-{place}", speed, size, self._clock, names, self._exchange(policy, speed))
             for place, speed in enumerate(speeds)
         ]
+        for engine in self._engines:
+            engine.connect(self._engines, partial(self._begin_if_idle, engine))
         self._place = {engine.name: place for place, engine in enumerate(self._engines)}
         self._policies = {name: policy(self._engines, self._clock) for name in names}
         self._sessions = sessions
         self._requests: dict[str, tuple[str, Request]] = {}
         self._seen: set[bytes] = set()
         self._numbers = itertools.count()
-        self._events: list[tuple[float, int, str, tuple[int, int]]] = []
+        self._events: list[tuple[float, int, str, tuple[int, int], Callable[[], None]]] = []
 
     def run(self) -> Results:
         for number, session in enumerate(self._sessions):
@@ -73,8 +79,10 @@ class Simulation:
         self._at(0.0, "heartbeat")
         with patch("time.monotonic", self._clock):
             while self._events:
-                self._clock.now, _, kind, (first, second) = heapq.heappop(self._events)
+                self._clock.now, _, kind, (first, second), call = heapq.heappop(self._events)
                 match kind:
+                    case "call":
+                        call()
                     case "arrive":
                         self._arrive(first, second)
                     case "step":
@@ -84,8 +92,10 @@ class Simulation:
         self.results.busy_seconds = [engine.busy_seconds for engine in self._engines]
         return self.results
 
-    def _at(self, when: float, kind: str, first: int = 0, second: int = 0) -> None:
-        heapq.heappush(self._events, (when, next(self._numbers), kind, (first, second)))
+    def _at(
+        self, when: float, kind: str, first: int = 0, second: int = 0, call: Callable[[], None] = _nothing
+    ) -> None:
+        heapq.heappush(self._events, (when, next(self._numbers), kind, (first, second), call))
 
     def _arrive(self, session: int, place: int) -> None:
         number, turn, now = next(self._numbers), self._sessions[session][place], self._clock.now
@@ -111,16 +121,29 @@ class Simulation:
             engine, turn = self._engines[picked], request.turn
             request.engine = engine.name
             self._requests[request.request_id] = (frontend, request)
-            message = AddRequest(request.request_id, 1, to_wire(turn.prompt), b"", request.params, turn.chain)
+            source = policy.kv_source
+            message = AddRequest(
+                request.request_id, 1, to_wire(turn.prompt), b"", request.params, turn.chain, kv_source=source
+            )
             engine.add(frontend, message)
-            if engine.busy_until is None:
-                self._begin_step(engine)
+            self._begin_if_idle(engine)
 
     def _note_known(self, request: Request) -> None:
         hashes = split_chain(request.turn.chain)
         known = next((place for place, h in enumerate(hashes) if h not in self._seen), len(hashes))
         self.results.known_tokens += min(known * BLOCK_SIZE, request.num_tokens - 1)
         self._seen.update(split_chain(request.turn.whole_chain))
+
+    def _exchange(self, policy: type[Policy], speed: Speed) -> Fetches | None:
+        return (
+            Fetches(speed, self._clock, lambda when, call: self._at(when, "call", call=call))
+            if policy.fetches
+            else None
+        )
+
+    def _begin_if_idle(self, engine: SimulatedEngine) -> None:
+        if engine.busy_until is None:
+            self._begin_step(engine)
 
     def _begin_step(self, engine: SimulatedEngine) -> None:
         engine.begin_step(self._clock.now)

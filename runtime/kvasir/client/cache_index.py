@@ -69,6 +69,15 @@ class _Prediction(NamedTuple):
     hashes: list[bytes]
 
 
+class Leads(NamedTuple):
+    """Numbers of leading blocks of a chain, for each engine of a look-up."""
+
+    held: list[int]
+    """Those that the engine holds, by its reports."""
+    expected: list[int]
+    """Those that it holds or is about to compute."""
+
+
 class CacheIndex:
     """Engines by incarnation. Times are those of one clock, which the caller chooses."""
 
@@ -137,7 +146,7 @@ class CacheIndex:
 
     # ----------------------------------------------------------------------------------------------- prompts
 
-    def lookup(self, packed: bytes, engines: Sequence[str], now: float) -> list[int]:
+    def lookup(self, packed: bytes, engines: Sequence[str], now: float) -> Leads:
         """Return how many leading blocks of this chain each of these engines holds, or will hold."""
         self._expire(now)
         bits = [known.bit if (known := self._engines.get(engine)) else 0 for engine in engines]
@@ -164,7 +173,7 @@ class CacheIndex:
                 break
         ends.append((alive, end))
         leads = [next((end for gone, end in ends if gone & bit), 0) for bit in bits]
-        return self._with_predicted(packed, bits, leads) if self._predicted else leads
+        return Leads(leads, self._with_predicted(packed, bits, leads) if self._predicted else leads)
 
     def predict(self, engine: str, packed: bytes, first: int, now: float, until: float) -> None:
         """Count the blocks of this chain from `first` on as held by the engine, which is about to compute them."""

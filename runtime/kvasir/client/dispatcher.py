@@ -283,12 +283,12 @@ class Dispatcher:
             candidates = self._resumes.suitable(request, candidates)
             if paced:  # if all are full, a moved request waits for them: others would not continue it exactly
                 candidates = self._with_room(candidates, request)
-            engine = self._router.pick(candidates, request)
+            peers = self._link.engines
+            engine = self._router.pick(candidates, request, peers.values())
             if engine is None:
                 break
-            message = request.message(
-                engine.block_hashing, verdict is Verdict.ALONE, kv_source(request, engine, self._link.engines)
-            )
+            source = kv_source(request, engine, peers) or self._router.kv_source
+            message = request.message(engine.block_hashing, verdict is Verdict.ALONE, source)
             if not engine.agreement.understands(message):
                 older.append(engine)
             elif self._link.send(engine.incarnation, message):

@@ -4,18 +4,20 @@ The cost of an engine is in seconds: the prefill of the tokens that wait there a
 prefix cache does not hold, the wait for a row, the time by which the requests that run there slow it down, and the
 delay that its prefill means for later requests. The delay grows with the share of time in which the engine has
 requests that wait: a loaded engine keeps its cached prefixes, an idle one may compute a prefix that another holds.
+If an engine can fetch a prefix from another one (kv_source.py), this counts instead of the prefill.
 
 A decision of this router counts at once; one of another frontend counts with the engine's next report. So a prefix
 that all requests share does not end up on one engine: a second engine computes it as soon as that costs less.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from kvasir.client.cache_index import CacheIndex
 from kvasir.client.engine_load import EngineLoad
+from kvasir.client.kv_source import FETCH_SHARE, LEAST_TOKENS, KvSource, KvSources, fetchable, serves
 from kvasir.hashing import BlockHashing
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import CacheEvents, RequestOutput
@@ -59,6 +61,20 @@ class Routed(Protocol):
     def params(self) -> SamplingParams: ...
 
 
+class _Hit(NamedTuple):
+    """The part of a prompt that an engine has, and a source of more."""
+
+    blocks: int = 0
+    """Leading blocks that it holds, or is about to compute."""
+    block_size: int = 0
+    chain: bytes = b""
+    source: KvSource | None = None
+    """The engine to fetch from, which may be the same one or have no more."""
+
+
+_NO_HIT: Final = _Hit()
+
+
 @dataclass(slots=True)
 class _Choice:
     """An engine for a request, with the estimate."""
@@ -70,8 +86,16 @@ class _Choice:
     """Tokens of the request that the engine holds."""
     num_tokens: int
     chain: bytes
+    source: KvSource | None
+    num_fetched: int
+    """Tokens of the request that the engine fetches from the source."""
     prefill_seconds: float
     cost: float
+
+    @property
+    def work(self) -> int:
+        """Return the tokens that the engine computes; a fetched one counts as a part of one."""
+        return _work(self.num_tokens - self.num_cached, self.num_fetched)
 
 
 class Router:
@@ -85,6 +109,7 @@ class Router:
         """When each engine got its last prompt without cached blocks, counted in requests."""
         self._turn = 0
         self._choice: _Choice | None = None
+        self._sources = KvSources(self.load)
 
     # ------------------------------------------------------------------------------------------- observations
 
@@ -98,6 +123,7 @@ class Router:
 
     def begun(self, request: Routed, output: RequestOutput) -> None:
         """Take the first output of a request from the engine that has it."""
+        self._sources.ended(request.request_id)
         if (load := self._loads.get(request.engine)) is not None:
             seconds = None if output.progress is None else output.progress.prefill_seconds
             load.begun(request.request_id, output.num_cached_tokens or 0, seconds, self._clock())
@@ -110,23 +136,30 @@ class Router:
 
     def left(self, request_id: str, incarnation: str) -> None:
         """Take the end of a request on an engine, for whatever reason."""
+        self._sources.ended(request_id)
         if (load := self._loads.get(incarnation)) is not None:
             load.left(request_id, self._clock())
 
     def forget(self, incarnation: str) -> None:
         """Drop everything about an engine that is lost."""
+        self._sources.forget(incarnation)
         self._loads.pop(incarnation, None)
         self._last_cold.pop(incarnation, None)
         self.index.forget(incarnation)
 
     # ---------------------------------------------------------------------------------------------- decisions
 
-    def pick(self, engines: Iterable[RemoteEngine], request: Routed) -> RemoteEngine | None:
-        """Return the usable engine for the request; None if no engine is usable. Call `sent` once it has it."""
+    def pick(
+        self, engines: Iterable[RemoteEngine], request: Routed, peers: Collection[RemoteEngine] = ()
+    ) -> RemoteEngine | None:
+        """Return the usable engine for the request; None if no engine is usable. Call `sent` once it has it.
+
+        `peers`: all engines on the link, from which the prompt's KV blocks may be fetched.
+        """
         usable = [engine for engine in engines if engine.usable]
         if not usable:
             return None
-        choices = self._choices(usable, request)
+        choices = self._choices(usable, request, peers)
         best = min([choice.cost for choice in choices])
         near = best + TIE_SHARE * request.num_tokens / self._default_rate
         # Cold prompts go to the engine whose last one is the longest ago: so the caches fill evenly.
@@ -136,6 +169,12 @@ class Router:
         )
         self._choice = choice
         return choice.engine
+
+    @property
+    def kv_source(self) -> str:
+        """Return the AddRequest.kv_source for the request and the engine that was picked last."""
+        choice = self._choice
+        return choice.source.engine.kv_address if choice and choice.source and choice.num_fetched else ""
 
     def load(self, engine: RemoteEngine) -> EngineLoad:
         return self._load(engine.incarnation)
@@ -149,64 +188,94 @@ class Router:
         self._turn += 1
         if 2 * choice.num_cached < choice.num_tokens:
             self._last_cold[incarnation] = self._turn
-        uncached = choice.num_tokens - choice.num_cached
         now = self._clock()
-        self._load(incarnation).sent(request.request_id, choice.num_tokens, uncached, now)
+        self._load(incarnation).sent(request.request_id, choice.num_tokens, choice.work, now)
+        if choice.source is not None and choice.num_fetched:
+            self._sources.sent(request.request_id, choice.source, choice.num_fetched)
         if choice.chain:
             until = now + 2 * choice.prefill_seconds + PREDICTED_SECONDS
             self.index.predict(incarnation, choice.chain, choice.hit_blocks, now, until)
 
-    def _choices(self, engines: list[RemoteEngine], request: Routed) -> list[_Choice]:
+    def _choices(
+        self, engines: list[RemoteEngine], request: Routed, peers: Collection[RemoteEngine] = ()
+    ) -> list[_Choice]:
         self._measure_defaults(engines)
         now = self._clock()
-        hits = self._hits(engines, request, now)
+        hits = self._hits(engines, request, peers, now)
         num_tokens = request.num_tokens
         choices = []
         for engine in engines:
-            blocks, block_size, chain = hits.get(engine.incarnation, (0, 0, b""))
-            cached = max(0, min(blocks * block_size, num_tokens - 1))
-            prefill, cost = self._estimate(engine, num_tokens - cached, now)
-            choices.append(_Choice(engine, request.request_id, blocks, cached, num_tokens, chain, prefill, cost))
+            hit = hits.get(engine.incarnation, _NO_HIT)
+            cached = max(0, min(hit.blocks * hit.block_size, num_tokens - 1))
+            fetched, prefill, cost = self._estimate(engine, num_tokens, cached, hit.source, now)
+            blocks, _, chain, source = hit
+            choices.append(
+                _Choice(
+                    engine, request.request_id, blocks, cached, num_tokens, chain, source, fetched, prefill, cost
+                )
+            )
         return choices
 
-    def _hits(self, engines: list[RemoteEngine], request: Routed, now: float) -> dict[str, tuple[int, int, bytes]]:
-        """Return leading blocks, block size and chain for the engines with a prefix cache, by incarnation."""
+    def _hits(
+        self, engines: list[RemoteEngine], request: Routed, peers: Collection[RemoteEngine], now: float
+    ) -> dict[str, _Hit]:
+        """Return the facts about the engines with a prefix cache, by incarnation."""
         hashes = request.hashes
         if hashes is None or request.params.prompt_logprobs is not None:  # those are never read from a cache
             return {}
         if len(self._loads) < 2:  # there is nothing to compare
             return {}
-        same: dict[BlockHashing, list[str]] = {}
+        same: dict[BlockHashing, dict[str, RemoteEngine]] = {}
         for engine in engines:
             if (hashing := engine.block_hashing) is not None:
-                same.setdefault(hashing, []).append(engine.incarnation)
+                same.setdefault(hashing, {})[engine.incarnation] = engine
+        if request.num_tokens > LEAST_TOKENS:
+            usable = {engine.incarnation for engine in engines}
+            for peer in peers:
+                if peer.incarnation not in usable and serves(peer) and (hashing := peer.block_hashing) in same:
+                    same[hashing][peer.incarnation] = peer
         hits = {}
-        for hashing, names in same.items():
-            chain = hashes.known(hashing)
-            leads = self.index.lookup(chain, names, now)
-            hits.update({name: (lead, hashing.block_size, chain) for name, lead in zip(names, leads, strict=True)})
+        for hashing, named in same.items():
+            chain, size = hashes.known(hashing), hashing.block_size
+            held, expected = self.index.lookup(chain, list(named), now)
+            sources: dict[str, KvSource] = {}
+            if (max(held) - min(expected)) * size >= LEAST_TOKENS:
+                sources = self._sources.best(named.values(), held, size, self._default_rate)
+            hits.update(
+                {
+                    name: _Hit(lead, size, chain, sources.get(engine.numerics) if engine.kv_address else None)
+                    for (name, engine), lead in zip(named.items(), expected, strict=True)
+                }
+            )
         return hits
 
-    def _estimate(self, engine: RemoteEngine, uncached: int, now: float) -> tuple[float, float]:
-        """Return the seconds until the prefill is done, once the request has a row, and the cost in seconds."""
+    def _estimate(
+        self, engine: RemoteEngine, num_tokens: int, cached: int, source: KvSource | None, now: float
+    ) -> tuple[int, float, float]:
+        """Return the tokens to fetch from the source, the seconds until the prefill is done, once the request has a
+        row, and the cost in seconds."""
         load = self._load(engine.incarnation)
         capacity = engine.capacity
         rows = DEFAULT_ROWS if capacity is None else capacity.max_num_seqs
         row_seconds = self._default_row_seconds if load.row_seconds is None else load.row_seconds
         requests = load.own + load.others
         rate = load.prefill_rate or self._default_rate
-        prefill = (load.uncached_tokens + load.others_tokens + uncached) / rate
+        queue = (load.uncached_tokens + load.others_tokens) / rate
+        fetched = 0 if source is None else fetchable(source, num_tokens, cached, queue, rate)
+        work = _work(num_tokens - cached, fetched) / rate
+        prefill = (max(queue, source.seconds) if source is not None and fetched else queue) + work
         # A row is free again every row_seconds / rows.
         wait = max(0, requests + 1 - rows) * row_seconds / rows
         if capacity is not None and engine.stats is not None and requests:
-            needed = engine.stats.kv_blocks_used + uncached // capacity.block_size
+            needed = engine.stats.kv_blocks_used + (num_tokens - cached) // capacity.block_size
             if needed > capacity.num_blocks:  # one of its requests has to end first
                 wait += row_seconds / requests
         decode = FULL_ENGINE_SLOWDOWN * row_seconds * min(requests, rows) / rows
         # As in a queue of this utilisation.
         busy = load.busy_share(now)
-        delay = min(MOST_DELAY, DELAY_FACTOR * busy / max(1e-3, 1 - busy)) * uncached / rate
-        return prefill, prefill + delay + wait + decode
+        # Fetched tokens count in full: they take the place of other blocks in the cache, as computed ones do.
+        delay = min(MOST_DELAY, DELAY_FACTOR * busy / max(1e-3, 1 - busy)) * (num_tokens - cached) / rate
+        return fetched, prefill, prefill + delay + wait + decode
 
     def _measure_defaults(self, engines: list[RemoteEngine]) -> None:
         """An engine that was not measured yet counts as an average one."""
@@ -221,3 +290,7 @@ class Router:
         if load is None:
             load = self._loads[incarnation] = EngineLoad()
         return load
+
+
+def _work(uncached: int, fetched: int) -> int:
+    return uncached - fetched + int(FETCH_SHARE * fetched)

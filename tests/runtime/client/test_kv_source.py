@@ -1,8 +1,13 @@
-"""Which engine a moved request's KV blocks are fetched from."""
+"""Which engine a request's KV blocks are fetched from, as the engines see it."""
+
+import asyncio
 
 import pytest
 
-from kvasir.link.protocol import FinishReason, Ready, RefusalKind
+from kvasir.client import kv_source, router
+from kvasir.client.async_llm import Delta
+from kvasir.hashing import HASH_BYTES
+from kvasir.link.protocol import FEATURE_PREFIX_CACHE, AddRequest, CacheEvents, FinishReason, Ready, RefusalKind
 from runtime.client.scripted_engine import READY, ScriptedEngine
 from runtime.client.service import Service
 from runtime.client.test_migration import connected, give_back
@@ -47,3 +52,42 @@ async def test_a_request_of_a_lost_engine_names_no_engine(service: Service) -> N
     moved = await other.request()
     assert moved.kv_source == ""
     other.answer(moved, 1, [6], FinishReason.STOP)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_prompt_names_the_engine_that_has_reported_it(
+    service: Service, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    for module in (kv_source, router):
+        monkeypatch.setattr(module, "LEAST_TOKENS", 16)
+    engines = [await connected(service, rank, caching(rank)) for rank in range(2)]
+    first, reader = await ask_rank(service, engines, 0)
+    assert first.kv_source == ""
+    assert len(first.block_hashes) == 5 * HASH_BYTES
+    engines[0].link.send(engines[0].frontend, CacheEvents(0, first.block_hashes))
+    engines[0].answer(first, 0, [6], FinishReason.STOP)  # after the report
+    await reader
+    if is_lost:
+        engines[0].die("out of memory")
+        await service.until(lambda: not service.usable(engines[0]))
+    second, reader = await ask_rank(service, engines, 1)
+    assert second.kv_source == ("" if is_lost else "ipc:///kv/0")
+    engines[1].answer(second, 0, [6], FinishReason.STOP)
+    await reader
+
+
+def caching(rank: int) -> Ready:
+    kv_address = f"ipc:///kv/{rank}"
+    return Ready(16, 64, 128, 8, (FEATURE_PREFIX_CACHE,), numerics="a", kv_address=kv_address)
+
+
+async def ask_rank(
+    service: Service, engines: list[ScriptedEngine], rank: int
+) -> tuple[AddRequest, asyncio.Task[list[Delta]]]:
+    prompted = service.llm.input.prepare(list(range(5, 90)), max_tokens=4, data_parallel_rank=rank)
+
+    async def read() -> list[Delta]:
+        return [delta async for delta in service.llm.generate(f"to {rank}", prompted)]
+
+    reader = asyncio.create_task(read())
+    return await engines[rank].request(), reader
