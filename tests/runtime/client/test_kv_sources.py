@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from kvasir.client.kv_source import FETCH_SHARE, LEAST_TOKENS, MOST_FETCHES
+from kvasir.client.router import DEFAULT_PREFILL_RATE
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import RequestOutput
 from kvasir.params import SamplingParams
@@ -202,3 +203,37 @@ def test_an_engine_that_can_fetch_is_picked_sooner() -> None:
         traffic.holds("a", PROMPT)
         traffic.report("a", running=16)
         assert traffic.pick(Request(PROMPT)) == expected
+
+
+def test_engines_of_unknown_numerics_exchange_nothing() -> None:
+    traffic = Fetching("a", "b")
+    for name in ("a", "b"):
+        traffic.announce(name, numerics="")
+    traffic.holds("a", PROMPT)
+    assert traffic.source("b") == ""
+
+
+def test_a_fetch_may_wait_while_its_engine_computes_other_requests() -> None:
+    traffic = Fetching("a", "b")
+    traffic.holds("a", PROMPT)
+    traffic.report("a", running=1, unfinished=1500)
+    assert traffic.source("b") == ""
+    traffic.report("b", running=1, unfinished=1500)
+    assert traffic.source("b") == "a"
+
+
+def test_a_source_counts_by_what_it_has_reported() -> None:
+    traffic = Fetching("a", "b", "c")
+    traffic.announce("a", max_num_batched_tokens=16)
+    traffic.holds("c", PROMPT[:800])
+    traffic.send_to("a", Request(PROMPT))
+    assert traffic.source("b") == "c"
+
+
+def test_the_time_to_the_first_token_includes_the_wait_for_the_source() -> None:
+    traffic = Fetching("a", "b")
+    traffic.holds("a", PROMPT)
+    engines = traffic.engines.values()
+    [choice] = traffic.router._choices([traffic.engines["b"]], Request([*PROMPT, 1]), engines)
+    tokens = LEAST_TOKENS + FETCH_SHARE * len(PROMPT) + 1
+    assert choice.prefill_seconds == pytest.approx(tokens / DEFAULT_PREFILL_RATE)
