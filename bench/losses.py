@@ -39,11 +39,15 @@ PR_SET_THP_DISABLE = 41
 _SMALL_ENGINE = """
 import sys, time
 from kvasir.config.settings import LinkConfig
+from kvasir.link.engine_end.death_watch import start_death_watch
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.link.protocol import Ready
 
+memory = bytearray(int(sys.argv[2]) * 2**20)
+memory[::4096] = b"x" * len(memory[::4096])
+watch = start_death_watch() if sys.argv[3] == "watched" else None
 identity = EngineIdentity(new_incarnation(0), 0, "node", "", "0", "model", "tokenizer")
-link = EngineLink(LinkConfig(link=(sys.argv[1],)), identity, lambda event: None)
+link = EngineLink(LinkConfig(link=(sys.argv[1],)), identity, lambda event: None, death_watch=watch)
 link.start()
 link.announce_ready(Ready(16, 100, 4096, 64))
 time.sleep(600)
@@ -106,6 +110,7 @@ class Engines:
         engine = await self._ready()
         if self._model is not None:
             await self._fill(engine)
+        await asyncio.sleep(1)  # an engine takes seconds to start, and its connection keeper a part of one
         memory = resident(process.pid)
         ended = os.pidfd_open(process.pid)
         began = time.perf_counter()

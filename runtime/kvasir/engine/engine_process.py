@@ -47,6 +47,7 @@ from kvasir.hub.located_model import read_model
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.source import fetch, normalise
 from kvasir.layers.kv import KVCacheConfig
+from kvasir.link.engine_end.death_watch import DeathWatch, start_death_watch
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.link.protocol import (
     FEATURE_PREFIX_CACHE,
@@ -117,6 +118,7 @@ class EngineProcess:
         self._black_box = BlackBox(self._status.incarnation)
         self._collector = EngineCollector(self._status, names[0] if names else config.model.source)
         self._ops: OpsServer | None = None
+        self._death_watch: DeathWatch | None = None
         self._link: EngineLink | None = None
         self._executor: Executor | None = None
         self._leader: Leader | None = None
@@ -170,6 +172,7 @@ class EngineProcess:
             box = open_box(self._config.trace.black_box)
             crashed = None if box is None else box.last or FailedStep("")
             self._black_box = BlackBox(self._status.incarnation, box)
+            self._death_watch = start_death_watch()
             inbox = Inbox()
             link = self._link = EngineLink(
                 self._config.link,
@@ -179,6 +182,7 @@ class EngineProcess:
                 step_limit=self._status.step_limit,
                 crashed=crashed,
                 running=lambda: self._black_box.step,
+                death_watch=self._death_watch,
             )
             self._status.link_problem = lambda: link.problem
             self._status.links = lambda: link.accepted
@@ -381,6 +385,8 @@ class EngineProcess:
             self._status.enter(Phase.FAILED, last.reason)
         if self._link is not None:
             self._link.close(last)
+        if self._death_watch is not None:
+            self._death_watch.close()
         if self._exchange is not None:  # it reads and writes the KV cache
             self._exchange.close()
         if self._watchdog is not None:  # it asks the executor where workers are

@@ -54,11 +54,14 @@ def limit(socket: zmq.Socket[bytes], burst: int = 0) -> None:
 
 
 def open_monitor(
-    context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], name: str
+    context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes], name: str, begin: bool = False
 ) -> zmq.Socket[bytes]:
-    """Return a socket that receives the connection events of `socket`. `name` must be unique in the context."""
+    """Return a socket that receives the connection events of `socket`. `name` must be unique in the context.
+
+    `begin`: also the begin of each connection, with its file descriptor as value.
+    """
     address = f"inproc://{name}"
-    socket.monitor(address, CONNECTION_EVENTS)
+    socket.monitor(address, CONNECTION_EVENTS | zmq.Event.CONNECTED if begin else CONNECTION_EVENTS)
     monitor = context.socket(zmq.PAIR)
     monitor.linger = 0
     monitor.connect(address)

@@ -26,6 +26,7 @@ from kvasir.link.engine_end.conversation import (
     LinkProblem,
     Received,
 )
+from kvasir.link.engine_end.death_watch import DeathWatch
 from kvasir.link.engine_end.frontends import Frontends
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.engine_end.resolver import LOOKUP_INTERVAL, Resolver, lookup
@@ -82,16 +83,17 @@ class EngineLink:
         lookup: Callable[[str], frozenset[str]] = lookup,
         lookup_interval: float = LOOKUP_INTERVAL,
         codec: Codec = CODEC,
+        death_watch: DeathWatch | None = None,
     ) -> None:
         """`deliver` gets each event, in order, in the link's thread; `delivered` is called after each batch.
         `step_limit` returns the seconds after which a step means that the engine is stuck, and `running` the
-        requests of the steps in flight. `crashed`: see Hello.
+        requests of the steps in flight. `crashed`: see Hello. `death_watch` is closed after the link.
 
         Raises ConfigError for addresses or keys that cannot be used.
         """
         keys = load_engine_keys(config.link_keys) if config.link_keys else None
         addresses = [_engine_address(text, keys is not None) for text in config.link]
-        self._reactor = Reactor()
+        self._reactor = Reactor(death_watch)
         timeout = config.heartbeat_timeout
         self._engine = AnnouncedEngine(
             identity, codec.version, timeout, step_limit, crashed=crashed, running=running

@@ -150,6 +150,7 @@ class FrontendConnection:
     def close(self, linger: float = 0.0) -> None:
         """`linger`: seconds during which ZMQ may still transmit sent messages, in the background."""
         self.state = State.CLOSED
+        self._reactor.release(id(self))
         if self._socket is not None:
             self._reactor.unwatch(self._socket)
             self._socket.disable_monitor()
@@ -256,7 +257,7 @@ class FrontendConnection:
             socket.curve_secretkey = self._keys.secret
             socket.curve_publickey = self._keys.public
             socket.curve_serverkey = self._keys.peer_public
-        self._monitor = open_monitor(self._reactor.context, socket, f"connection-{next(_names)}")
+        self._monitor = open_monitor(self._reactor.context, socket, f"connection-{next(_names)}", begin=True)
         self._reactor.watch(socket, self._receive)
         self._reactor.watch(self._monitor, self._on_event)
         socket.connect(self.endpoint)
@@ -279,10 +280,14 @@ class FrontendConnection:
             self._link.lost(self, frontend)
 
     def _on_event(self) -> None:
-        """Handle the end of the connection, or a failure to connect."""
+        """Handle the end of the connection, a failure to connect, or its beginning."""
         if self._monitor is None:
             return
-        failure = handshake_failure(*parse_event(self._monitor.recv_multipart(zmq.NOBLOCK)))
+        event, value = parse_event(self._monitor.recv_multipart(zmq.NOBLOCK))
+        if event == zmq.Event.CONNECTED:
+            self._reactor.hold(id(self), value)
+            return
+        failure = handshake_failure(event, value)
         if failure is not None:
             text = f"no connection to {self.endpoint}: {failure}"
             self.problem = self._handshake_failure = LinkProblem(text, refused=True)

@@ -8,13 +8,17 @@ from collections.abc import Callable
 
 import zmq
 
+from kvasir.link.engine_end.death_watch import DeathWatch
+
 log = logging.getLogger(__name__)
 
 
 class Reactor:
     """Belongs to one thread. Other threads may only call `post`."""
 
-    def __init__(self) -> None:
+    def __init__(self, death_watch: DeathWatch | None = None) -> None:
+        """`death_watch` shuts the connections down when this process is killed."""
+        self._death_watch = death_watch
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._poller = zmq.Poller()
         self._handlers: dict[zmq.Socket[bytes], Callable[[], object]] = {}
@@ -35,6 +39,15 @@ class Reactor:
             if not self._rung and not self._closed:
                 self._rung = True
                 self._bell.send(b"", zmq.NOBLOCK)
+
+    def hold(self, number: int, descriptor: int) -> None:
+        """Shut this connection down when the process is killed; see DeathWatch."""
+        if self._death_watch is not None:
+            self._death_watch.hold(number, descriptor)
+
+    def release(self, number: int) -> None:
+        if self._death_watch is not None:
+            self._death_watch.release(number)
 
     def watch(self, socket: "zmq.Socket[bytes]", handler: Callable[[], object]) -> None:
         """Call the handler when the socket has a message."""

@@ -1,0 +1,112 @@
+"""Ends the connections to the frontends as soon as this process is killed, before Linux frees its memory.
+
+Linux closes the sockets of a killed process after it has freed the memory of the process, which can take seconds.
+Robust mutexes are earlier: when a thread ends, the kernel first marks the mutexes that it holds, and wakes a
+waiter. So the main thread holds such a mutex, and a small process (connection_keeper.py) waits for it with
+duplicates of the connections. Without that process, frontends notice a kill when Linux closes the sockets.
+"""
+
+import ctypes
+import errno
+import logging
+import mmap
+import os
+import socket
+import subprocess
+import sys
+import threading
+from typing import Final
+
+from kvasir.link.engine_end import connection_keeper
+
+log = logging.getLogger(__name__)
+
+_PROCESS_SHARED: Final = 1
+_ROBUST: Final = 1
+_ATTRIBUTE_BYTES: Final = 64
+"""At least those of pthread_mutexattr_t."""
+_mutexes: Final[list[mmap.mmap]] = []
+"""Never unmapped: the C library keeps a list of the robust mutexes of a thread in their memory."""
+
+
+class DeathWatch:
+    """Owned by the engine's process. Created in the main thread, used in the link's thread."""
+
+    def __init__(self) -> None:
+        """Raises OSError if the process cannot be started."""
+        assert threading.current_thread() is threading.main_thread(), "the mutex is released with its thread"
+        descriptor = _locked_mutex()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        self._numbers: set[int] = set()
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    (sys.executable, "-I", "-S", connection_keeper.__file__, str(theirs.fileno()), str(descriptor)),
+                    pass_fds=(theirs.fileno(), descriptor),
+                    stdin=subprocess.DEVNULL,
+                )
+        except OSError:
+            self._control.close()
+            raise
+        finally:
+            os.close(descriptor)
+
+    def hold(self, number: int, descriptor: int) -> None:
+        """Shut the connection with this descriptor down when this process is killed."""
+        self._numbers.add(number)
+        self._send(number, [descriptor])
+
+    def release(self, number: int) -> None:
+        """Give the duplicate of a connection back: it would keep the connection open."""
+        if number in self._numbers:
+            self._numbers.remove(number)
+            self._send(number, [])
+
+    def close(self) -> None:
+        """End the process, and with it the duplicates."""
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+
+    def _send(self, number: int, descriptors: list[int]) -> None:
+        if self._control.fileno() < 0:
+            return
+        try:
+            socket.send_fds(self._control, [b"%d" % number], descriptors)
+        except OSError as error:
+            if error.errno == errno.EBADF:  # ZMQ has closed the connection meanwhile, and will report it
+                return
+            log.warning("frontends will notice a kill of this engine late: its connection keeper failed: %s", error)
+            self.close()
+
+
+def start_death_watch() -> DeathWatch | None:
+    """Return None, and log why, if this machine cannot do it."""
+    try:
+        return DeathWatch()
+    except (OSError, AttributeError) as error:  # AttributeError: no Linux
+        log.warning("frontends will notice a kill of this engine late: %s", error)
+        return None
+
+
+def _locked_mutex() -> int:
+    """Return the descriptor of memory with a robust mutex that this thread holds."""
+    descriptor = os.memfd_create("kvasir-death-watch")
+    os.ftruncate(descriptor, mmap.PAGESIZE)
+    memory = mmap.mmap(descriptor, mmap.PAGESIZE)
+    _mutexes.append(memory)
+    mutex = ctypes.byref(ctypes.c_char.from_buffer(memory))
+    attributes = ctypes.create_string_buffer(_ATTRIBUTE_BYTES)
+    libc = ctypes.CDLL(None)
+    for code in (
+        libc.pthread_mutexattr_init(attributes),
+        libc.pthread_mutexattr_setpshared(attributes, _PROCESS_SHARED),
+        libc.pthread_mutexattr_setrobust(attributes, _ROBUST),
+        libc.pthread_mutex_init(mutex, attributes),
+        libc.pthread_mutex_lock(mutex),
+    ):
+        if code != 0:
+            os.close(descriptor)
+            raise OSError(code, os.strerror(code))
+    return descriptor
