@@ -18,30 +18,17 @@ import threading
 EOWNERDEAD = 130
 
 
-class ConnectionKeeper:
-    """The duplicates by the engine's number for the connection."""
-
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
-        self._connections: dict[bytes, int] = {}
-        self._lock = threading.Lock()
-
-    def shut_down_all(self) -> None:
-        with self._lock:
-            for connection in self._connections.values():
-                shut_down(connection)
-
-    def receive(self) -> None:
-        """Hold and release connections until the engine closes its end."""
-        while True:
-            number, descriptors, _, _ = socket.recv_fds(self._control, 32, 1)
-            if not number:
-                return
-            with self._lock:
-                if (old := self._connections.pop(number, None)) is not None:
-                    os.close(old)
-                if descriptors:
-                    self._connections[number] = descriptors[0]
+def receive(control: socket.socket) -> list[int]:
+    """Hold and release connections until the control socket ends; return those that are held then."""
+    held: dict[bytes, int] = {}
+    while True:
+        number, descriptors, _, _ = socket.recv_fds(control, 32, 1)
+        if not number:
+            return list(held.values())
+        if (old := held.pop(number, None)) is not None:
+            os.close(old)
+        if descriptors:
+            held[number] = descriptors[0]
 
 
 def shut_down(descriptor: int) -> None:
@@ -60,15 +47,19 @@ def main() -> None:
     control, mutex = int(sys.argv[1]), int(sys.argv[2])
     for number in (signal.SIGINT, signal.SIGTERM):  # for the engine, which drains
         signal.signal(number, signal.SIG_IGN)
-    keeper = ConnectionKeeper(socket.socket(fileno=control))
+    connections = socket.socket(fileno=control)
+    dead = threading.Event()
 
     def watch() -> None:
         if wait_for_death(mutex):
-            keeper.shut_down_all()
-            os._exit(0)
+            dead.set()
+            connections.shutdown(socket.SHUT_RD)  # what the engine sent before is still received
 
     threading.Thread(target=watch, daemon=True).start()
-    keeper.receive()
+    held = receive(connections)
+    if dead.is_set():
+        for descriptor in held:
+            shut_down(descriptor)
     os._exit(0)  # the thread may still wait in the kernel
 
 
