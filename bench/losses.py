@@ -3,7 +3,8 @@
 python bench/losses.py
 python bench/losses.py --model /tmp/llama-126m --kv-cache-memory-bytes 4Gi --small-pages --kills 3
 
-With a model, the killed processes are real engines that compute. Their KV cache was used up to its last block.
+Without a model, the killed processes have memory in pages of 4 KiB, and every second one has no death watch. With a
+model, they are real engines that compute, and their KV cache was used up to its last block.
 """
 
 import argparse
@@ -34,6 +35,8 @@ from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 
 ROWS = (1, 64, 256)
+MEBIBYTES = (0, 512, 4096)
+"""Memory of the processes that are killed without a model."""
 PR_SET_THP_DISABLE = 41
 
 _SMALL_ENGINE = """
@@ -104,9 +107,10 @@ class Engines:
             wake=self._changed.set,
         )
 
-    async def kill_one(self, name: str, small_pages: bool = False) -> None:
+    async def kill_one(self, name: str, *arguments: str, small_pages: bool = False) -> None:
+        """`arguments`: of a small engine."""
         with without_huge_pages() if small_pages else contextlib.nullcontext():
-            process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL)  # noqa: ASYNC220
+            process = subprocess.Popen(self._command(*arguments), stdin=subprocess.DEVNULL)  # noqa: ASYNC220
         engine = await self._ready()
         if self._model is not None:
             await self._fill(engine)
@@ -127,9 +131,9 @@ class Engines:
             flush=True,
         )
 
-    def _command(self) -> list[str]:
+    def _command(self, *arguments: str) -> list[str]:
         if self._model is None:
-            return [sys.executable, "-c", _SMALL_ENGINE, self.link.addresses]
+            return [sys.executable, "-c", _SMALL_ENGINE, self.link.addresses, *arguments]
         options = ["--link", self.link.addresses, "--ops-port", "0", "--log-level", "warning"]
         command = [sys.executable, "-m", "kvasir.cli.main", "engine", self._model, *options]
         return [*command, "--kv-cache-memory-bytes", self._cache]
@@ -188,9 +192,14 @@ async def kills(folder: Path, args: argparse.Namespace) -> None:
     engines = Engines(folder, args.model, args.kv_cache_memory_bytes)
     await engines.link.start()
     for _ in range(args.kills):
-        await engines.kill_one("huge pages" if args.model else "a small process")
-        if args.small_pages:
-            await engines.kill_one("4 KiB pages", small_pages=True)
+        if args.model is not None:
+            await engines.kill_one("huge pages")
+            if args.small_pages:
+                await engines.kill_one("4 KiB pages", small_pages=True)
+            continue
+        for mebibytes in MEBIBYTES:
+            for watch in ("watched", "not watched"):
+                await engines.kill_one(f"{mebibytes} MiB, {watch}", str(mebibytes), watch)
     await engines.link.close()
 
 
