@@ -6,6 +6,7 @@ import select
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,15 +137,18 @@ def test_without_the_process_the_connections_stay_and_a_warning_says_so(
 
 
 def keepers(pid: int) -> list[int]:
-    """Return the connection keepers among the children of a process."""
-    children = [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
-    found = [child for child in children if "connection_keeper" in Path(f"/proc/{child}/cmdline").read_text()]
-    assert found
-    return found
+    """Return the connection keepers among the children of a process. Linux shows the name of a program late."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        children = [
+            child
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for child in (task / "children").read_text().split()
+        ]
+        found = [child for child in children if "connection_keeper" in Path(f"/proc/{child}/cmdline").read_text()]
+        if found:
+            return [int(child) for child in found]
+    raise AssertionError("there is no connection keeper")
 
 
 def await_end(pid: int) -> None:
