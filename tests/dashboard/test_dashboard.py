@@ -50,7 +50,7 @@ class Traffic:
     def _client(self) -> None:
         with httpx.Client(base_url=self._url, timeout=60) as client:
             while not self._stopped.is_set():
-                body = {"model": MODEL, "prompt": "What is a pod?", "max_tokens": 24, "n": 2}
+                body = {"model": MODEL, "prompt": "What is a pod?", "max_tokens": 24, "ignore_eos": True, "n": 2}
                 usage = client.post("/v1/completions", json=body).raise_for_status().json()["usage"]
                 with self._lock:
                     self.generated += usage["completion_tokens"]
@@ -79,7 +79,7 @@ def without_data(prometheus: Prometheus) -> list[str]:
     return missing
 
 
-def check(service: Service, discovery: str, engines: int, folder: Path) -> None:
+def check(service: Service, discovery: str, engines: int, frontends: int, folder: Path) -> None:
     traffic = Traffic(service.url)
     with scraping(discovery, folder) as prometheus:
         deadline = time.monotonic() + PATIENCE
@@ -87,8 +87,10 @@ def check(service: Service, discovery: str, engines: int, folder: Path) -> None:
             while missing := without_data(prometheus):
                 assert time.monotonic() < deadline, "no data:\n" + "\n".join(missing)
                 time.sleep(0.5)  # scrapes come by the clock
-        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+        for name in ("num_requests_running", 'num_requests_waiting{engine!=""}', "kv_cache_usage_perc"):
             assert prometheus.query(f"count(vllm:{name})") == [engines], f"vllm:{name}: one series for each engine"
+        queues = prometheus.query('count(vllm:num_requests_waiting{engine=""})')
+        assert queues == [frontends], "vllm:num_requests_waiting: one series for the queue of each frontend"
         expected = {"generation_tokens": float(traffic.generated), "prompt_tokens": float(traffic.prompted)}
         while (sums := totals(prometheus)) != expected:
             assert time.monotonic() < deadline, f"{sums} in Prometheus, and clients counted {expected}"
@@ -113,7 +115,7 @@ def _prometheus_is_here() -> None:
 
 def test_http_port_of_serve_has_data_for_every_panel(tmp_path: Path) -> None:
     with running("serve", "demo://", "--served-model-name", MODEL, "--port", "0", "--threads", "1") as service:
-        check(service, f"static_configs: [{{targets: ['{urlsplit(service.url).netloc}']}}]", 1, tmp_path)
+        check(service, f"static_configs: [{{targets: ['{urlsplit(service.url).netloc}']}}]", 1, 1, tmp_path)
 
 
 def test_probe_ports_of_two_frontends_sum_rightly(tmp_path: Path) -> None:
@@ -124,5 +126,5 @@ def test_probe_ports_of_two_frontends_sum_rightly(tmp_path: Path) -> None:
         listed = {target for group in json.loads(targets.read_text()) for target in group["targets"]}
         assert listed == {urlsplit(part.ops).netloc for part in service.parts()}
         assert len(listed) == 4
-        check(service, f"file_sd_configs: [{{files: ['{targets}']}}]", 2, tmp_path)
+        check(service, f"file_sd_configs: [{{files: ['{targets}']}}]", 2, 2, tmp_path)
     assert not targets.exists()
