@@ -34,6 +34,11 @@ IDLE_SECONDS: Final = 3600.0
 
 log = logging.getLogger(__name__)
 
+_MOST_ASKED_BYTES: Final = 2**16
+"""The largest message that other engines send here. FetchBlocks has 8 KiB."""
+_HANDSHAKE_MS: Final = 3000
+"""A connection without a handshake keeps its descriptor for so long."""
+
 
 class Exchange:
     """Methods may be called from any thread. None waits except `close`."""
@@ -76,6 +81,8 @@ class Exchange:
             raise ConfigError(f"--kv-hand-over {text}: give an address at which other engines reach this one")
         socket = self._reactor.context.socket(zmq.ROUTER)
         limit(socket)
+        socket.maxmsgsize = _MOST_ASKED_BYTES  # ZMQ keeps a message of a stranger until its handshake fails
+        socket.handshake_ivl = _HANDSHAKE_MS
         if self._keys is not None and not address.is_ipc:
             self._key_check = NodeKeyCheck(self._reactor, self._keys)
             make_server(socket, self._keys)
