@@ -4,6 +4,8 @@ import os
 import time
 from pathlib import Path
 
+from kvasir.link.engine_end import connection_keeper
+
 
 def is_alive(pid: int) -> bool:
     """Return whether the process exists and is not a zombie."""
@@ -25,19 +27,24 @@ def seconds_until_gone(pids: list[int], limit: float) -> float:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the processes that the main thread of a process has started."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Return the processes that the main thread of a process has started, without the keeper of its connections."""
+    children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [child for child in children if connection_keeper.__file__.encode() not in _command(child)]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def named(name: str) -> list[int]:
     """Return the processes of this machine whose command begins with this name."""
     found = []
     for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and (entry / "cmdline").read_bytes().startswith(name.encode()):
-                found.append(int(entry.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+        if entry.name.isdecimal() and _command(int(entry.name)).startswith(name.encode()):
+            found.append(int(entry.name))
     return found
 
 
