@@ -81,7 +81,7 @@ class Exchange:
             raise ConfigError(f"--kv-hand-over {text}: give an address at which other engines reach this one")
         socket = self._reactor.context.socket(zmq.ROUTER)
         limit(socket)
-        socket.maxmsgsize = _MOST_ASKED_BYTES  # ZMQ keeps a message of a stranger until its handshake fails
+        socket.maxmsgsize = _MOST_ASKED_BYTES  # ZMQ keeps a message of an unknown client until its handshake fails
         socket.handshake_ivl = _HANDSHAKE_MS
         if self._keys is not None and not address.is_ipc:
             self._key_check = NodeKeyCheck(self._reactor, self._keys)
