@@ -129,12 +129,17 @@ class BlockFetch:
         """Handle the end of the connection, after the messages that came before."""
         event, value = parse_event(self.monitor.recv_multipart(zmq.NOBLOCK))
         self.receive()
-        self._finish(handshake_failure(event, value) or "the connection broke")
+        self._finish(handshake_failure(event, value) or self._lost())
 
     def expire(self) -> None:
         """End the fetch if it takes too long."""
         if time.monotonic() >= self.due:
             self._finish("the other engine is too slow")
+
+    def _lost(self) -> str:
+        if self._place:
+            return "the connection broke"
+        return f"there is no connection to {self.order.endpoint}: it has ended, or a network policy drops it"
 
     def close(self, reason: str) -> None:
         """End the fetch early."""

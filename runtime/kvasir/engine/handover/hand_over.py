@@ -11,6 +11,7 @@ step may still fill a cached block, or use a block that has just become free.
 
 import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ LEAST_TOKENS: Final = 64
 """A shorter prefix is computed: that takes no longer than to ask for it."""
 MOST_FETCHES: Final = 8
 """Fetches at a time. Further requests wait for one of them to end."""
+AVOID_SECONDS: Final = 10.0
+"""A source that sent nothing is not asked again for so long: each request would wait until its fetch fails."""
 PINNED_SHARE: Final = 2
 """One block of so many may be pinned for other engines."""
 
@@ -70,6 +73,8 @@ class HandOver(AdmissionGate):
         self._fetches: dict[int, _Fetch] = {}
         self._waiting: list[EngineRequest] = []
         """Requests that wait for the end of a fetch: of one of MOST_FETCHES, or of one that has their blocks."""
+        self._avoided: dict[str, float] = {}
+        """Sources that sent nothing, and until when they are not asked."""
         self._pins: dict[int, list[int]] = {}
         self._num_pinned = 0
         self._postponed: deque[tuple[int, Callable[[], None]]] = deque()
@@ -105,10 +110,15 @@ class HandOver(AdmissionGate):
             return Verdict.ADMIT
         size = self._blocks.block_size
         first, end = self._blocks.num_cached_tokens(request) // size, (request.num_tokens - 1) // size
-        if first < end and self._is_coming(request.block_hashes[first]):
+        if self._num_coming(request.block_hashes[first:end]) * size >= LEAST_TOKENS:
             self._waiting.append(request)
             return Verdict.SKIP
         return self._begin(request, self._exchange, first, end) if request.kv_source else Verdict.ADMIT
+
+    def _num_coming(self, hashes: list[bytes]) -> int:
+        """Return how many of these blocks, from the first one on, are fetched now."""
+        coming = itertools.takewhile(self._is_coming, hashes)
+        return sum(1 for _ in coming)
 
     def _is_coming(self, block_hash: bytes) -> bool:
         return any(block_hash in fetch.coming for fetch in self._fetches.values())
@@ -118,7 +128,7 @@ class HandOver(AdmissionGate):
         if self._room.admits(request) is not Verdict.ADMIT:
             return Verdict.ADMIT  # the gate for blocks lets it wait
         size = self._blocks.block_size
-        if (end - first) * size < LEAST_TOKENS:
+        if (end - first) * size < LEAST_TOKENS or self._avoids(request.kv_source):
             request.kv_source = ""
             return Verdict.ADMIT
         if len(self._fetches) >= MOST_FETCHES:
@@ -133,6 +143,9 @@ class HandOver(AdmissionGate):
         source = request.kv_source
         self._when_computed(lambda: exchange.fetch(number, source, fetch.hashes, fetch.empty))
         return Verdict.SKIP
+
+    def _avoids(self, source: str) -> bool:
+        return self._avoided.get(source, 0.0) > time.monotonic()
 
     # -------------------------------------------------------------------------------------- from the exchange
 
@@ -193,10 +206,12 @@ class HandOver(AdmissionGate):
                 about=fetch.request.kv_source,
             )
         source, fetch.request.kv_source = fetch.request.kv_source, ""
+        if event.problem and not count:
+            now = time.monotonic()
+            self._avoided = {each: end for each, end in self._avoided.items() if end > now}
+            self._avoided[source] = now + AVOID_SECONDS
         waiting, self._waiting = self._waiting, []
         for request in (fetch.request, *waiting):
-            if event.problem and not count and request.kv_source == source:
-                request.kv_source = ""  # it would wait as long, for nothing
             self._scheduler.wake(request.request_id)
 
     def check_idle(self) -> None:

@@ -4,13 +4,15 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from kvasir.engine.handover import hand_over
 from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.engine.handover.events import FetchEnded, PinReleased, PinWanted
-from kvasir.engine.handover.hand_over import MOST_FETCHES
+from kvasir.engine.handover.hand_over import AVOID_SECONDS, LEAST_TOKENS, MOST_FETCHES
 from kvasir.hashing import split_chain
 from runtime.engine.core_harness import FRONTEND, add_request
 from runtime.engine.fake_executor import NAN, expected_output, next_token
@@ -220,6 +222,40 @@ def test_requests_that_wait_for_a_fetch_are_computed_if_it_fails(
     taker.run()
     assert [answer.token_ids for answer in answers] == [expected_output(PROMPT, 5)] * 3
     assert taker.hand_over.num_failed_fetches == 1
+
+
+def test_a_source_that_sent_nothing_is_not_asked_again_soon(
+    new_engine: Callable[..., HandingEngine], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    giver, taker = new_engine(path, kv_class="another"), new_engine()
+    monkeypatch.setattr(hand_over, "time", SimpleNamespace(monotonic=lambda: now))
+    taker.harness.add(add_request("r", PROMPT, 2, kv_source=giver.address))
+    taker.run()
+    assert isinstance(taker.handle(), FetchEnded)
+    taker.run()
+    now += AVOID_SECONDS - 0.1
+    answer = taker.harness.add(add_request("s", [5, *PROMPT], 2, kv_source=giver.address))
+    taker.run()
+    assert answer.token_ids == expected_output([5, *PROMPT], 2)
+    now += 0.2
+    answer = taker.harness.add(add_request("t", [6, *PROMPT], 2, kv_source=giver.address))
+    taker.run()
+    assert answer.token_ids == []
+
+
+def test_a_request_that_shares_only_a_short_prefix_with_a_fetch_is_computed(
+    new_engine: Callable[..., HandingEngine], path: str
+) -> None:
+    giver, taker = new_engine(path), new_engine()
+    warm(giver)
+    taker.harness.add(add_request("r", PROMPT, 5, kv_source=giver.address))
+    taker.run()
+    short = [*PROMPT[: LEAST_TOKENS - 1], *[7] * LEAST_TOKENS]
+    answer = taker.harness.add(add_request("short", short, 5))
+    taker.run()
+    assert answer.token_ids == expected_output(short, 5)
+    serve_until(giver, taker)
 
 
 def test_more_requests_than_fetches_wait_their_turn(new_engine: Callable[..., HandingEngine], path: str) -> None:
