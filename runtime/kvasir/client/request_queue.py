@@ -31,6 +31,8 @@ class Lane(NamedTuple):
     """A data-parallel rank; None: any rank."""
     refused_by: tuple[str, ...]
     """Engines that do not take them."""
+    moved: bool = False
+    """Engines had them before. Each waits for an engine that continues it exactly, while fresh ones go on."""
 
 
 class Waits(Protocol):
@@ -246,4 +248,4 @@ class RequestQueue(Generic[Request]):
 
 
 def lane_of(request: Queueable) -> Lane:
-    return Lane(request.data_parallel_rank, request.refused_by)
+    return Lane(request.data_parallel_rank, request.refused_by, request.attempt > 0)

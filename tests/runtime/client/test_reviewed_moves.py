@@ -9,6 +9,7 @@ from kvasir.client.request_errors import RequestFailed
 from kvasir.link.protocol import FinishReason, Ready, RefusalKind
 from kvasir_contract.endpoints import GATE_SECONDS
 from runtime.client.held import ask, leave, with_server
+from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import Service
 from runtime.client.test_hand_overs import NOW, Served, connected
 
@@ -46,6 +47,12 @@ async def test_a_request_with_a_strike_does_not_keep_others_in_a_draining_engine
     await leave(served.readers.values())
 
 
+def keep_full(patch: pytest.MonkeyPatch, service: Service, engine: ScriptedEngine) -> None:
+    """Have this engine count as full, until the patch ends: its next heartbeat would end a refusal."""
+    full = engine.identity.incarnation
+    patch.setattr(service.llm._dispatcher._room, "is_full", lambda each: each.incarnation == full)
+
+
 async def test_a_hand_over_waits_for_an_exact_engine_that_is_full(service: Service) -> None:
     engine = await connected(service, 0)
     served = Served(service, engine)
@@ -62,22 +69,39 @@ async def test_a_hand_over_waits_for_an_exact_engine_that_is_full(service: Servi
     await leave(served.readers.values())
 
 
-async def test_a_request_of_a_lost_engine_waits_for_an_exact_engine_that_is_full(service: Service) -> None:
+async def test_a_request_of_a_lost_engine_waits_for_an_exact_engine_that_is_full(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = await connected(service, 0)
     served = Served(service, engine)
     await served.add("r", count=2)
     exact = await connected(service, 1)
     inexact = await connected(service, 2, numerics="bfloat16")
-    full = service.llm.engines[exact.identity.incarnation]
     dispatcher = service.llm._dispatcher
-    dispatcher._room.refused(full)
-    engine.die("out of memory")
-    await service.until(lambda: len(dispatcher._queue) == 1)
-    dispatcher._room.forget(full.incarnation)
+    with monkeypatch.context() as patch:
+        keep_full(patch, service, exact)
+        engine.die("out of memory")
+        await service.until(lambda: len(dispatcher._queue) == 1)
     dispatcher.release()
     assert (await exact.request()).request_id == "r"
     assert inexact.messages() == []
     await leave(served.readers.values())
+
+
+async def test_a_moved_request_that_waits_for_an_exact_engine_does_not_keep_fresh_ones_waiting(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await connected(service, 0)
+    served = Served(service, engine)
+    await served.add("r", count=2)
+    exact = await connected(service, 1)
+    inexact = await connected(service, 2, numerics="bfloat16")
+    keep_full(monkeypatch, service, exact)
+    engine.die("out of memory")
+    await service.until(lambda: len(service.llm._dispatcher._queue) == 1)
+    fresh = ask(service, "fresh")
+    assert (await inexact.request()).request_id == "fresh"
+    await leave([fresh, *served.readers.values()])
 
 
 @with_server(hold_timeout=0.3)
