@@ -293,7 +293,7 @@ class Dispatcher:
                 older.append(engine)
             elif self._link.send(engine.incarnation, message):
                 self._journal.assign(request, engine.incarnation)
-                self._router.sent(request)
+                self._router.sent(request, source)
                 self._waves.request_sent(engine)
                 trace = request.trace
                 trace.engine, trace.rank, trace.attempts = engine.incarnation, engine.rank, request.attempt

@@ -19,6 +19,8 @@ FETCH_SHARE: Final = 0.1
 LEAST_TOKENS: Final = 256
 """The fixed costs of a fetch, in computed tokens: it begins between two steps of the source and ends between two of
 its own engine. That is some ten milliseconds each, in which an engine computes about as many tokens."""
+MOST_WAIT_SECONDS: Final = 4.0
+"""A source that begins to send later is not asked: fetches fail after 5 s without a block (FetchLimits)."""
 MOST_FETCHES: Final = 4
 """Fetches from one source at a time, for the requests of this frontend. A source refuses more than 16, see
 BlockServer, so four frontends do not exceed this."""
@@ -58,6 +60,8 @@ class KvSources:
             if len(fetches) >= MOST_FETCHES:
                 continue
             seconds = self._delay(engine, sum(fetches.values()), rate)
+            if seconds > MOST_WAIT_SECONDS:
+                continue
             gain = lead * block_size / rate - seconds
             if engine.numerics not in found or gain > found[engine.numerics][0]:
                 found[engine.numerics] = gain, KvSource(engine, lead * block_size, seconds)
@@ -70,7 +74,7 @@ class KvSources:
         self._fetches.setdefault(name, {})[request_id] = num_tokens
 
     def ended(self, request_id: str) -> None:
-        """Note that the request, if it has fetched, does so no more."""
+        """Note that the request's fetch, if it had one, is over."""
         if (name := self._source_of.pop(request_id, None)) is not None and name in self._fetches:
             del self._fetches[name][request_id]
             if not self._fetches[name]:
@@ -91,9 +95,8 @@ class KvSources:
 
 
 def serves(engine: RemoteEngine) -> bool:
-    """Return whether other engines can fetch blocks from this one."""
-    is_up = engine.state is EngineState.READY or engine.state is EngineState.DRAINING
-    return is_up and bool(engine.kv_address and engine.numerics)
+    """Return whether other engines can fetch blocks from this one. The end of a drain would wait for them."""
+    return engine.state is EngineState.READY and bool(engine.kv_address and engine.numerics)
 
 
 def fetchable(source: KvSource, num_tokens: int, cached: int, queue_seconds: float, rate: float) -> int:

@@ -179,8 +179,11 @@ class Router:
     def load(self, engine: RemoteEngine) -> EngineLoad:
         return self._load(engine.incarnation)
 
-    def sent(self, request: Routed) -> None:
-        """Charge the request to the engine that was picked last, which has it now."""
+    def sent(self, request: Routed, kv_source: str = "") -> None:
+        """Charge the request to the engine that was picked last, which has it now.
+
+        `kv_source`: the AddRequest.kv_source that it was sent with.
+        """
         choice, self._choice = self._choice, None
         assert choice is not None, "pick comes before sent"
         assert choice.request_id == request.request_id, "no other pick comes between pick and sent"
@@ -190,7 +193,7 @@ class Router:
             self._last_cold[incarnation] = self._turn
         now = self._clock()
         self._load(incarnation).sent(request.request_id, choice.num_tokens, choice.work, now)
-        if choice.source is not None and choice.num_fetched:
+        if choice.source is not None and choice.num_fetched and choice.source.engine.kv_address == kv_source:
             self._sources.sent(request.request_id, choice.source, choice.num_fetched)
         if choice.chain:
             until = now + 2 * choice.prefill_seconds + PREDICTED_SECONDS

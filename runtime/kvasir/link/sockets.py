@@ -58,7 +58,7 @@ def open_monitor(
 ) -> zmq.Socket[bytes]:
     """Return a socket that receives the connection events of `socket`. `name` must be unique in the context.
 
-    `begin`: also the begin of each connection, with its file descriptor as value.
+    `begin`: also the beginning of each connection, with its file descriptor as value.
     """
     address = f"inproc://{name}"
     socket.monitor(address, CONNECTION_EVENTS | zmq.Event.CONNECTED if begin else CONNECTION_EVENTS)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from kvasir.client.kv_source import FETCH_SHARE, LEAST_TOKENS, MOST_FETCHES
+from kvasir.client.kv_source import FETCH_SHARE, LEAST_TOKENS, MOST_FETCHES, MOST_WAIT_SECONDS
 from kvasir.client.router import DEFAULT_PREFILL_RATE
+from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import RequestOutput
 from kvasir.params import SamplingParams
@@ -43,7 +44,7 @@ class Fetching(Traffic):
     def send_to(self, name: str, request: Request) -> None:
         self.router.pick([self.engines[name]], request, self.engines.values())
         request.engine = name
-        self.router.sent(request)
+        self.router.sent(request, self.router.kv_source)
 
 
 def test_the_engine_that_holds_the_prefix_is_named() -> None:
@@ -57,13 +58,6 @@ def test_a_cold_prompt_has_no_source() -> None:
     assert Fetching("a", "b").source("b") == ""
 
 
-def test_an_engine_that_has_no_room_or_drains_is_named() -> None:
-    traffic = Fetching("a", "b")
-    traffic.holds("a", PROMPT)
-    traffic.engines["a"].state = EngineState.DRAINING
-    assert traffic.source("b") == "a"
-
-
 @pytest.mark.parametrize("name", ["a", "b"])
 @pytest.mark.parametrize(
     "fields", [{"numerics": "other"}, {"numerics": ""}, {"kv_address": ""}, {"block_size": 32}]
@@ -75,7 +69,7 @@ def test_engines_that_cannot_exchange_blocks_do_not(name: str, fields: dict[str,
     assert traffic.source("b") == ""
 
 
-@pytest.mark.parametrize("state", [EngineState.LOST, EngineState.WARMING])
+@pytest.mark.parametrize("state", [EngineState.LOST, EngineState.WARMING, EngineState.DRAINING])
 def test_an_engine_that_does_not_serve_is_not_named(state: EngineState) -> None:
     traffic = Fetching("a", "b")
     traffic.holds("a", PROMPT)
@@ -151,6 +145,29 @@ def test_a_source_in_a_long_step_is_not_waited_for() -> None:
     assert traffic.source("b") == "a"
 
 
+def test_a_source_that_begins_after_the_time_limit_of_a_fetch_is_not_named() -> None:
+    """Even if the engine is as busy, so that it would lose nothing by waiting."""
+    assert FetchLimits().first_seconds > MOST_WAIT_SECONDS
+    traffic = Fetching("a", "b")
+    traffic.holds("a", PROMPT)
+    traffic.announce("a", max_num_batched_tokens=10**6)
+    for seconds, expected in ((MOST_WAIT_SECONDS - 0.1, "a"), (MOST_WAIT_SECONDS + 0.1, "")):
+        tokens = int(seconds * DEFAULT_PREFILL_RATE) - LEAST_TOKENS
+        traffic.report("a", running=1, unfinished=tokens)
+        traffic.report("b", running=1, unfinished=2 * tokens)
+        assert traffic.source("b") == expected
+
+
+def test_a_fetch_from_the_engine_that_had_the_request_is_not_charged_to_another_source() -> None:
+    traffic = Fetching("a", "b")
+    traffic.holds("a", PROMPT)
+    request = Request(PROMPT)
+    traffic.router.pick([traffic.engines["b"]], request, traffic.engines.values())
+    assert traffic.router.kv_source == "ipc:///kv/a"
+    traffic.router.sent(request, "ipc:///kv/last")
+    assert not traffic.router._sources._fetches
+
+
 def test_fetches_are_spread_over_the_sources() -> None:
     traffic = Fetching("a", "b", "c")
     prompts = [[number, *PROMPT] for number in range(2 * MOST_FETCHES + 1)]
@@ -175,11 +192,8 @@ def test_a_fetch_counts_until_the_first_output_or_the_end(end: str) -> None:
         traffic.holds("a", request.prompt)
     for request in requests:
         traffic.send_to("b", request)
-    waiting = [3, *PROMPT, 4]
-    traffic.holds("a", waiting)
-    traffic.router.left(requests[-1].request_id, "b")  # it has no source
-    assert traffic.source("b", [99, *PROMPT]) == ""
     traffic.holds("a", [99, *PROMPT])
+    traffic.router.left(requests[-1].request_id, "b")  # it has no source
     assert traffic.source("b", [99, *PROMPT]) == ""
     if end == "begun":
         traffic.router.begun(requests[0], RequestOutput(requests[0].request_id, 1, 0, [7]))

@@ -32,7 +32,7 @@ class RequestRecord:
         self.error = ""
         """The error message that the client got, in the answer or in the stream."""
         self.client = ""
-        """Where it came from; only of a request that the server refuses before any route sees it."""
+        """Its address and port; only of a request that the server refuses before any route sees it."""
         self.generation: Generation | BeamGeneration | None = None
         """None for a request that does not generate."""
 
