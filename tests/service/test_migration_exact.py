@@ -38,6 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "presence_penalty": 1.0,
         "frequency_penalty": 0.7,
         "repetition_penalty": 1.3,
+        "allowed_token_ids": [380, 437, 558, 944, 975, 1167, 1439, 1528],  # so few that the penalties decide
         "ignore_eos": True,
     },
     "min tokens": {**SAMPLED, "min_tokens": 12, "logit_bias": {"0": 5.0, "1": 5.0, "2": 5.0}},
