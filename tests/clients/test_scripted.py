@@ -50,8 +50,10 @@ async def test_a_stream_with_comments_before_its_first_token(
     async with running_frontend() as frontend:
         frontend.engine.script.pause_at = 0
 
-        async def note_and_write(output: sse._Output, piece: bytes, more: bool) -> None:
-            await write(output, piece, more)
+        async def note_and_write(
+            output: sse._Output, piece: bytes, more: bool, silence: float | None = None
+        ) -> None:
+            await write(output, piece, more, silence)
             written.append(piece)
             if written.count(sse.KEEP_ALIVE) >= COMMENTS:
                 frontend.engine.resume()
