@@ -7,7 +7,7 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from kvasir.link.protocol import Dead
-from runtime.frontend.harness import ANSWER, MODEL, Frontend, script_for
+from runtime.frontend.harness import ANSWER, MODEL, Frontend, running_frontend, script_for
 from runtime.wire import prompt_of
 
 CHAT = "/v1/chat/completions"
@@ -176,17 +176,18 @@ async def test_an_error_in_mid_stream_is_its_last_event(frontend: Frontend) -> N
     await frontend.idle()
 
 
-async def test_a_lost_engine_ends_its_streams_with_an_error(frontend: Frontend) -> None:
-    frontend.engine.script.pause_at = 3
-    async with (
-        frontend.http() as client,
-        client.stream("POST", CHAT, json={"messages": QUESTION, "stream": True}) as response,
-    ):
-        lines = response.aiter_lines()
-        received = [await anext(lines)]
-        frontend.engine.close(Dead("out of memory"))
-        frontend.engines.clear()
-        received += [line async for line in lines]
-    assert "error" in json.loads(received[-2].removeprefix("data: "))
-    assert "[DONE]" not in "".join(received)
-    await frontend.idle()
+async def test_a_lost_engine_ends_its_streams_with_an_error() -> None:
+    async with running_frontend(hold_timeout=0.3) as frontend:
+        frontend.engine.script.pause_at = 3
+        async with (
+            frontend.http() as client,
+            client.stream("POST", CHAT, json={"messages": QUESTION, "stream": True}) as response,
+        ):
+            lines = response.aiter_lines()
+            received = [await anext(lines)]
+            frontend.engine.close(Dead("out of memory"))
+            frontend.engines.clear()
+            received += [line async for line in lines]
+        assert "error" in json.loads(received[-2].removeprefix("data: "))
+        assert "[DONE]" not in "".join(received)
+        await frontend.idle()
