@@ -38,6 +38,7 @@ from kvasir.engine.health.step_watchdog import StepWatchdog
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop
 from kvasir.engine.numerics import numerics_class
+from kvasir.engine.ready_message import ready_message
 from kvasir.engine.shared_experts import SharedExpertsGroup, shares_experts
 from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
@@ -49,16 +50,7 @@ from kvasir.hub.source import fetch, normalise
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.engine_end.death_watch import DeathWatch, start_death_watch
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
-from kvasir.link.protocol import (
-    FEATURE_PREFIX_CACHE,
-    FEATURE_PRIORITY,
-    FEATURE_WAVES,
-    Dead,
-    FailedStep,
-    Goodbye,
-    Progress,
-    Ready,
-)
+from kvasir.link.protocol import Dead, FailedStep, Goodbye, Progress
 from kvasir.observability.failures import end, failure_of, log_failure
 from kvasir.observability.open_files import raise_open_files_limit
 from kvasir.observability.ops_server import OpsServer
@@ -313,8 +305,8 @@ class EngineProcess:
         """Exchange KV blocks with other engines, if this one can."""
 
         def class_of(layout: str) -> str:
-            numerics = numerics_class(settings, 1 if self._group is None else self._group.size)
-            return kv_class(model.fingerprint, numerics, cache, layout, settings.prefix_caching_hash_algo)
+            hash_algorithm = settings.prefix_caching_hash_algo
+            return kv_class(model.fingerprint, self._numerics(settings), cache, layout, hash_algorithm)
 
         incarnation = self._status.incarnation
         assert self._executor is not None
@@ -323,22 +315,15 @@ class EngineProcess:
             self._exchange, self._kv_address = started
             hand_over.open(core.scheduler, self._exchange, serves=bool(self._kv_address))
 
+    def _numerics(self, settings: ResolvedEngine) -> str:
+        return numerics_class(settings, 1 if self._group is None else self._group.size)
+
     def _announce(self, link: EngineLink, settings: ResolvedEngine, num_blocks: int) -> None:
         self._status.enter(Phase.READY)
+        in_waves = self._group is not None
         link.announce_ready(
-            Ready(
-                block_size=settings.block_size,
-                num_blocks=num_blocks,
-                max_model_len=settings.max_model_len,
-                max_num_seqs=settings.max_num_seqs,
-                max_queued_tokens=settings.max_queued_tokens,
-                features=_features(settings, in_waves=self._group is not None),
-                hash_algorithm=settings.prefix_caching_hash_algo,
-                numerics=numerics_class(settings, 1 if self._group is None else self._group.size),
-                max_num_batched_tokens=0
-                if settings.long_prefill_token_threshold
-                else settings.max_num_batched_tokens,
-                kv_address=self._kv_address,
+            ready_message(
+                settings, num_blocks, self._numerics(settings), in_waves=in_waves, kv_address=self._kv_address
             )
         )
         phases = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in self._status.startup_seconds.items())
@@ -398,9 +383,3 @@ class EngineProcess:
         if self._ops is not None:
             self._ops.close()
         log.info("ended after %.1f s", time.monotonic() - self._spawned)
-
-
-def _features(settings: ResolvedEngine, in_waves: bool) -> tuple[str, ...]:
-    prefix_cache = (FEATURE_PREFIX_CACHE,) if settings.enable_prefix_caching else ()
-    priority = (FEATURE_PRIORITY,) if settings.scheduling_policy == "priority" else ()
-    return prefix_cache + priority + ((FEATURE_WAVES,) if in_waves else ())
