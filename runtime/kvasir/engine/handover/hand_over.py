@@ -28,8 +28,11 @@ LEAST_TOKENS: Final = 64
 """A shorter prefix is computed: that takes no longer than to ask for it."""
 MOST_FETCHES: Final = 8
 """Fetches at a time. Further requests wait for one of them to end."""
-AVOID_SECONDS: Final = 10.0
-"""A source that sent nothing is not asked again for so long: each request would wait until its fetch fails."""
+AVOID_TIMES: Final = 5
+"""A source that sent nothing is not asked again for so many times as long as the fetch took. So one that cannot be
+reached costs requests a sixth of their time at most, and one that was full is soon asked again."""
+LEAST_AVOID_SECONDS: Final = 1.0
+"""But at least for so long: the requests that waited for the fetch do not wait again."""
 PINNED_SHARE: Final = 2
 """One block of so many may be pinned for other engines."""
 
@@ -55,6 +58,8 @@ class _Fetch:
     """Blocks of the prefix before them."""
     empty: list[int]
     """The blocks to fill."""
+    began: float
+    """time.monotonic()"""
 
 
 class HandOver(AdmissionGate):
@@ -137,12 +142,19 @@ class HandOver(AdmissionGate):
         cached = self._held.find(request.block_hashes, first)
         self._held.hold(cached)
         hashes = request.block_hashes[first:end]
-        fetch = _Fetch(request, hashes, frozenset(hashes), cached, self._held.hold_empty(end - first))
+        empty = self._held.hold_empty(end - first)
+        fetch = _Fetch(request, hashes, frozenset(hashes), cached, empty, time.monotonic())
         number = next(self._numbers)
         self._fetches[number] = fetch
         source = request.kv_source
         self._when_computed(lambda: exchange.fetch(number, source, fetch.hashes, fetch.empty))
         return Verdict.SKIP
+
+    def _avoid(self, source: str, seconds: float) -> None:
+        """`seconds`: how long a fetch has waited for it in vain."""
+        now = time.monotonic()
+        self._avoided = {each: end for each, end in self._avoided.items() if end > now}
+        self._avoided[source] = now + max(LEAST_AVOID_SECONDS, AVOID_TIMES * seconds)
 
     def _avoids(self, source: str) -> bool:
         return self._avoided.get(source, 0.0) > time.monotonic()
@@ -207,9 +219,7 @@ class HandOver(AdmissionGate):
             )
         source, fetch.request.kv_source = fetch.request.kv_source, ""
         if event.problem and not count:
-            now = time.monotonic()
-            self._avoided = {each: end for each, end in self._avoided.items() if end > now}
-            self._avoided[source] = now + AVOID_SECONDS
+            self._avoid(source, time.monotonic() - fetch.began)
         waiting, self._waiting = self._waiting, []
         for request in (fetch.request, *waiting):
             self._scheduler.wake(request.request_id)
