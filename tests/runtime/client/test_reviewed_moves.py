@@ -47,6 +47,14 @@ async def test_a_request_with_a_strike_does_not_keep_others_in_a_draining_engine
     await leave(served.readers.values())
 
 
+async def three_engines(service: Service) -> tuple[ScriptedEngine, Served, ScriptedEngine, ScriptedEngine]:
+    """An engine with its request "r", one of the same numerics class, and one of another class."""
+    engine = await connected(service, 0)
+    served = Served(service, engine)
+    await served.add("r", count=2)
+    return engine, served, await connected(service, 1), await connected(service, 2, numerics="bfloat16")
+
+
 def keep_full(patch: pytest.MonkeyPatch, service: Service, engine: ScriptedEngine) -> None:
     """Have this engine count as full, until the patch ends: its next heartbeat would end a refusal."""
     full = engine.identity.incarnation
@@ -54,11 +62,7 @@ def keep_full(patch: pytest.MonkeyPatch, service: Service, engine: ScriptedEngin
 
 
 async def test_a_hand_over_waits_for_an_exact_engine_that_is_full(service: Service) -> None:
-    engine = await connected(service, 0)
-    served = Served(service, engine)
-    await served.add("r", count=2)
-    exact = await connected(service, 1)
-    inexact = await connected(service, 2, numerics="bfloat16")
+    _, served, exact, inexact = await three_engines(service)
     full = service.llm.engines[exact.identity.incarnation]
     service.llm._dispatcher._room.refused(full)
     await served.drain(NOW)
@@ -72,11 +76,7 @@ async def test_a_hand_over_waits_for_an_exact_engine_that_is_full(service: Servi
 async def test_a_request_of_a_lost_engine_waits_for_an_exact_engine_that_is_full(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = await connected(service, 0)
-    served = Served(service, engine)
-    await served.add("r", count=2)
-    exact = await connected(service, 1)
-    inexact = await connected(service, 2, numerics="bfloat16")
+    engine, served, exact, inexact = await three_engines(service)
     dispatcher = service.llm._dispatcher
     with monkeypatch.context() as patch:
         keep_full(patch, service, exact)
@@ -91,11 +91,7 @@ async def test_a_request_of_a_lost_engine_waits_for_an_exact_engine_that_is_full
 async def test_a_moved_request_that_waits_for_an_exact_engine_does_not_keep_fresh_ones_waiting(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = await connected(service, 0)
-    served = Served(service, engine)
-    await served.add("r", count=2)
-    exact = await connected(service, 1)
-    inexact = await connected(service, 2, numerics="bfloat16")
+    engine, served, exact, inexact = await three_engines(service)
     keep_full(monkeypatch, service, exact)
     engine.die("out of memory")
     await service.until(lambda: len(service.llm._dispatcher._queue) == 1)
