@@ -72,7 +72,7 @@ class MeetingPoint:
         every = [msgspec.json.decode(text, type=dict[str, str]) for text in texts]
         first = every[0]
         for rank, found in enumerate(every):
-            for name in first.keys() | found.keys():
+            for name in first | found:  # in the order given, on every engine
                 if (of_first := first.get(name)) != (of_rank := found.get(name)):
                     raise ConfigError(
                         f"engines that share experts need the same {name}, and rank 0 has {of_first} and rank "
