@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from kvasir.layers.activation import Activation, gated
+from kvasir.layers.activation import Activation, gated, plain
 from kvasir.layers.linear import ColumnLinear, RowLinear
 from kvasir.layers.parameter import Placement
 
@@ -34,4 +34,4 @@ class MLP(nn.Module):
         self._activation = activation
 
     def forward(self, x: Tensor) -> Tensor:  # [T, size]
-        return self.fc2(self._activation(self.fc1(x)))  # type: ignore[no-any-return]
+        return self.fc2(plain(self.fc1(x), self._activation))  # type: ignore[no-any-return]
