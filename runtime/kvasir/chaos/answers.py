@@ -6,7 +6,7 @@ Ids, times and the count of cached tokens are left out, because they differ from
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,7 +17,9 @@ from kvasir.chaos.questions import Question
 REFUSED: Final = "engine_failed_repeatedly"
 """The code of the error of a request that looks as if it ended its engines (docs/design/poison.md)."""
 _LEFT_OUT: Final = frozenset({"id", "created", "prompt_tokens_details"})
-_REPLACED: Final = frozenset({"finish_reason", "stop_reason", "role", "object", "model", "system_fingerprint"})
+_REPLACED: Final = frozenset(
+    {"finish_reason", "stop_reason", "role", "object", "model", "system_fingerprint", "type"}
+)
 """Values of a chunk that replace the earlier ones. Other texts and lists are appended."""
 
 
@@ -83,7 +85,8 @@ def join_chunk(joined: dict[int, dict[str, Any]], chunk: Mapping[str, Any]) -> b
     found = False
     for choice in chunk.get("choices", ()):
         delta = choice.get("delta") or {}
-        found = found or bool(choice.get("text") or delta.get("content") or choice.get("finish_reason"))
+        token = choice.get("text") or delta.get("content") or delta.get("tool_calls")
+        found = found or bool(token or choice.get("finish_reason"))
         _add(joined.setdefault(choice["index"], {}), choice)
     return found
 
@@ -113,10 +116,21 @@ def _add(joined: dict[str, Any], part: Mapping[str, Any]) -> None:
         if isinstance(value, dict):
             inner = joined.setdefault(name, {})
             _add(inner, value)
+        elif name == "tool_calls":
+            _add_calls(joined.setdefault(name, []), value or ())
         elif isinstance(value, str | list) and name not in _REPLACED:
             joined[name] = joined.get(name, type(value)()) + value
         elif value is not None:
             joined[name] = value
+
+
+def _add_calls(joined: list[dict[str, Any]], pieces: Iterable[Mapping[str, Any]]) -> None:
+    """Add the pieces of calls to the calls that they belong to, by their index."""
+    for piece in pieces:
+        call = next((call for call in joined if call["index"] == piece["index"]), None)
+        if call is None:
+            joined.append(call := {})
+        _add(call, piece)
 
 
 def _without(value: Any) -> Any:

@@ -36,7 +36,10 @@ class Target(Protocol):
         """What can be done to them."""
 
     async def engines(self) -> list[str]:
-        """Return the ranks of the engines that run now, in order. Raises CommandFailed if the service is gone."""
+        """Return the ranks of the engines that run now, in order: none between two that are replaced at once.
+
+        Raises CommandFailed if the service is gone.
+        """
 
     async def disturb(self, kind: Kind, rank: str) -> None:
         """Return when it is done, but not recovered from. After a cancellation no engine is left frozen."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from kvasir.chaos.disturbances import Kind
 from kvasir.config.options import CommandFailed
-from kvasir_contract.api import APP, COMPONENT_LABEL, INSTANCE_LABEL, NAME_LABEL
+from kvasir_contract.api import APP, COMPONENT_LABEL, CRD_NAME, INSTANCE_LABEL, NAME_LABEL
 
 _INDEX: Final = "apps.kubernetes.io/pod-index"
 _OPTIONS: Final = {Kind.KILL: ("--force", "--grace-period=0"), Kind.DRAIN: ()}
@@ -19,13 +19,14 @@ class KubernetesTarget:
 
     def __init__(self, namespace: str, service: str) -> None:
         self._namespace = namespace
+        self._service = service
         self._selector = f"{NAME_LABEL}={APP},{INSTANCE_LABEL}={service},{COMPONENT_LABEL}=engine"
 
     async def engines(self) -> list[str]:
-        """Raises CommandFailed if kubectl fails, or there are no pods."""
+        """Raises CommandFailed if kubectl fails, or the InferenceService is gone."""
         found = json.loads(await self._kubectl("get", "pods", "--selector", self._selector, "--output", "json"))
         if not (ranks := [_rank(pod) for pod in found["items"] if "deletionTimestamp" not in pod["metadata"]]):
-            raise CommandFailed(f"there are no engine pods in the namespace {self._namespace}: {self._selector}")
+            await self._kubectl("get", CRD_NAME, self._service)  # fails if it is gone
         return sorted(ranks, key=int)
 
     async def disturb(self, kind: Kind, rank: str) -> None:

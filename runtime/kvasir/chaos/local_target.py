@@ -39,8 +39,8 @@ class LocalTarget:
         self._supervisor, self._uid = find_service(port)
 
     async def engines(self) -> list[str]:
-        if not (found := self.processes()):
-            raise CommandFailed(f"process {self._supervisor} has no engines any more: the service has ended")
+        if not (found := self.processes()) and not _parent(self._supervisor):
+            raise CommandFailed(f"process {self._supervisor} does not run any more: the service has ended")
         return [engine.rank for engine in found]
 
     def processes(self) -> list[EngineProcess]:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from kvasir.chaos.constrained import CONSTRAINED
+
 COMPLETIONS: Final = "/v1/completions"
 CHAT: Final = "/v1/chat/completions"
 STOP_STRING: Final = "stop string"
@@ -28,6 +30,7 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "echo": {"temperature": 0, "echo": True, "logprobs": 2, "ignore_eos": True},
     "chat": {"temperature": 0, "messages": []},
     "seeded chat": {**_SEEDED, "messages": [], "logprobs": True, "top_logprobs": 2},
+    **CONSTRAINED,
 }
 _WORDS: Final = ("a", "pod", "of", "the", "engine", "serves", "many", "requests", "and", "its", "cache", "holds")
 _MOST_WORDS: Final = 160

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kvasir.chaos.answers import REFUSED, Answer, difference
+from kvasir.chaos.constrained import invalid
 from kvasir.chaos.disturbances import Kind
 from kvasir.chaos.questions import Question
 
@@ -57,6 +58,11 @@ class Report:
         lost = [one for one in self.exchanges if one.answer.error]
         refused = [one for one in lost if one.answer.code == REFUSED]
         wrong = [text for one in self.exchanges if not one.answer.error and (text := self._difference(one))]
+        flawed = [
+            self._describe(one, text)
+            for one in self.exchanges
+            if not one.answer.error and (text := invalid(one.question.kind, one.answer.content))
+        ]
         return {
             "seed": self.seed,
             "seconds": self.seconds,
@@ -65,10 +71,12 @@ class Report:
             "lost": len(lost) - len(refused),
             "refused": len(refused),
             "wrong": len(wrong),
+            "invalid": len(flawed),
             "unsteady": self.unsteady,
             "moved": self.moved,
             "problems": [self._describe(one, one.answer.error) for one in lost][:_MOST_DESCRIBED]
-            + wrong[:_MOST_DESCRIBED],
+            + wrong[:_MOST_DESCRIBED]
+            + flawed[:_MOST_DESCRIBED],
             "undisturbed_gap_seconds": spread(self.undisturbed_gaps),
             "recomputation_seconds": spread(self.recomputation),
             "disturbances": {str(kind): self._of(kind) for kind in Kind if self._events(kind)},
@@ -101,11 +109,11 @@ class Report:
 
 
 def passed(figures: dict[str, Any]) -> bool:
-    """Return whether the run was complete: nothing was lost, refused or wrong, and each engine came back."""
+    """Return whether the run was complete, each answer was as it has to be, and each engine came back."""
     complete = not figures["stopped_by"] and not any(
         each["not_recovered"] for each in figures["disturbances"].values()
     )
-    return complete and not (figures["lost"] or figures["refused"] or figures["wrong"])
+    return complete and not (figures["lost"] or figures["refused"] or figures["wrong"] or figures["invalid"])
 
 
 def lines(figures: dict[str, Any]) -> list[str]:
@@ -113,8 +121,8 @@ def lines(figures: dict[str, Any]) -> list[str]:
     result = [
         f"seed          {figures['seed']}",
         f"requests      {figures['requests']} in {figures['seconds']:.0f} s: {figures['lost']} lost, "
-        f"{figures['wrong']} wrong, {figures['refused']} refused as the cause of losses; "
-        f"{figures['moved']} moves to another engine",
+        f"{figures['wrong']} wrong, {figures['invalid']} invalid, {figures['refused']} refused as the cause of "
+        f"losses; {figures['moved']} moves to another engine",
         f"undisturbed   longest gap of a stream: {_text(figures['undisturbed_gap_seconds'])}",
         f"recomputation prompt and answer again: {_text(figures['recomputation_seconds'])}",
     ]

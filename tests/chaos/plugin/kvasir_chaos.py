@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.step import LateInput, StepInput, StepOutput
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import worker_call
 
@@ -28,12 +28,12 @@ class ChaosWorker(Worker):
         self.reach("warm-up")
         super().warm_up()
 
-    def execute(self, step: StepInput) -> StepOutput:
+    def execute(self, step: StepInput, late: Callable[[], LateInput] | None = None) -> StepOutput:
         rows = [row for row in step.scheduled if not row.request_id.startswith("dummy-")]
         if rows:
             time.sleep(float(os.environ.get("CHAOS_PAUSE", "0")))
             self.reach("prefill" if any(row.num_new_tokens > 1 for row in rows) else "decode")
-        return super().execute(step)
+        return super().execute(step, late)
 
     def reach(self, phase: str) -> None:
         if os.environ.get("CHAOS_PHASE") != phase:

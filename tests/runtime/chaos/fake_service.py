@@ -23,6 +23,8 @@ class FakeService(LoopbackServer):
         """What happens to answers: "" nothing, else one of lost, refused, wrong, cut."""
         self.rejected = ""
         """A field whose requests are rejected."""
+        self.ends = False
+        """Answers say that they are complete."""
         self.drifts = False
         """Each answer is another one."""
         self.answered = 0
@@ -82,18 +84,19 @@ class _Handler(LoopbackHandler):
         else:
             given = [body.get("prompt"), body.get("seed"), damage == "wrong", number if self.server.drifts else 0]
             words = [hashlib.sha1(f"{given} {n}".encode()).hexdigest()[:4] for n in range(TOKENS)]
-            self.send(200, _stream(words, damage) if body.get("stream") else _whole(words, number))
+            reason = "stop" if self.server.ends else None
+            self.send(200, _stream(words, damage, reason) if body.get("stream") else _whole(words, number, reason))
 
 
-def _whole(words: list[str], number: int) -> bytes:
+def _whole(words: list[str], number: int, reason: str | None) -> bytes:
     usage = {"completion_tokens": TOKENS, "prompt_tokens_details": {"cached_tokens": number}}
-    return json.dumps(
-        {"id": str(number), "choices": [{"index": 0, "text": " ".join(words)}], "usage": usage}
-    ).encode()
+    choice = {"index": 0, "text": " ".join(words), "finish_reason": reason}
+    return json.dumps({"id": str(number), "choices": [choice], "usage": usage}).encode()
 
 
-def _stream(words: list[str], damage: str) -> bytes:
+def _stream(words: list[str], damage: str, reason: str | None) -> bytes:
     chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "text": f"{word} "}]} for word in words]
+    chunks.append({"choices": [{"index": 0, "text": "", "finish_reason": reason}]})
     chunks.append({"choices": [], "usage": {"completion_tokens": TOKENS}})
     events = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
     return "".join(events + ["data: [DONE]\n\n"] * (damage != "cut")).encode()

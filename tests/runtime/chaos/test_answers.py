@@ -47,6 +47,27 @@ def test_chunks_of_choices_are_joined() -> None:
     assert joined[0]["delta"] == {"content": "x"}
 
 
+def test_pieces_of_calls_are_joined_by_their_index() -> None:
+    """A move to another engine changes the pieces, but not the calls."""
+
+    def joined(*pieces: dict[str, Any]) -> Any:
+        choices: dict[int, dict[str, Any]] = {}
+        for piece in pieces:
+            assert join_chunk(choices, {"choices": [{"index": 0, "delta": {"tool_calls": [piece]}}]})
+        return choices[0]["delta"]["tool_calls"]
+
+    begun = {"index": 0, "type": "function", "function": {"name": "add", "arguments": ""}}
+    other = {"index": 1, "type": "function", "function": {"name": "sub", "arguments": "{}"}}
+    two = joined(
+        begun,
+        {"index": 0, "function": {"arguments": '{"a"'}},
+        other,
+        {"index": 0, "function": {"arguments": ":1}"}},
+    )
+    assert two == joined(begun, {"index": 0, "function": {"arguments": '{"a":1}'}}, other)
+    assert [call["function"]["arguments"] for call in two] == ['{"a":1}', "{}"]
+
+
 def test_chunk_without_a_token_is_known() -> None:
     assert not join_chunk({}, {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
     assert not join_chunk({}, {"choices": [], "usage": {}})

@@ -57,6 +57,16 @@ async def test_damage_by_disturbances_is_counted(damage: str, counted: str) -> N
     assert figures["problems"]
 
 
+async def test_output_against_its_grammar_is_invalid() -> None:
+    with fake_service() as service:
+        service.ends = True
+        figures = (await run(service, FakeTarget(service))).figures()
+    assert not passed(figures)
+    assert figures["invalid"] > 0
+    assert (figures["lost"], figures["wrong"]) == (0, 0)
+    assert any("no match of the regular expression" in problem for problem in figures["problems"])
+
+
 async def test_engine_that_does_not_come_back_ends_the_run() -> None:
     with fake_service() as service:
         havoc = Havoc(kills=5, pause=0.01, recovery_timeout=0.5)
@@ -80,6 +90,20 @@ async def test_target_that_fails_stops_the_run_with_its_report() -> None:
         figures = (await run(service, Failing(service))).figures()
     assert figures["stopped_by"] == "the service has ended"
     assert not passed(figures)
+
+
+async def test_run_goes_on_while_all_engines_are_replaced_at_once() -> None:
+    class Replaced(FakeTarget):
+        calls = 0
+
+        async def engines(self) -> list[str]:
+            self.calls += 1
+            return [] if self.calls in (2, 3) else await super().engines()
+
+    with fake_service() as service:
+        target = Replaced(service)
+        assert passed((await run(service, target)).figures())
+    assert target.calls > 3
 
 
 async def test_rejected_kinds_are_left_out_by_name() -> None:

@@ -52,9 +52,17 @@ async def test_disturbance_deletes_the_pod_of_its_rank(calls: Path, kind: Kind, 
     assert made(calls) == f"--namespace models delete pods --selector {pod} --wait=false{options}\n"
 
 
-async def test_missing_pods_and_errors_of_kubectl_are_reported(calls: Path) -> None:
-    answer(calls)
-    with pytest.raises(CommandFailed, match="there are no engine pods in the namespace models"):
+async def test_service_whose_pods_are_all_replaced_at_once_is_not_gone(calls: Path) -> None:
+    answer(calls, {"deletionTimestamp": "now"})
+    assert await KubernetesTarget("models", "demo").engines() == []
+    assert made(calls).endswith("--namespace models get inferenceservices.serving.kvasir.dev demo\n")
+
+
+async def test_missing_services_and_errors_of_kubectl_are_reported(calls: Path) -> None:
+    missing = 'Error from server (NotFound): inferenceservices "demo" not found'
+    script = f"""case "$*" in *"get pods"*) echo '{{"items": []}}';; *) echo '{missing}' >&2; exit 1;; esac"""
+    calls.with_name("kubectl").write_text(f"#!/bin/sh\n{script}\n")
+    with pytest.raises(CommandFailed, match=r'kubectl get: .*inferenceservices "demo" not found'):
         await KubernetesTarget("models", "demo").engines()
     calls.with_name("kubectl").write_text("#!/bin/sh\necho no cluster >&2\nexit 1\n")
     with pytest.raises(CommandFailed, match="kubectl get: no cluster"):

@@ -28,12 +28,12 @@ def test_lost_wrong_and_refused_requests_are_counted_apart() -> None:
     assert [figures[name] for name in ("requests", "lost", "wrong", "refused")] == [4, 1, 1, 1]
     assert not passed(figures)
     text = "\n".join(lines(figures))
-    assert "4 in 0 s: 1 lost, 1 wrong, 1 refused" in text
+    assert "4 in 0 s: 1 lost, 1 wrong, 0 invalid, 1 refused" in text
     assert "problem: greedy, streamed: cut" in text
     assert "problem: greedy, streamed: .choices[0].text: 'ac' instead of 'ab'" in text
 
 
-@pytest.mark.parametrize("count", ["lost", "wrong", "refused"])
+@pytest.mark.parametrize("count", ["lost", "wrong", "invalid", "refused"])
 def test_any_damage_fails_the_run(count: str) -> None:
     figures = Report(seed=7, exchanges=[exchange()]).figures()
     assert passed(figures)
