@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from kvasir.constraint import OutputConstraint
 from kvasir.params import SamplingParams
 
 DIGEST_BYTES: Final = 16
@@ -17,8 +18,10 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(SamplingParams).decode
 
 
-def request_digest(prompt_tokens: bytes | memoryview, params: SamplingParams) -> bytes:
-    """Return the digest of a prompt, as on the link, and its parameters.
+def request_digest(
+    prompt_tokens: bytes | memoryview, params: SamplingParams, constraint: OutputConstraint | None = None
+) -> bytes:
+    """Return the digest of a prompt, as on the link, its parameters and the constraint of its output.
 
     The seed is left out: the frontend draws another one for each request without a seed. The parameters are read
     back as an engine reads them, because 0 and 0.0 differ in their bytes.
@@ -26,4 +29,6 @@ def request_digest(prompt_tokens: bytes | memoryview, params: SamplingParams) ->
     digest = blake2b(prompt_tokens, digest_size=DIGEST_BYTES, person=b"kvasir request")
     received = params if params.seed == 0 else msgspec.structs.replace(params, seed=0)
     digest.update(_encode(_decode(_encode(received))))
+    if constraint is not None:
+        digest.update(_encode(constraint))
     return digest.digest()

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.params import SamplingParams
 from kvasir.request_digest import DIGEST_BYTES, request_digest
 from kvasir.tokens import packed
@@ -28,3 +29,11 @@ def test_digest_depends_on_the_parameters(changes: dict[str, object]) -> None:
 def test_digest_depends_on_the_prompt() -> None:
     params = SamplingParams(max_tokens=4, seed=7)
     assert request_digest(PROMPT, params) != request_digest(packed([1, 2]), params)
+
+
+def test_digest_depends_on_the_constraint() -> None:
+    params = SamplingParams(max_tokens=4, seed=7)
+    schemas = ['{"type": "object"}', '{"type": "array"}']
+    constraints = [OutputConstraint(Grammar(GrammarKind.JSON_SCHEMA, schema)) for schema in schemas]
+    digests = {request_digest(PROMPT, params, constraint) for constraint in [None, *constraints, constraints[0]]}
+    assert len(digests) == 3

@@ -23,6 +23,7 @@ from kvasir.client.known_ranks import KnownRanks
 from kvasir.client.live_request import LiveRequest, RequestState
 from kvasir.client.migration import Migrations
 from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor, TryNextEngine
+from kvasir.client.request_errors import InvalidRequest, in_field
 from kvasir.client.request_observer import RequestObserver, Trace
 from kvasir.client.router import Router
 from kvasir.client.service_limits import ServiceLimits
@@ -198,7 +199,10 @@ class AsyncLLM:
             prompted.prompt_token_ids,
             prompted.params,
             self.detokenizer.stream(
-                prompted.prompt_token_ids, prompted.skip_special_tokens, prompted.spaces_between_special_tokens
+                prompted.prompt_token_ids,
+                prompted.skip_special_tokens,
+                prompted.spaces_between_special_tokens,
+                prompted.shown_special_ids,
             ),
             stops=None if prompted.stops is None else StopSearch(prompted.stops, prompted.include_stop),
             include_stop=prompted.include_stop,
@@ -206,6 +210,7 @@ class AsyncLLM:
             cache_salt=prompted.cache_salt,
             hashes=prompted.hashes,
             data_parallel_rank=prompted.data_parallel_rank,
+            constraint=prompted.constraint,
             client=current_client.get(),
             trace=trace or Trace(),
         )
@@ -222,6 +227,8 @@ class AsyncLLM:
                 yield delta
                 if delta.finish_reason is not None:
                     return
+        except InvalidRequest as error:
+            raise in_field(error, prompted.constraint_field) from None
         finally:
             self._leave(request)
 

@@ -10,6 +10,7 @@ from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.client.request_observer import Trace
 from kvasir.client.text.detokenizer import TextStream
 from kvasir.client.text.stop_strings import StopSearch
+from kvasir.constraint import OutputConstraint
 from kvasir.hashing import BlockHashing
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
@@ -92,6 +93,8 @@ class LiveRequest:
     """Hashes of the prompt's blocks, shared with the other choices. Without them, the engine computes its own."""
     data_parallel_rank: int | None = None
     """The request is sent to engines of this rank only. None: to any engine."""
+    constraint: OutputConstraint | None = None
+    """Which texts the output may be. None: any."""
     _digest: bytes = b""
 
     def __post_init__(self) -> None:
@@ -120,13 +123,14 @@ class LiveRequest:
             age=0.0 if self.interruption is None else time.perf_counter() - self.trace.started,
             alone=alone,
             kv_source=kv_source,
+            constraint=self.constraint,
         )
 
     @property
     def digest(self) -> bytes:
         """See kvasir.request_digest. It is computed when an engine is lost, or while a request has strikes."""
         if not self._digest:
-            self._digest = request_digest(to_wire(self.prompt_token_ids), self.params)
+            self._digest = request_digest(to_wire(self.prompt_token_ids), self.params, self.constraint)
         return self._digest
 
     @property

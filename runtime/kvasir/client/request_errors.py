@@ -58,6 +58,13 @@ def failed_repeatedly(count: int) -> RequestFailed:
     )
 
 
+def in_field(error: InvalidRequest, field: str | None) -> InvalidRequest:
+    """Return the error, with the field if it is about a grammar and names none. `field`: that of the grammar."""
+    if field is None or error.param is not None or "grammar" not in str(error):
+        return error
+    return InvalidRequest(f"{field}: {error}", field, error.code)
+
+
 def failure_of(message: str, refusal: RefusalKind | None) -> Exception:
     """Return the error that a client gets for a request that an engine refused or failed."""
     match refusal:

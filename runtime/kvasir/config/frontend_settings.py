@@ -5,8 +5,9 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.options import ConfigError, option
-from kvasir.config.parsers import parse_fraction, parse_int, parse_json_object
+from kvasir.config.parsers import parse_fraction, parse_int
 from kvasir.config.settings import LinkConfig, ModelConfig, OpsConfig, ProcessConfig
 from kvasir.config.tls_settings import TlsConfig
 from kvasir_contract.endpoints import ANY_HOST, HTTP_PORT
@@ -248,31 +249,6 @@ class ServerConfig:
             )
         if self.allow_credentials and not self.allowed_origins:
             raise ConfigError("--allow-credentials has no effect without --allowed-origins: name the origins")
-
-
-@dataclass(frozen=True)
-class ChatConfig:
-    """How a frontend turns conversations into prompts."""
-
-    chat_template: str | None = option(
-        None,
-        "chat template to use instead of the model's: a file, or the template itself",
-        metavar="FILE_OR_TEXT",
-        never_blank=True,
-    )
-    chat_template_content_format: str = option(
-        "auto",
-        "how the template gets a message's content: as one text (string), or as a list of parts (openai) "
-        "[default: openai if the template loops over the content]",
-        choices=("auto", "string", "openai"),
-    )
-    default_chat_template_kwargs: str = option(
-        "{}",
-        "further variables of the template, as JSON; a request's chat_template_kwargs win [default: none]",
-        parse=parse_json_object,
-        metavar="JSON",
-    )
-    trust_request_chat_template: bool = option(False, "use the chat_template of a request, if it has one")
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from kvasir.constraint import OutputConstraint
 from kvasir.hashing import BLAKE2B
 from kvasir.params import SamplingParams
 from kvasir.tokens import TOKEN_BYTES
@@ -340,6 +341,8 @@ class AddRequest(_Message, frozen=True):
     kv_source: str = ""
     """The Ready.kv_address of an engine that has KV blocks of the tokens: they may be fetched from it instead of
     being computed. "": none is known."""
+    constraint: OutputConstraint | None = None
+    """Which texts the output may be, the emitted tokens included. None: any."""
 
     @property
     def num_tokens(self) -> int:
@@ -409,4 +412,4 @@ class Since:
     """By struct and name: only fields that change what the receiver must do. The others it may ignore."""
 
 
-SINCE: Final = Since(messages={StartWave: 2, CacheEvents: 2})
+SINCE: Final = Since(messages={StartWave: 2, CacheEvents: 2}, fields={(AddRequest, "constraint"): 2})

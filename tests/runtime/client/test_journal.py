@@ -10,6 +10,7 @@ from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.config.frontend_settings import ServerConfig
+from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed, token_array
@@ -111,6 +112,18 @@ def test_the_next_attempt_carries_prompt_and_emitted_tokens() -> None:
     journal.assign(live, "engine-1")
     assert journal.of_engine("engine-0") == []
     assert journal.of_engine("engine-1") == [live]
+
+
+def test_each_attempt_carries_the_constraint() -> None:
+    live = request("1")
+    live.constraint = OutputConstraint(Grammar(GrammarKind.REGEX, "a+"))
+    assert live.message().constraint == live.constraint
+    unconstrained = request("1")
+    assert unconstrained.message().constraint is None
+    assert live.digest != unconstrained.digest
+    live.attempt = 1
+    live.interrupt("lost")
+    assert live.message().constraint == live.constraint
 
 
 def test_a_request_waits_runs_and_is_finished_once() -> None:

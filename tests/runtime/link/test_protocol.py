@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.link import protocol
 from kvasir.link.codec import CODEC, encode
 from kvasir.link.protocol import (
@@ -76,6 +77,19 @@ REFUSED = Outputs(
 )
 HEARTBEAT = Heartbeat(STATS, step_age=1.5, step_limit=30.0, shows_load=False, stuck=FAILED_STEP)
 ADD = AddRequest("r", 3, packed([1, 2**31]), packed([7]), PARAMS, age=1.5, alone=True, kv_source="ipc:///run/kv")
+CONSTRAINED = AddRequest(
+    "r",
+    3,
+    packed([1]),
+    b"",
+    PARAMS,
+    constraint=OutputConstraint(
+        Grammar(GrammarKind.JSON_SCHEMA, "{}", any_whitespace=False, whitespace_pattern=" ?"),
+        reasoning_end=(5, 6),
+        thinking_budget=0,
+        reasoning_start=4,
+    ),
+)
 
 FROM_ENGINE: list[FromEngine] = [
     HELLO,
@@ -95,6 +109,7 @@ FROM_FRONTEND: list[FromFrontend] = [
     Welcome(protocol=1, frontend="frontend-ab", cache_events=True),
     Refused("another model", retry=False),
     ADD,
+    CONSTRAINED,
     Abort(["r", "s"]),
     Heartbeat(),
     Goodbye(),

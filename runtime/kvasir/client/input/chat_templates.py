@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvasir.client.request_errors import InvalidRequest
-from kvasir.config.frontend_settings import ChatConfig
+from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.options import ConfigError
 from kvasir.hub.chat_template import MAX_CHARACTERS, RENDER_SECONDS, ChatTemplate
 from kvasir.hub.hub_errors import HubError

@@ -15,10 +15,12 @@ import msgspec
 
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.fair_queue import FairQueue
+from kvasir.client.input.grammar_source import GrammarSource
 from kvasir.client.input.prompt_hashes import PromptHashes
 from kvasir.client.input.sampling import Sampling, check_in_vocabulary
 from kvasir.client.request_errors import InvalidRequest, TooManyRequests
 from kvasir.client.text.stop_strings import StopStrings
+from kvasir.constraint import Grammar, OutputConstraint
 from kvasir.hashing import BlockHashing
 from kvasir.hub.chat_template import RENDER_SECONDS, ChatTemplateError, ChatTemplateTooSlow, count_values
 from kvasir.hub.model_info import ModelInfo
@@ -39,6 +41,8 @@ INLINE_SECONDS: Final = 0.02
 """CPU time of a template on the event loop. One that takes longer is rendered again in a thread."""
 MACRO_DEPTH: Final = 4
 """How often a template may write the same text, through macros."""
+PROMPT_TAIL_TOKENS: Final = 32
+"""The beginning of an answer in a chat template is shorter: a role, and marks of the reasoning."""
 THREADS: Final = 2
 NOTHING_ASKED: Final = SamplingFields()
 
@@ -56,12 +60,18 @@ class Prompted:
     """The stop string or stop token that ends the text stays in it."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    shown_special_ids: frozenset[int] = frozenset()
+    """Special tokens that are in the text even if `skip_special_tokens`: a parser of the output reads them."""
     priority: int = 0
     cache_salt: str = ""
     hashes: PromptHashes | None = None
     """Of the prompt's blocks: made once for all of its choices."""
     data_parallel_rank: int | None = None
     """Only engines of this rank compute it. None: any engine."""
+    constraint: OutputConstraint | None = None
+    """Which texts the output may be. None: any."""
+    constraint_field: str | None = None
+    """The field of the client's request with the constraint, for errors."""
 
     def child(self, index: int) -> "Prompted":
         """One of several choices for it: each draws from a seed of its own, the first from the request's. Only the
@@ -119,6 +129,15 @@ class InputProcessor:
             lambda: self._tokenizer.decode(token_ids, skip_special_tokens),
             inline=len(token_ids) <= INLINE_TOKENS,
         )
+
+    def prompt_tail(self, token_ids: Sequence[int]) -> str:
+        """Return the text of the last tokens, special tokens included: how the chat template begins answers."""
+        return self._tokenizer.decode(token_ids[-PROMPT_TAIL_TOKENS:], skip_special_tokens=False)
+
+    async def compute(self, work: Callable[[], Result], *, inline: bool) -> Result:
+        """Return the result of `work`, which runs in a thread unless it is `inline`. Raises its errors, and
+        TooManyRequests."""
+        return await self._run(work, inline=inline)
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """How the vocabulary writes each of these tokens; empty for one that it does not name."""
@@ -195,6 +214,7 @@ class InputProcessor:
         priority: int = 0,
         cache_salt: str = "",
         data_parallel_rank: int | None = None,
+        constraint: OutputConstraint | None = None,
     ) -> Prompted:
         """Return a complete request. Without `max_tokens`, it may use the rest of the context. The most likely
         tokens of the prompt are reported if `asked` or `prompt_logprobs` requests it. Raises InvalidRequest."""
@@ -220,7 +240,20 @@ class InputProcessor:
             cache_salt=cache_salt,
             hashes=PromptHashes(token_ids, cache_salt),
             data_parallel_rank=data_parallel_rank,
+            constraint=constraint,
         )
+
+    async def grammar(self, source: GrammarSource | None) -> Grammar | None:
+        """Return the grammar of a request, made without holding up the event loop. Raises InvalidRequest,
+        TooManyRequests."""
+        if source is None:
+            return None
+        return await self._run(source.grammar, inline=source.is_small)
+
+    async def constraint(self, source: GrammarSource | None) -> OutputConstraint | None:
+        """Return the constraint of a request whose whole output follows the grammar. Raises as `grammar` does."""
+        grammar = await self.grammar(source)
+        return None if grammar is None else OutputConstraint(grammar)
 
     async def hash_blocks(self, prompted: Prompted, hashings: Iterable[BlockHashing]) -> None:
         """Make the hashes for these engines without holding up the event loop."""

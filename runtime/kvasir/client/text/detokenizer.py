@@ -11,6 +11,7 @@ and the work per token does not grow with the length of the output. There are tw
 
 import codecs
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -27,6 +28,8 @@ tokens than this mean that the bytes are invalid."""
 PROMPT_SUFFIX: Final = (4, 5, 6, 7, 16, 24)
 """Candidate numbers of prompt tokens before the first output token. The first one whose text begins and ends at a
 character is used. Of four numbers in a row, one begins at a character, even if each token is one byte."""
+_SHOWN_SETS: Final = 8
+"""Tables that are kept. A service shows the same special tokens in all parsed outputs, and none in others."""
 
 
 class TextStream(Protocol):
@@ -48,7 +51,7 @@ class Detokenizer:
         self._is_byte_level = is_byte_level(self._backend)
         self.token_bytes = token_bytes(self._backend)
         """The bytes of each single token, including special tokens."""
-        self._text_bytes = token_bytes(self._backend, skipped=self._special_ids)
+        self._text_bytes = lru_cache(_SHOWN_SETS)(self._text_bytes_with)
         self._added = {id: token.content for id, token in self._backend.get_added_tokens_decoder().items()}
 
     def stream(
@@ -56,18 +59,27 @@ class Detokenizer:
         prompt_token_ids: Sequence[int],
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
+        shown_special_ids: frozenset[int] = frozenset(),
     ) -> TextStream:
         """Return the stream of a request with this prompt. The end of the prompt decides about a leading space.
+
+        `shown_special_ids`: special tokens that stay in the text in any case.
 
         Without `spaces_between_special_tokens`, an added token after another one has no space before it. Byte-level
         tokenizers write no such space, and tokens that are skipped need none.
         """
         if self._is_byte_level:
-            return _ByteLevelStream(self._text_bytes if skip_special_tokens else self.token_bytes)
+            return _ByteLevelStream(
+                self._text_bytes(shown_special_ids) if skip_special_tokens else self.token_bytes
+            )
         if skip_special_tokens:
-            return _WindowStream(self._backend, self._special_ids, prompt_token_ids)
+            return _WindowStream(self._backend, self._special_ids - shown_special_ids, prompt_token_ids)
         joined = {} if spaces_between_special_tokens else self._added
         return _WindowStream(self._backend, frozenset(), prompt_token_ids, joined)
+
+    def _text_bytes_with(self, shown: frozenset[int]) -> Mapping[int, bytes]:
+        """Return the bytes of each token that has a text, of the special ones only those that are shown."""
+        return token_bytes(self._backend, skipped=self._special_ids - shown)
 
 
 class _ByteLevelStream:

@@ -97,7 +97,9 @@ IGNORED: Final = _each({
     "sse-keep-alive-interval": "the interval is not adjustable",
     "fail-on-environ-validation": "unknown variables are always named in a warning",
     "enable-flash-late-interaction": "there are no pooling models",
-    "exclude-tools-when-tool-choice-none tool-strict-level cohere-format cohere-is-reasoning-model "
+    "enable-auto-tool-choice": "the model may always call tools, if the format of its calls is known",
+    "tool-strict-level": "functions with strict, and tool_choice required or a name, are always enforced",
+    "cohere-format cohere-is-reasoning-model "
     "anthropic-disabled-thinking-effort": "what Kvasir lacks is rejected request by request: see docs/api.md",
     "elastic-ep-max-dp-size enable-ep-weight-filter eplb-config eplb-log-balancedness eplb-step-interval "
     "eplb-window-size num-redundant-experts expert-placement-strategy dbo-decode-token-threshold "
@@ -122,7 +124,9 @@ IGNORED: Final = _each({
     "headless": "this command has no API server",
     "additional-config": "it is for plugins of vLLM",
     "enable-offline-docs": "the page of GET /docs needs no network",
-    "structured-outputs-config reasoning-config": "requests for structured output are rejected one by one",
+    "structured-outputs-config":
+        "llguidance compiles every grammar, and each request has its own options: see docs/structured-output.md",
+    "reasoning-config": "the marks of the reasoning are those of --reasoning-parser",
 })  # fmt: skip
 """Options that are accepted and change nothing → why."""
 
@@ -136,9 +140,8 @@ REFUSED: Final = _each({
         "the KV cache has the precision of --dtype",
     "speculative-config spec-method spec-model spec-tokens diffusion-config":
         f"speculative decoding is {_NOT_YET}: leave it out, answers are the same",
-    "enable-auto-tool-choice tool-call-parser tool-parser-plugin tool-server": f"tool calls are {_NOT_YET}",
-    "reasoning-parser reasoning-parser-plugin reasoning-effort-map":
-        f"parsers of reasoning are {_NOT_YET}: the reasoning is part of the answer's text",
+    "tool-server": f"tools that the server calls itself are {_NOT_YET}",
+    "reasoning-effort-map": "the chat template reads reasoning_effort as the request has it",
     "tokenizer-mode": "the tokenizer is always the fast one of tokenizer.json",
     "skip-tokenizer-init tokens-only":
         "a frontend always has a tokenizer; requests may send token ids, and kvasir.LLM takes them too",

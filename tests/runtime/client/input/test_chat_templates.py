@@ -10,7 +10,7 @@ from tokenizers import processors
 
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.request_errors import InvalidRequest
-from kvasir.config.frontend_settings import ChatConfig
+from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.options import ConfigError
 from kvasir.hub.chat_template import ChatTemplate
 from kvasir.hub.tokenizer import load_tokenizer

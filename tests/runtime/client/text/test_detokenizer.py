@@ -142,6 +142,18 @@ def test_an_id_without_text_leaves_the_next_word_its_space(byte_fallback: Tokeni
         assert "".join(stream(byte_fallback, [], outputs)) == "the the"
 
 
+def test_shown_special_tokens_are_spelled_out_and_others_skipped(tokenizer: Tokenizer) -> None:
+    """A parser of the output needs the marks of its format, and the client none of the other special tokens."""
+    shown, skipped = (trained.token_id(tokenizer.backend, token) for token in ("<|user|>", "</s>"))
+    detokenizer = Detokenizer(tokenizer)
+    word = tokenizer.encode("dog", add_special_tokens=False)
+    output = [*word, skipped, shown, skipped]
+    for ids, text in ((frozenset({shown}), "<|user|>"), (frozenset[int](), "")):
+        stream = detokenizer.stream([], shown_special_ids=ids)
+        deltas = [stream.push([token_id]) for token_id in output]
+        assert ("".join(deltas) + stream.finish()).replace(" ", "") == "dog" + text
+
+
 def test_special_tokens_give_no_text_and_do_not_split_characters(tokenizer: Tokenizer) -> None:
     special = trained.token_id(tokenizer.backend, "</s>")
     output = tokenizer.encode("naïve 日本", add_special_tokens=False)
@@ -196,8 +208,8 @@ def word_piece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return load_tokenizer(trained.save(small_tokenizers.word_piece(), tmp_path_factory.mktemp("word-piece")))
 
 
-def pushed(tokenizer: Tokenizer, token_ids: list[int], *asked: bool) -> str:
-    stream = Detokenizer(tokenizer).stream([], *asked)
+def pushed(tokenizer: Tokenizer, token_ids: list[int], skip_special_tokens: bool, spaces_between: bool) -> str:
+    stream = Detokenizer(tokenizer).stream([], skip_special_tokens, spaces_between)
     return "".join(stream.push([token_id]) for token_id in token_ids) + stream.finish()
 
 

@@ -1,0 +1,135 @@
+"""From the constraint in a request to the `Grammar` that an engine compiles.
+
+A `GrammarSource` is cheap to make. `GrammarSource.grammar` encodes, converts and checks it, which takes
+milliseconds for a large schema. Every grammar that leaves this module is within the bounds of
+`kvasir.grammar_bounds`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, Final
+
+from kvasir.client.input.lark_literals import choice_lark
+from kvasir.client.input.schemas import loaded, schema_text
+from kvasir.client.input.structural_tags import structural_tag_lark
+from kvasir.client.request_errors import InvalidRequest
+from kvasir.constraint import Grammar, GrammarKind
+from kvasir.grammar_bounds import BadGrammar, check_grammar
+from kvasir.grammar_bounds.limits import MAX_GRAMMAR_BYTES
+
+ANY_OBJECT: Final[Mapping[str, Any]] = MappingProxyType({"type": "object"})
+"""The schema of `json_object`."""
+MAX_CHOICES: Final = 5_000
+INLINE_COST: Final = 2 * 1024
+"""Characters, and 16 for each value, of a source that is made on the event loop, in 20 ms at the worst (for one
+that is a single pattern); larger ones are made in a thread."""
+_VALUE_COST: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSource:
+    """One constraint of a request, as the request has it."""
+
+    form: str
+    """json, regex, choice, grammar or structural_tag."""
+    value: Any
+    param: str
+    """The field of the request, for errors."""
+    any_whitespace: bool = True
+    """See Grammar; this and the next two are for JSON."""
+    whitespace_pattern: str = ""
+    additional_properties: bool = True
+    """Whether an object with `properties` may have others when its schema does not say so."""
+
+    @property
+    def is_small(self) -> bool:
+        """Whether `grammar` may hold up the event loop."""
+        cost, waiting = 0, [self.value]
+        while waiting and cost <= INLINE_COST:
+            value = waiting.pop()
+            cost += _VALUE_COST
+            if isinstance(value, str):
+                cost += len(value)
+            elif isinstance(value, list):
+                waiting += value[:INLINE_COST]
+            elif isinstance(value, Mapping):
+                cost += sum(map(len, islice(value, INLINE_COST)))
+                waiting += islice(value.values(), INLINE_COST)
+        return cost <= INLINE_COST
+
+    def grammar(self) -> Grammar:
+        """Return the grammar. Raises InvalidRequest with `param` for a source that is not within the bounds."""
+        try:
+            grammar = _MAKERS[self.form](self)
+            check_grammar(grammar)
+        except (BadGrammar, ValueError) as error:
+            message = str(error)
+            if not message.startswith(self.param):
+                message = f"{self.param}: {message}"
+            raise InvalidRequest(message, self.param) from None
+        return grammar
+
+    def _of_json(self) -> Grammar:
+        return Grammar(
+            GrammarKind.JSON_SCHEMA,
+            schema_text(self.value, additional_properties=self.additional_properties),
+            self.any_whitespace,
+            self.whitespace_pattern,
+        )
+
+    def _of_regex(self) -> Grammar:
+        return Grammar(GrammarKind.REGEX, _unicode(self.value))
+
+    def _of_choice(self) -> Grammar:
+        if not self.value:
+            raise ValueError("the list is empty: give at least one string")
+        if len(self.value) > MAX_CHOICES:
+            raise ValueError(f"{len(self.value)} choices are too many: give at most {MAX_CHOICES}")
+        text = choice_lark([_unicode(choice) for choice in self.value])
+        if (size := len(text.encode())) > MAX_GRAMMAR_BYTES:
+            raise ValueError(
+                f"the choices have {size} bytes, with quotes and separators: give at most {MAX_GRAMMAR_BYTES}"
+            )
+        return Grammar(GrammarKind.LARK, text)
+
+    def _of_grammar(self) -> Grammar:
+        text = _unicode(self.value)
+        return Grammar(GrammarKind.EBNF if is_ebnf(text) else GrammarKind.LARK, text)
+
+    def _of_structural_tag(self) -> Grammar:
+        def schema(value: Any) -> str:
+            grammar = replace(self, value=value)._of_json()
+            check_grammar(grammar)
+            return grammar.text
+
+        text = structural_tag_lark(loaded(self.value), schema)
+        return Grammar(GrammarKind.LARK, text, self.any_whitespace, self.whitespace_pattern)
+
+
+_MAKERS: Final[Mapping[str, Callable[[GrammarSource], Grammar]]] = MappingProxyType(
+    {
+        "json": GrammarSource._of_json,
+        "regex": GrammarSource._of_regex,
+        "choice": GrammarSource._of_choice,
+        "grammar": GrammarSource._of_grammar,
+        "structural_tag": GrammarSource._of_structural_tag,
+    }
+)
+
+
+def is_ebnf(grammar: str) -> bool:
+    """Whether this is EBNF (GBNF) and not Lark: one of its rules is written with ::=, as vLLM decides."""
+    lines = (line.split("#", 1)[0].split("//", 1)[0] for line in grammar.splitlines())
+    return any("::=" in line for line in lines)
+
+
+def _unicode(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            "the text holds half of a surrogate pair (\\ud800 to \\udfff): send complete characters"
+        ) from None
+    return text

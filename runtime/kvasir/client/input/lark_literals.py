@@ -1,0 +1,37 @@
+"""Writes parts of grammars in llguidance's dialect of Lark."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+_LINE_BREAKS: Final[Mapping[str, str]] = MappingProxyType({"\n": "n", "\r": "r"})
+
+
+def literal(text: str) -> str:
+    """Return the string literal of this text. It has no lone surrogates; JSON's escapes are those of Lark here."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # llguidance refuses a DEL as it is
+
+
+def regex(pattern: str) -> str:
+    """Return the literal of a regular expression: between slashes, on one line."""
+    written, escaped = [], False
+    for character in pattern:
+        if (letter := _LINE_BREAKS.get(character)) is not None:
+            written.append(letter if escaped else f"\\{letter}")
+        elif character == "/" and not escaped:
+            written.append("\\/")
+        else:
+            written.append(character)
+        escaped = character == "\\" and not escaped
+    return f"/{''.join(written)}/"
+
+
+def alternatives(parts: Iterable[str]) -> str:
+    return f"({' | '.join(parts)})"
+
+
+def choice_lark(choices: Sequence[str]) -> str:
+    """Return the grammar whose outputs are exactly these texts."""
+    # One terminal: as alternatives of a rule, more than 2,000 exceed a limit of llguidance.
+    return f"start: CHOICE\nCHOICE: {'|'.join(map(literal, dict.fromkeys(choices)))}\n"

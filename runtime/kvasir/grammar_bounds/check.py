@@ -1,0 +1,40 @@
+"""One grammar of any kind: its check, and the text that llguidance compiles."""
+
+import msgspec
+
+from kvasir.constraint import Grammar, GrammarKind
+from kvasir.grammar_bounds.bad_grammar import BadGrammar
+from kvasir.grammar_bounds.json_options import json_options
+from kvasir.grammar_bounds.lark_and_ebnf import adapt_lark, check_ebnf
+from kvasir.grammar_bounds.limits import MAX_REGEX_CHARACTERS
+from kvasir.grammar_bounds.patterns import check_regex
+from kvasir.grammar_bounds.schema import adapt_schema
+
+
+def check_grammar(grammar: Grammar) -> None:
+    """Raise BadGrammar unless the grammar is well-formed, supported and within the limits.
+
+    Takes milliseconds, and about a second for the largest and worst ones. A grammar that passes may still be
+    refused when it is compiled.
+    """
+    adapt_grammar(grammar)
+
+
+def adapt_grammar(grammar: Grammar) -> Grammar:
+    """Return the grammar as llguidance is to compile it: the outputs are valid for the original, too.
+
+    Raises BadGrammar as `check_grammar`.
+    """
+    options = json_options(grammar)
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA:
+            return msgspec.structs.replace(grammar, text=adapt_schema(grammar.text))
+        case GrammarKind.REGEX:
+            check_regex(grammar.text, MAX_REGEX_CHARACTERS)
+            return grammar
+        case GrammarKind.LARK:
+            return msgspec.structs.replace(grammar, text=adapt_lark(grammar.text, options))
+        case GrammarKind.EBNF:
+            check_ebnf(grammar.text)
+            return grammar
+    raise BadGrammar("this engine does not know the kind of this grammar: update it")

@@ -1,0 +1,217 @@
+"""The values of the keywords of one schema: their types and their limits."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from kvasir.grammar_bounds.bad_grammar import BadGrammar, bad_keyword
+from kvasir.grammar_bounds.formats import FORMAT_PATTERNS
+from kvasir.grammar_bounds.keywords import FORMATS, KEYWORDS, SupportStatus
+from kvasir.grammar_bounds.limits import (
+    MAX_BRANCHES,
+    MAX_ENUM_CHARACTERS,
+    MAX_ENUM_VALUES,
+    MAX_GREATEST_COUNT,
+    MAX_LEAST_COUNT,
+    MAX_PATTERN_PROPERTIES,
+)
+from kvasir.grammar_bounds.numbers import adapt_numbers, check_constant
+from kvasir.grammar_bounds.patterns import translated_pattern
+
+Schema = dict[str, Any]
+TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
+_LISTS: Final = ("anyOf", "oneOf", "allOf", "prefixItems")
+_COUNTS: Final = ("minItems", "minLength", "minProperties", "maxItems", "maxLength", "maxProperties")
+_NUMBERS: Final = ("minimum", "maximum", "multipleOf")
+
+
+def check_keywords(schema: Schema, path: str) -> None:
+    """Raise BadGrammar for a keyword that is malformed, too large or not supported; adapt the others in place."""
+    for keyword, value in list(schema.items()):
+        support = KEYWORDS.get(keyword)
+        if support is None:
+            continue
+        if keyword in _COUNTS and isinstance(value, float) and value.is_integer():
+            schema[keyword] = value = int(value)  # 2.0 is an integer in JSON Schema
+        if keyword in _EXPECTED and not _EXPECTED[keyword][0](value):
+            raise bad_keyword(path, keyword, f"is {_shown(value)}, and must be {_EXPECTED[keyword][1]}")
+        if keyword == "uniqueItems" and value is False:
+            del schema[keyword]
+        elif support.status is SupportStatus.REFUSED or keyword == "uniqueItems":
+            raise bad_keyword(path, keyword, "is not supported: remove it, and check the output yourself")
+        elif keyword in _CHECKS:
+            _CHECKS[keyword](schema, keyword, path)
+    adapt_numbers(schema, path)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:60] + "..."
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, dict | bool)
+
+
+def _is_schemas(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_schema, value))
+
+
+def _is_named_schemas(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_schema, value.values()))
+
+
+def _is_type(value: Any) -> bool:
+    return value in TYPES if isinstance(value, str) else _is_types(value)
+
+
+def _is_types(value: Any) -> bool:
+    return (
+        isinstance(value, list) and bool(value) and all(isinstance(part, str) and part in TYPES for part in value)
+    )
+
+
+_Expected = tuple[Callable[[Any], bool], str]
+_TEXT: Final[_Expected] = (_is_text, "a string")
+_COUNT: Final[_Expected] = (_is_count, "a non-negative integer")
+_NUMBER: Final[_Expected] = (_is_number, "a number")
+_SCHEMAS: Final[_Expected] = (_is_schemas, "a list of one or more schemas")
+_NAMED: Final[_Expected] = (_is_named_schemas, "an object whose values are schemas")
+
+_EXPECTED: Final[Mapping[str, _Expected]] = MappingProxyType(
+    {
+        **dict.fromkeys(("$ref", "$id", "$anchor", "$schema", "pattern", "format"), _TEXT),
+        **dict.fromkeys(
+            ("minItems", "minLength", "minProperties", "maxItems", "maxLength", "maxProperties"), _COUNT
+        ),
+        **dict.fromkeys(_NUMBERS, _NUMBER),
+        **dict.fromkeys(
+            ("exclusiveMinimum", "exclusiveMaximum"),
+            (lambda value: isinstance(value, bool) or _is_number(value), "a number"),
+        ),
+        **dict.fromkeys(_LISTS, _SCHEMAS),
+        **dict.fromkeys(("properties", "patternProperties", "$defs", "definitions"), _NAMED),
+        **dict.fromkeys(("additionalProperties", "additionalItems"), (_is_schema, "a schema")),
+        "items": (lambda value: _is_schema(value) or _is_schemas(value), "a schema"),
+        "type": (_is_type, f"one or more of {', '.join(TYPES)}"),
+        "enum": (lambda value: isinstance(value, list) and bool(value), "a list of one or more values"),
+        "required": (
+            lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+            "a list of strings",
+        ),
+        "uniqueItems": (lambda value: isinstance(value, bool), "true or false"),
+    }
+)
+
+
+def _check_least(schema: Schema, keyword: str, path: str) -> None:
+    if schema[keyword] > MAX_LEAST_COUNT:
+        raise bad_keyword(
+            path, keyword, f"is {schema[keyword]}, and at most {MAX_LEAST_COUNT} is allowed: lower it"
+        )
+
+
+def _check_greatest(schema: Schema, keyword: str, path: str) -> None:
+    if schema[keyword] > MAX_GREATEST_COUNT:
+        raise bad_keyword(
+            path, keyword, f"is {schema[keyword]}, and at most {MAX_GREATEST_COUNT} is allowed: lower or remove it"
+        )
+
+
+def _check_least_properties(schema: Schema, keyword: str, path: str) -> None:
+    _check_least(schema, keyword, path)
+    required = len(set(schema.get("required", ())))
+    if schema[keyword] > required + 1:
+        raise bad_keyword(
+            path,
+            keyword,
+            f"is {schema[keyword]} with {required} required properties, and at most one more is supported, as the "
+            "names of other properties may repeat: list more names in 'required', or lower it",
+        )
+
+
+def _check_enum(schema: Schema, keyword: str, path: str) -> None:
+    values = schema[keyword]
+    if len(values) > MAX_ENUM_VALUES:
+        raise bad_keyword(path, keyword, f"has {len(values)} values, and at most {MAX_ENUM_VALUES} are allowed")
+    characters = sum(len(value) for value in values if isinstance(value, str))
+    if characters > MAX_ENUM_CHARACTERS:
+        raise bad_keyword(
+            path, keyword, f"has {characters} characters, and at most {MAX_ENUM_CHARACTERS} are allowed: shorten it"
+        )
+    check_constant(values, path, keyword)
+
+
+def _check_const(schema: Schema, keyword: str, path: str) -> None:
+    check_constant(schema[keyword], path, keyword)
+
+
+def _check_branches(schema: Schema, keyword: str, path: str) -> None:
+    if len(schema[keyword]) > MAX_BRANCHES:
+        raise bad_keyword(
+            path, keyword, f"has {len(schema[keyword])} branches, and at most {MAX_BRANCHES} are allowed"
+        )
+
+
+def _check_pattern(schema: Schema, keyword: str, path: str) -> None:
+    schema[keyword] = _translated(schema[keyword], keyword, path)
+
+
+def _check_pattern_properties(schema: Schema, keyword: str, path: str) -> None:
+    patterns = schema[keyword]
+    if len(patterns) > MAX_PATTERN_PROPERTIES:
+        raise bad_keyword(
+            path,
+            keyword,
+            f"has {len(patterns)} patterns, and at most {MAX_PATTERN_PROPERTIES} are allowed: merge some",
+        )
+    schema[keyword] = {_translated(pattern, keyword, path): value for pattern, value in patterns.items()}
+
+
+def _translated(pattern: str, keyword: str, path: str) -> str:
+    try:
+        return translated_pattern(pattern)
+    except BadGrammar as error:
+        raise bad_keyword(path, keyword, f"is {_shown(pattern)}: {error}") from None
+
+
+def _check_format(schema: Schema, keyword: str, path: str) -> None:
+    name = schema[keyword]
+    if "type" in schema and "string" not in schema["type"]:
+        del schema[keyword]  # formats of numbers, as in OpenAPI, are annotations
+    elif name not in FORMATS:
+        raise bad_keyword(
+            path,
+            keyword,
+            f"is {_shown(name)}, which is not supported: remove it, or use one of {', '.join(sorted(FORMATS))}",
+        )
+    elif name in FORMAT_PATTERNS:
+        del schema[keyword]
+        schema["allOf"] = [*schema.get("allOf", ()), {"pattern": FORMAT_PATTERNS[name]}]
+
+
+_CHECKS: Final[Mapping[str, Callable[[Schema, str, str], None]]] = MappingProxyType(
+    {
+        **dict.fromkeys(("minItems", "minLength"), _check_least),
+        **dict.fromkeys(("maxItems", "maxLength", "maxProperties"), _check_greatest),
+        **dict.fromkeys(("anyOf", "oneOf"), _check_branches),
+        "minProperties": _check_least_properties,
+        "enum": _check_enum,
+        "const": _check_const,
+        "pattern": _check_pattern,
+        "patternProperties": _check_pattern_properties,
+        "format": _check_format,
+    }
+)

@@ -1,0 +1,108 @@
+"""Grammars in Lark and EBNF: bounds, and the JSON schemas inside a grammar in Lark."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from kvasir.grammar_bounds.bad_grammar import BadGrammar
+from kvasir.grammar_bounds.json_options import own_json_options
+from kvasir.grammar_bounds.limits import (
+    MAX_GRAMMAR_BYTES,
+    MAX_GRAMMAR_SCHEMAS,
+    MAX_GRAMMAR_SCHEMAS_BYTES,
+    MAX_REGEX_CHARACTERS,
+)
+from kvasir.grammar_bounds.patterns import RepetitionCounts, check_regex
+from kvasir.grammar_bounds.schema import adapted, parse_schema
+from kvasir.grammar_bounds.special_names import private_name
+
+_COUNT: Final = r"\{\s*\d{1,12}\s*(?:,\s*\d{0,12}\s*)?\}"
+_EBNF_TOKEN: Final = re.compile(
+    rf'(?P<skip>"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|\#[^\n]*)|(?P<open_end>["\[])'
+    rf"|(?P<count>{_COUNT})|(?P<other>.)",
+    re.DOTALL,
+)
+_LARK_TOKEN: Final = re.compile(
+    r"""
+    (?P<skip> "(?:[^"\\\n]|\\.)*" | //[^\n]* | \#[^\n]* | <\[[^<>\s]*> )
+    | (?P<special> <[^<>\s]*> )
+    | / (?P<regex> (?:[^/\\\n]|\\.)+ ) /
+    | (?P<open_end> ["/] )
+    | (?P<json> %json )
+    """
+    + rf"| (?P<count> {_COUNT} | ~\s*\d{{1,12}}(?:\s*\.\.\s*\d{{1,12}})? ) | (?P<other> . )",
+    re.VERBOSE | re.DOTALL,
+)
+_NUMBER: Final = re.compile(r"\d+")
+
+
+def check_ebnf(text: str) -> None:
+    """Raise BadGrammar if the grammar is too large, too deep or repeats too much."""
+    _check_size(len(text.encode(errors="surrogatepass")))
+    counts = RepetitionCounts()
+    for match in _EBNF_TOKEN.finditer(text):
+        _count(counts, match)
+
+
+def adapt_lark(text: str, options: Mapping[str, Any]) -> str:
+    """Return the grammar with its schemas adapted. `options`: those of their JSON. Raises BadGrammar."""
+    if len(text) > MAX_GRAMMAR_BYTES + MAX_GRAMMAR_SCHEMAS_BYTES:
+        raise BadGrammar(
+            f"the grammar has {len(text)} characters, and at most {MAX_GRAMMAR_BYTES} outside of its JSON schemas "
+            f"and {MAX_GRAMMAR_SCHEMAS_BYTES} inside of them are allowed: shorten it"
+        )
+    parts, size, place, schemas = [], 0, 0, 0
+    counts = RepetitionCounts()
+    while match := _LARK_TOKEN.match(text, place):
+        place = match.end()
+        parts.append(private_name(match[0]) if match["special"] else match[0])
+        size += len(match[0].encode(errors="surrogatepass"))
+        _check_size(size)
+        if match["regex"]:
+            check_regex(match["regex"], MAX_REGEX_CHARACTERS)
+            counts.atom()
+        elif match["json"]:
+            schemas += 1
+            schema, place = _schema_at(text, place, schemas, options)
+            parts.append(" " + schema)
+            counts.atom()
+        else:
+            _count(counts, match)
+    return "".join(parts)
+
+
+def _schema_at(text: str, place: int, number: int, options: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the adapted schema that begins here, and the place behind the original."""
+    if number > MAX_GRAMMAR_SCHEMAS:
+        raise BadGrammar(f"the grammar holds more than {MAX_GRAMMAR_SCHEMAS} JSON schemas: use fewer")
+    while place < len(text) and text[place].isspace():
+        place += 1
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, place)
+    except (ValueError, RecursionError) as error:
+        raise BadGrammar(f"a JSON schema in the grammar cannot be read: {error}") from None
+    schema = parse_schema(text[place:end])
+    if isinstance(schema, dict) and "x-guidance" in schema:
+        options = own_json_options(options, schema.pop("x-guidance"))
+    return orjson.dumps({**adapted(schema), "x-guidance": dict(options)}).decode(), end
+
+
+def _count(counts: RepetitionCounts, match: re.Match[str]) -> None:
+    if match["open_end"]:  # stop here, or each of many such characters would search the rest of the grammar
+        raise BadGrammar(f"the grammar has a {match[0]} that is not closed: close it, or write it in a string")
+    if match["count"]:
+        counts.repeat(max(map(int, _NUMBER.findall(match["count"]))))
+    elif match["other"] == "(":
+        counts.open()
+    elif match["other"] == ")":
+        counts.close()
+    elif match["skip"] or not match[0].isspace():
+        counts.atom()
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_GRAMMAR_BYTES:
+        raise BadGrammar(f"the grammar has more than {MAX_GRAMMAR_BYTES} bytes: shorten it")

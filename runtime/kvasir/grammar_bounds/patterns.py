@@ -1,0 +1,211 @@
+"""Regular expressions: bounds, and the translation of a `pattern` of JSON Schema to the dialect of llguidance.
+
+The dialects of ECMA 262 (which JSON Schema names), Python and Rust disagree on some escapes and classes. A pattern
+is rewritten so that a match is a match in the first two.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kvasir.grammar_bounds.bad_grammar import BadGrammar
+from kvasir.grammar_bounds.limits import MAX_NESTED_GROUPS, MAX_PATTERN_CHARACTERS, MAX_REPETITION_PRODUCT
+
+_TOKEN: Final = re.compile(
+    r"""
+    (?P<escape> \\ (?: x[0-9a-fA-F]{2} | u[0-9a-fA-F]{4} | c[A-Za-z] | [pP]\{[^{}]*\} | . ) )
+    | (?P<count> \{ (?P<least>\d{1,12}) (?P<comma>,)? (?P<most>\d{1,12})? \} )
+    | (?P<open> \( (?: \? (?: [:=!] | <[=!] | P?<\w+> | [a-zA-Z-]*[:)] ) )? )
+    | (?P<other> [^\\] )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NARROW: Final = {
+    "d": "[0-9]",
+    "D": r"[^\p{Nd}]",
+    "w": "[a-zA-Z0-9_]",
+    "W": r"[^\p{Alphabetic}\p{M}\p{N}\p{Pc}]",
+    "s": r"[ \t\n\r\f\v]",
+    "S": r"[^\s\x1c-\x1f\x{85}\x{FEFF}]",
+}
+"""Classes with the characters that ECMA 262 and Python agree on."""
+_WIDE: Final = {
+    "d": r"\p{Nd}",
+    "D": "[^0-9]",
+    "w": r"[\p{Alphabetic}\p{M}\p{N}\p{Pc}]",
+    "W": "[^a-zA-Z0-9_]",
+    "s": r"[\s\x1c-\x1f\x{85}\x{FEFF}]",
+    "S": r"[^ \t\n\r\f\v]",
+}
+"""The same for a class that is negated: with the characters of either."""
+_DOT: Final = r"[^\n\r\x{2028}\x{2029}]"
+_WRITTEN: Final = "\b\t\n\f\r"
+"""Control characters that JSON has a short escape for. The others are not written, and llguidance drops them."""
+_NAMED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
+
+
+@dataclass
+class _Group:
+    """An open group of a regular expression."""
+
+    largest: int = 1
+    """Product of the counts of the repetitions inside, at the place with most."""
+
+
+@dataclass(frozen=True)
+class _Token:
+    """A part of a regular expression."""
+
+    kind: str
+    text: str
+    in_class: bool = False
+    negated: bool = False
+    """Inside of a class that is negated."""
+    count: int = 1
+
+    @property
+    def control(self) -> str | None:
+        """The control character that this stands for and that cannot be written; None for other tokens."""
+        character = self.text if self.kind != "escape" else _character(self.text)
+        unwritten = len(character) == 1 and (character < " " or character == "\x7f") and character not in _WRITTEN
+        return character if unwritten else None
+
+
+def check_regex(pattern: str, max_characters: int = MAX_PATTERN_CHARACTERS) -> None:
+    """Raise BadGrammar if the expression is too long, too deep, or repeats too much."""
+    if len(pattern) > max_characters:
+        raise BadGrammar(
+            f"the regular expression has {len(pattern)} characters, and at most {max_characters} are allowed: "
+            "shorten it"
+        )
+    counts = RepetitionCounts()
+    for token in _tokens(pattern):
+        if token.in_class:
+            continue
+        if token.kind == "open":
+            counts.open()
+        elif token.kind == "other" and token.text == ")":
+            counts.close()
+        elif token.kind == "count":
+            counts.repeat(token.count)
+        else:
+            counts.atom()
+
+
+def translated_pattern(pattern: str) -> str:
+    """Return the pattern for llguidance. Raises BadGrammar for what has no translation."""
+    check_regex(pattern)
+    tokens = list(_tokens(pattern))
+    for place, token in enumerate(tokens):
+        if token.control is not None and not token.negated:
+            around = tokens[max(0, place - 1) : place + 2]
+            if not token.in_class or not any(near.text == "-" for near in around):
+                raise BadGrammar(
+                    f"the control character {token.control!r} cannot be part of the output: remove it from the "
+                    "regular expression"
+                )
+    return "".join(map(_translated, tokens))
+
+
+class RepetitionCounts:
+    """Bounds the nesting of groups, and the product of counted repetitions in each other."""
+
+    def __init__(self) -> None:
+        self._open: list[_Group] = [_Group()]
+        self._last = 1
+        """The product inside of the last atom or group."""
+
+    def open(self) -> None:
+        self._open.append(_Group())
+        if len(self._open) > MAX_NESTED_GROUPS + 1:
+            raise BadGrammar(f"groups are nested more than {MAX_NESTED_GROUPS} deep: flatten the expression")
+        self._last = 1
+
+    def close(self) -> None:
+        if len(self._open) > 1:
+            self._last = self._open.pop().largest
+            self._note(self._last)
+
+    def atom(self) -> None:
+        self._last = 1
+
+    def repeat(self, count: int) -> None:
+        self._last *= max(1, count)
+        if self._last > MAX_REPETITION_PRODUCT:
+            raise BadGrammar(
+                f"counted repetitions multiply to {self._last}, and at most {MAX_REPETITION_PRODUCT} are allowed: "
+                "use smaller counts, or * and +"
+            )
+        self._note(self._last)
+
+    def _note(self, product: int) -> None:
+        self._open[-1].largest = max(self._open[-1].largest, product)
+
+
+def _tokens(pattern: str) -> Iterator[_Token]:
+    in_class, negated, place = False, False, 0
+    while place < len(pattern):
+        match = _TOKEN.match(pattern, place)
+        if match is None:
+            raise BadGrammar("the regular expression ends with a backslash: complete the escape")
+        kind, text = match.lastgroup or "other", match[0]
+        if not in_class and text == "[":
+            in_class, negated = True, pattern[place + 1 : place + 2] == "^"
+            text = "[^" if negated else "["
+            yield _Token("class", text)
+        elif in_class and text == "]":
+            in_class = negated = False
+            yield _Token("class", text)
+        elif in_class:
+            if kind != "escape":
+                kind, text = "other", text[0]
+            yield _Token(kind, text, True, negated)
+        elif kind == "count":
+            yield _Token(kind, text, count=int(match["most"] or match["least"]))
+        else:
+            yield _Token(kind, text)
+        place += len(text)
+
+
+def _character(escape: str) -> str:
+    """Return the character that an escape stands for, or the escape if it is another one."""
+    letter = escape[1]
+    if letter in "xu" and len(escape) > 2:
+        return chr(int(escape[2:], 16))
+    if letter == "c" and len(escape) > 2:
+        return chr(ord(escape[2]) % 32)
+    return _NAMED.get(letter, escape)
+
+
+def _translated(token: _Token) -> str:
+    text = token.text
+    if token.kind == "escape":
+        return _translated_escape(token)
+    if token.kind == "open":
+        if text.startswith(("(?=", "(?!", "(?<=", "(?<!")):
+            raise BadGrammar("lookaround is not supported in regular expressions: write it without")
+        if re.fullmatch(r"\(\?[a-zA-Z-]*[:)]", text) and text not in ("(?:", "(?i:", "(?i)"):
+            raise BadGrammar(f"the flags {text} are not supported in regular expressions: remove them")
+    if token.kind == "other" and text == "." and not token.in_class:
+        return _DOT
+    if token.in_class and text in "[&~":
+        return "\\" + text  # Rust has nested classes, && and ~~ there
+    return text
+
+
+def _translated_escape(token: _Token) -> str:
+    text, letter = token.text, token.text[1]
+    if letter in "bB" and not token.in_class:
+        raise BadGrammar(f"the word boundary {text} is not supported in regular expressions: write it without")
+    if letter in "123456789" or letter == "k":
+        raise BadGrammar(f"the back reference {text} is not supported in regular expressions: write it without")
+    if letter in "AzZ" and not token.in_class:
+        raise BadGrammar(f"{text} has different meanings in regular expressions: use ^ or $")
+    if letter in "xu" and len(text) == 2:
+        raise BadGrammar(f"{text} has different meanings in regular expressions: use \\xHH or \\uHHHH")
+    if letter in _NARROW:
+        return (_WIDE if token.negated else _NARROW)[letter]
+    if (letter == "c" and len(text) > 2) or letter == "0":
+        return f"\\x{ord(_character(text)):02x}"
+    return text
