@@ -21,8 +21,9 @@ WORKERS := tests/runtime/executor tests/runtime/parallel tests/runtime/engine/te
   tests/runtime/offline/test_llm_workers.py tests/runtime/cli/test_bench_workers.py
 SERVICE := tests/service
 APART   := $(WORKERS) $(SERVICE) tests/clients tests/dashboard
+# A process for each core, each with whole modules; more than four take gigabytes. PYTEST_ARGS="-n 0" for a debugger.
 test: lint  ## run lint and all tests but those of test-workers, test-service, test-dashboard and test-clients
-	@$(BIN)/python -m pytest $(APART:%=--ignore=%) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(APART:%=--ignore=%) -n auto --maxprocesses 4 --dist loadscope $(PYTEST_ARGS)
 
 test-workers: $(VENV)/.dev  ## run the tests of engines with several processes
 	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)

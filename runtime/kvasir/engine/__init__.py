@@ -2,6 +2,6 @@
 
 Reading order: engine_process.py (from settings to a serving loop), build.py, ingest.py and inbox.py (requests from
 the link's thread to the loop), loop.py (one step, from messages to outputs), core.py; waves.py, shared_experts.py
-(engines that step together); then the folders scheduling/ (who runs), kv/ (which blocks) and health/ (status,
-metrics, watchdog).
+(engines that step together); then the folders scheduling/ (who runs), kv/ (which blocks), health/ (status,
+metrics, watchdog) and grammar/ (which tokens).
 """

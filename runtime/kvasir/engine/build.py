@@ -5,12 +5,14 @@ Called by the engine's process, and by the benchmarks that run an engine without
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from kvasir.config.options import ConfigError, flag_of
 from kvasir.config.resolve import ModelFacts, ResolvedEngine, resolve_engine, without_effect
 from kvasir.config.settings import EngineConfig
 from kvasir.engine.core import EngineCore
+from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.ingest import Ingest
 from kvasir.engine.kv.kv_manager import KVManager, longest_sequence
 from kvasir.engine.scheduling.admission_gates import AdmissionGate
@@ -96,11 +98,22 @@ def build_core(
     cache: KVCacheConfig,
     executor: Executor,
     gates: Sequence[AdmissionGate] = (),
+    wake: Callable[[str], None] | None = None,
 ) -> EngineCore:
+    """Put the parts together. Close the core in the end.
+
+    `wake` is called in any thread with the id of a request whose grammar is compiled, and must reach the method of
+    the core with this name. None: the core waits for each grammar when it gets the request.
+    """
+    from kvasir.engine.grammar.grammars import (
+        Grammars,
+    )  # here, because an engine sends Hello before its slow imports
+
     budget = TokenBudget(settings.max_queued_tokens)
     blocks = KVManager(
         cache, prefix_caching=settings.enable_prefix_caching, longest_chunk=settings.max_num_batched_tokens
     )
+    grammars = GrammarGate(partial(Grammars, model.path, model.vocab_size, model.eos_token_ids), wake)
     stages = settings.executor.pipeline_parallel_size
     scheduler = Scheduler(
         blocks,
@@ -112,7 +125,7 @@ def build_core(
         long_prefill_token_threshold=settings.long_prefill_token_threshold,
         budget=budget,
         lookahead=executor.max_in_flight - 1 if stages == 1 else 0,
-        gates=gates,
+        gates=[grammars, *gates],
         rations=[StageRation(executor.max_in_flight, settings.max_num_seqs)] if stages > 1 else [],
         sends_sampled=stages > 1,
     )
@@ -122,5 +135,6 @@ def build_core(
         blocks.cache_block_size,
         budget,
         settings.prefix_caching_hash_algo,
+        grammars,
     )
-    return EngineCore(scheduler, executor, ingest, max_in_flight=executor.max_in_flight)
+    return EngineCore(scheduler, executor, ingest, max_in_flight=executor.max_in_flight, grammars=grammars)

@@ -4,10 +4,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.health.black_box import BlackBox
 from kvasir.engine.health.step_trace import StepPhase, StepTrace
 from kvasir.engine.ingest import Ingest, RefusedRequest
 from kvasir.engine.kv.kv_manager import CacheInUse
+from kvasir.engine.late_masks import LateMasks
 from kvasir.engine.scheduling.endings import error_output
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
@@ -30,9 +32,18 @@ log = logging.getLogger(__name__)
 class EngineCore:
     """The requests of all frontends, a scheduler over them and the executor that computes them."""
 
-    def __init__(self, scheduler: Scheduler, executor: Executor, ingest: Ingest, *, max_in_flight: int = 1) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        ingest: Ingest,
+        *,
+        max_in_flight: int = 1,
+        grammars: GrammarGate | None = None,
+    ) -> None:
         """`max_in_flight`: most steps that are submitted and not updated yet. With two, a step is scheduled while
-        the one before it is computed (asynchronous scheduling); a pipeline needs one for each of its stages."""
+        the one before it is computed (asynchronous scheduling); a pipeline needs one for each of its stages.
+        `grammars`: a gate of the scheduler; None if `ingest` has none either."""
         self.scheduler = scheduler
         self.ingest = ingest
         """Prepares requests for `queue`; in the engine process it does so in the link's thread."""
@@ -47,6 +58,8 @@ class EngineCore:
         self._max_in_flight = max_in_flight
         self._in_flight: deque[tuple[StepInput, SubmittedStep]] = deque()
         self._executor = executor
+        self._grammars = grammars
+        self._late_masks = LateMasks(ingest.vocab_size, executor.supply, self._fail_guide)
         self._answers: dict[str, list[RequestOutput]] = {}  # by frontend: outputs that need no step
 
     # ------------------------------------------------------------------------------------------ coming and going
@@ -62,7 +75,7 @@ class EngineCore:
     def queue(self, request: EngineRequest) -> None:
         """Queue a request. If it is refused or already complete, its answer is sent with the next outputs."""
         if not self._make_room_for(request):
-            self.scheduler.release_reserved(request)
+            self.scheduler.drop(request)
             return
         try:
             answer = self.scheduler.add(request)
@@ -70,10 +83,12 @@ class EngineCore:
             answer = error_output(request, str(refusal), RefusalKind.INVALID)
         except Exception:  # a defect here must end this request only
             log.exception("request %s could not be queued", request.request_id)
-            self.scheduler.release_reserved(request)
+            self.scheduler.drop(request)
             answer = error_output(request, "the engine could not queue the request: its log has the details", None)
         if answer is not None:
             self._answer(request.frontend, answer)
+        else:
+            self._take_guide(request)
 
     def refuse(self, refusal: RefusedRequest) -> None:
         """Answer a request that was not prepared. An earlier attempt of it has no reader any more.
@@ -98,6 +113,9 @@ class EngineCore:
 
     def wake(self, request_id: str) -> None:
         """Consider a request again, because the event that it waited for has come."""
+        request = self.scheduler.requests.get(request_id)
+        if request is not None:
+            self._take_guide(request)
         self.scheduler.wake(request_id)
 
     def abort_frontend(self, frontend: str) -> int:
@@ -153,14 +171,14 @@ class EngineCore:
         step = self.scheduler.schedule()
         self.black_box.note(self.scheduler.in_flight)
         if step is not None and len(in_flight) + 1 < self._max_in_flight:
-            in_flight.append((step, self._executor.submit(step)))
+            self._submit(step)
             return None
         oldest = in_flight[0][0] if in_flight else step
         if oldest is None:
             return None
         self.trace.enter(StepPhase.EXECUTE, oldest)  # before `submit`, which may compute the step itself
         if step is not None:
-            in_flight.append((step, self._executor.submit(step)))
+            self._submit(step)
         output = in_flight.popleft()[1].result()
         self.num_steps += 1
         return output
@@ -168,6 +186,7 @@ class EngineCore:
     def update(self, output: StepOutput | None) -> dict[str, Outputs]:
         """The second half: returns the outputs by frontend."""
         outputs = self.scheduler.update(output) if output is not None else {}
+        self._late_masks.supply()
         for frontend, answers in self._answers.items():
             outputs.setdefault(frontend, []).extend(answers)
         self._answers = {}
@@ -196,9 +215,15 @@ class EngineCore:
         """Do some milliseconds of work that later steps need. Return False if nothing is left."""
         return self._executor.work_ahead()
 
+    def close(self) -> None:
+        """End the process that compiles grammars."""
+        if self._grammars is not None:
+            self._grammars.close()
+
     def check_idle(self) -> None:
         """Raise AssertionError if an invariant of an idle engine is violated."""
         self.scheduler.check_idle()
+        self._late_masks.check_idle()
         if not self.scheduler.running:
             self._executor.check_idle()
 
@@ -217,6 +242,27 @@ class EngineCore:
             return False
         self.scheduler.abort(live)
         return True
+
+    def _submit(self, step: StepInput) -> None:
+        self._in_flight.append((step, self._executor.submit(step)))
+        if step.masked:
+            self._late_masks.expect(step, self.scheduler.in_flight[-1])
+            self._late_masks.supply()
+
+    def _take_guide(self, request: EngineRequest) -> None:
+        """Give a request the guide of its constraint, if it has one that is ready; or answer why it is refused."""
+        refusal = None if self._grammars is None else self._grammars.take(request)
+        if refusal is not None:
+            self.scheduler.abort(request)
+            self._answer(request.frontend, error_output(request, refusal, RefusalKind.INVALID))
+        elif (answer := self.scheduler.end_complete(request)) is not None:
+            self._answer(request.frontend, answer)
+
+    def _fail_guide(self, request: EngineRequest, error: Exception) -> None:
+        """End a request whose next token cannot be restricted as its constraint asks."""
+        log.error("request %s ends with an error: no mask for it", request.request_id, exc_info=error)
+        self.scheduler.abort(request)
+        self._answer(request.frontend, error_output(request, str(error), RefusalKind.INVALID))
 
     def _answer(self, frontend: str, output: RequestOutput) -> None:
         self._answers.setdefault(frontend, []).append(output)

@@ -188,7 +188,9 @@ class EngineProcess:
             group = self._group
             settings, cache = prepare_workers(executor, settings, asked=self._config.model.max_model_len)
             hand_over = self._collector.hand_over = HandOver()
-            core = self._collector.core = build_core(settings, model, cache, executor, [hand_over])
+            core = self._collector.core = build_core(
+                settings, model, cache, executor, [hand_over], inbox.wake_request
+            )
             core.trace, core.black_box = self._status.trace, self._black_box
             if executor.max_in_flight == 1 and group is None:  # a step of a group includes waits for other engines
                 self._status.step_limit.begin(settings.max_num_batched_tokens)
@@ -372,6 +374,8 @@ class EngineProcess:
             self._link.close(last)
         if self._death_watch is not None:
             self._death_watch.close()
+        if self._collector.core is not None:
+            self._collector.core.close()
         if self._exchange is not None:  # it reads and writes the KV cache
             self._exchange.close()
         if self._watchdog is not None:  # it asks the executor where workers are

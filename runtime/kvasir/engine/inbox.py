@@ -145,7 +145,7 @@ class Inbox:
 
     def _release(self, request: EngineRequest) -> None:
         if self._ingest is not None:
-            self._ingest.budget.release(request.num_tokens)
+            self._ingest.release(request)
 
     # ------------------------------------------------------------------------------------ in the loop's thread
 

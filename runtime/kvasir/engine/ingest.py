@@ -8,6 +8,7 @@ them, and hashing, which needs a loop, pauses to let the step's thread continue.
 import logging
 from dataclasses import dataclass
 
+from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.scheduling.endings import error_output
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.entrance_check import RequestRefused
@@ -39,9 +40,12 @@ class Ingest:
         cache_block_size: int | None,
         budget: TokenBudget,
         hash_algorithm: str = BLAKE2B,
+        grammars: GrammarGate | None = None,
     ) -> None:
-        """`cache_block_size`: tokens per block of the prefix cache; None without one."""
-        self._vocab_size = vocab_size
+        """`cache_block_size`: tokens per block of the prefix cache; None without one. `grammars`: None if requests
+        with a constraint are refused."""
+        self.vocab_size = vocab_size
+        self._grammars = grammars
         self._max_model_len = max_model_len
         self._block_size = cache_block_size
         self._hash_algorithm = hash_algorithm
@@ -63,6 +67,12 @@ class Ingest:
             reason = "the engine could not prepare the request: its log has the details"
             return RefusedRequest(frontend, error_output(message, reason, None))
 
+    def release(self, request: EngineRequest) -> None:
+        """Release what a prepared request holds that is not queued."""
+        self.budget.release(request.num_tokens)
+        if self._grammars is not None:
+            self._grammars.ended(request)
+
     def _request(self, frontend: str, message: AddRequest) -> EngineRequest:
         self._check_length(message)
         self._check(message)
@@ -70,6 +80,10 @@ class Ingest:
         # A resumed request of the full length is complete: it never looks up its hashes.
         if self._block_size is not None and self._block_size <= request.num_tokens < self._max_model_len:
             request.packed_hashes = self._hashed(request, message, self._block_size)
+        if message.constraint is not None:
+            if self._grammars is None:
+                raise RequestRefused("this engine takes no requests with a constraint for their output")
+            self._grammars.begin(request, message.constraint)
         return request
 
     def _check_length(self, message: AddRequest) -> None:
@@ -86,8 +100,12 @@ class Ingest:
         but a frontend of another version may have other bounds."""
         highest = max(_highest(message.prompt_tokens), _highest(message.output_tokens))
         try:
-            check_token_ids([highest], self._vocab_size, "prompt")
-            message.params.check(self._vocab_size)
+            check_token_ids([highest], self.vocab_size, "prompt")
+            message.params.check(self.vocab_size)
+            if message.constraint is not None:
+                check_token_ids(message.constraint.reasoning_end, self.vocab_size, "reasoning_end")
+                if message.constraint.reasoning_start is not None:
+                    check_token_ids([message.constraint.reasoning_start], self.vocab_size, "reasoning_start")
         except BadParameter as error:
             raise RequestRefused(str(error)) from error
 

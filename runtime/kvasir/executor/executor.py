@@ -5,7 +5,7 @@ from typing import Protocol
 
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.worker.block_bytes import BlockBytes
-from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.step import LateInput, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
 
@@ -58,6 +58,11 @@ class Executor(Protocol):
         With one step in flight an executor may compute it before it returns. Take the results in the order of the
         steps, in the thread that submits them.
         """
+        ...
+
+    def supply(self, late: LateInput) -> None:
+        """Send the masks of a submitted step with masked rows: before its result is taken, and in the order of the
+        steps. The workers wait for them between the forward pass and the sampling."""
         ...
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:

@@ -1,12 +1,14 @@
 """One worker in the engine's own process: no copies and no waiting between scheduler and model.
 
 Without overlapped steps the engine's thread computes, and a step that was submitted is complete. torch releases the
-GIL while it computes, so the engine's I/O thread runs meanwhile.
+GIL while it computes, so the engine's I/O thread runs meanwhile. A step with masked rows is computed when its masks
+are there: to fill them at the same time would need a second thread, whose threads for torch take the cores of the
+first. With overlapped steps a thread of its own computes, and the engine's thread fills masks meanwhile.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -18,7 +20,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.worker.block_bytes import BlockBytes
-from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.step import LateInput, StepInput, StepOutput
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 
@@ -36,12 +38,52 @@ class _ComputedStep:
         return self.output
 
 
+@dataclass(slots=True)
+class _DeferredStep:
+    """A step with masked rows that the thread of the engine computes when its result is taken."""
+
+    host: WorkerHost
+    step: StepInput
+    late: LateInput | None = None
+
+    def done(self) -> bool:
+        return False
+
+    def result(self) -> StepOutput:
+        late = self.late
+        assert late is not None, "the masks of the step were not supplied"
+        return self.host.execute(self.step, lambda: late)
+
+    def supply(self, late: LateInput) -> None:
+        self.late = late
+
+
+@dataclass(slots=True)
+class _MaskedStep:
+    """A step of another thread that waits for its masks between the forward pass and the sampling."""
+
+    late: "Future[LateInput]" = field(default_factory=Future)
+    output: "Future[StepOutput]" = field(default_factory=Future)
+
+    def done(self) -> bool:
+        return self.output.done()
+
+    def result(self) -> StepOutput:
+        assert self.late.done(), "the masks of the step were not supplied"
+        return self.output.result()
+
+    def supply(self, late: LateInput) -> None:
+        self.late.set_result(late)
+
+
 class InProcessExecutor:
     """An Executor."""
 
     def __init__(self, settings: ResolvedEngine, model: ModelInfo, parallel: ParallelState = SINGLE) -> None:
         self.max_in_flight = 2 if settings.async_scheduling else 1
         self._host: WorkerHost | None = WorkerHost(settings, model, parallel)
+        self._unsupplied: dict[int, _DeferredStep | _MaskedStep] = {}
+        """Steps that wait for their masks, by number."""
         # Starts with the first step that is submitted. torch counts threads for each thread that calls it.
         self._thread = ThreadPoolExecutor(
             1, thread_name_prefix="worker", initializer=partial(torch.set_num_threads, settings.threads)
@@ -62,9 +104,19 @@ class InProcessExecutor:
 
     def submit(self, step: StepInput) -> SubmittedStep:
         host = self._running()
+        if step.masked and self.max_in_flight == 1:
+            deferred = self._unsupplied[step.number] = _DeferredStep(host, step)
+            return deferred
+        if step.masked:
+            masked = self._unsupplied[step.number] = _MaskedStep()
+            masked.output = self._thread.submit(host.execute, step, masked.late.result)
+            return masked
         if self.max_in_flight > 1:
             return self._thread.submit(host.execute, step)
         return _ComputedStep(host.execute(step))
+
+    def supply(self, late: LateInput) -> None:
+        self._unsupplied.pop(late.number).supply(late)
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
         host = self._running()
@@ -90,6 +142,9 @@ class InProcessExecutor:
 
     def shutdown(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
+        for masked in self._unsupplied.values():
+            if isinstance(masked, _MaskedStep):
+                masked.late.cancel()  # ends the wait of the thread
         self._host = None
 
     @property

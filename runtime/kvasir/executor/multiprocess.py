@@ -36,7 +36,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.observability.failures import FailureError, error_of
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
-from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.step import LateInput, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
@@ -47,7 +47,7 @@ _REPORT_SECONDS: Final = 1.0
 """How long the report of an end may take."""
 _CAUSE_SECONDS: Final = 0.5
 """How long an error in a worker waits for a report of its cause on another node. Below _REPORT_SECONDS."""
-_STEP, _COMMAND, _CALL = (bytes((kind,)) for kind in FrameKind)
+_STEP, _COMMAND, _CALL, _LATE_INPUT = (bytes((kind,)) for kind in FrameKind)
 
 
 class MultiprocessExecutor:
@@ -74,6 +74,8 @@ class MultiprocessExecutor:
         self._reporting_rank = reporting_rank(settings.executor)
         self._timeout = settings.executor.worker_timeout
         self._pending: deque[_Reply] = deque()
+        self._unsupplied: dict[int, _Reply] = {}
+        """Steps whose workers wait for their masks, by number."""
         self._news: queue.SimpleQueue[tuple[int, FromWorker] | None] = queue.SimpleQueue()
         """Of the start-up; None: a worker has ended."""
         self._lock = threading.Lock()
@@ -112,7 +114,14 @@ class MultiprocessExecutor:
         self._write(_STEP + self._encode(step))
         reply = _Reply(self._take_oldest)
         self._pending.append(reply)
+        if step.masked:
+            self._unsupplied[step.number] = reply
+            reply.awaits_masks = True
         return reply
+
+    def supply(self, late: LateInput) -> None:
+        self._unsupplied.pop(late.number).awaits_masks = False
+        self._write(_LATE_INPUT + self._encode(late))
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
         replies = self._exchange(_CALL, call, None)
@@ -182,6 +191,7 @@ class MultiprocessExecutor:
 
     def _take_oldest(self) -> None:
         """Receive the replies to the oldest step."""
+        assert not self._pending[0].awaits_masks, "the masks of the step were not supplied"
         replies = self._read(self._timeout, "a step")
         self._pending.popleft().set_result(self._outputs.decode(replies[self._reporting_rank]))
 
@@ -287,6 +297,7 @@ class _Reply(Future[StepOutput]):
 
     def __init__(self, receive: Callable[[], None]) -> None:
         super().__init__()
+        self.awaits_masks = False
         self._receive = receive
 
     def result(self, timeout: float | None = None) -> StepOutput:

@@ -12,7 +12,7 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import ModelInfo
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
-from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.step import AwaitLateInput, StepInput, StepOutput
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import EXTENSIONS, WORKERS, WorkerCall, WorkerCalls, WorkerResult, calls_of, plugin
 
@@ -43,16 +43,21 @@ class WorkerHost:
             "".join(f", {name}={value}" for name, value in openmp_variables().items()),
         )
 
-    def execute(self, step: StepInput) -> StepOutput:
+    def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
+        """`late`: for a step with masked rows."""
         count = self._count
         if count is None:
-            return self.worker.execute(step)
+            return self._execute(step, late)
         count.begin_step()
         if torch.get_num_threads() != count.threads:
             torch.set_num_threads(count.threads)
-        output = self.worker.execute(step)
+        output = self._execute(step, late)
         count.end_step()
         return output
+
+    def _execute(self, step: StepInput, late: AwaitLateInput | None) -> StepOutput:
+        """A worker class of another package may know no masked rows."""
+        return self.worker.execute(step) if late is None else self.worker.execute(step, late)
 
     def run(self, call: WorkerCall) -> Any:
         """Run a call that the engine cannot do without. Raises what its method raises."""

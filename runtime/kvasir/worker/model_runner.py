@@ -16,11 +16,12 @@ from kvasir.models.causal_lm import Generates
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.sampling.sampler import holds_nan, sample
 from kvasir.sampling.token_logprobs import score
+from kvasir.sampling.token_masks import TokenMasks
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.prompt_logprobs import score_prompts
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.stage_link import StageLink
-from kvasir.worker.step import NAN_COMPUTED, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.step import NAN_COMPUTED, AwaitLateInput, ScheduledRow, StepInput, StepOutput
 
 _NAN_TOKEN: Final = -1
 """Marks rows with NaN until their tokens are on the host, so that the device is waited for only once."""
@@ -44,10 +45,12 @@ class ModelRunner:
         self._link = link
 
     @torch.inference_mode()
-    def execute(self, step: StepInput) -> StepOutput:
+    def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
+        """`late`: for a step with masked rows. It is called between the forward pass and the sampling."""
         table = self._table
         if not self._model.stage.last:
-            table.append_sampled(step.sampled)
+            table.append_chosen(step.sampled)
+        table.append_chosen(step.forced)
         for request_id in step.finished:
             table.remove(request_id)
         for new in step.new:
@@ -55,9 +58,9 @@ class ModelRunner:
         for row in step.scheduled:
             if row.new_block_ids:
                 table.append_blocks(table.row_of(row.request_id), row.new_block_ids)
-        return self._compute(step) if step.scheduled else StepOutput([])
+        return self._compute(step, late) if step.scheduled else StepOutput([])
 
-    def _compute(self, step: StepInput) -> StepOutput:
+    def _compute(self, step: StepInput, late: AwaitLateInput | None) -> StepOutput:
         batch = self._build(step.scheduled)
         computed = self._forward(batch)
         token_ids: list[list[int]] = [[]] * len(step.scheduled)  # entries are replaced and not changed
@@ -69,7 +72,7 @@ class ModelRunner:
         logprobs: dict[int, Logprobs] = {}
         prompt_logprobs: dict[int, Logprobs] = {}
         if len(batch.rows):
-            chosen, logprobs = self._sample(batch, hidden)
+            chosen, logprobs = self._sample(batch, hidden, step.masked, late)
             for place, token in zip(batch.outputs.tolist(), chosen, strict=True):
                 if token == _NAN_TOKEN:
                     failed[place] = NAN_COMPUTED  # before other causes: the scheduler must distrust the blocks
@@ -106,10 +109,20 @@ class ModelRunner:
             ForwardBatch(batch.token_ids, batch.positions, batch.attention, self.caches, arrived)
         )
 
-    def _sample(self, batch: StepBatch, hidden: Tensor) -> tuple[list[int], dict[int, Logprobs]]:
+    def _masks(
+        self, batch: StepBatch, logits: Tensor, masked: Sequence[int], late: AwaitLateInput | None
+    ) -> TokenMasks:
+        """Wait for the masks of these places of the step. The device computes the logits [R, V] meanwhile."""
+        assert late is not None, "masked rows need a late input"
+        row_of = {place: row for row, place in enumerate(batch.outputs.tolist())}
+        return TokenMasks.unpack(late().masks, [row_of[place] for place in masked], logits.shape[1], logits.device)
+
+    def _sample(
+        self, batch: StepBatch, hidden: Tensor, masked: Sequence[int], late: AwaitLateInput | None
+    ) -> tuple[list[int], dict[int, Logprobs]]:
         """Return the next tokens of the sampled rows, and log probabilities by place in the step's output.
 
-        Logits are computed for these rows only.
+        Logits are computed for these rows only. `masked`: places in the step of rows with a mask.
         """
         if batch.sampled is not None:
             hidden = hidden[batch.sampled]
@@ -117,7 +130,9 @@ class ModelRunner:
         logits = self._model.logits(hidden)  # [R, vocab_size]
         raw = None if plan.logprobs is None else logits[plan.logprobs.rows]  # [P, vocab_size], a copy
         logits = logits.float()
-        if plan.changes is not None:
+        if masked:
+            self._masks(batch, logits, masked, late).apply_(logits, plan.changes)
+        elif plan.changes is not None:
             plan.changes.apply_(logits)
         tokens = sample(logits, plan.random_rows)  # [R]
         marked = tokens.masked_fill(holds_nan(logits, tokens), _NAN_TOKEN)

@@ -4,7 +4,8 @@ A worker receives a request whole when it takes a row (`NewRow`), then only what
 that the same step crosses a process border unchanged.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -13,8 +14,8 @@ from kvasir.params import SamplingParams
 
 NO_NEW_BLOCKS: Final[list[list[int]]] = []
 """Shared by all rows without new blocks, which are most of them. It must not be changed."""
-NONE_SAMPLED: Final[dict[str, list[int]]] = {}
-"""Shared by all steps of an engine that is not a pipeline. It must not be changed."""
+NO_TOKENS: Final[dict[str, list[int]]] = {}
+"""Shared by all steps that bring no tokens, which are most of them. It must not be changed."""
 NAN_COMPUTED: Final = "NaN"
 """In `StepOutput.failed`: the logits to sample from held NaN. The KV of the request may hold NaN too."""
 
@@ -47,8 +48,8 @@ class ScheduledRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """In this order: sampled tokens are appended, rows are freed, rows are taken, the scheduled rows are computed
-    in one batch."""
+    """In this order: sampled and forced tokens are appended, rows are freed, rows are taken, the scheduled rows are
+    computed in one batch."""
 
     finished: list[str]
     """Requests whose rows are freed: finished, aborted or preempted since the last step. A request may stand here
@@ -61,6 +62,26 @@ class StepInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sampled: dict[str, list[int]] = {}
     """Tokens that earlier steps sampled, by request, if the engine is a pipeline. Its last stage has sampled them,
     the others append them to their rows. Each token is in one step, before its row is freed."""
+    masked: tuple[int, ...] = ()
+    """Places in `scheduled` of rows that choose from some tokens only. Their masks follow in a LateInput, because
+    they depend on tokens that the step before samples."""
+    forced: dict[str, list[int]] = {}
+    """Tokens that follow the ones sampled last, by request, because a grammar allows no others. All stages of a
+    pipeline append them to their rows. Each token is in one step, before its row is freed."""
+
+
+class LateInput(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The part of a step that is made while its forward pass runs. The worker needs it before it samples."""
+
+    number: int
+    """Of the step."""
+    masks: bytes
+    """For each place in `StepInput.masked`, in this order, a bit for each token of the vocabulary: bit i of its
+    little-endian words of 32 bits is set if token i is allowed."""
+
+
+AwaitLateInput: TypeAlias = Callable[[], LateInput]
+"""Waits for the late input of the step that runs, and returns it."""
 
 
 class StepOutput(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -35,7 +35,7 @@ from kvasir.worker.huge_pages import collapse
 from kvasir.worker.model_runner import ModelRunner
 from kvasir.worker.reference_check import check_against_reference
 from kvasir.worker.stage_link import StageLink
-from kvasir.worker.step import NAN_COMPUTED, StepInput, StepOutput
+from kvasir.worker.step import NAN_COMPUTED, AwaitLateInput, StepInput, StepOutput
 from kvasir.worker.worker_calls import worker_call
 
 log = logging.getLogger(__name__)
@@ -125,9 +125,10 @@ class Worker:
         """
         return next(self._ahead, 0) > 0
 
-    def execute(self, step: StepInput) -> StepOutput:
+    def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
+        """`late`: for a step with masked rows."""
         assert self._runner is not None, "allocate_kv_cache comes first"
-        return self._runner.execute(step)
+        return self._runner.execute(step, late)
 
     def block_bytes(self) -> BlockBytes | None:
         """Return the bytes of the KV blocks; None if they are in the memory of a device, or in several workers."""

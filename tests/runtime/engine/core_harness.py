@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kvasir.constraint import OutputConstraint
 from kvasir.engine.core import EngineCore
+from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.ingest import Ingest
 from kvasir.engine.scheduling.admission_gates import AdmissionGate
 from kvasir.engine.scheduling.rations import Ration
@@ -35,6 +37,8 @@ def add_request(
     hashed_for: int | None = None,
     alone: bool = False,
     kv_source: str = "",
+    constraint: OutputConstraint | None = None,
+    min_tokens: int = 0,
 ) -> AddRequest:
     """`hashed_for`: the block size that the frontend hashed the prompt for; None: it did not."""
     hashes = b""
@@ -53,6 +57,7 @@ def add_request(
             ignore_eos=ignore_eos,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            min_tokens=min_tokens,
         ),
         block_hashes=hashes,
         priority=priority,
@@ -60,6 +65,7 @@ def add_request(
         age=age,
         alone=alone,
         kv_source=kv_source,
+        constraint=constraint,
     )
 
 
@@ -87,6 +93,10 @@ class Answer:
     prompt_logprobs: list[list[float]] = field(default_factory=list)
     """One list per output that had any."""
 
+    @property
+    def num_outputs(self) -> int:
+        return len(self.num_cached_tokens)
+
 
 class CoreHarness:
     """A core over the fake executor, with the answers that frontends would hold; checks positions as they come."""
@@ -110,8 +120,9 @@ class CoreHarness:
         max_queued_tokens: int = 2**26,
         windows: Sequence[int | None] = (None,),
         is_pipeline: bool = False,
+        grammars: GrammarGate | None = None,
     ) -> None:
-        """`windows`: of each KV group; None: full attention."""
+        """`windows`: of each KV group; None: full attention. `grammars`: for requests with a constraint."""
         self.executor = FakeExecutor(
             block_size=block_size,
             max_num_seqs=max_num_seqs,
@@ -133,14 +144,16 @@ class CoreHarness:
             long_prefill_token_threshold=long_prefill_token_threshold,
             budget=self.budget,
             lookahead=max_in_flight - 1 if lookahead is None else lookahead,
-            gates=gates,
+            gates=gates if grammars is None else [grammars, *gates],
             rations=rations,
             sends_sampled=is_pipeline,
         )
         self.blocks = blocks
         self.max_model_len = max_model_len
-        ingest = Ingest(VOCAB_SIZE, max_model_len, self.blocks.cache_block_size, self.budget)
-        self.core = EngineCore(self.scheduler, self.executor, ingest, max_in_flight=max_in_flight)
+        ingest = Ingest(VOCAB_SIZE, max_model_len, self.blocks.cache_block_size, self.budget, grammars=grammars)
+        self.core = EngineCore(
+            self.scheduler, self.executor, ingest, max_in_flight=max_in_flight, grammars=grammars
+        )
         self.answers: dict[str, Answer] = {}
 
     def add(self, message: AddRequest, frontend: str = FRONTEND) -> Answer:

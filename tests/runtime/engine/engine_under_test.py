@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvasir.config.settings import LinkConfig
+from kvasir.constraint import OutputConstraint
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.link.frontend_end.frontend_link import FrontendLink
@@ -85,8 +86,15 @@ class Frontend:
         [engine] = self.link.engines.values()
         return engine
 
-    def ask(self, engine: RemoteEngine, request_id: str, max_tokens: int, prompt: list[int] = PROMPT) -> None:
-        message = AddRequest(request_id, 0, packed(prompt), b"", params(max_tokens))
+    def ask(
+        self,
+        engine: RemoteEngine,
+        request_id: str,
+        max_tokens: int,
+        prompt: list[int] = PROMPT,
+        constraint: OutputConstraint | None = None,
+    ) -> None:
+        message = AddRequest(request_id, 0, packed(prompt), b"", params(max_tokens), constraint=constraint)
         assert self.link.send(engine.incarnation, message)
 
     def received(self, request_id: str) -> list[RequestOutput]:

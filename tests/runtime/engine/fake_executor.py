@@ -13,12 +13,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import Logprobs
 from kvasir.params import SamplingParams
 from kvasir.tokens import from_wire
 from kvasir.worker.block_bytes import BlockBytes
-from kvasir.worker.step import NAN_COMPUTED, NONE_SAMPLED, NewRow, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.step import NAN_COMPUTED, NO_TOKENS, LateInput, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from runtime.engine.fake_block_bytes import FakeBlockBytes
 from runtime.engine.first_stage import FirstStage
@@ -43,6 +46,11 @@ def expected_output(
     for _ in range(count):
         tokens.append(model(tokens))
     return tokens[len(prompt) :]
+
+
+def choose(token_id: int, allowed: npt.NDArray[np.bool_]) -> int:
+    """Return the first of the allowed tokens, from the model's token on. allowed: [VOCAB_SIZE] bool."""
+    return int((np.roll(allowed, -token_id).argmax() + token_id) % VOCAB_SIZE)
 
 
 def fake_logprobs(token_ids: Sequence[int]) -> Logprobs:
@@ -122,6 +130,8 @@ class FakeExecutor:
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._model = model
+        self.late: deque[LateInput] = deque()
+        """The masks of submitted steps, in their order."""
         self.submitted: deque[tuple[StepInput, _Deferred, list[list[int]]]] = deque()
         """Steps that are not computed yet, and the tokens of their rows that the first stage had."""
         self._windows = windows
@@ -129,6 +139,8 @@ class FakeExecutor:
 
     def execute(self, step: StepInput) -> StepOutput:
         self.before_step()
+        for request_id, forced in step.forced.items():
+            self.rows[request_id].token_ids += forced
         for request_id in step.finished:
             del self.rows[request_id]
         for new in step.new:
@@ -146,7 +158,8 @@ class FakeExecutor:
             for place, scheduled in enumerate(step.scheduled)
             if len(self.rows[scheduled.request_id].token_ids) >= self.failing.get(scheduled.request_id, 2**40)
         }
-        token_ids = [self._sample(scheduled) for scheduled in step.scheduled]
+        masks = self._masks(step)
+        token_ids = [self._sample(scheduled, masks.get(place)) for place, scheduled in enumerate(step.scheduled)]
         failed |= {place: NAN_COMPUTED for place, sampled in enumerate(token_ids) if NAN in sampled}
         token_ids = [[] if place in failed else sampled for place, sampled in enumerate(token_ids)]
         drafts = {
@@ -167,9 +180,13 @@ class FakeExecutor:
         assert step.number == len(self.steps)
         future = _Deferred(self._compute_until)
         read = self.first_stage.take(step) if self.first_stage else []
-        assert self.first_stage or step.sampled is NONE_SAMPLED
+        assert self.first_stage or step.sampled is NO_TOKENS
         self.submitted.append((step, future, read))
         return future
+
+    def supply(self, late: LateInput) -> None:
+        assert self.steps[late.number - 1].masked, "masks for a step that needs none"
+        self.late.append(late)
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
         raise AssertionError("the engine's core makes no calls")
@@ -188,6 +205,7 @@ class FakeExecutor:
     def check_idle(self) -> None:
         assert not self.rows
         assert not self.submitted
+        assert not self.late
         assert not (self.first_stage and self.first_stage.rows)
 
     def block_bytes(self) -> BlockBytes:
@@ -245,18 +263,30 @@ class FakeExecutor:
                 content = row.content(position, scheduled.draft_token_ids)
                 assert self._slots[self._slot(table, position)] == content
 
-    def _sample(self, scheduled: ScheduledRow) -> list[int]:
+    def _masks(self, step: StepInput) -> dict[int, npt.NDArray[np.bool_]]:
+        """Return the allowed tokens [VOCAB_SIZE] of each masked row, by place."""
+        if not step.masked:
+            return {}
+        late = self.late.popleft()  # raises IndexError if the masks come later than the result is asked for
+        assert late.number == step.number
+        words = np.frombuffer(late.masks, np.uint8).reshape(len(step.masked), -(-VOCAB_SIZE // 32) * 4)
+        bits = np.unpackbits(words, axis=1, count=VOCAB_SIZE, bitorder="little").astype(bool)
+        return dict(zip(step.masked, bits, strict=True))
+
+    def _sample(self, scheduled: ScheduledRow, mask: npt.NDArray[np.bool_] | None = None) -> list[int]:
         """Return the accepted drafts and one token, or nothing after a chunk that is not the last one."""
         row = self.rows[scheduled.request_id]
         end = scheduled.num_computed_tokens + scheduled.num_new_tokens
         if end < len(row.token_ids):
+            assert mask is None, "a mask for a row without a next token"
             return []
         context = [*row.token_ids, *scheduled.draft_token_ids]
         if self._windows[0] is None:
             context = [self._slots[self._slot(row.tables[0], position)][0] for position in range(end)]
         sampled = []
         for draft in (*scheduled.draft_token_ids, None):
-            sampled.append(self._model(context[: len(row.token_ids)]))
+            token_id = self._model(context[: len(row.token_ids)])
+            sampled.append(token_id if mask is None or token_id == NAN else choose(token_id, mask))
             row.token_ids.append(sampled[-1])
             if sampled[-1] != draft:
                 break

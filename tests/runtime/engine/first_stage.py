@@ -12,8 +12,9 @@ class FirstStage:
 
     def take(self, step: StepInput) -> list[list[int]]:
         """Return the known tokens that the step computes, by row. Called when the step is submitted."""
-        for request_id, sampled in step.sampled.items():
-            self.rows[request_id] += sampled
+        for tokens in (step.sampled, step.forced):
+            for request_id, token_ids in tokens.items():
+                self.rows[request_id] += token_ids
         for request_id in step.finished:
             del self.rows[request_id]
         for new in step.new:

@@ -3,6 +3,7 @@
 python launched_script.py SCENARIO FOLDER [WORKERS]
 """
 
+import itertools
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ from typing import Any
 import torch.distributed as dist
 
 from kvasir import LLM, SamplingParams
+from kvasir.client.input.input_processor import Prompted
+from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.observability.failures import FailureError
 from kvasir.worker.step import StepInput, StepOutput
@@ -60,7 +63,21 @@ def answers(workers: int) -> dict[str, Any]:
     for name, asynchronous in (("tokens", False), ("asynchronous", True)):
         with make(workers, async_scheduling=asynchronous) as llm:
             found[name] = [tokens(llm, PROMPTS, fields) for fields in SAMPLED]
+            constrain(llm)
+            found[f"constrained {name}"] = [tokens(llm, PROMPTS, fields) for fields in SAMPLED]
     return found
+
+
+def constrain(llm: LLM) -> None:
+    """Give each request of every second prompt a grammar of its own."""
+    prepare, prompts = llm._input.prepare, itertools.count()
+
+    def constrained(*arguments: Any, **options: Any) -> Prompted:
+        number = next(prompts)
+        constraint = OutputConstraint(Grammar(GrammarKind.REGEX, f"[0-9]{{{2 + number}}}")) if number % 2 else None
+        return prepare(*arguments, **{**options, "constraint": constraint})
+
+    llm._input.prepare = constrained  # type: ignore[method-assign]
 
 
 def mistakes(workers: int) -> dict[str, Any]:

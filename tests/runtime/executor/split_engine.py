@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvasir.config.resolve import ResolvedEngine
+from kvasir.constraint import OutputConstraint
 from kvasir.engine.build import build_core, fit_context
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo
@@ -48,11 +49,17 @@ class SplitEngine:
         self.aborted: set[str] = set()
 
     def add(
-        self, request_id: str, prompt: Sequence[int], params: SamplingParams, outputs: Sequence[int] = ()
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        outputs: Sequence[int] = (),
+        constraint: OutputConstraint | None = None,
     ) -> None:
         """`outputs`: already emitted, by an earlier attempt."""
         self.answers[request_id] = Answer()
-        self.core.add("frontend", AddRequest(request_id, 1, packed(prompt), packed(outputs), params))
+        message = AddRequest(request_id, 1, packed(prompt), packed(outputs), params, constraint=constraint)
+        self.core.add("frontend", message)
 
     def abort(self, request_id: str) -> None:
         self.aborted.add(request_id)
@@ -74,6 +81,10 @@ class SplitEngine:
         while self.core.has_work:
             self.step()
         self.core.check_idle()
+
+    def close(self) -> None:
+        self.core.close()
+        self.executor.shutdown()
 
     @property
     def num_preemptions(self) -> int:

@@ -57,10 +57,11 @@ def start(scenario: str, folder: Path) -> list["subprocess.Popen[bytes]"]:
 def test_launched_engines_answer_as_one_process(tmp_path: Path) -> None:
     first, second = run("answers", tmp_path)
     assert first == second
-    expected = launched_script.answers(workers=1)["tokens"]
-    assert [found[:2] for found in first.values()] == [expected[:2]] * 2
-    drawn = [found[2] for found in first.values()]
-    assert drawn[0] != drawn[1] != expected[2]  # from random seeds
+    alone = launched_script.answers(workers=1)
+    assert {name: found[:2] for name, found in first.items()} == {name: found[:2] for name, found in alone.items()}
+    assert alone["constrained tokens"][:2] == alone["constrained asynchronous"][:2] != alone["tokens"][:2]
+    drawn = [first[name][2] for name in ("tokens", "asynchronous")]
+    assert drawn[0] != drawn[1] != alone["tokens"][2]  # from random seeds
 
 
 def test_differences_between_the_ranks_are_named(tmp_path: Path) -> None:

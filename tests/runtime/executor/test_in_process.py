@@ -1,3 +1,4 @@
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from kvasir.executor.in_process import InProcessExecutor
 from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import load_model_info
 from kvasir.tokens import packed
-from kvasir.worker.step import NewRow, ScheduledRow, StepInput
+from kvasir.worker.step import LateInput, NewRow, ScheduledRow, StepInput
 from kvasir.worker.worker import Worker
 from runtime.models.tiny import llama, save
 from runtime.worker.driver import Driver, Submits, engine_settings, greedy
@@ -21,6 +22,11 @@ def started(executor: Executor, progress: Callable[[int, int], None] = lambda do
     blocks = executor.kv_layout().num_blocks
     executor.allocate_kv_cache(blocks, max_model_len=512)
     return blocks
+
+
+def only(token: int) -> bytes:
+    """The mask of a row that may choose one token of the 256 of a tiny model."""
+    return (1 << token).to_bytes(256 // 8, "little")
 
 
 def test_it_does_what_its_worker_does(tmp_path: Path) -> None:
@@ -67,6 +73,38 @@ def test_steps_that_are_submitted_run_in_their_order_and_know_the_tokens_of_the_
     with pytest.raises(KeyError):
         executor.submit(StepInput(["nobody"], [], [])).result()
     executor.shutdown()
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_a_step_with_masked_rows_samples_when_it_has_its_masks(overlapped: bool, tmp_path: Path) -> None:
+    executor = InProcessExecutor(
+        engine_settings(async_scheduling=overlapped), load_model_info(save(llama(), tmp_path))
+    )
+    started(executor)
+    new = [NewRow(name, packed([5, 6, 7]), 3, greedy(3)) for name in "ab"]
+    rows = [ScheduledRow(name, 0, 3, [[place + 1]]) for place, name in enumerate("ab")]
+    free = executor.submit(StepInput([], new, rows, number=1)).result().token_ids
+    step = StepInput(["a", "b"], new, rows, number=2, masked=(1,))
+    submitted = executor.submit(step)
+    with pytest.raises(AssertionError, match="not supplied"):
+        submitted.result()
+    assert not submitted.done()
+    executor.supply(LateInput(2, only(9)))
+    assert submitted.result().token_ids == [free[0], [9]]
+    executor.shutdown()
+
+
+def test_shutdown_ends_the_wait_for_masks(tmp_path: Path) -> None:
+    settings = engine_settings(async_scheduling=True)
+    executor = InProcessExecutor(settings, load_model_info(save(llama(), tmp_path)))
+    started(executor)
+    new, row = NewRow("a", packed([5, 6, 7]), 3, greedy(3)), ScheduledRow("a", 0, 3, [[1]])
+    submitted = executor.submit(StepInput([], [new], [row], number=1, masked=(0,)))
+    executor.shutdown()
+    deadline = time.monotonic() + 60
+    while not submitted.done():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("overlapped", [False, True])

@@ -24,7 +24,7 @@ from kvasir.hub.model_info import load_model_info
 from kvasir.observability.failures import FailureError, failure_of
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
-from kvasir.worker.step import NewRow, ScheduledRow, StepInput, StepOutput
+from kvasir.worker.step import LateInput, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
@@ -120,6 +120,28 @@ def test_random_steps_give_the_outputs_of_one_process(
     tokens = [drive(Driver(each, BLOCKS, 8), actions) for each in (here, there)]
     assert tokens[0] == tokens[1]
     assert here.outputs == there.outputs
+
+
+def test_step_with_masked_rows_samples_when_it_has_its_masks(path: Path) -> None:
+    """Frames of later steps may come before the masks."""
+    executor = started(MultiprocessExecutor(engine_settings(async_scheduling=True), load_model_info(path)))
+    first = StepInput(
+        [],
+        [NewRow("r", packed(range(2, 30)), 28, greedy(3))],
+        [ScheduledRow("r", 0, 28, [[1, 2, 3, 4]])],
+        number=1,
+        masked=(0,),
+    )
+    others = [StepInput([], [], [ScheduledRow("r", 28 + place, 1, [])], 2 + place, masked=(0,)) for place in (0, 1)]
+    pending = [executor.submit(step) for step in (first, *others)]
+    with pytest.raises(AssertionError, match="not supplied"):
+        pending[0].result()
+    for number in (1, 2, 3):
+        executor.supply(LateInput(number, (1 << 40 + number).to_bytes(256 // 8, "little")))
+        assert pending[number - 1].result().token_ids == [[40 + number]]
+    assert executor.submit(StepInput(["r"], [], [], 4)).result() == StepOutput([])
+    executor.check_idle()
+    executor.shutdown()
 
 
 def test_steps_in_flight_are_answered_in_their_order(path: Path) -> None:

@@ -20,9 +20,9 @@ from kvasir.worker.worker_calls import worker_call
 class CountingWorker(Worker):
     steps = 0
 
-    def execute(self, step):
+    def execute(self, step, late=None):
         self.steps += 1
-        return super().execute(step)
+        return super().execute(step, late)
 
     @worker_call
     def steps_so_far(self) -> int:
@@ -45,11 +45,11 @@ class HeldWorker(Worker):
         self.reach("warm-up")
         super().warm_up()
 
-    def execute(self, step):
+    def execute(self, step, late=None):
         real = [row for row in step.scheduled if not row.request_id.startswith("dummy-")]
         if real:
             self.reach("prefill" if any(row.num_new_tokens > 1 for row in real) else "decode")
-        return super().execute(step)
+        return super().execute(step, late)
 
     def reach(self, phase):
         action, _, wanted = os.environ["TEST_ACTION"].partition(" ")

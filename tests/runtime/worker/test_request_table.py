@@ -56,7 +56,7 @@ def test_tokens_that_another_stage_sampled_are_appended_by_request() -> None:
     table = RequestTable(rows=3, max_model_len=4, block_size=4)
     for name, tokens in {"a": [1, 2], "b": [5], "c": [8]}.items():
         table.add(new(name, tokens))
-    table.append_sampled({"c": [9], "a": [3, 4]})
+    table.append_chosen({"c": [9], "a": [3, 4]})
     assert [table.known_tokens(table.row_of(name)).tolist() for name in "abc"] == [[1, 2, 3, 4], [5], [8, 9]]
 
 

@@ -31,7 +31,7 @@ class Verdict(Enum):
 
 
 class AdmissionGate(Protocol):
-    """A gate that holds nothing inherits `took`, `left` and `check_idle`."""
+    """A gate that holds nothing inherits all but `admits`."""
 
     def admits(self, request: EngineRequest) -> Verdict:
         """Return whether the request may take a row now. This takes no resource, because a later gate may refuse
@@ -44,6 +44,10 @@ class AdmissionGate(Protocol):
 
     def left(self, request: EngineRequest) -> None:
         """Release the resource of a request that has given up its row: finished, aborted or preempted."""
+        return
+
+    def ended(self, request: EngineRequest) -> None:
+        """Forget a request that has ended, with or without a row, or that was never queued."""
         return
 
     def check_idle(self) -> None:

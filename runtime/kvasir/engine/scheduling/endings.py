@@ -5,6 +5,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
+from kvasir.engine.grammar.guide_errors import GrammarTooComplex
 from kvasir.engine.scheduling.engine_request import FINISH_REASONS, EngineRequest, RequestStatus
 from kvasir.link.protocol import AddRequest, FinishReason, Logprobs, RefusalKind, RequestOutput, RequestProgress
 from kvasir.observability.seldom_log import SeldomLog
@@ -42,7 +43,13 @@ class Endings:
         self._seldom = SeldomLog(log)
 
     def status_of(self, request: EngineRequest) -> RequestStatus:
-        """Return the status of the request after its last output token: unchanged, STOPPED or LENGTH."""
+        """Return the status of the request after its last output token: unchanged, STOPPED or LENGTH.
+
+        A complete output of a grammar ends at once: the only token that may follow has no text. `min_tokens` and
+        `ignore_eos` do not apply to it.
+        """
+        if request.guide is not None and request.guide.is_complete:
+            return RequestStatus.STOPPED
         params = request.params
         token_id = request.token_ids[-1]
         ends = (token_id in self._eos_token_ids and not params.ignore_eos) or token_id in params.stop_token_ids
@@ -106,11 +113,21 @@ class Endings:
             refusal=None,
         )
 
+    def left_grammar(self, request: EngineRequest, error: Exception) -> RequestOutput:
+        """Return the last output of a request whose guide cannot follow its output: the grammar is too complex, or
+        there is a defect."""
+        if isinstance(error, GrammarTooComplex):
+            return error_output(request, str(error), RefusalKind.INVALID)
+        log.error("request %s ends with an error: its guide has failed", request.request_id, exc_info=error)
+        return error_output(request, f"the output could not be continued within its constraint: {error}", None)
+
     def _stop_token(self, request: EngineRequest) -> int | None:
-        """Return the token of `stop_token_ids` that ended the request; None for an end-of-sequence token."""
-        token_id = request.token_ids[-1]
-        by_eos = token_id in self._eos_token_ids and not request.params.ignore_eos
-        return token_id if request.status is RequestStatus.STOPPED and not by_eos else None
+        """Return the token of `stop_token_ids` that ended the request; None for an end-of-sequence token, and for
+        the last token of a grammar."""
+        token_id, params = request.token_ids[-1], request.params
+        by_eos = token_id in self._eos_token_ids and not params.ignore_eos
+        is_stop = request.status is RequestStatus.STOPPED and token_id in params.stop_token_ids
+        return token_id if is_stop and not by_eos else None
 
 
 def _progress(request: EngineRequest) -> RequestProgress | None:

@@ -5,7 +5,12 @@ Ingest creates it from an AddRequest. Only the scheduler and its KVManager chang
 
 import math
 import time
+from collections.abc import Sequence
 from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from kvasir.engine.kv.block_table import BlockTable
 from kvasir.engine.kv.prefix_cache import PrefixLookup
@@ -45,6 +50,27 @@ FINISH_REASONS = {
 }
 
 
+class Guide(Protocol):
+    """Which tokens may follow in the output of a request: see OutputGuide."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the next token may be any."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the output is complete: only an end-of-sequence token may follow."""
+
+    def only_token(self) -> int | None:
+        """Return the only token that may follow, if it is known without a mask."""
+
+    def fill(self, mask: npt.NDArray[np.uint32]) -> None:
+        """Set the bits of the tokens that may follow, and clear the others. mask: [ceil(vocab / 32)]."""
+
+    def accept(self, token_ids: Sequence[int]) -> None:
+        """Advance over tokens of the output. Raises ValueError for one that may not follow."""
+
+
 class EngineRequest:
     """Prompt and output tokens are in one array: a resumed request is computed like a longer prompt.
 
@@ -59,6 +85,8 @@ class EngineRequest:
         "chain_root",
         "first_token",
         "frontend",
+        "guide",
+        "guide_ticket",
         "kv_source",
         "lone_until",
         "lookup",
@@ -132,8 +160,13 @@ class EngineRequest:
         self.num_preemptions = 0
         self.prompt_counted = False
         """Whether its prompt is counted in the metrics: once, with its first output, even if it is preempted."""
-        self.named = StepRequest(message.request_id, request_digest(message.prompt_tokens, message.params))
+        digest = request_digest(message.prompt_tokens, message.params, message.constraint)
+        self.named = StepRequest(message.request_id, digest)
         """Its name in the black box."""
+        self.guide: Guide | None = None
+        """Restricts its next token; None if any may follow, or before the GrammarGate has admitted it."""
+        self.guide_ticket = ""
+        """Its name in Grammars while it waits for its guide; "" if it needs none."""
         self.lone_until = message.num_output_tokens + SUSPECT_TOKENS if message.alone else 0
         """A step computes it alone while it has fewer output tokens; 0 unless it is a suspect."""
 

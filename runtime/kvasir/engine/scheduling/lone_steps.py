@@ -15,8 +15,7 @@ class LoneSteps:
     def __init__(self, queues: RequestQueues) -> None:
         self.current: EngineRequest | None = None
         """The suspect that has a row. Steps for the others leave it out."""
-        self.waits = False
-        """The first suspect waits for what running requests hold: no other request may take it."""
+        self._waits = False
         self._queues = queues
         self._is_due = True
         self._in_flight = False
@@ -27,6 +26,11 @@ class LoneSteps:
     @property
     def any(self) -> bool:
         return self.current is not None or bool(self._queues.suspects)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the first suspect waits for what running requests hold: no other request may take it."""
+        return self._waits and bool(self._queues.suspects)
 
     @property
     def can_follow(self) -> bool:
@@ -43,13 +47,13 @@ class LoneSteps:
         if current is not None and not (current.status is RequestStatus.RUNNING and current.is_suspect):
             current = self.current = None
         has_others = bool(self._queues.waiting) or len(self._queues.running) > (current is not None)
-        self.waits = self._is_refused = False
+        self._waits = self._is_refused = False
         if self._is_due or not has_others:
             current = self.current = current or self._queues.next_admissible(self._queues.suspects)
             if current is not None:
                 self._is_due, self._in_flight = not has_others, True
                 return current
             self._is_refused = True
-            self.waits = bool(self._queues.suspects)
+            self._waits = bool(self._queues.suspects)
         self._is_due, self._in_flight = True, False
         return None

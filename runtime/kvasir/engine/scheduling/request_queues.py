@@ -89,8 +89,14 @@ class RequestQueues:
         elif self.blocked.pop(request.request_id, None) is None:
             self._queue_of(request).remove(request)
         request.status = status
-        self.release_reserved(request)
+        self.drop(request)
         del self.requests[request.request_id]
+
+    def drop(self, request: EngineRequest) -> None:
+        """Release what a request holds that ends, or that does not arrive."""
+        self.release_reserved(request)
+        for gate in self._gates:
+            gate.ended(request)
 
     def release_reserved(self, request: EngineRequest) -> None:
         """Release the tokens that are reserved for the request, because it no longer waits for its first row."""

@@ -51,6 +51,8 @@ class _Step:
     scheduled: list[ScheduledRow] = field(default_factory=list)
     rows: StepRows = field(default_factory=list)
     """One for each entry of `scheduled`."""
+    masked: list[int] = field(default_factory=list)
+    """Places in `scheduled`."""
 
 
 class Scheduler:
@@ -112,16 +114,25 @@ class Scheduler:
         try:
             answer = self._entrance.check(request)
         except RequestRefused:
-            self._queues.release_reserved(request)
+            self._queues.drop(request)
             raise
         if answer is not None:
-            self._queues.release_reserved(request)
+            self._queues.drop(request)
             return answer
         self._num_arrivals += 1
         request.rank = (request.priority, request.seniority, self._num_arrivals)
         self._queues.arrive(request)
         self._stalled = False
         return None
+
+    def end_complete(self, request: EngineRequest) -> RequestOutput | None:
+        """End a waiting request whose output is complete in the eyes of the guide that it has got: it was resumed.
+        Return its answer, or None."""
+        if request.guide is None or not request.num_output_tokens or not request.guide.is_complete:
+            return None
+        self._queues.finish(request, RequestStatus.STOPPED)
+        self._stalled = False
+        return self._endings.output(request, request.num_output_tokens, [])
 
     def abort(self, request: EngineRequest) -> None:
         """Drop the request in any state. It has no further output."""
@@ -137,9 +148,9 @@ class Scheduler:
         """Ask the gates again about waiting requests, because blocks that no request had have become free."""
         self._stalled = False
 
-    def release_reserved(self, request: EngineRequest) -> None:
-        """Release the tokens that are reserved for a request that is not added."""
-        self._queues.release_reserved(request)
+    def drop(self, request: EngineRequest) -> None:
+        """Release what a request holds that is not added."""
+        self._queues.drop(request)
 
     @property
     def has_work(self) -> bool:
@@ -205,7 +216,10 @@ class Scheduler:
             return None
         self.in_flight.append(step.rows)
         self.num_scheduled += 1
-        return StepInput(finished, step.new, step.scheduled, self.num_scheduled, self._results.take_sampled())
+        sampled, forced = self._results.take_tokens()
+        return StepInput(
+            finished, step.new, step.scheduled, self.num_scheduled, sampled, tuple(step.masked), forced
+        )
 
     def _schedule_running(self, step: _Step) -> None:
         """Schedule tokens of every running request. A long chunk leaves one token for each later request."""
@@ -296,7 +310,9 @@ class Scheduler:
 
     def _num_usable(self, drafts: int, request: EngineRequest, budget: int) -> int:
         """Return how many drafts to compute: not beyond the end of the request, and only if they need no block that
-        the next token of another running request may need."""
+        the next token of another running request may need. None if a guide restricts each of their tokens."""
+        if request.guide is not None:
+            return 0
         drafts = min(drafts, budget - 1, self._endings.num_left(request) - 1)
         end = request.num_tokens + drafts
         if drafts <= 0 or end <= request.num_slots:
@@ -310,6 +326,8 @@ class Scheduler:
         request.num_computed_tokens += count
         samples = request.num_computed_tokens == len(request.token_ids) + request.num_pending
         request.num_pending += samples
+        if request.guide is not None and samples and (request.num_pending > 1 or not request.guide.is_free):
+            step.masked.append(len(step.rows))  # a pending token may end the freedom of a guide
         step.rows.append((request, samples))
         if not samples:
             self.num_unfinished_tokens += len(request.token_ids) - request.num_computed_tokens

@@ -1,17 +1,19 @@
 """StepResults: appends the tokens that a step returned to its requests, and makes the outputs for frontends."""
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.endings import Endings
 from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
 from kvasir.engine.scheduling.request_queues import RequestQueues
 from kvasir.link.protocol import Logprobs, RequestOutput
-from kvasir.worker.step import NAN_COMPUTED, NONE_SAMPLED, StepOutput
+from kvasir.worker.step import NAN_COMPUTED, NO_TOKENS, StepOutput
 
 StepRows: TypeAlias = list[tuple[EngineRequest, int]]
 """The request of each scheduled row, and how many tokens it gets at most: 0, 1, or 1 more than its drafts."""
+MOST_FORCED: Final = 16
+"""Tokens that a request gets after a sampled one: finding them keeps the loop for up to a millisecond."""
 
 
 class StepResults:
@@ -20,7 +22,7 @@ class StepResults:
     def __init__(
         self, endings: Endings, queues: RequestQueues, blocks: KVManager, keeps_sampled: bool = False
     ) -> None:
-        """`keeps_sampled`: keep the sampled tokens of requests that go on, for `take_sampled`."""
+        """`keeps_sampled`: keep the sampled tokens of requests that go on, for `take_tokens`."""
         self.num_prompt_tokens = 0
         """Prompt tokens of the requests that have begun to generate. Each request counts once."""
         self.num_cached_prompt_tokens = 0
@@ -30,7 +32,8 @@ class StepResults:
         """Requests that ended because their logits were not numbers."""
         self._drafts: dict[EngineRequest, list[int]] = {}
         self._keeps_sampled = keeps_sampled
-        self._sampled = NONE_SAMPLED
+        self._sampled = NO_TOKENS
+        self._forced = NO_TOKENS
         self._endings = endings
         self._queues = queues
         self._blocks = blocks
@@ -66,25 +69,34 @@ class StepResults:
         drafts, self._drafts = self._drafts, {}
         return drafts
 
-    def take_sampled(self) -> dict[str, list[int]]:
-        """Return the tokens since the last call, by request. The next step must have them: their rows may be freed
-        in it, but not before."""
-        sampled, self._sampled = self._sampled, NONE_SAMPLED
-        return sampled
+    def take_tokens(self) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+        """Return the sampled and the forced tokens since the last call, by request. The next step must have them:
+        their rows may be freed in it, but not before."""
+        taken = self._sampled, self._forced
+        self._sampled = self._forced = NO_TOKENS
+        return taken
 
     def check_idle(self) -> None:
         """Raise AssertionError if tokens are kept although no request has a row."""
-        assert not self._sampled, f"the tokens of {len(self._sampled)} requests were never sent to the workers"
+        kept = len(self._sampled) + len(self._forced)
+        assert not kept, f"tokens of {kept} requests were never sent to the workers"
 
     def _append(
         self, request: EngineRequest, token_ids: list[int], output: StepOutput, place: int
     ) -> RequestOutput:
         """Append one token or more. Tokens after the one that ends the request are dropped."""
         position = request.num_output_tokens
+        if request.guide is not None:
+            try:
+                request.guide.accept(token_ids)
+            except Exception as error:  # a defect here must end this request only
+                return self._leave_grammar(request, error)
         request.token_ids.append(token_ids[0])
         status = self._endings.status_of(request)
         if len(token_ids) > 1:
             token_ids, status = self._append_rest(request, token_ids, status)
+        if request.guide is not None and not status.finished:
+            token_ids, status = self._append_forced(request, token_ids, status)
         self.num_generated_tokens += len(token_ids)
         is_first = not request.prompt_counted
         if is_first:
@@ -112,6 +124,11 @@ class StepResults:
         self._queues.finish(request, RequestStatus.ABORTED)
         return self._endings.broken_off(request, failure)
 
+    def _leave_grammar(self, request: EngineRequest, error: Exception) -> RequestOutput:
+        """End a request whose guide does not accept its next token, which is dropped."""
+        self._queues.finish(request, RequestStatus.ABORTED)
+        return self._endings.left_grammar(request, error)
+
     def _settle_drafts(self, request: EngineRequest, most: int, sampled: int) -> None:
         """Take back the count of drafts that the worker rejected: their KV is overwritten later."""
         if not 0 < sampled <= most:
@@ -132,7 +149,7 @@ class StepResults:
 
     def _keep_sampled(self, rows: StepRows, token_ids: Sequence[list[int]]) -> None:
         """Keep the tokens of requests that still have their row. A preempted one gets a new row with its tokens."""
-        if self._sampled is NONE_SAMPLED:
+        if self._sampled is NO_TOKENS:
             self._sampled = {}
         for (request, _), sampled in zip(rows, token_ids, strict=True):
             if sampled and request.status is RequestStatus.RUNNING:
@@ -148,6 +165,33 @@ class StepResults:
             count += 1
             status = self._endings.status_of(request)
         return token_ids[:count], status
+
+    def _append_forced(
+        self, request: EngineRequest, token_ids: list[int], status: RequestStatus
+    ) -> tuple[list[int], RequestStatus]:
+        """Append the tokens that alone may follow, up to the end of the request; return all that it got.
+
+        The next step computes them together, and no step has to sample them. With log probabilities each is
+        sampled: they come from its logits. With a pending token it is, too: a step in flight samples the next one.
+        A suspect has a step of its own for each of its first tokens.
+        """
+        guide = request.guide
+        if guide is None or request.num_pending or request.is_suspect or request.params.logprobs is not None:
+            return token_ids, status
+        forced: list[int] = []
+        while not status.finished and len(forced) < MOST_FORCED and (token := guide.only_token()) is not None:
+            try:
+                guide.accept([token])
+            except Exception:
+                break  # the mask of the next token fails, too, and ends the request
+            forced.append(token)
+            request.token_ids.append(token)
+            status = self._endings.status_of(request)
+        if forced and status is RequestStatus.RUNNING:  # a preempted one gets a new row with its tokens
+            if self._forced is NO_TOKENS:
+                self._forced = {}
+            self._forced[request.request_id] = forced
+        return [*token_ids, *forced], status
 
 
 def _first(logprobs: Logprobs | None, count: int) -> Logprobs | None:

@@ -71,6 +71,8 @@ class MemberStatus:
     def took(self, kind: int) -> None:
         """Record a frame for the workers."""
         self.num_frames += 1
+        if kind == FrameKind.LATE_INPUT:  # has no reply
+            return
         self._unanswered.append((kind, self._clock()))
 
     def answered(self) -> None:

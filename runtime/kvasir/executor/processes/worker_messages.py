@@ -33,6 +33,8 @@ class FrameKind(IntEnum):
     """A WorkerCall that must succeed: an error ends the worker. The reply is its value."""
     CALL = 2
     """Any other WorkerCall. The reply is a WorkerResult."""
+    LATE_INPUT = 3
+    """A LateInput, for a worker that samples. The only frame without a reply."""
 
 
 class WorkerPhase(IntEnum):

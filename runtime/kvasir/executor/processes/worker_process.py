@@ -15,7 +15,9 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -43,7 +45,7 @@ from kvasir.executor.shared_memory.ring import PeerLostError
 from kvasir.observability.failures import failure_of, log_failure
 from kvasir.observability.process_title import set_process_title
 from kvasir.worker.split_refusal import check_split
-from kvasir.worker.step import StepInput
+from kvasir.worker.step import LateInput, StepInput
 from kvasir.worker.worker_calls import WorkerCall
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.logs import setup_logging
@@ -68,7 +70,10 @@ class WorkerProcess:
         self._channel = WorkerChannel(setup.handle)
         self._phase = WorkerPhase.START
         self._steps = 0
+        self._read_ahead: deque[bytes] = deque()
+        """Frames that came while a step waited for its late input."""
         self._steps_decoder = msgspec.msgpack.Decoder(StepInput)
+        self._late_decoder = msgspec.msgpack.Decoder(LateInput)
         self._calls_decoder = msgspec.msgpack.Decoder(WorkerCall)
         self._encode = msgspec.msgpack.Encoder().encode
 
@@ -104,7 +109,9 @@ class WorkerProcess:
             FrameKind.CALL: self._call,
         }
         while True:
-            frame = channel.requests.read()
+            frame = self._read_ahead.popleft() if self._read_ahead else channel.requests.read()
+            if frame[0] == FrameKind.LATE_INPUT:
+                continue  # of a step that has not sampled here: on an earlier stage of a pipeline
             body = handlers[frame[0]](memoryview(frame)[1:])
             self._enter(WorkerPhase.IDLE)
             channel.replies.write(body)
@@ -113,8 +120,19 @@ class WorkerProcess:
         step = self._steps_decoder.decode(frame)
         self._steps += 1
         self._enter(phase_of_step(step))
-        output = self._host.execute(step)
+        output = self._host.execute(step, partial(self._late_input, step.number) if step.masked else None)
         return self._encode(output) if self._reports else b""
+
+    def _late_input(self, number: int) -> LateInput:
+        """Wait for the late input of this step. Later steps may come before it."""
+        while True:
+            frame = self._channel.requests.read()
+            if frame[0] != FrameKind.LATE_INPUT:
+                self._read_ahead.append(frame)
+                continue
+            late = self._late_decoder.decode(memoryview(frame)[1:])
+            assert late.number == number, f"step {number} got the late input of step {late.number}"
+            return late
 
     def _command(self, frame: memoryview) -> bytes:
         call = self._calls_decoder.decode(frame)

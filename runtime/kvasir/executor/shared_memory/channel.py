@@ -41,9 +41,10 @@ from kvasir.executor.shared_memory.ring import RingReader, RingWriter, guarantee
 from kvasir.executor.shared_memory.segment import GRANULE, allocate, map_read_only, map_writable, round_up
 from kvasir.executor.shared_memory.worker_progress import PROGRESS_BYTES, ProgressReader, ProgressWriter
 
-REQUEST_BUFFERS: Final = 16
+REQUEST_BUFFERS: Final = 32
 REPLY_BUFFERS: Final = 16
-MAX_UNANSWERED_FRAMES: Final = min(guaranteed_room(REQUEST_BUFFERS), guaranteed_room(REPLY_BUFFERS))
+MAX_UNANSWERED_FRAMES: Final = min(guaranteed_room(REQUEST_BUFFERS) // 2, guaranteed_room(REPLY_BUFFERS))
+"""Each may have a frame without a reply after it: the late input of a step."""
 
 
 class ChannelLayout(msgspec.Struct, frozen=True):

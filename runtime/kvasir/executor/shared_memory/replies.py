@@ -1,8 +1,9 @@
-"""The replies of all workers: one per worker and frame that the engine has sent.
+"""The replies of all workers: one per worker and frame that has a reply.
 
-Each worker has a ring of its own to the engine. Every worker replies to every frame, in order, so reply n of a
-worker belongs to frame n of the engine. A reply has no status: a worker that fails ends. The reader notices the end
-at once, even if another worker has the output and still waits in a collective operation for the one that failed.
+Each worker has a ring of its own to the engine. Every worker replies to every such frame, in order, so reply n of a
+worker belongs to the n-th of these frames. A reply has no status: a worker that fails ends. The reader notices
+the end at once, even if another worker has the output and still waits in a collective operation for the one that
+failed.
 """
 
 import select

@@ -36,7 +36,7 @@ from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.parallel.start import leave
 from kvasir.parallel.torch_group import TorchGroup
 from kvasir.worker.split_refusal import check_split
-from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.step import LateInput, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from kvasir_contract.failure import Failure
 from kvasir_contract.reasons import Reason
@@ -91,6 +91,10 @@ class ExternalLauncherExecutor:
         self._ranks.compare_step(step)
         with self._ranks.named_failures():
             return _Compared(self._running.submit(step), self._ranks)
+
+    def supply(self, late: LateInput) -> None:
+        """Each rank makes the same masks."""
+        self._running.supply(late)
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
         """Return the result of this process's worker only. Each process must make the call."""

@@ -141,9 +141,9 @@ class RequestTable:
             self.block_tables[group, row, start:end] = block_ids
             self.num_blocks[group, row] = end
 
-    def append_sampled(self, sampled: Mapping[str, Sequence[int]]) -> None:
-        """Append tokens that another pipeline stage has sampled, by request."""
-        for request_id, token_ids in sampled.items():
+    def append_chosen(self, tokens: Mapping[str, Sequence[int]]) -> None:
+        """Append tokens that were not sampled here, by request."""
+        for request_id, token_ids in tokens.items():
             row = self._row_of[request_id]
             start = int(self.num_tokens[row])
             end = start + len(token_ids)

@@ -67,6 +67,10 @@ class Arrival:
     ready: bool = True
     """False: a gate skips it until a wake-up makes it ready."""
     alone: bool = False
+    grammar: str = ""
+    """Of its output; "": it is not constrained."""
+    compiled: bool = True
+    """False: the grammar is compiled by a wake-up that makes the request ready."""
 
     def prompt(self, own_salt: int) -> list[int]:
         common = [1 + (self.family * 300 + i) % 900 for i in range(LONGEST_PREFIX)]
@@ -91,6 +95,8 @@ def arrivals_of(
         fails_after=st.sampled_from(fails_after),
         ready=st.sampled_from([True, True, False]),
         alone=st.sampled_from([False, False, False, True]),
+        grammar=st.sampled_from(["", "", "", "a", "b", "c"]),
+        compiled=st.sampled_from([True, True, False]),
     )
 
 

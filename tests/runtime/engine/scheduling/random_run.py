@@ -10,6 +10,7 @@ from functools import partial
 
 import msgspec
 
+from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.health.black_box import BlackBox
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.rations import StageRation
@@ -18,6 +19,7 @@ from kvasir.link.protocol import AddRequest, Call, FinishReason, RefusalKind
 from kvasir.tokens import packed
 from runtime.engine.core_harness import FRONTEND, CoreHarness, add_request
 from runtime.engine.fake_executor import EOS, VOCAB_SIZE, expected_output, next_token
+from runtime.engine.fake_guides import FakeGrammars, FakeGuide, constraint, guided_output
 from runtime.engine.gates import ReadyGate
 from runtime.engine.scheduling.random_events import (
     AbortOf,
@@ -30,7 +32,7 @@ from runtime.engine.scheduling.random_events import (
     Steps,
     WakeOf,
 )
-from runtime.wire import prompt_of
+from runtime.wire import output_of, prompt_of
 
 
 def guesses(most: int, model: Callable[[Sequence[int]], int], token_ids: Sequence[int]) -> list[int]:
@@ -40,6 +42,12 @@ def guesses(most: int, model: Callable[[Sequence[int]], int], token_ids: Sequenc
     for place in range(number % (most + 1)):
         tokens.append(model(tokens) if place < number // 7 % (most + 2) else 999)
     return tokens[len(token_ids) :]
+
+
+def grammar_of(request: AddRequest) -> str:
+    if request.constraint is None or request.constraint.grammar is None:
+        return ""
+    return request.constraint.grammar.text
 
 
 class LoneStepCheck(BlackBox):
@@ -60,6 +68,7 @@ class Run:
     aborted: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     gate: ReadyGate = field(default_factory=ReadyGate)
+    grammars: FakeGrammars = field(init=False)
 
     def __post_init__(self) -> None:
         options = dict(self.machine)
@@ -67,13 +76,23 @@ class Run:
         rations = [StageRation(stages, options["max_num_seqs"])] if stages > 1 else []
         # An engine that waits for each token before it computes the next one can be a pipeline.
         is_pipeline = 0 in (options["lookahead"], options["max_in_flight"] - 1)
-        self.engine = CoreHarness(gates=[self.gate], rations=rations, is_pipeline=is_pipeline, **options)
+        self.engine = CoreHarness(
+            gates=[self.gate],
+            rations=rations,
+            is_pipeline=is_pipeline,
+            grammars=GrammarGate(self._new_grammars, lambda name: self.engine.core.wake(name)),
+            **options,
+        )
         self.engine.core.black_box = LoneStepCheck("")
         if drafts:
             self.engine.executor.drafter = partial(guesses, drafts, self.machine["model"])
         self.longest = self.engine.max_model_len
         steps, lookahead = self.machine["max_in_flight"], self.machine["lookahead"]
         self.most_pending = steps - 1 if lookahead is None else min(steps - 1, lookahead + 1)
+
+    def _new_grammars(self, ready: Callable[[str], None]) -> FakeGrammars:
+        self.grammars = FakeGrammars(ready)
+        return self.grammars
 
     def happen(self, event: Event) -> None:
         match event:
@@ -94,7 +113,7 @@ class Run:
     def arrive(self, arrival: Arrival) -> None:
         name = f"r{len(self.requests)}"
         prompt = arrival.prompt(len(self.requests))[: self.longest - 1] or [7]
-        emitted = self.expected(prompt, arrival.max_tokens)[: arrival.emitted]
+        emitted = self.expected(prompt, arrival.max_tokens, arrival.grammar)[: arrival.emitted]
         if arrival.fails_after is not None:
             self.engine.executor.failing[name] = len(prompt) + arrival.fails_after
         if not arrival.ready:
@@ -109,7 +128,9 @@ class Run:
             cache_salt=arrival.salt,
             hashed_for=self.machine["block_size"] if arrival.hashed else None,
             alone=arrival.alone,
+            constraint=constraint(arrival.grammar) if arrival.grammar else None,
         )
+        self.grammars.is_slow = not arrival.compiled
         self.engine.add(self.requests[name])
 
     def abort(self, index: int, within_step: bool) -> None:
@@ -159,6 +180,7 @@ class Run:
         name = f"r{index % max(1, len(self.requests))}"
         if ready:
             self.gate.unready.discard(name)
+            self.grammars.compile(name)
         self.engine.core.wake(name)
 
     def step(self) -> None:
@@ -179,12 +201,17 @@ class Run:
                 break
             blocked = list(self.engine.scheduler.blocked)
             assert set(blocked) == set(self.engine.scheduler.requests), "only blocked requests may stop the engine"
-            self.gate.unready.remove(blocked[-1])
-            self.engine.core.wake(blocked[-1])
+            self.wake(int(blocked[-1][1:]), ready=True)
         assert not self.engine.core.has_requests
         assert self.engine.budget.held == 0
+        assert not self.grammars.compiling
+        assert not self.grammars.outcomes
 
-    def expected(self, prompt: list[int], max_tokens: int) -> list[int]:
+    def expected(self, prompt: list[int], max_tokens: int, grammar: str = "") -> list[int]:
+        if grammar:
+            return guided_output(
+                prompt, min(max_tokens, self.longest - len(prompt)), grammar, self.machine["model"]
+            )
         whole = expected_output(prompt, min(max_tokens, self.longest - len(prompt)), self.machine["model"])
         return whole[: whole.index(EOS) + 1] if EOS in whole else whole
 
@@ -209,7 +236,8 @@ class Run:
             assert ranks == sorted(set(ranks))
         waiting = len(scheduler.waiting) + scheduler.num_suspects
         assert len(scheduler.running) + waiting + len(scheduler.blocked) == len(scheduler.requests)
-        assert set(scheduler.blocked) <= self.gate.unready
+        compiling = {ticket.rpartition("#")[0] for ticket in self.grammars.compiling}
+        assert set(scheduler.blocked) <= self.gate.unready | compiling
         assert self.gate.holders == {request.request_id for request in scheduler.running}
         for request in scheduler.requests.values():
             self.check_request(request)
@@ -233,7 +261,7 @@ class Run:
     def check_answers(self) -> None:
         for name, request in self.requests.items():
             answer = self.engine.answers[name]
-            expected = self.expected(prompt_of(request), request.params.max_tokens)
+            expected = self.expected(prompt_of(request), request.params.max_tokens, grammar_of(request))
             if name in self.aborted:
                 assert answer.finish_reason is None
                 assert answer.token_ids == expected[: len(answer.token_ids)]
@@ -248,7 +276,13 @@ class Run:
                 assert answer.token_ids == expected[: len(answer.token_ids)]
                 continue
             assert answer.token_ids == expected
-            assert answer.finish_reason is (FinishReason.STOP if expected[-1] == EOS else FinishReason.LENGTH)
+            complete = grammar_of(request) and FakeGuide(grammar_of(request), expected).is_complete
+            # Without its guide a resumed request is not known to be complete, only to be full.
+            is_full = len(output_of(request)) == min(
+                request.params.max_tokens, self.longest - len(prompt_of(request))
+            )
+            stopped = (complete and not is_full) or expected[-1] == EOS
+            assert answer.finish_reason is (FinishReason.STOP if stopped else FinishReason.LENGTH)
             self.check_hits(request, answer.num_cached_tokens)
 
     def check_hits(self, request: AddRequest, told: list[int | None]) -> None:

@@ -125,6 +125,18 @@ def test_engine_sleeps_while_its_only_suspect_waits_for_an_event() -> None:
     engine.run()
 
 
+def test_aborted_suspect_that_waited_for_a_row_leaves_it_to_the_others() -> None:
+    engine = CoreHarness(max_num_seqs=1)
+    engine.add(add_request("first", [1, 2], 2))
+    engine.step()
+    engine.add(add_request("suspect", [3, 4], 2, alone=True))
+    engine.step()
+    engine.core.abort("frontend-a", ["suspect"])
+    later = engine.add(add_request("later", [5, 6], 2))
+    engine.run()
+    assert later.token_ids == expected_output([5, 6], 2)
+
+
 def test_aborted_suspect_leaves_the_others_their_steps() -> None:
     engine = CoreHarness(max_in_flight=2)
     other = engine.add(add_request("r", [1, 2], 20))

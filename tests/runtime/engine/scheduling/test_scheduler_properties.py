@@ -60,7 +60,7 @@ def test_of_equal_priorities_nobody_is_admitted_before_who_came_first(
     """No starvation: a waiting request is not overtaken, so its turn comes."""
     run = Run(machine | {"by_priority": False})
     for arrival in crowd:
-        run.arrive(replace(arrival, ready=True, alone=False))
+        run.arrive(replace(arrival, ready=True, compiled=True, alone=False))
         run.step()
         arrived = [int(name[1:]) for name in run.engine.scheduler.requests]
         served = [int(request.request_id[1:]) for request in run.engine.scheduler.running]
@@ -76,7 +76,7 @@ def test_every_running_request_goes_on_in_every_step(machine: Machine, crowd: li
     run = Run(machine | {"max_in_flight": 1, "stages": 1, "num_blocks": 400})
     while crowd or run.engine.core.has_work:
         if crowd:
-            run.arrive(replace(crowd.pop(), ready=True, alone=False))
+            run.arrive(replace(crowd.pop(), ready=True, compiled=True, alone=False))
         running = {request.request_id for request in run.engine.scheduler.running}
         run.step()
         if running:

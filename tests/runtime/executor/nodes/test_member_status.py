@@ -66,6 +66,7 @@ def test_liveness_follows_the_slowest_worker() -> None:
     status.took(FrameKind.STEP)
     clock.now += 100
     status.took(FrameKind.STEP)
+    status.took(FrameKind.LATE_INPUT)  # has no reply
     assert status.trouble() is None
     clock.now += 30
     assert status.trouble() == "the workers have not replied for 130 s"

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
+from kvasir.hub.tokenizer import load_tokenizer
 from kvasir.params import SamplingParams
 from kvasir_contract.endpoints import LIVE_PATH, READY_PATH, STATUS_PATH
 from kvasir_contract.exits import ExitCode
@@ -29,6 +31,7 @@ from runtime.worker.driver import engine_settings
 MAX_SECONDS = 20.0
 """Of an end after a death. A machine without other load takes well under a second; a timeout takes longer."""
 TOKENS = 24
+MANY_DIGITS = OutputConstraint(Grammar(GrammarKind.REGEX, "[0-9]{7}"))
 Process = asyncio.subprocess.Process
 
 
@@ -97,8 +100,8 @@ async def gone(pids: list[int]) -> None:
     await asyncio.to_thread(seconds_until_gone, pids, MAX_SECONDS)
 
 
-async def answer(frontend: Frontend, request_id: str) -> list[int]:
-    frontend.ask(await frontend.ready(), request_id, TOKENS)
+async def answer(frontend: Frontend, request_id: str, constraint: OutputConstraint | None = None) -> list[int]:
+    frontend.ask(await frontend.ready(), request_id, TOKENS, constraint=constraint)
     await frontend.answer(request_id)
     return [token for output in frontend.received(request_id) for token in output.token_ids]
 
@@ -108,6 +111,11 @@ async def test_two_nodes_answer_as_one_process_and_join_again(frontend: Frontend
     for start in range(2):  # the second one after the death of the member
         async with two_nodes(address) as nodes:
             assert await answer(frontend, f"r{start}") == expected
+            text = load_tokenizer(fetch("demo://", weights=False)).decode(
+                await answer(frontend, f"constrained{start}", MANY_DIGITS)
+            )
+            assert len(text) == 7
+            assert text.isdigit()
             live, ready, status = await asyncio.to_thread(probes, nodes.ops)
             assert (live, ready) == (200, 200)
             report = StatusReport.from_json(status)

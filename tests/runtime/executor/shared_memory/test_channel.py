@@ -80,7 +80,7 @@ def test_parts_of_the_segment_do_not_overlap() -> None:
 def test_channel_needs_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "available_memory", lambda: 2**20)
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(SharedMemoryError, match=r"^kvasir-executor needs 3.0 MiB of shared memory"):
+    with pytest.raises(SharedMemoryError, match=r"^kvasir-executor needs 5.0 MiB of shared memory"):
         EngineChannel(2)
     assert os.listdir("/proc/self/fd") == before
 

@@ -1,0 +1,75 @@
+"""An LRU cache of grammars that have been compiled or refused, bounded by their number and memory."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import llguidance
+
+from kvasir.constraint import Grammar
+
+MAX_CACHED_GRAMMARS: Final = 1_000
+MAX_CACHED_BYTES: Final = 256 << 20
+"""As estimated by `estimated_bytes`."""
+PASSING_SECONDS: Final = 10.0
+"""How long a refusal is kept that another trial might not repeat."""
+_BYTES_PER_CHARACTER: Final = 200
+_LEAST_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """The result for a grammar, and until when it holds."""
+
+    compiled: llguidance.LLMatcher | str
+    until: float | None
+
+
+class CompiledGrammars:
+    """Not safe to use from several threads."""
+
+    def __init__(
+        self,
+        max_grammars: int = MAX_CACHED_GRAMMARS,
+        max_bytes: int = MAX_CACHED_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_grammars = max_grammars
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._entries: OrderedDict[Grammar, _Entry] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, grammar: Grammar) -> llguidance.LLMatcher | str | None:
+        """Return the matcher at the start of the grammar, why the grammar is refused, or None if unknown."""
+        entry = self._entries.get(grammar)
+        if entry is None:
+            return None
+        if entry.until is not None and self._clock() >= entry.until:
+            self._drop(grammar)
+            return None
+        self._entries.move_to_end(grammar)
+        return entry.compiled
+
+    def put(self, grammar: Grammar, compiled: llguidance.LLMatcher | str, lasting: bool = True) -> None:
+        """Add a grammar, and drop the least recently used ones for it. One that is not `lasting` goes soon."""
+        if grammar in self._entries:
+            self._drop(grammar)
+        self._bytes += estimated_bytes(grammar)
+        self._entries[grammar] = _Entry(compiled, None if lasting else self._clock() + PASSING_SECONDS)
+        while len(self._entries) > self._max_grammars or (self._bytes > self._max_bytes and len(self._entries) > 1):
+            self._drop(next(iter(self._entries)))
+
+    def _drop(self, grammar: Grammar) -> None:
+        del self._entries[grammar]
+        self._bytes -= estimated_bytes(grammar)
+
+
+def estimated_bytes(grammar: Grammar) -> int:
+    """Return about what a compiled grammar and its text take."""
+    return _LEAST_BYTES + _BYTES_PER_CHARACTER * len(grammar.text)

@@ -1,0 +1,111 @@
+"""From a grammar to a matcher of llguidance. The trial process and the engine run the same code on the same input.
+
+A grammar within the bounds may still need much time or memory here; only trials.py may compile one that is new.
+"""
+
+import random
+import re
+import sys
+from typing import Any, Final
+
+import llguidance
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
+from kvasir.constraint import Grammar, GrammarKind
+from kvasir.engine.grammar.llguidance_errors import refusal_of, shortened
+from kvasir.grammar_bounds import BadGrammar, adapt_grammar
+from kvasir.grammar_bounds.json_options import json_options
+
+PROBED_TOKENS: Final = 32
+"""A grammar is followed this far in its trial."""
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
+
+
+def parser_limits() -> llguidance.LLParserLimits:
+    """Return limits on one grammar, and on one mask: about 20 ms and, over all masks, 100 MB."""
+    return llguidance.LLParserLimits(
+        max_items_in_row=2_000,
+        initial_lexer_fuel=1_000_000,
+        step_lexer_fuel=200_000,
+        step_max_items=50_000,
+        max_lexer_states=50_000,
+        max_grammar_size=500_000,
+        verbose_errors=False,
+    )
+
+
+def compile_grammar(tokenizer: llguidance.LLTokenizer, grammar: Grammar) -> llguidance.LLMatcher:
+    """Return a matcher at the start of the grammar, with its first mask computed. Raises BadGrammar."""
+    return compile_adapted(tokenizer, adapt_grammar(grammar))
+
+
+def compile_adapted(tokenizer: llguidance.LLTokenizer, grammar: Grammar) -> llguidance.LLMatcher:
+    """Return the same for a grammar that `adapt_grammar` has returned. Raises BadGrammar."""
+    matcher = llguidance.LLMatcher(tokenizer, _llguidance_text(grammar), log_level=0, limits=parser_limits())
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    if matcher.is_error():
+        raise refusal_of(matcher.get_error())
+    return matcher
+
+
+def probe(tokenizer: llguidance.LLTokenizer, matcher: llguidance.LLMatcher, seed: int = 0) -> None:
+    """Follow the grammar over random tokens, for the trial: some grammars are too complex only after a while.
+
+    The matcher cannot be used afterwards. Raises BadGrammar.
+    """
+    rng = random.Random(seed)
+    end = set(tokenizer.eos_tokens)
+    for _ in range(PROBED_TOKENS):
+        mask = matcher.compute_bitmask()
+        token = _random_token(mask, rng)
+        if matcher.is_error() or token is None:
+            raise BadGrammar(
+                f"the grammar needs too much work after some tokens ({shortened(matcher.get_error())}): simplify "
+                "its regular expressions and counted repetitions"
+            )
+        if token in end:
+            return
+        if not matcher.consume_token(token) and not matcher.is_error():
+            return
+
+
+def _random_token(mask: bytes, rng: random.Random) -> int | None:
+    """Return a token of the mask; None if it is empty. The first one from a random place, around the end."""
+    start = rng.randrange(len(mask))
+    for place in (*range(start, len(mask)), *range(start)):
+        if mask[place]:
+            bits = [bit for bit in range(8) if mask[place] >> bit & 1]
+            token: int = place * 8 + rng.choice(bits)
+            return token
+    return None
+
+
+def _llguidance_text(grammar: Grammar) -> str:
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA:
+            options: Any = json_options(grammar)
+            return llguidance.LLMatcher.grammar_from_json_schema(grammar.text, overrides=options)
+        case GrammarKind.REGEX:
+            return llguidance.LLMatcher.grammar_from_regex(grammar.text)
+        case GrammarKind.LARK:
+            return llguidance.LLMatcher.grammar_from_lark(grammar.text)
+        case GrammarKind.EBNF:
+            try:
+                return llguidance.LLMatcher.grammar_from_lark(
+                    gbnf_to_lark(_ESCAPE.sub(_plain_escape, grammar.text))
+                )
+            except Exception as error:  # the converter raises plain exceptions
+                raise BadGrammar(f"the EBNF grammar cannot be read: {shortened(str(error))}", "grammar") from None
+    raise BadGrammar(f"this engine does not know grammars of the kind {grammar.kind.value!r}: update it")
+
+
+def _plain_escape(match: re.Match[str]) -> str:
+    """Return a character for its escape with u or U: the converter to Lark drops leading zeros of these."""
+    digits = match[1] or match[2]
+    if digits is None:
+        return match[0]
+    code = int(digits, 16)
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return chr(code) if code <= sys.maxunicode else match[0]

@@ -1,0 +1,82 @@
+"""GrammarGate: a request with a constraint gets no row before its grammar is compiled.
+
+The link's thread begins the compilation when the request arrives. The loop takes the guide when it queues the
+request or when it is woken, whichever comes later, so a wake-up is never too early.
+"""
+
+import itertools
+import queue
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from kvasir.constraint import OutputConstraint
+from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
+from kvasir.engine.scheduling.engine_request import EngineRequest, Guide
+
+
+class GuideSource(Protocol):
+    """The methods of Grammars that the gate needs."""
+
+    def begin(self, request_id: str, constraint: OutputConstraint, output_token_ids: Sequence[int]) -> None: ...
+
+    def outcome(self, request_id: str) -> Guide | str | None: ...
+
+    def forget(self, request_id: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class GrammarGate(AdmissionGate):
+    """Belongs to the loop's thread, except `begin` and `ended`, which any thread may call."""
+
+    def __init__(
+        self,
+        grammars: Callable[[Callable[[str], None]], GuideSource],
+        wake: Callable[[str], None] | None = None,
+    ) -> None:
+        """`grammars` makes the source of guides from its call-back for those that are ready.
+
+        `wake` is called, in any thread, with the id of a request whose guide is ready. None: `take` waits. Engines
+        that must make the same steps of the same requests need that, and programs without a loop that sleeps.
+        """
+        self._wake = wake
+        self._ready: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._grammars = grammars(self._on_ready)
+        self._numbers = itertools.count(1)
+
+    def begin(self, request: EngineRequest, constraint: OutputConstraint) -> None:
+        """Start to compile the constraint of a new request. Each attempt has a ticket: two may be live at once."""
+        request.guide_ticket = f"{request.request_id}#{next(self._numbers)}"
+        output = request.token_ids[request.num_prompt_tokens :]
+        self._grammars.begin(request.guide_ticket, constraint, output)
+
+    def take(self, request: EngineRequest) -> str | None:
+        """Give the request its guide if it is ready. Return why the request is refused, or None."""
+        if not request.guide_ticket:
+            return None
+        outcome = self._grammars.outcome(request.guide_ticket)
+        while outcome is None and self._wake is None:
+            self._ready.get()
+            outcome = self._grammars.outcome(request.guide_ticket)
+        if outcome is None or isinstance(outcome, str):
+            return outcome
+        request.guide = outcome
+        self.ended(request)
+        return None
+
+    def admits(self, request: EngineRequest) -> Verdict:
+        return Verdict.SKIP if request.guide_ticket else Verdict.ADMIT
+
+    def ended(self, request: EngineRequest) -> None:
+        if request.guide_ticket:
+            self._grammars.forget(request.guide_ticket)
+            request.guide_ticket = ""
+
+    def close(self) -> None:
+        self._grammars.close()
+
+    def _on_ready(self, ticket: str) -> None:
+        if self._wake is None:
+            self._ready.put(ticket)
+        else:
+            self._wake(ticket.rpartition("#")[0])

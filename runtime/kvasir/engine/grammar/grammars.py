@@ -1,0 +1,202 @@
+"""The constraints of the requests of one engine: compiled outside the loop, shared by requests, cached.
+
+A grammar is compiled once, also for requests that come at the same time: checked against the bounds, compiled in
+the trial process, and only then in this process. A request takes a copy of the matcher.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import llguidance
+
+from kvasir.constraint import Grammar, OutputConstraint
+from kvasir.engine.grammar.compiled_grammars import CompiledGrammars
+from kvasir.engine.grammar.compiling import compile_adapted
+from kvasir.engine.grammar.guide_errors import GuideError
+from kvasir.engine.grammar.output_guide import OutputGuide
+from kvasir.engine.grammar.trials import Trials, TrialsError
+from kvasir.engine.grammar.vocabulary import VocabularyError, build_tokenizer, read_vocabulary
+from kvasir.grammar_bounds import BadGrammar, adapt_grammar
+
+log = logging.getLogger(__name__)
+
+MAX_COMPILING: Final = 32
+"""Threads. They wait for the trial process, which runs a few trials at once."""
+_MAX_TOKENS_AT_ONCE: Final = 256
+"""Output of a resumed request that `begin` advances over in the calling thread, if the grammar is cached."""
+
+
+class Grammars:
+    """Owned by the engine, which closes it. The trial process and the tokenizer come with the first grammar."""
+
+    def __init__(
+        self, tokenizer: Path, vocab_size: int, eos_token_ids: Sequence[int], wake: Callable[[str], None]
+    ) -> None:
+        """`tokenizer` is the directory with the model's tokenizer. `wake` is called with a request's id from any
+        thread, when its outcome is there."""
+        self._vocab_size = vocab_size
+        self._eos_token_ids = tuple(token for token in eos_token_ids if token < vocab_size)
+        self._wake = wake
+        self._compiler = _Compiler(tokenizer, vocab_size, eos_token_ids)
+        self._threads = ThreadPoolExecutor(MAX_COMPILING, "grammar")
+        self._lock = threading.Lock()
+        self._cache = CompiledGrammars()
+        self._compiling: dict[Grammar, list[_Request]] = {}
+        self._outcomes: dict[str, _Request] = {}
+
+    def begin(self, request_id: str, constraint: OutputConstraint, output_token_ids: Sequence[int]) -> None:
+        """Prepare the guide of a request whose output begins with these tokens. Then `wake` is called, maybe before
+        this method returns. Any thread."""
+        request = _Request(request_id, constraint, output_token_ids)
+        grammar = constraint.grammar
+        with self._lock:
+            self._outcomes[request_id] = request
+            compiled = self._cache.get(grammar) if grammar is not None else None
+            if grammar is not None and compiled is None:
+                if grammar in self._compiling:
+                    self._compiling[grammar].append(request)
+                    return
+                self._compiling[grammar] = [request]
+        if grammar is not None and compiled is None:
+            self._threads.submit(self._compile, grammar)
+        elif len(output_token_ids) > _MAX_TOKENS_AT_ONCE:
+            self._threads.submit(self._decide, request, compiled)
+        else:
+            self._decide(request, compiled)
+
+    def outcome(self, request_id: str) -> OutputGuide | str | None:
+        """Return the guide; why the request is refused; or None if that is still open or the request is unknown."""
+        with self._lock:
+            request = self._outcomes.get(request_id)
+            return None if request is None else request.outcome
+
+    def forget(self, request_id: str) -> None:
+        """Drop a request that has ended or has its guide. A compilation that has begun goes on for the cache."""
+        with self._lock:
+            self._outcomes.pop(request_id, None)
+
+    def close(self) -> None:
+        """End the trial process; compilations end with a refusal."""
+        self._compiler.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _compile(self, grammar: Grammar) -> None:
+        with self._lock:
+            if not any(self._is_open(request) for request in self._compiling[grammar]):
+                del self._compiling[grammar]  # all have ended while the grammar waited for its turn
+                return
+        try:
+            compiled, lasting = self._compiler.compile(grammar)
+        except BaseException as error:  # a panic of Rust is not an Exception
+            log.exception("compiling a grammar has failed")
+            compiled, lasting = _defect(error), False
+        with self._lock:
+            self._cache.put(grammar, compiled, lasting)
+            waiting = self._compiling.pop(grammar)
+        for request in waiting:
+            self._decide(request, compiled)
+
+    def _decide(self, request: "_Request", compiled: llguidance.LLMatcher | str | None) -> None:
+        try:
+            outcome = compiled if isinstance(compiled, str) else self._guide(request, compiled)
+        except BaseException as error:  # or the request would wait for ever
+            log.exception("making the guide of a request has failed")
+            outcome = _defect(error)
+        with self._lock:
+            if not self._is_open(request):
+                return  # forgotten meanwhile
+            request.outcome = outcome
+        self._wake(request.request_id)
+
+    def _is_open(self, request: "_Request") -> bool:
+        return self._outcomes.get(request.request_id) is request
+
+    def _guide(self, request: "_Request", compiled: llguidance.LLMatcher | None) -> OutputGuide | str:
+        guide = OutputGuide(
+            request.constraint,
+            None if compiled is None else compiled.deep_copy(),
+            vocab_size=self._vocab_size,
+            known_tokens=self._compiler.known_tokens,
+            eos_token_ids=self._eos_token_ids,
+        )
+        try:
+            guide.accept(request.output_token_ids)
+        except GuideError as error:
+            return f"the output so far does not match the constraint of the request: {error}"
+        return guide
+
+
+def _defect(error: BaseException) -> str:
+    return f"compiling the grammar has failed ({type(error).__name__}): report this as a bug"
+
+
+class _Request:
+    """A request between `begin` and `forget`."""
+
+    def __init__(self, request_id: str, constraint: OutputConstraint, output_token_ids: Sequence[int]) -> None:
+        self.request_id = request_id
+        self.constraint = constraint
+        self.output_token_ids = tuple(output_token_ids)
+        self.outcome: OutputGuide | str | None = None
+
+
+class _Compiler:
+    """Compiles grammars for one model. Safe to use from several threads."""
+
+    def __init__(self, tokenizer: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        self._path = tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._lock = threading.Lock()
+        self._built: tuple[llguidance.LLTokenizer, Trials] | str | None = None
+        self._closed = False
+        self.known_tokens = vocab_size
+        """Of model and tokenizer."""
+
+    def compile(self, grammar: Grammar) -> tuple[llguidance.LLMatcher | str, bool]:
+        """Return a matcher at the start of the grammar or why it is refused, and whether that lasts."""
+        try:
+            adapted = adapt_grammar(grammar)
+            built = self._tokenizer_and_trials()
+            if isinstance(built, str):
+                return built, True
+            tokenizer, trials = built
+            if self._closed:
+                trials.close()
+            verdict = trials.verdict_on(adapted)
+            return (verdict.refusal or compile_adapted(tokenizer, adapted)), verdict.lasting
+        except BadGrammar as error:
+            return str(error), True
+        except TrialsError as error:
+            return str(error), False
+
+    def close(self) -> None:
+        self._closed = True
+        built = self._built
+        if isinstance(built, tuple):
+            built[1].close()
+
+    def _tokenizer_and_trials(self) -> tuple[llguidance.LLTokenizer, Trials] | str:
+        """Return both, or why grammars are not possible with this model."""
+        with self._lock:
+            if self._built is None:
+                try:
+                    self._built = self._build()
+                except VocabularyError as error:
+                    self._built = str(error)
+            return self._built
+
+    def _build(self) -> tuple[llguidance.LLTokenizer, Trials]:
+        vocabulary = read_vocabulary(self._path, self._vocab_size, self._eos_token_ids)
+        self.known_tokens = vocabulary.size
+        trials = Trials(vocabulary)
+        trials.start()  # it builds the tokenizer at the same time
+        try:
+            return build_tokenizer(vocabulary), trials
+        except VocabularyError:
+            trials.close()
+            raise

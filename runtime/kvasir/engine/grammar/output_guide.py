@@ -1,0 +1,200 @@
+"""Which tokens may follow in the output of one request: first those of its reasoning, then those of its grammar."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import llguidance
+import numpy as np
+import numpy.typing as npt
+
+from kvasir.constraint import OutputConstraint
+from kvasir.engine.grammar.guide_errors import GrammarTooComplex, GuideError
+
+BITS: Final = 32
+"""Tokens in a word of a mask."""
+_LONGEST_FORCED_TEXT: Final = 256
+"""In tokens. Only masks follow a longer one: it is tokenized again for each of its tokens."""
+
+
+class OutputGuide:
+    """The state of one request's constraint. Not safe to use from several threads.
+
+    The output is a reasoning, if `reasoning_end` is not empty, and then a text of the grammar, or any text if there
+    is no grammar. With a `reasoning_start`, the first token decides whether there is a reasoning. Tokens that end
+    the sequence are forbidden as long as the output does not match the grammar. The same tokens lead to the same
+    state, however they are divided among calls of `accept`.
+    """
+
+    def __init__(
+        self,
+        constraint: OutputConstraint,
+        matcher: llguidance.LLMatcher | None,
+        *,
+        vocab_size: int,
+        known_tokens: int,
+        eos_token_ids: Sequence[int],
+    ) -> None:
+        """`matcher` is at the start of the grammar, and this object's own; None for a constraint without one.
+
+        `vocab_size` is the model's, `known_tokens` the matcher's, which may be larger.
+        """
+        self._end = constraint.reasoning_end
+        self._budget = constraint.thinking_budget
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+        self._eos = frozenset(eos_token_ids)
+        self._start = constraint.reasoning_start if self._end else None
+        """The token that would begin the reasoning, as long as the output is empty."""
+        self._reasoning = bool(self._end) and self._start is None
+        self._reasoned_tokens = 0
+        self._ended_by = 0
+        """How many tokens of `reasoning_end` the output ends with."""
+        self._fallbacks = _fallbacks(self._end)
+        self._words = np.empty(-(-known_tokens // BITS), np.uint32)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the next token may be any: no mask is needed."""
+        return self._matcher is None and not self._forces_the_end
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the output matches the grammar and only an end-of-sequence token may follow."""
+        if self._reasoning or self._start is not None:
+            return False
+        return self._matcher is not None and self._matcher.is_stopped()
+
+    def only_token(self) -> int | None:
+        """Return the only token that may follow, if it is known without a mask; some states with one have None.
+
+        llguidance forces the first token of the only text that may follow. The tokens after it are not taken from
+        the same answer: the rest of a text may have other tokens alone.
+        """
+        if self._forces_the_end:
+            return self._end[self._ended_by]
+        if self._matcher is None or self._reasoning or self._start is not None:
+            return None
+        forced = self._matcher.compute_ff_tokens()
+        if not 0 < len(forced) <= _LONGEST_FORCED_TEXT or forced[0] >= self._vocab_size:
+            return None
+        return int(forced[0])
+
+    def fill(self, mask: npt.NDArray[np.uint32]) -> None:
+        """Set bit i % 32 of word i // 32 if token i may follow, and clear the others. mask: [ceil(vocab / 32)].
+
+        Raises GrammarTooComplex if the grammar needs too much work at this point.
+        """
+        if self._forces_the_end:
+            mask[:] = 0
+            _set(mask, self._end[self._ended_by])
+        elif self._matcher is None:
+            self._allow_all(mask)
+        elif self._reasoning:
+            self._allow_all(mask)
+            for token in self._eos.difference(self._end):
+                _clear(mask, token)
+        else:
+            self._fill_from(self._matcher, mask)
+            if self._start is not None:
+                _set(mask, self._start)
+
+    def accept(self, token_ids: Sequence[int]) -> None:
+        """Advance over tokens of the output. Raises GuideError at one that is forbidden, or GrammarTooComplex."""
+        for place, token in enumerate(token_ids):
+            start, self._start = self._start, None
+            if token == start:
+                self._reasoning = True
+                self._reasoned_tokens = 1
+                continue
+            if not self._reasoning:
+                self._consume(token_ids[place:])
+                return
+            self._accept_reasoning(token)
+
+    @property
+    def _forces_the_end(self) -> bool:
+        return self._reasoning and self._budget is not None and self._reasoned_tokens >= self._budget
+
+    def _accept_reasoning(self, token: int) -> None:
+        if self._forces_the_end and token != self._end[self._ended_by]:
+            raise GuideError(
+                f"token {token} continues a reasoning that has used its budget of {self._budget} tokens: expected "
+                f"{self._end[self._ended_by]}"
+            )
+        if self._matcher is not None and token in self._eos and token not in self._end:
+            raise GuideError(f"token {token} ends the sequence before its grammar has begun")
+        self._reasoned_tokens += 1
+        while self._ended_by and token != self._end[self._ended_by]:
+            self._ended_by = self._fallbacks[self._ended_by - 1]
+        if token == self._end[self._ended_by]:
+            self._ended_by += 1
+        self._reasoning = self._ended_by < len(self._end)
+
+    def _consume(self, token_ids: Sequence[int]) -> None:
+        if self._matcher is None:
+            return
+        text: list[int] = []
+        for token in token_ids:
+            if token not in self._eos:
+                text.append(token)
+                continue
+            self._consume_text(self._matcher, text)
+            self._consume_end(self._matcher, token)
+            text = []
+        self._consume_text(self._matcher, text)
+
+    def _consume_text(self, matcher: llguidance.LLMatcher, tokens: list[int]) -> None:
+        allowed = matcher.validate_tokens(tokens)
+        if matcher.is_error():
+            raise _too_complex(matcher)
+        if allowed < len(tokens):
+            raise GuideError(f"the grammar does not allow token {tokens[allowed]} after the output so far")
+        if tokens and not matcher.consume_tokens(tokens):
+            raise _too_complex(matcher)
+
+    def _consume_end(self, matcher: llguidance.LLMatcher, token: int) -> None:
+        """Advance over a token that ends the sequence; a grammar may also name it in the middle."""
+        if not (matcher.is_stopped() and matcher.is_accepting()) and not matcher.consume_token(token):
+            raise GuideError(f"token {token} ends the sequence before the output matches the grammar")
+
+    def _fill_from(self, matcher: llguidance.LLMatcher, mask: npt.NDArray[np.uint32]) -> None:
+        matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
+        if matcher.is_error():
+            raise _too_complex(matcher)
+        mask[:] = self._words[: len(mask)]
+        self._clear_padding(mask)
+
+    def _allow_all(self, mask: npt.NDArray[np.uint32]) -> None:
+        mask[:] = 0xFFFFFFFF
+        self._clear_padding(mask)
+
+    def _clear_padding(self, mask: npt.NDArray[np.uint32]) -> None:
+        if used := self._vocab_size % BITS:
+            mask[-1] &= (1 << used) - 1
+
+
+def _too_complex(matcher: llguidance.LLMatcher) -> GrammarTooComplex:
+    cause = matcher.get_error().partition("\n")[0]
+    return GrammarTooComplex(f"the grammar needs too much work after the output so far: simplify it ({cause})")
+
+
+def _fallbacks(pattern: Sequence[int]) -> list[int]:
+    """Return for each prefix of the pattern the length of its longest proper prefix that is also its end.
+
+    The search of Knuth, Morris and Pratt (1977).
+    """
+    lengths = [0] * len(pattern)
+    for place in range(1, len(pattern)):
+        length = lengths[place - 1]
+        while length and pattern[place] != pattern[length]:
+            length = lengths[length - 1]
+        lengths[place] = length + 1 if pattern[place] == pattern[length] else length
+    return lengths
+
+
+def _set(mask: npt.NDArray[np.uint32], token: int) -> None:
+    mask[token // BITS] |= np.uint32(1 << token % BITS)
+
+
+def _clear(mask: npt.NDArray[np.uint32], token: int) -> None:
+    mask[token // BITS] &= ~np.uint32(1 << token % BITS)

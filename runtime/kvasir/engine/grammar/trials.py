@@ -1,0 +1,180 @@
+"""The engine's side of the trial process: started with the first grammar, started again when it has died."""
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from typing import BinaryIO, Final, cast
+
+import msgspec
+
+from kvasir.constraint import Grammar
+from kvasir.engine.grammar.trial_messages import (
+    Ready,
+    Trial,
+    Verdict,
+    read_message,
+    write_message,
+)
+from kvasir.engine.grammar.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+START_SECONDS: Final = 60.0
+"""How long the process may take to build the tokenizer."""
+_COMMAND: Final = (sys.executable, "-P", "-m", "kvasir.engine.grammar.trial_process")
+_ATTEMPTS: Final = 2
+_DIED: Final = "the process that compiles grammars has died twice: simplify the grammar, or send it again later"
+_CLOSED: Final = "this engine ends: send the request again"
+
+
+class TrialsError(Exception):
+    """The trial process cannot be used at all. The message gives the reason."""
+
+
+class Trials:
+    """Finds out in a child process whether grammars compile. Safe to use from several threads."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._lock = threading.Lock()
+        self._child: _Child | None = None
+        self._closed = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the child; None if it does not run."""
+        child = self._child
+        return child.pid if child is not None and not child.ended.is_set() else None
+
+    def start(self) -> None:
+        """Start the child without waiting until it is ready."""
+        self._running_child()
+
+    def verdict_on(self, grammar: Grammar) -> Verdict:
+        """Compile the grammar, which has been adapted, in the child. Raises TrialsError.
+
+        A few run at once; the time limit of each begins with its turn.
+        """
+        for _ in range(_ATTEMPTS):
+            child = self._running_child()
+            if child is None:
+                return Verdict(0, _CLOSED, lasting=False)
+            verdict = child.run(grammar)
+            if verdict is not None:
+                return verdict
+        return Verdict(0, _CLOSED if self._closed else _DIED, lasting=False)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._child is not None:
+                self._child.kill()
+
+    def _running_child(self) -> "_Child | None":
+        with self._lock:
+            if self._closed:
+                return None
+            if self._child is None or self._child.ended.is_set():
+                if self._child is not None:
+                    log.warning("the process that compiles grammars has died: starting it again")
+                self._child = _Child(self._vocabulary)
+            return self._child
+
+
+class _Child:
+    """One process, from its start to its end. Its own thread reads the answers."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.pid = 0
+        self.ended = threading.Event()
+        self._ready = threading.Event()
+        self._failure = ""
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._results: dict[int, Future[Verdict | None]] = {}
+        self._numbers = 0
+        started = threading.Event()
+        # The thread that starts the process also waits for its end: Linux kills the process when this thread ends.
+        threading.Thread(target=self._own, args=[vocabulary, started], name="grammar trials", daemon=True).start()
+        started.wait()
+
+    def run(self, grammar: Grammar) -> Verdict | None:
+        """Return the verdict; None if the process has died meanwhile. Raises TrialsError."""
+        if not self._ready.wait(START_SECONDS):
+            self.kill()
+            raise TrialsError(f"the process that compiles grammars did not start within {START_SECONDS:.0f} s")
+        if self._failure:
+            raise TrialsError(self._failure)
+        result: Future[Verdict | None] = Future()
+        with self._lock:
+            if self.ended.is_set() or self._process is None:
+                return None
+            self._numbers += 1
+            number = self._numbers
+            self._results[number] = result
+            with contextlib.suppress(BrokenPipeError):  # it has died: the thread ends the result
+                write_message(cast(BinaryIO, self._process.stdin), Trial(number, grammar))
+        return result.result()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def _own(self, vocabulary: Vocabulary, started: threading.Event) -> None:
+        try:
+            try:
+                self._process = _start()
+                self.pid = self._process.pid
+            except OSError as error:
+                self._failure = f"the process that compiles grammars cannot be started: {error.strerror or error}"
+                return
+            finally:
+                started.set()
+            self._read(vocabulary, self._process)
+        finally:
+            self._end()
+
+    def _read(self, vocabulary: Vocabulary, process: subprocess.Popen[bytes]) -> None:
+        requests, answers = cast(BinaryIO, process.stdin), cast(BinaryIO, process.stdout)
+        with contextlib.suppress(BrokenPipeError):
+            write_message(requests, vocabulary)
+        packed = read_message(answers)
+        if packed is None:
+            return
+        self._failure = msgspec.msgpack.decode(packed, type=Ready).failure
+        self._ready.set()
+        while (packed := read_message(answers)) is not None:
+            verdict = msgspec.msgpack.decode(packed, type=Verdict)
+            with self._lock:
+                result = self._results.pop(verdict.number)
+            result.set_result(verdict)
+
+    def _end(self) -> None:
+        process = self._process
+        with self._lock:
+            self.ended.set()
+            results = list(self._results.values())
+            self._results.clear()
+        if process is not None:
+            process.kill()
+            process.wait()
+            for file in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    cast(BinaryIO, file).close()
+        self._ready.set()
+        for result in results:
+            result.set_result(None)
+
+
+def _start() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        _COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "MALLOC_ARENA_MAX": "1"},
+        process_group=0,  # Ctrl-C in a terminal reaches the engine only, which ends this process
+    )

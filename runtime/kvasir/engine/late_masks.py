@@ -1,0 +1,86 @@
+"""LateMasks: makes the masks of scheduled steps and sends them to the executor while it computes.
+
+The mask of a row depends on all tokens before the one that is sampled. If a step before is still in flight, the
+last of them is not known yet: the mask is due after the update of that step.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kvasir.engine.scheduling.engine_request import EngineRequest
+from kvasir.engine.scheduling.step_results import StepRows
+from kvasir.worker.step import LateInput, StepInput
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+log = logging.getLogger(__name__)
+
+_ALL: Final = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class _MaskedStep:
+    number: int
+    rows: list[tuple[EngineRequest, int]]
+    """The request of each masked row, and how many tokens it has when the mask is due."""
+
+    @property
+    def is_due(self) -> bool:
+        return all(request.status.finished or request.num_tokens >= due for request, due in self.rows)
+
+
+class LateMasks:
+    """Belongs to the loop's thread."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        send: Callable[[LateInput], None],
+        fail: Callable[[EngineRequest, Exception], None],
+    ) -> None:
+        """`fail` ends a request whose mask cannot be made."""
+        self._num_words = -(-vocab_size // 32)
+        self._send = send
+        self._fail = fail
+        self._steps: deque[_MaskedStep] = deque()
+        """Submitted steps without their masks, the oldest first."""
+
+    def expect(self, step: StepInput, rows: StepRows) -> None:
+        """Take a step with masked rows that was submitted, before another one is scheduled."""
+        requests = [rows[place][0] for place in step.masked]
+        due = [(request, request.num_tokens + request.num_pending - 1) for request in requests]
+        self._steps.append(_MaskedStep(step.number, due))
+
+    def supply(self) -> None:
+        """Send the masks that are due. Those of the oldest step in flight always are."""
+        if not self._steps:
+            return
+        import numpy as np  # here, because an engine sends Hello before its slow imports
+
+        while self._steps and self._steps[0].is_due:
+            step = self._steps.popleft()
+            masks = np.empty((len(step.rows), self._num_words), np.uint32)  # [N, V / 32]
+            for mask, (request, _) in zip(masks, step.rows, strict=True):
+                self._fill(mask, request)
+            self._send(LateInput(step.number, masks.tobytes()))
+
+    def check_idle(self) -> None:
+        """Raise AssertionError if a step still waits for masks."""
+        assert not self._steps, f"step {self._steps[0].number} never got its masks"
+
+    def _fill(self, mask: "npt.NDArray[np.uint32]", request: EngineRequest) -> None:
+        """Fill a mask [V / 32]. It is all ones if the request needs none any more: its token is dropped."""
+        guide = request.guide
+        if request.status.finished or guide is None:
+            mask[:] = _ALL
+            return
+        try:
+            guide.fill(mask)
+        except Exception as error:
+            mask[:] = _ALL
+            self._fail(request, error)
