@@ -105,6 +105,10 @@ class FrontendSpec:
     """Fraction of the requests in flight that one client may have."""
     max_parsed_bytes: int | None
     """Memory of the bodies of all requests in flight."""
+    tool_call_parser: str | None
+    """How the model writes tool calls. None: as its chat template shows."""
+    reasoning_parser: str | None
+    """How the model marks its reasoning. None: as its chat template shows."""
     drain_timeout: float
     """In seconds."""
     extra_args: tuple[str, ...]
@@ -244,6 +248,8 @@ def _frontend(frontend: Json) -> FrontendSpec:
         admin_api_keys=_secret_name(frontend, "adminApiKeys"),
         max_client_share=frontend.get("maxClientShare"),
         max_parsed_bytes=optional_size(frontend, "maxParsedBytes", "frontend"),
+        tool_call_parser=frontend.get("toolCallParser"),
+        reasoning_parser=frontend.get("reasoningParser"),
         drain_timeout=parsed(parse_duration, frontend, "drainTimeout", "frontend"),
         extra_args=tuple(frontend.get("extraArgs", ())),
         pod=_pod(frontend.get("pod", {}), "frontend.pod"),

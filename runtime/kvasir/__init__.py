@@ -2,11 +2,18 @@
 
 __version__ = "0.1.0"
 
-__all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams"]
+__all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "StructuredOutputsParams"]
 
 TYPE_CHECKING = False  # importing typing would take more time than the rest of this module
 if TYPE_CHECKING:
-    from kvasir.offline import LLM, CompletionOutput, Logprob, RequestOutput, SamplingParams
+    from kvasir.offline import (
+        LLM,
+        CompletionOutput,
+        Logprob,
+        RequestOutput,
+        SamplingParams,
+        StructuredOutputsParams,
+    )
 
 
 def __getattr__(name: str) -> object:

@@ -198,6 +198,7 @@ REFUSALS: Final = (
     ),
     Refusal("spec.frontend.maxClientShare", "less than or equal to 1", {"frontend": {"maxClientShare": 2}}),
     Refusal("spec.frontend.maxParsedBytes", "should match", {"frontend": {"maxParsedBytes": "0Mi"}}),
+    Refusal("spec.frontend.toolCallParser", "should match", {"frontend": {"toolCallParser": "her mes"}}),
     Refusal("spec.network.allowFrom", "at least 1 items", {"network": {"allowFrom": []}}),
     Refusal(
         "spec.network.allowMetricsFrom[0].ipBlock.cidr",

@@ -74,6 +74,8 @@ def _options(service: InferenceService) -> list[str]:
         max_model_len=service.engine.max_model_len,
         max_client_share=service.frontend.max_client_share,
         max_parsed_bytes=service.frontend.max_parsed_bytes,
+        tool_call_parser=service.frontend.tool_call_parser,
+        reasoning_parser=service.frontend.reasoning_parser,
         drain_timeout=format_duration(service.frontend.drain_timeout),
     )
 

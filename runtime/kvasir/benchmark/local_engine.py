@@ -60,6 +60,7 @@ class LocalEngine:
 
     def close(self) -> None:
         """End its worker processes."""
+        self._core.close()
         self._executor.shutdown()
 
     def run(self, requests: Sequence[AddRequest], progress: Callable[[int, int], None]) -> Run:

@@ -41,6 +41,9 @@ _WORDS: Final = (
 )
 """Words that are one token in most vocabularies, for prompts that cannot be token ids."""
 
+_OPTIONAL: Final = frozenset({"max_tokens", "response_format", "structured_outputs"})
+"""Fields of a request that a line of a file may have."""
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -63,7 +66,7 @@ class Workload:
     prompts: str | None = option(
         None,
         "read prompts from this file, one per line; in a .jsonl file, each line is an object with prompt (text or "
-        "token ids) or messages, and optionally max_tokens",
+        "token ids) or messages, and optionally max_tokens, response_format or structured_outputs",
         metavar="FILE",
     )
     temperature: float = option(0.0, "temperature of every request", parse=parse_number(0))
@@ -195,9 +198,11 @@ def _entry(place: str, line: str) -> dict[str, Any]:
         entry = json.loads(line)
     except ValueError as error:
         raise ConfigError(f"{place}: not JSON: {error}") from error
-    known = {"prompt", "messages", "max_tokens"}
-    if not isinstance(entry, dict) or len(entry.keys() & {"prompt", "messages"}) != 1 or entry.keys() - known:
-        raise ConfigError(f"{place}: give an object with prompt or messages, and max_tokens if you like")
+    asked = {"prompt", "messages"}
+    if not isinstance(entry, dict) or len(entry.keys() & asked) != 1 or entry.keys() - asked - _OPTIONAL:
+        raise ConfigError(
+            f"{place}: give an object with prompt or messages, and optionally {', '.join(sorted(_OPTIONAL))}"
+        )
     return entry
 
 

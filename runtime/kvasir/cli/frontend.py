@@ -4,7 +4,8 @@ import argparse
 import logging
 import os
 
-from kvasir.config.frontend_settings import ChatConfig, FrontendConfig, ServerConfig
+from kvasir.config.chat_settings import ChatConfig
+from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
 from kvasir.config.settings import LinkConfig, ModelConfig, OpsConfig, ProcessConfig
 from kvasir.config.tls_settings import TlsConfig

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, get_type_hints
 
-from kvasir.config.frontend_settings import ChatConfig, ServerConfig
+from kvasir.config.chat_settings import ChatConfig
+from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import (
     ConfigError,
     OptionParser,
@@ -31,6 +32,7 @@ from kvasir.config.settings import (
 )
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import unknown_variables
+from kvasir.hub.source import DEMO, normalise
 from kvasir.local.check_model import check_model
 from kvasir.local.gpus import take_gpus, visible_gpus
 from kvasir.local.place import Place, open_place
@@ -146,6 +148,7 @@ def run(args: argparse.Namespace) -> int:
             chats=chats,
             https=settings.tls.ssl_certfile is not None,
             needs_key=bool(settings.server.api_key or settings.server.api_key_dir),
+            is_demo=normalise(settings.model.source) == DEMO and settings.chat.chat_template is None,
         )
         run_services([service])
         return 0

@@ -36,6 +36,7 @@ from kvasir.frontend.http.refusals import Refusals
 from kvasir.frontend.http.tls import Tls
 from kvasir.frontend.http.upload_queue import UploadQueue
 from kvasir.frontend.large_allocations import return_large_allocations
+from kvasir.frontend.parsers import Parsers
 from kvasir.frontend.service import Service, served_names
 from kvasir.frontend.status import FrontendStatus
 from kvasir.frontend.telemetry.log_config import apply_log_config
@@ -114,14 +115,19 @@ def build_service(config: FrontendConfig) -> Service:
     model = read_model(config.model)
     metrics = Metrics(served_names(config)[0])
     templates = ChatTemplates.load(model.tokenizer_path, config.chat)
-    llm = AsyncLLM(config, model, load_tokenizer(model.tokenizer_path), templates, observer=metrics)
+    tokenizer = load_tokenizer(model.tokenizer_path)
+    chat = config.chat
+    parsers = Parsers.choose(
+        templates.text, tokenizer, chat.tool_call_parser, chat.reasoning_parser, chat.parser_plugins
+    )
+    llm = AsyncLLM(config, model, tokenizer, templates, observer=metrics)
     metrics.report_engines(
         lambda: llm.engines,
         lambda: llm.live_requests,
         lambda: llm.held_requests,
         lambda: llm.waiting_requests,
     )
-    service = Service(config, llm, access, metrics, _tracing(config))
+    service = Service(config, llm, access, metrics, parsers, _tracing(config))
     if config.server.enable_tokenizer_info_endpoint:
         service.tokenizer_info = tokenizer_info(model.tokenizer_path, templates.text)
     return service

@@ -15,6 +15,7 @@ from kvasir.frontend.http.body_memory import ParsedBodies, Uploads
 from kvasir.frontend.http.json_cost import CostCheck
 from kvasir.frontend.http.shares import Shares
 from kvasir.frontend.http.user_middleware import load_middleware
+from kvasir.frontend.parsers import Parsers
 from kvasir.frontend.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -30,9 +31,14 @@ class Service:
         llm: AsyncLLM,
         access: Access,
         metrics: Metrics,
+        parsers: Parsers,
         tracing: "Tracing | None" = None,
     ) -> None:
         self.llm = llm
+        self.parsers = parsers
+        """How the model writes reasoning and tool calls."""
+        self.hides_unused_tools = config.chat.exclude_tools_when_tool_choice_none
+        """The chat template gets no tools if the request forbids calls."""
         self.access = access
         self.metrics = metrics
         self.tracing = tracing

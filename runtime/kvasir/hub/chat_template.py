@@ -8,6 +8,7 @@ Renders what transformers' apply_chat_template renders; tests compare them.
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -221,12 +222,11 @@ def _tojson(
 
 
 def count_values(value: Any, limit: int) -> int:
-    """Return the number of values in it; one more than `limit` if there are more."""
-    if not isinstance(value, list | dict):
-        return 1
-    count = 1
-    for each in value.values() if isinstance(value, dict) else value:
-        count += count_values(each, limit - count)
-        if count > limit:
-            return limit + 1
+    """Return the number of values in it, however deep; one more than `limit` if there are more."""
+    count, waiting = 0, [value]
+    while waiting and count <= limit:
+        part = waiting.pop()
+        count += 1
+        if isinstance(part, list | dict):
+            waiting += islice(part.values() if isinstance(part, dict) else part, limit)
     return count

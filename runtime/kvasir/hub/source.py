@@ -13,6 +13,8 @@ from kvasir.hub.hub_errors import HubError, ModelNotFound
 from kvasir.hub.tokenizer_files import TOKENIZER_FILES
 
 CONFIG_FILES = ("config.json", "generation_config.json", "model.safetensors.index.json", "chat_template.jinja")
+DEMO = "demo://"
+"""The source of the small model in this package."""
 _DEMO = Path(__file__).with_name("demo")
 _ACCEPTED = "hf://org/name[@revision], org/name, name, file:///path, a path, or demo://"
 _SEGMENT = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"

@@ -7,6 +7,7 @@ from typing import Final
 
 from kvasir.config.options import ConfigError
 from kvasir.config.settings import ModelConfig
+from kvasir.hub.source import DEMO
 from kvasir.local.check_model import check_model
 from kvasir.local.gpus import take_gpus, visible_gpus
 from kvasir.local.manifests.manifest import Manifest
@@ -81,6 +82,7 @@ def _prepare(
         chats=chats,
         needs_key=service.frontend.api_keys is not None,
         https=service.frontend.serves_https,
+        is_demo=service.model.source == DEMO and not has_template(service),
     )
 
 
@@ -90,6 +92,11 @@ def _check_model(service: InferenceService) -> bool:
         return check_model(ModelConfig(service.model.source))
     except ConfigError as error:
         raise ConfigError(f"InferenceService {service.name}: spec.model.source: {error}") from error
+
+
+def has_template(service: InferenceService) -> bool:
+    """Whether the manifest replaces the model's chat template."""
+    return any(arg.partition("=")[0].replace("_", "-") == "--chat-template" for arg in service.frontend.extra_args)
 
 
 def _gpus_needed(service: InferenceService) -> int:

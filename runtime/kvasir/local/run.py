@@ -30,6 +30,8 @@ class LocalService:
     """The model has a chat template."""
     needs_key: bool
     https: bool = False
+    is_demo: bool = False
+    """The model is the demo model with its own chat template: it was taught the questions of its further lines."""
 
     @property
     def url(self) -> str:
@@ -83,25 +85,41 @@ def welcome(service: LocalService) -> list[str]:
     """What to do with the service, in lines that work as they are."""
     url = service.url
     where = f"{url}/v1" if service.place.socket_file is None else f"the socket {service.place.socket_file}"
-    lines = ["", f"{service.served_name} is served at {where}", "", f"  {curl_line(service)}"]
+    lines = ["", f"{service.served_name} is served at {where}", "", *(f"  {line}" for line in curl_lines(service))]
     if service.chats and service.place.socket_file is None:
         lines.append(f"  kvasir chat {url}")
     if service.needs_key:
-        lines += ["", "Both send the key in KVASIR_API_KEY, one of those that the service accepts."]
+        lines += ["", "They send the key in KVASIR_API_KEY, one of those that the service accepts."]
     return [*lines, "", "Ctrl-C ends it."]
 
 
-def curl_line(service: LocalService) -> str:
-    body: dict[str, object] = {"model": service.served_name}
-    if service.chats:
-        path = "chat/completions"
-        body["messages"] = [{"role": "user", "content": "What is Kvasir?"}]
-    else:
-        path = "completions"
-        body["prompt"] = "Kvasir is"
+def curl_lines(service: LocalService) -> list[str]:
+    """Commands that work as they are: a question; for the demo model also a tool call and an answer in JSON."""
+    if not service.chats:
+        return [_curl(service, "completions", {"prompt": "Kvasir is"})]
+    bodies: list[dict[str, object]] = [{"messages": _asked("What is Kvasir?")}]
+    if service.is_demo:
+        city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+        tool = {"type": "function", "function": {"name": "get_weather", "parameters": city}}
+        question = _asked("What is the weather in Paris?")
+        bodies.append({"messages": question, "tools": [tool], "temperature": 0})
+        properties = {"name": {"type": "string"}, "age": {"type": "integer"}}
+        person = {"type": "object", "properties": properties, "required": [*properties]}
+        form = {"type": "json_schema", "json_schema": {"name": "person", "schema": person}}
+        text = _asked("Extract: Ada is 36 years old.")
+        bodies.append({"messages": text, "response_format": form, "temperature": 0})
+    return [_curl(service, "chat/completions", body) for body in bodies]
+
+
+def _asked(question: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": question}]
+
+
+def _curl(service: LocalService, path: str, fields: dict[str, object]) -> str:
+    body = json.dumps({"model": service.served_name, **fields}, ensure_ascii=False)
     headers = "-H 'Content-Type: application/json'"
     if service.needs_key:
         headers += ' -H "Authorization: Bearer $KVASIR_API_KEY"'
     socket = service.place.socket_file
     curl = "curl" if socket is None else f"curl --unix-socket {shlex.quote(socket)}"
-    return f"{curl} {service.url}/v1/{path} {headers} -d {shlex.quote(json.dumps(body, ensure_ascii=False))}"
+    return f"{curl} {service.url}/v1/{path} {headers} -d {shlex.quote(body)}"

@@ -9,5 +9,6 @@ request_output.py, engine_options.py.
 from kvasir.offline.llm import LLM
 from kvasir.offline.request_output import CompletionOutput, Logprob, RequestOutput
 from kvasir.offline.sampling_params import SamplingParams
+from kvasir.offline.structured_outputs import StructuredOutputsParams
 
-__all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams"]
+__all__ = ["LLM", "CompletionOutput", "Logprob", "RequestOutput", "SamplingParams", "StructuredOutputsParams"]

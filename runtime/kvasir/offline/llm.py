@@ -17,6 +17,7 @@ from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.live_request import LiveRequest
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.stop_strings import StopSearch
+from kvasir.constraint import OutputConstraint
 from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.request_body import parse
@@ -201,7 +202,14 @@ class LLM:
     def _request(self, text: str | None, token_ids: Sequence[int], params: SamplingParams) -> _Request:
         if self._seeds is not None and params.seed is None:
             params = msgspec.structs.replace(params, seed=self._seeds.getrandbits(63))
-        prompted = self._input.prepare(token_ids, params, max_tokens=params.max_tokens, logprobs=params.logprobs)
+        structured = params.structured_outputs
+        prompted = self._input.prepare(
+            token_ids,
+            params,
+            max_tokens=params.max_tokens,
+            logprobs=params.logprobs,
+            constraint=None if structured is None else OutputConstraint(structured.source().grammar()),
+        )
         return _Request(text, prompted, params.n)
 
     def _live(self, request_id: str, prompted: Prompted) -> LiveRequest:
@@ -214,6 +222,7 @@ class LLM:
             ),
             stops=None if prompted.stops is None else StopSearch(prompted.stops, prompted.include_stop),
             include_stop=prompted.include_stop,
+            constraint=prompted.constraint,
         )
 
     @contextmanager

@@ -49,20 +49,22 @@ class OfflineEngine:
         self._journal = Journal(sys.maxsize)
         self._outputs = OutputProcessor(self._journal, _Unobserved(), eos_token_ids)
         self._is_broken = False
-        """A step was left by an error: the prefix cache names blocks that it may not have written."""
+        """A step was left by an error: the prefix cache names blocks that it may not have written. The engine is
+        closed."""
 
     def close(self) -> None:
+        self._core.close()
         self._executor.shutdown()
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
         """Run an operation on every worker, between two calls of `run`; return the results by rank."""
+        self._check()
         return self._executor.call(call)
 
     def run(self, requests: Sequence[LiveRequest], progress: Show) -> list[Delta]:
         """Return the whole output of each request. Raises the error of the first one that fails; none of them runs
         on then."""
-        if self._is_broken:
-            raise RuntimeError("a step of this LLM has failed: create a new one")
+        self._check()
         waiting, finished = deque(requests), dict[str, Delta]()
         try:
             with _interrupts() as interrupted:
@@ -78,6 +80,10 @@ class OfflineEngine:
             raise
         self._core.check_idle()
         return [finished[request.request_id] for request in requests]
+
+    def _check(self) -> None:
+        if self._is_broken:
+            raise RuntimeError("a step of this LLM has failed: create a new one")
 
     def _feed(self, waiting: deque[LiveRequest]) -> None:
         """Queue as many requests as the next step can take: the others need no memory in the engine yet."""
@@ -117,7 +123,7 @@ class OfflineEngine:
                 self._journal.remove(ended)
 
     def _abandon(self) -> None:
-        """Forget all requests, so that the next call begins with an idle engine, unless a step has failed."""
+        """Forget all requests, so that the next call begins with an idle engine; after a failed step, close it."""
         live = self._journal.live()
         self._core.abort(_HERE, [request.request_id for request in live])
         for request in live:
@@ -125,6 +131,8 @@ class OfflineEngine:
         with contextlib.suppress(Exception):  # the first failure is raised
             while self._core.has_work and not self._is_broken:
                 self._step()
+        if self._is_broken:  # a thread may wait for masks that do not come, and Python waits for it in the end
+            self.close()
 
 
 class _Unobserved:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
+from kvasir.offline.structured_outputs import StructuredOutputsParams
 from kvasir.params import MAX_TOKENS, TOP_LOGPROBS, SamplingFields
 
 MOST_CHOICES: Final = 128
@@ -20,6 +21,8 @@ class _Fields(SamplingFields, kw_only=True):
     """None: as many as the context has room for."""
     logprobs: Annotated[int, TOP_LOGPROBS.meta] | None = None
     """Report the log probability of each output token and of this many most likely ones."""
+    structured_outputs: StructuredOutputsParams | None = None
+    """What the output must look like. None: any text."""
 
 
 class SamplingParams(_Fields, kw_only=True):

@@ -73,6 +73,14 @@ def test_a_jsonl_file_has_prompts_messages_and_lengths_of_their_own(tmp_path: Pa
     )
 
 
+def test_a_jsonl_file_has_formats_of_the_output(tmp_path: Path) -> None:
+    fields = {"response_format": {"type": "json_object"}, "structured_outputs": {"choice": ["a"]}}
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(json.dumps({"prompt": "x", **fields}))
+    [body] = bodies(Workload(requests=1, prompts=str(file)))
+    assert {name: body[name] for name in fields} == fields
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -12,7 +12,8 @@ import anthropic
 import httpx
 import openai
 
-from kvasir.config.frontend_settings import ChatConfig, FrontendConfig, ServerConfig
+from kvasir.config.chat_settings import ChatConfig
+from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.config.settings import LinkConfig, ModelConfig, ProcessConfig
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.frontend.http.listener import listen

@@ -1,6 +1,7 @@
 """An engine with a script in place of a model, on the real link: for tests of what stands before the engine."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -60,6 +61,8 @@ class Script:
     """The log probabilities after these tokens, with so many of the most likely ones; else they are made up."""
     by_seed: dict[int, list[int]] = field(default_factory=dict)
     """Other answers for requests of these seeds."""
+    pace: float = 0.0
+    """Seconds before each token. Without them, a frontend may get several tokens in one delta."""
 
 
 @dataclass
@@ -172,6 +175,7 @@ class ScriptedEngine:
         while running.sent < limit:
             if running.sent == script.pause_at and not running.released:
                 return
+            time.sleep(script.pace)
             last = running.sent == limit - 1
             if last and script.error:
                 self._send(running, [], FinishReason.ERROR, script.error)

@@ -128,9 +128,9 @@ CHAT_CASES: list[tuple[dict[str, Any], str, str]] = [
         for name in ("messages", "self", "tools", "add_generation_prompt")
     ),
     ({"messages": [USER], "chat_template_kwargs": "x"}, "chat_template_kwargs", "expected an object"),
-    ({"messages": [USER], "tools": [{"type": "function"}]}, "tools", "not supported yet"),
-    ({"messages": [USER], "tool_choice": "required"}, "tool_choice", "not supported yet"),
-    ({"messages": [USER], "response_format": {"type": "json_object"}}, "response_format", "not supported yet"),
+    ({"messages": [USER], "tools": [{"type": "function"}]}, "tools[0].function", "is missing"),
+    ({"messages": [USER], "tool_choice": "required"}, "tool_choice", "only allowed when tools are specified"),
+    ({"messages": [USER], "response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
     ({"messages": [USER], "logprobs": 5}, "logprobs", "expected a boolean, got an integer"),
     ({"messages": [USER], "top_logprobs": 2}, "top_logprobs", "needs logprobs"),
     ({"messages": [USER], "logprobs": True, "top_logprobs": 21}, "top_logprobs", "expected an integer <= 20"),

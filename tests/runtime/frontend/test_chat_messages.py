@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from kvasir.config.chat_settings import ChatConfig
+from kvasir.frontend.endpoints import past_calls
 from kvasir.frontend.endpoints.chat import messages as module
 from kvasir.frontend.endpoints.chat.messages import Message, template_messages
 from kvasir.frontend.endpoints.chat.request import ChatRequest
 from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import ApiError
 from kvasir.hub.chat_template import ChatTemplate
-from runtime.frontend.harness import Frontend, demo_model
+from runtime.frontend.harness import Frontend, demo_model, running_frontend
 from runtime.wire import prompt_of
 
 CHAT = "/v1/chat/completions"
@@ -78,7 +80,7 @@ def test_arguments_are_an_object_for_the_template(arguments: Any, given: dict[st
 
 @pytest.mark.parametrize("old", [False, True])
 def test_arguments_that_take_long_to_parse_are_refused(monkeypatch: pytest.MonkeyPatch, old: bool) -> None:
-    monkeypatch.setattr(module, "MAX_ARGUMENT_VALUES", 10)
+    monkeypatch.setattr(past_calls, "MAX_ARGUMENT_VALUES", 10)
     function = {"name": "pods", "arguments": json.dumps({"a": list(range(6))})}
     message: dict[str, Any] = {"function_call": function} if old else {"tool_calls": [{"function": function}]}
     assert of({"role": "assistant", **message})
@@ -135,9 +137,13 @@ async def test_unknown_fields_are_ignored_and_logged_once(
     assert prompt.startswith("<|begin|><|user|>What is a pod?<|end|><|assistant|>A group.<|end|><|user|>Why?")
 
 
-async def test_a_template_without_words_for_tools_refuses_them_itself(frontend: Frontend) -> None:
+async def test_a_template_without_words_for_tools_refuses_them_itself() -> None:
+    template = (
+        "{% for message in messages %}{% if message.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+        "{{ message.content }}{% endfor %}"
+    )
     messages = [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}, RESULT]
-    async with frontend.http() as client:
+    async with running_frontend(chat=ChatConfig(chat_template=template)) as frontend, frontend.http() as client:
         response = await client.post(CHAT, json={"messages": messages})
         counted = await client.post("/tokenize", json={"messages": messages[:2]})
     error = response.json()["error"]

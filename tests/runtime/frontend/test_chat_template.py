@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from kvasir.config.frontend_settings import ChatConfig
+from kvasir.config.chat_settings import ChatConfig
 from kvasir.hub.source import fetch
 from runtime.frontend.harness import Frontend, demo_model, running_frontend
 

@@ -178,6 +178,7 @@ async def test_a_body_does_not_wait_while_another_is_counted_in_a_thread(
     [
         (CHAT, {"messages": [{}] * (MAX_MESSAGES + 1)}, "messages", MAX_MESSAGES),
         (CHAT, {"messages": [{"role": "user", "content": [{}] * (MAX_PARTS + 1)}]}, "messages", MAX_PARTS),
+        (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{}] * (MAX_PARTS + 1)}]}, "messages", MAX_PARTS),
         ("/tokenize", {"messages": [{}] * (MAX_MESSAGES + 1)}, "messages", MAX_MESSAGES),
         (COMPLETIONS, {"prompt": "Hi", "logit_bias": {str(n): 1 for n in range(3000)}}, "logit_bias", 1536),
         (COMPLETIONS, {"prompt": "Hi", "allowed_token_ids": [5] * 3000}, "allowed_token_ids", 1536),

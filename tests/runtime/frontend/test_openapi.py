@@ -9,6 +9,7 @@ import pytest
 from runtime.frontend.harness import MODEL, Frontend, running_frontend
 
 USER = {"role": "user", "content": "Hi"}
+TOOL = {"type": "function", "function": {"name": "pods", "parameters": {"type": "object"}}}
 BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": "Hi", "max_tokens": 3}),
     ("/v1/completions", {"prompt": [[1, 2], [3]], "max_tokens": 1, "n": 1, "temperature": None}),
@@ -27,15 +28,33 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/invocations", {"prompt": "Hi", "max_tokens": 3}),
     ("/invocations", {"messages": [USER], "max_tokens": 3}),
     ("/v1/chat/completions", {"messages": [USER], "max_tokens": 3, "echo": True, "use_beam_search": False}),
+    ("/v1/chat/completions", {"messages": [USER], "tools": [TOOL], "tool_choice": "none", "functions": None}),
+    ("/v1/completions", {"prompt": "Hi", "structured_outputs": {"json": "{}", "disable_any_whitespace": True}}),
+    ("/v1/completions", {"prompt": "Hi", "guided_json": {"type": "object"}, "guided_decoding_backend": "auto"}),
+    (
+        "/v1/chat/completions",
+        {
+            "messages": [USER],
+            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}},
+        },
+    ),
 ]
 BAD_BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/v1/completions", {"prompt": "Hi", "max_tokens": "3"}),
-    ("/v1/completions", {"prompt": "Hi", "guided_regex": "a*"}),
+    ("/v1/completions", {"prompt": "Hi", "guided_regex": 5}),
+    ("/v1/completions", {"prompt": "Hi", "structured_outputs": {"jsn": {"type": "object"}}}),
+    ("/v1/chat/completions", {"messages": [USER], "response_format": {"type": "xml"}}),
     ("/v1/completions", {}),
     ("/v1/chat/completions", {"messages": [USER], "tools": [{}]}),
+    ("/v1/chat/completions", {"messages": [USER], "tools": [TOOL], "tool_choice": "any"}),
+    (
+        "/v1/chat/completions",
+        {"messages": [USER], "tools": [TOOL], "tool_choice": {"type": "function", "function": {}}},
+    ),
+    ("/v1/chat/completions", {"messages": [USER], "thinking_token_budget": -2}),
     ("/v1/chat/completions", {"messages": [{"content": "Hi"}]}),
     ("/v1/responses", {"input": "Hi", "previous_response_id": "resp_1"}),
-    ("/v1/responses", {"input": "Hi", "text": {"format": {"type": "json_object"}}}),
+    ("/v1/responses", {"input": "Hi", "text": {"format": {"type": "xml"}}}),
     ("/v1/messages", {"messages": [USER]}),
     ("/v1/messages", {"messages": [USER], "max_tokens": 3, "tools": [{}]}),
     ("/v1/messages/count_tokens", {"messages": [{"content": "Hi"}]}),

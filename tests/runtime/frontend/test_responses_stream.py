@@ -8,8 +8,9 @@ import openai
 import pytest
 from openai.types.responses import ResponseFailedEvent, ResponseIncompleteEvent, ResponseTextDeltaEvent
 
-from kvasir.frontend.endpoints.responses.answer import ResponseObject
+from kvasir.frontend.endpoints.responses.answer import ResponseObject, usage_of
 from kvasir.frontend.endpoints.responses.events import ResponseEvents
+from kvasir.frontend.endpoints.responses.items import OutputItems
 from kvasir.frontend.endpoints.responses.request import ResponsesRequest
 from kvasir.frontend.errors import ApiError
 from kvasir.params import SamplingParams
@@ -147,11 +148,13 @@ async def test_a_failure_before_the_first_token_is_an_http_error(frontend: Front
 
 def test_a_failure_before_any_other_event_follows_the_opening() -> None:
     params = SamplingParams(max_tokens=1, seed=0)
-    events = ResponseEvents(ResponseObject(ResponsesRequest(input="Hi"), params, MODEL, "1"))
-    usage = {"prompt_tokens": 1, "completion_tokens": 0, "total_tokens": 1}
-    written = events.failure(ApiError(503, "stopped"), usage | {"prompt_tokens_details": {"cached_tokens": 0}})
+    response = ResponseObject(ResponsesRequest(input="Hi"), params, MODEL, "1")
+    events = ResponseEvents(response, OutputItems(None))
+    usage: dict[str, Any] = {"prompt_tokens": 1, "completion_tokens": 0, "total_tokens": 1}
+    usage = usage_of(usage | {"prompt_tokens_details": {"cached_tokens": 0}}, 0)
+    written = events.failure(ApiError(503, "stopped"), usage)
     names = [line.removeprefix("event: ") for line in written.decode().splitlines() if line.startswith("event")]
-    assert names == [*OPENING, "response.failed"]
+    assert names == [*OPENING[:2], "response.failed"]
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streaming", "not streaming"])

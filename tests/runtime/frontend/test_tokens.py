@@ -90,7 +90,7 @@ async def test_token_strs_are_the_vocabularys_own_names(frontend: Frontend) -> N
             "chat_template_kwargs.tools",
             "",
         ),
-        ("/tokenize", {"messages": CHAT, "tools": [{}]}, 400, "tools", "not supported yet"),
+        ("/tokenize", {"messages": CHAT, "tools": [{}]}, 400, "tools[0].type", "is missing"),
         ("/tokenize", {"prompt": "word " * 200_000}, 400, "prompt", "prompt is too long"),
         ("/tokenize", {"prompt": "a", "model": "other"}, 404, "model", MODEL),
         ("/detokenize", {}, 400, "tokens", "is missing"),

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from kvasir.hub.chat_template import RENDER_SECONDS, ChatTemplate, ChatTemplateError, ChatTemplateTooSlow
+from kvasir.hub.chat_template import (
+    RENDER_SECONDS,
+    ChatTemplate,
+    ChatTemplateError,
+    ChatTemplateTooSlow,
+    count_values,
+)
 
 CHAT = [{"role": "user", "content": "Hi"}]
 MOST_SECONDS = 5 * RENDER_SECONDS
@@ -111,3 +117,18 @@ def test_threads_have_bounds_of_their_own() -> None:
     for thread in threads:
         thread.join()
     assert len(errors) == 2
+
+
+@pytest.mark.parametrize(("value", "count"), [(5, 1), ([], 1), ({"a": [1, {"b": 2}]}, 5), ([0] * 9, 10)])
+def test_values_are_counted_up_to_one_more_than_the_limit(value: Any, count: int) -> None:
+    assert count_values(value, count) == count
+    assert count_values(value, count + 1) == count
+    assert count_values(value, count - 1) == count
+
+
+def test_values_are_counted_however_deep_they_are() -> None:
+    deep: Any = 0
+    for _ in range(100_000):
+        deep = [deep]
+    assert count_values(deep, 50) == 51
+    assert count_values(deep, 200_000) == 100_001

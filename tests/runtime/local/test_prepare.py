@@ -6,7 +6,7 @@ import pytest
 
 from kvasir.config.options import ConfigError
 from kvasir.local.manifests.crd_schema import CRDSchema
-from kvasir.local.prepare import gpus_of
+from kvasir.local.prepare import gpus_of, has_template
 from kvasir_operator.spec import InferenceService, parse_service
 
 SCHEMA = CRDSchema.of_crd()
@@ -46,3 +46,20 @@ def test_too_few_gpus_for_all_services_are_refused(gpus: list[str], have: str) -
 def test_other_devices_than_nvidias_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"^InferenceService a: spec\.engine\.resourceName amd\.com/gpu: without"):
         gpus_of([service("a", resourceName="amd.com/gpu")], ["0"])
+
+
+@pytest.mark.parametrize(
+    ("given", "replaced"),
+    [
+        ([], False),
+        (["--log-level=debug"], False),
+        (["--chat-template=x.jinja"], True),
+        (["--chat_template=x"], True),
+    ],
+)
+def test_a_template_of_the_manifest_is_seen(given: list[str], replaced: bool) -> None:
+    """It may not know the tools that the demo model was taught, so that no line shows one."""
+    spec = {"model": {"source": "demo://"}, "frontend": {"extraArgs": given}}
+    completed, problems = SCHEMA.complete({"metadata": {"name": "a"}, "spec": spec})
+    assert not problems
+    assert has_template(parse_service(completed)) == replaced

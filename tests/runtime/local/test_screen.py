@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from kvasir.local.place import open_place
-from kvasir.local.run import LocalService, curl_line, welcome
+from kvasir.local.run import LocalService, curl_lines, welcome
 from kvasir.local.supervision.process_spec import LocalPhase, Probe, ProcessSpec, ProcessState
 from kvasir.local.supervision.screen import LiveScreen, PlainScreen, describe
 from kvasir_contract.phases import Phase
@@ -107,10 +107,28 @@ def test_curl_line_is_a_command_with_a_json_body(
     place = open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=1)
     try:
         service = LocalService(place, [], served_name="it's a name", chats=chats, needs_key=True)
-        words = shlex.split(curl_line(service))
+        (line,) = curl_lines(service)
+        words = shlex.split(line)
         assert words[:2] == ["curl", f"{place.url}{path}"]
         assert json.loads(words[words.index("-d") + 1])["model"] == "it's a name"
         assert "Authorization: Bearer $KVASIR_API_KEY" in words
         assert any(f"kvasir chat {place.url}" in line for line in welcome(service)) == chats
     finally:
         place.close()
+
+
+def test_the_demo_model_has_lines_for_a_tool_and_for_json_that_are_complete_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    place = open_place("demo", host="127.0.0.1", port=0, frontends=1, engines=1)
+    try:
+        service = LocalService(place, [], served_name="demo", chats=True, needs_key=False, is_demo=True)
+        lines = [line.strip() for line in welcome(service) if line.strip().startswith("curl ")]
+    finally:
+        place.close()
+    plain, tool, form = (json.loads(shlex.split(line)[-1]) for line in lines)
+    assert set(plain) == {"model", "messages"}
+    assert tool["tools"][0]["function"]["name"] == "get_weather"
+    assert form["response_format"]["json_schema"]["schema"]["required"] == ["name", "age"]
+    assert max(map(len, lines)) < 450, "a line to paste is short"

@@ -29,11 +29,17 @@ class PromptTokensDetails(BaseModel):
     cached_tokens: int
 
 
+class CompletionTokensDetails(BaseModel):
+    reasoning_tokens: int
+
+
 class Usage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None
+    completion_tokens_details: CompletionTokensDetails | None = None
+    """Of a chat whose output is parsed."""
 
 
 class TopLogprob(BaseModel):
@@ -92,17 +98,36 @@ class CompletionAnswer(BaseModel):
     kv_transfer_params: None
 
 
+class CalledFunction(BaseModel):
+    name: str
+    arguments: str
+    """A JSON object as text; cut off if the answer is."""
+
+
+class ChatToolCall(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class ChatMessage(BaseModel):
     role: Literal["assistant"]
     content: str | None
+    """null if there are only tool calls, or only reasoning."""
     refusal: None
+    tool_calls: list[ChatToolCall] | None = None
+    function_call: CalledFunction | None = None
+    """Instead of `tool_calls`, if the request has `functions`."""
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    """The same under vLLM's newer name."""
 
 
 class ChatChoice(BaseModel):
     index: int
     message: ChatMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call"]
     stop_reason: int | str | None
     token_ids: list[int] | None = None
 

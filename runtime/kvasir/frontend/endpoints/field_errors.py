@@ -51,12 +51,14 @@ def explain(error: ValidationError, body: Mapping[str, Any]) -> ApiError:
 def _problem(errors: list[ErrorDetails]) -> str:
     kinds = [_EXPECTED[each["type"]] for each in errors if each["type"] in _EXPECTED]
     if kinds:
+        words = [_context(each)["expected"] for each in errors if each["type"] == "literal_error"]
+        kinds = [f"one of {each}" for each in words] + kinds
         value = errors[0]["input"]
         if kinds == ["an integer"] and isinstance(value, float) and abs(value) >= 2**63:
             return "out of range: integers have at most 64 bits"  # JSON's reader made a float of it
         return f"expected {' or '.join(dict.fromkeys(kinds))}, got {_kind_of(value)}"
     first = errors[0]
-    context = first.get("ctx", {})
+    context = _context(first)
     if first["type"] in _RANGES:
         key, sign = _RANGES[first["type"]]
         number = context[key]
@@ -68,6 +70,10 @@ def _problem(errors: list[ErrorDetails]) -> str:
     if first["type"] == "value_error":
         return str(context["error"])
     return first["msg"][:1].lower() + first["msg"][1:]
+
+
+def _context(error: ErrorDetails) -> Mapping[str, Any]:
+    return error.get("ctx", {})
 
 
 def _path(error: ErrorDetails, body: Any) -> Path:

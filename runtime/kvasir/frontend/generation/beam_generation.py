@@ -44,6 +44,8 @@ class BeamGeneration:
         self.id, self._unique_id = ids
         for prompted in prompts:
             _check_width(width, len(self._end_ids(prompted)))
+            if prompted.constraint is not None:
+                raise InvalidRequest("use_beam_search does not take structured output", "use_beam_search")
         self.prompts = [prompted for prompted in prompts for _ in range(width)]
         """By index of the choice."""
         self.traces = [
@@ -106,7 +108,10 @@ class BeamGeneration:
         token_ids = beam.token_ids.tolist()
         shown = token_ids[:-1] if beam.ended and not prompted.include_stop else token_ids
         stream = self._llm.detokenizer.stream(
-            prompted.prompt_token_ids, prompted.skip_special_tokens, prompted.spaces_between_special_tokens
+            prompted.prompt_token_ids,
+            prompted.skip_special_tokens,
+            prompted.spaces_between_special_tokens,
+            prompted.shown_special_ids,
         )
         return Choice(
             prompted,

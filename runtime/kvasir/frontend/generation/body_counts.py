@@ -15,7 +15,7 @@ MAX_FIELDS: Final = 256
 """Of a body, unknown ones included."""
 MAX_MESSAGES: Final = 8192
 MAX_PARTS: Final = 8192
-"""Parts of all messages together."""
+"""Parts of content, and tool calls, of all messages together."""
 MAX_BIASES: Final = 65_536
 """Entries of logit_bias, where the vocabulary is larger. OpenAI accepts 300."""
 
@@ -46,10 +46,11 @@ def _check_size(body: Mapping[str, Any], name: str, what: str, limit: int) -> No
 def _check_parts(messages: Any) -> None:
     if not isinstance(messages, list):
         return
-    contents = (message.get("content") for message in messages if isinstance(message, dict))
-    parts = sum(len(content) for content in contents if isinstance(content, list))
-    if parts > MAX_PARTS:
-        raise bad_field("messages", f"messages: {parts} parts of content are too many, send at most {MAX_PARTS}")
+    for field, what in (("content", "parts of content"), ("tool_calls", "tool calls")):
+        lists = (message.get(field) for message in messages if isinstance(message, dict))
+        count = sum(len(each) for each in lists if isinstance(each, list))
+        if count > MAX_PARTS:
+            raise bad_field("messages", f"messages: {count} {what} are too many, send at most {MAX_PARTS}")
 
 
 def _check_number_of_prompts(prompt: Any, limit: int) -> None:

@@ -1,7 +1,7 @@
 """One HTTP request's generation: its prompts run at the same time, their deltas come as one sequence of events."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,13 +105,15 @@ class Generation:
             self._unfinished -= 1
         return index, delta
 
-    async def choices(self, wanted: int) -> list[Choice]:
+    async def choices(self, wanted: int, seen: Callable[[int, Delta], object] | None = None) -> list[Choice]:
         """Everything, when it is finished: for each prompt as many of its choices as are wanted, the ones of the
-        highest log probability per token."""
+        highest log probability per token. `seen` is called with each event."""
         choices = [Choice(prompted) for prompted in self.prompts]
         async with aclosing(self.events()) as events:
             async for index, delta in events:
                 choices[index].add(delta)
+                if seen is not None:
+                    seen(index, delta)
         if wanted == self.n:
             return choices
         best = []

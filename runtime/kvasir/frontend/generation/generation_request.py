@@ -7,11 +7,19 @@ from typing import Annotated, Any, ClassVar, cast
 from pydantic import Field, model_validator
 from starlette.types import Scope
 
+from kvasir.client.input.grammar_source import GrammarSource
+from kvasir.constraint import Grammar
 from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.beam_request import LENGTH_PENALTY, check_beam_search
 from kvasir.frontend.generation.rank_header import header_rank
 from kvasir.frontend.generation.sampling_body import SamplingBody
+from kvasir.frontend.generation.structured_output import (
+    Choices,
+    ResponseFormat,
+    StructuredOutputs,
+    grammar_source,
+)
 from kvasir.params import SamplingFields
 
 MOST_CHOICES = 128
@@ -38,15 +46,7 @@ class StreamOptions(BodyPart):
 class GenerationRequest(SamplingBody):
     """Fields of both request bodies. None: the model's generation_config or the server decides."""
 
-    not_yet: ClassVar = {
-        "response_format": ({"type": "text"},),
-        "structured_outputs": (),
-        "guided_json": (),
-        "guided_regex": (),
-        "guided_choice": ([],),
-        "guided_grammar": (),
-        "kv_transfer_params": (),
-    }
+    not_yet: ClassVar = {"kv_transfer_params": ()}
 
     model: str | None = None
     max_tokens: int | None = None
@@ -71,6 +71,22 @@ class GenerationRequest(SamplingBody):
     """Return the `n` most likely texts that beam search finds, instead of drawing tokens."""
     length_penalty: Annotated[float, Field(ge=LENGTH_PENALTY.least, le=LENGTH_PENALTY.most)] = 1.0
     """Above 0 prefers long texts in beam search, below 0 short ones."""
+    response_format: ResponseFormat | None = None
+    """The output is JSON, or follows a JSON Schema or a structural tag."""
+    structured_outputs: StructuredOutputs | None = None
+    """The output follows a JSON Schema, a regular expression, a grammar, or is one of some texts."""
+    guided_json: dict[str, Any] | str | None = None
+    """The older name of structured_outputs.json."""
+    guided_regex: str | None = None
+    """The older name of structured_outputs.regex."""
+    guided_choice: Choices | None = None
+    """The older name of structured_outputs.choice."""
+    guided_grammar: str | None = None
+    """The older name of structured_outputs.grammar."""
+    guided_whitespace_pattern: str | None = None
+    """The older name of structured_outputs.whitespace_pattern."""
+    guided_decoding_backend: str | None = None
+    """Without effect: there is one engine for grammars."""
     # Labels and settings of OpenAI's account: they ask nothing of the answer.
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -93,6 +109,15 @@ class GenerationRequest(SamplingBody):
     def continuous_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
+    def grammar_source(self) -> GrammarSource | None:
+        """Return the constraint on the output, for `InputProcessor.grammar`. Raises ApiError."""
+        return grammar_source(self)
+
+    def grammar(self) -> Grammar | None:
+        """Return the grammar of the output, in this thread. Raises ApiError, InvalidRequest."""
+        source = self.grammar_source()
+        return None if source is None else source.grammar()
+
     def check(self) -> None:
         """Raises ApiError for fields that do not go together."""
         if self.stream_options is not None and not self.stream:
@@ -101,6 +126,9 @@ class GenerationRequest(SamplingBody):
             name = "stream_options.continuous_usage_stats"
             raise bad_field(name, f"{name} needs stream_options.include_usage")
         check_beam_search(self)
+        if self.use_beam_search and (source := self.grammar_source()) is not None:
+            name = source.param
+            raise bad_field(name, f"{name} is not supported with use_beam_search: leave out one of them")
         if self.sampling.prompt_logprobs is not None and self.stream:
             raise bad_field("prompt_logprobs", "prompt_logprobs cannot be streamed: leave out one of the two")
         stop = self.sampling.stop

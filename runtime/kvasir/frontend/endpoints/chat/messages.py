@@ -8,12 +8,11 @@ import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-import orjson
 from pydantic import ConfigDict, Field
 
+from kvasir.frontend.endpoints.past_calls import ArgumentCount, Arguments, template_call
 from kvasir.frontend.endpoints.request_body import BodyPart
 from kvasir.frontend.errors import bad_field
-from kvasir.hub.chat_template import count_values
 from kvasir.observability.seldom_log import SeldomLog
 
 log = SeldomLog(logging.getLogger(__name__), every=3600.0)
@@ -29,9 +28,6 @@ TEMPLATE_ROLES: Final = {
 """Role of a message → role for the template. Few templates know the names `developer` and `function`."""
 TEXT_PARTS: Final = {"text": "text", "refusal": "refusal", "input_text": "text", "output_text": "text"}
 """Type of a part → its field with the text."""
-MAX_ARGUMENT_VALUES: Final = 50_000
-"""Values in the arguments of all tool calls of a request: a template writes them as JSON in one step, in about 1 µs
-each."""
 _LONGEST_NAME: Final = 64
 
 
@@ -45,8 +41,7 @@ class TextPart(BodyPart):
 
 class FunctionCall(BodyPart):
     name: str
-    arguments: str | dict[str, Any] | None = None
-    """JSON in a text, as OpenAI has it; some clients send the object."""
+    arguments: Arguments = None
 
 
 class ToolCall(BodyPart):
@@ -133,53 +128,17 @@ def _tool_calls(message: Message) -> list[dict[str, Any]]:
     calls = message.tool_calls or []
     if not calls and message.function_call is not None:
         calls = [ToolCall(function=message.function_call)]
-    return [_tool_call(call) for call in calls]
-
-
-def _tool_call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.function.name, "arguments": _arguments(call.function)}
-    result: dict[str, Any] = {"type": "function", "function": function}
-    return result if call.id is None else {"id": call.id, **result}
-
-
-def _arguments(function: FunctionCall) -> dict[str, Any]:
-    """An object, as templates expect. The model may have written something else: this must not end the chat."""
-    if isinstance(function.arguments, dict):
-        return function.arguments
-    if not function.arguments:
-        return {}
-    try:
-        parsed = orjson.loads(function.arguments)
-    except orjson.JSONDecodeError:
-        parsed = None
-    if isinstance(parsed, dict):
-        return parsed
-    log.info("a tool call in the history has arguments that are not a JSON object: the template gets none")
-    return {}
+    return [template_call(call.function.name, call.function.arguments, call.id) for call in calls]
 
 
 def _check_arguments(messages: list[Message]) -> None:
     """Raises ApiError for arguments that would take long to parse."""
-    values = 0
+    values = ArgumentCount("messages")
     for message in messages:
         for call in message.tool_calls or ():
-            values += _argument_values(call.function)
+            values.add(call.function.arguments)
         if message.function_call is not None:
-            values += _argument_values(message.function_call)
-    if values > MAX_ARGUMENT_VALUES:
-        raise bad_field(
-            "messages",
-            f"messages: the arguments of the tool calls have more than {MAX_ARGUMENT_VALUES} values: shorten the "
-            "history",
-        )
-
-
-def _argument_values(function: FunctionCall) -> int:
-    """Return about how many values the arguments have."""
-    if isinstance(function.arguments, dict):
-        return count_values(function.arguments, MAX_ARGUMENT_VALUES)
-    text = function.arguments or ""
-    return text.count(",") + text.count("[") + text.count("{")
+            values.add(message.function_call.arguments)
 
 
 def _log_ignored(fields: Mapping[str, Any], where: str) -> None:

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from kvasir.client.input.chat_templates import RESERVED_VARIABLES
 from kvasir.frontend.endpoints.chat.messages import Messages, template_messages
+from kvasir.frontend.endpoints.chat.tools import Choice, FunctionTool, OlderChoice, function_use, tool_use
+from kvasir.frontend.endpoints.tool_use import Function, ToolUse
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation.generation_request import GenerationRequest
 from kvasir.params import TOP_LOGPROBS
@@ -14,11 +16,6 @@ from kvasir.params import TOP_LOGPROBS
 class ChatRequest(GenerationRequest):
     not_yet: ClassVar = {
         **GenerationRequest.not_yet,
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
-        "parallel_tool_calls": (True, False),
-        "functions": ([],),
-        "function_call": ("none", "auto"),
         "modalities": (["text"],),
         "audio": (),
         "prediction": (),
@@ -27,7 +24,6 @@ class ChatRequest(GenerationRequest):
         "mm_processor_kwargs": ({},),
         "add_special_tokens": (False,),
         "best_of": (1,),
-        "include_reasoning": (True,),
     }
 
     messages: Messages
@@ -47,6 +43,21 @@ class ChatRequest(GenerationRequest):
     """Further variables of the chat template, for example {"enable_thinking": false}."""
     reasoning_effort: str | None = None
     """A variable of the chat template, for models that can think more or less; `none` switches thinking off."""
+    include_reasoning: bool = True
+    """Whether the answer has the reasoning, as `reasoning_content` and `reasoning`."""
+    thinking_token_budget: Annotated[int, Field(ge=-1)] | None = None
+    """Most tokens of the reasoning; then the model has to answer. -1: no limit."""
+    tools: Annotated[list[FunctionTool], Field(fail_fast=True)] = Field(default_factory=list)
+    """Functions that the answer may call."""
+    tool_choice: Choice | None = None
+    """Whether the answer calls tools: `auto` (the default if there are tools), `none`, `required`, the name of one,
+    or a list of allowed ones."""
+    parallel_tool_calls: bool = True
+    """Whether the answer may have more than one call."""
+    functions: Annotated[list[Function], Field(fail_fast=True)] = Field(default_factory=list)
+    """The older form of `tools`: the answer has `function_call`."""
+    function_call: OlderChoice | None = None
+    """The older form of `tool_choice`."""
     verbosity: str | None = None
     """Without effect, as in vLLM."""
 
@@ -57,6 +68,8 @@ class ChatRequest(GenerationRequest):
 
     def check(self) -> None:
         super().check()
+        if self.use_beam_search:
+            self._check_beams()
         if self.top_logprobs and not self.logprobs:
             raise bad_field("top_logprobs", "top_logprobs needs logprobs: true")
         if self.continue_final_message and self.add_generation_prompt:
@@ -64,6 +77,33 @@ class ChatRequest(GenerationRequest):
                 "continue_final_message",
                 "continue_final_message and add_generation_prompt exclude each other: leave out one of them",
             )
+
+    def tool_use(self) -> ToolUse:
+        """Raises ApiError for tools that cannot be used."""
+        if not self.functions and self.function_call is None:
+            return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
+        if self.tools:
+            raise bad_field("functions", "functions is the older form of tools: leave out one of them")
+        return function_use(self.functions, self.function_call)
+
+    @property
+    def thinking_budget(self) -> int | None:
+        """Most tokens of the reasoning, also if only a variable of the chat template has it; None: no limit."""
+        budget = self.thinking_token_budget
+        if budget is None:
+            given = self.chat_template_kwargs.get("thinking_budget")
+            budget = given if isinstance(given, int) and not isinstance(given, bool) else None
+        return None if budget is None or budget < 0 else budget
+
+    def _check_beams(self) -> None:
+        """Raise ApiError for fields that beam search does not implement."""
+        for name, absent in (
+            ("tools", self.tool_choice == "none" or not self.tools),
+            ("functions", self.function_call == "none" or not self.functions),
+            ("thinking_token_budget", self.thinking_token_budget in (None, -1)),
+        ):
+            if not absent:
+                raise bad_field(name, f"{name} is not supported with use_beam_search: leave out one of them")
 
     def template_variables(self) -> dict[str, Any]:
         return {

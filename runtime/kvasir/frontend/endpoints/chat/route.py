@@ -3,20 +3,21 @@
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 import orjson
 from fastapi import Request, Response
 
-from kvasir.client.async_llm import Delta
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.frontend.endpoints.answers import STREAM, ChatAnswer, errors
+from kvasir.frontend.endpoints.chat.answer import AnswerWriter
+from kvasir.frontend.endpoints.chat.parsed_answer import ParsedWriter
 from kvasir.frontend.endpoints.chat.request import ChatRequest
+from kvasir.frontend.endpoints.output_plan import OutputPlan, plan_output
 from kvasir.frontend.errors import bad_field
 from kvasir.frontend.generation import logprobs
 from kvasir.frontend.generation.beam_generation import BeamGeneration
-from kvasir.frontend.generation.generation import Choice, Generation
+from kvasir.frontend.generation.generation import Generation
 from kvasir.frontend.generation.sse import Chunks, EventStream
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import Service, ServiceDep
@@ -35,18 +36,29 @@ async def create_chat_completion(
     body.check()
     body.take_rank(request.scope)
     model = service.model_name(body.model)
-    generation = _generation(service, body, await _prepare(service, body))
+    prompted, plan = await _prepare(service, body)
+    generation = _generation(service, body, prompted)
     record.follow(model, generation)
     created = int(time.time())
-    writer = _Writer(service, body)
+    writer = AnswerWriter(service, body)
+    parsed = _parsed_writer(service, body, writer, plan)
     if isinstance(generation, Generation) and body.stream:
         chunks = Chunks(generation.id, f"{OBJECT}.chunk", created, model, body.include_usage, service.fingerprint)
-        return EventStream(_stream(generation, chunks, writer), service.live, waits_for=generation.waits_for)
+        stream = (
+            _stream(generation, chunks, writer)
+            if parsed is None
+            else _stream_parsed(generation, chunks, writer, parsed)
+        )
+        return EventStream(stream, service.live, waits_for=generation.waits_for)
     async with service.live.watch(request.scope):
-        choices = await generation.choices(body.n)
+        if isinstance(generation, Generation) and parsed is not None:
+            choices = await generation.choices(body.n, parsed.read)
+        else:
+            choices = await generation.choices(body.n)
         head = {"id": generation.id, "object": OBJECT, "created": created, "model": model}
+        written = writer if parsed is None else parsed
         answer = await logprobs.written(
-            writer.entries(choices), lambda: orjson.dumps(head | writer.answer(choices, generation.usage))
+            writer.entries(choices), lambda: orjson.dumps(head | written.answer(choices, generation.usage))
         )
     return Response(answer, media_type="application/json")
 
@@ -58,14 +70,39 @@ def _generation(service: Service, body: ChatRequest, prompted: Prompted) -> Gene
     return Generation(service.llm, ids, [prompted], body.n)
 
 
-async def _prepare(service: Service, body: ChatRequest) -> Prompted:
+def _parsed_writer(
+    service: Service, body: ChatRequest, writer: AnswerWriter, plan: OutputPlan
+) -> ParsedWriter | None:
+    if plan.new_parser is None:
+        return None
+    return ParsedWriter(
+        writer,
+        plan,
+        shows_reasoning=body.include_reasoning,
+        tool_format=service.parsers.tool_format,
+    )
+
+
+async def _prepare(service: Service, body: ChatRequest) -> tuple[Prompted, OutputPlan]:
     if body.n > service.max_prompts:
         raise bad_field("n", f"n: {body.n} choices are too many, ask for at most {service.max_prompts}")
     newer = body.max_completion_tokens is not None
     max_tokens = body.max_completion_tokens if newer else body.max_tokens
     llm = service.llm
     keep = body.kept_prompt_tokens(llm.max_model_len, max_tokens)
-    prompt = await llm.input.render_chat(body.template_messages(), keep, **body.template_variables())
+    _check_budget(service, body)
+    use = body.tool_use()
+    variables = body.template_variables()
+    variables["tools"] = use.template_tools(hides_unused=service.hides_unused_tools)
+    prompt = await llm.input.render_chat(body.template_messages(), keep, **variables)
+    plan = await plan_output(
+        service,
+        use,
+        prompt,
+        body.grammar_source(),
+        thinking_budget=body.thinking_budget,
+        continued=body.continue_final_message,
+    )
     try:
         prompted = llm.input.prepare(
             prompt,
@@ -83,10 +120,20 @@ async def _prepare(service: Service, body: ChatRequest) -> Prompted:
             error.param = "max_completion_tokens"
         raise
     logprobs.check_size(body, [prompted], body.n, bounded=max_tokens is not None)
-    return prompted
+    return plan.applied(prompted), plan
 
 
-async def _stream(generation: Generation, chunks: Chunks, writer: "_Writer") -> AsyncGenerator[bytes, None]:
+def _check_budget(service: Service, body: ChatRequest) -> None:
+    """Raise ApiError for a budget that cannot be enforced."""
+    if service.parsers.reasoning_format is None and body.thinking_token_budget not in (None, -1):
+        raise bad_field(
+            "thinking_token_budget",
+            "thinking_token_budget: how this model marks its reasoning is not known: start the server with "
+            "--reasoning-parser, or leave it out",
+        )
+
+
+async def _stream(generation: Generation, chunks: Chunks, writer: AnswerWriter) -> AsyncGenerator[bytes, None]:
     begun: set[int] = set()
     async with aclosing(generation.events()) as events:
         async for index, delta in events:
@@ -98,87 +145,19 @@ async def _stream(generation: Generation, chunks: Chunks, writer: "_Writer") -> 
             yield event + chunks.end(generation.usage) if generation.complete else event
 
 
-class _Writer:
-    """Writes choices as one request asks for them."""
-
-    def __init__(self, service: Service, body: ChatRequest) -> None:
-        self._echo = body.echoed
-        self._token_ids = body.return_token_ids
-        self._top = body.wanted_logprobs
-        self._prompt_top = body.sampling.prompt_logprobs
-        self._names = logprobs.TokenNames(service.llm.detokenizer, body.return_tokens_as_token_ids)
-        self._fingerprint = service.fingerprint
-        self.continuous_usage = body.continuous_usage
-
-    def opening(self, index: int, generation: Generation, chunks: Chunks, usage: dict[str, Any] | None) -> bytes:
-        """The chunk before the first text, with the role; and one with the echoed message."""
-        begun = self._role(index, generation, chunks, usage)
-        if not self._echo:
-            return begun
-        delta = {"content": self._echo}
-        return begun + chunks.choice(
-            {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}, usage
-        )
-
-    def _role(self, index: int, generation: Generation, chunks: Chunks, usage: dict[str, Any] | None) -> bytes:
-        choice = {
-            "index": index,
-            "delta": {"role": "assistant", "content": ""},
-            "logprobs": None,
-            "finish_reason": None,
-        }
-        if self._token_ids:
-            prompt = generation.prompts[index].prompt_token_ids
-            return chunks.choice_with(choice, usage, prompt_token_ids=prompt.tolist())
-        return chunks.choice(choice, usage)
-
-    def delta(self, index: int, delta: Delta) -> dict[str, Any]:
-        choice: dict[str, Any] = {
-            "index": index,
-            "delta": {"content": delta.text} if delta.text else {},
-            "logprobs": None if self._top is None else self._logprobs(delta, self._top),
-            "finish_reason": delta.finish_reason,
-        }
-        if delta.stop_reason is not None:
-            choice["stop_reason"] = delta.stop_reason
-        if self._token_ids:
-            choice["token_ids"] = delta.token_ids
-        return choice
-
-    def answer(self, choices: list[Choice], usage: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of the answer after its head."""
-        answer: dict[str, Any] = {
-            "choices": [self._choice(index, choice) for index, choice in enumerate(choices)],
-            "usage": usage,
-            "system_fingerprint": self._fingerprint,
-            "kv_transfer_params": None,
-        }
-        prompt, scores = choices[0].prompted.prompt_token_ids, choices[0].prompt_logprobs
-        if self._token_ids:
-            answer["prompt_token_ids"] = prompt.tolist()
-        if self._prompt_top is not None and scores is not None:
-            answer["prompt_logprobs"] = logprobs.of_prompt(self._names, prompt, scores, self._prompt_top)
-        return answer
-
-    def entries(self, choices: list[Choice]) -> int:
-        """Log probabilities that an answer with them holds."""
-        of_output = 0 if self._top is None else (self._top + 1) * sum(len(choice.token_ids) for choice in choices)
-        prompt = choices[0].prompted.prompt_token_ids
-        return of_output + (0 if self._prompt_top is None else (self._prompt_top + 1) * len(prompt))
-
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        result: dict[str, Any] = {
-            "index": index,
-            "message": {"role": "assistant", "content": self._echo + choice.text, "refusal": None},
-            "logprobs": None if self._top is None else self._logprobs(choice, self._top),
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
-        }
-        if self._token_ids:
-            result["token_ids"] = choice.token_ids
-        return result
-
-    def _logprobs(self, tokens: Delta | Choice, top: int) -> dict[str, Any] | None:
-        if tokens.logprobs is None:  # it has no tokens
-            return None
-        return logprobs.of_chat(self._names, tokens.token_ids, tokens.logprobs, top)
+async def _stream_parsed(
+    generation: Generation, chunks: Chunks, writer: AnswerWriter, parsed: ParsedWriter
+) -> AsyncGenerator[bytes, None]:
+    begun: set[int] = set()
+    async with aclosing(generation.events()) as events:
+        async for index, delta in events:
+            choices = parsed.deltas(index, delta)
+            usage = parsed.usage(generation.usage) if writer.continuous_usage else None
+            event = b"".join(chunks.choice(choice, usage) for choice in choices)
+            if index not in begun:
+                begun.add(index)
+                event = writer.opening(index, generation, chunks, usage) + event
+            if generation.complete:
+                event += chunks.end(parsed.usage(generation.usage))
+            if event:
+                yield event

@@ -4,13 +4,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import orjson
 from fastapi import Request, Response
 
 from kvasir.client.input.input_processor import Prompted
+from kvasir.constraint import OutputConstraint
 from kvasir.frontend.endpoints.answers import STREAM, CompletionAnswer, errors
 from kvasir.frontend.endpoints.completions.answer import CompletionWriter
 from kvasir.frontend.endpoints.completions.request import DEFAULT_MAX_TOKENS, CompletionRequest
@@ -84,15 +85,22 @@ async def _prepare(service: Service, body: CompletionRequest) -> list[_Prompt]:
             f"{name}: {body.candidates} choices for each of {len(prompts)} prompts are too many, ask for at most "
             f"{service.max_prompts} in all",
         )
-    prepared = [await _prepare_one(service, body, prompts[0])]
+    source = body.grammar_source()
+    constraint = await service.llm.input.constraint(source)
+    prepared = [await _prepare_one(service, body, prompts[0], constraint)]
     for prompt in prompts[1:]:
         await asyncio.sleep(0)  # others get their turn: there may be thousands
-        prepared.append(await _prepare_one(service, body, prompt))
+        prepared.append(await _prepare_one(service, body, prompt, constraint))
+    if source is not None:
+        field = source.param
+        prepared = [replace(each, prompted=replace(each.prompted, constraint_field=field)) for each in prepared]
     logprobs.check_size(body, [each.prompted for each in prepared], body.candidates, bounded=True)
     return prepared
 
 
-async def _prepare_one(service: Service, body: CompletionRequest, prompt: str | list[int]) -> _Prompt:
+async def _prepare_one(
+    service: Service, body: CompletionRequest, prompt: str | list[int], constraint: OutputConstraint | None
+) -> _Prompt:
     llm = service.llm
     max_tokens = 1 if body.prompt_only else body.max_tokens
     keep = body.kept_prompt_tokens(llm.max_model_len, max_tokens or DEFAULT_MAX_TOKENS)
@@ -111,6 +119,7 @@ async def _prepare_one(service: Service, body: CompletionRequest, prompt: str | 
         priority=body.priority,
         cache_salt=body.cache_salt,
         data_parallel_rank=body.data_parallel_rank,
+        constraint=constraint,
     )
     if not body.echo:
         return _Prompt(prompted, "")

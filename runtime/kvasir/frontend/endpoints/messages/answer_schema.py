@@ -1,6 +1,6 @@
 """The answers below /v1/messages as models, for the description of the API; answer.py and errors.py write them."""
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
@@ -13,6 +13,23 @@ class TextBlock(BaseModel):
     citations: None
 
 
+class ThinkingBlock(BaseModel):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
+class ToolUseBlock(BaseModel):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class OutputTokensDetails(BaseModel):
+    thinking_tokens: int
+
+
 class MessageUsage(BaseModel):
     """All tokens of the prompt are `input_tokens` and `cache_read_input_tokens` together."""
 
@@ -20,6 +37,7 @@ class MessageUsage(BaseModel):
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
+    output_tokens_details: OutputTokensDetails | None = None
 
 
 class MessageAnswer(BaseModel):
@@ -27,8 +45,8 @@ class MessageAnswer(BaseModel):
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: list[TextBlock]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "model_context_window_exceeded"]
+    content: list[ThinkingBlock | TextBlock | ToolUseBlock]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "model_context_window_exceeded"]
     stop_sequence: str | None
     usage: MessageUsage
 

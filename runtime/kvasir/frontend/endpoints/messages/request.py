@@ -1,52 +1,46 @@
-"""The bodies of POST /v1/messages and /v1/messages/count_tokens, and the conversation in them."""
+"""The bodies of POST /v1/messages and /v1/messages/count_tokens."""
 
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
+from kvasir.client.input.grammar_source import GrammarSource
 from kvasir.frontend.endpoints.list_limits import at_most
+from kvasir.frontend.endpoints.messages.blocks import Content, Conversation, Turn
+from kvasir.frontend.endpoints.messages.tools import Choice, ClientTool, tool_use
 from kvasir.frontend.endpoints.request_body import BodyPart, RequestBody
+from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import bad_field
 from kvasir.params import SamplingFields
 
 MAX_MESSAGES: Final = 8192
 """Each costs some microseconds on the event loop."""
-MAX_BLOCKS: Final = 8192
-"""Of one message."""
-
-_ROLES: Final = ("user", "assistant", "system")
-_TOOL_BLOCKS: Final = frozenset({"tool_use", "tool_result", "server_tool_use", "web_search_tool_result"})
-_THOUGHTS: Final = frozenset({"thinking", "redacted_thinking"})
-"""Blocks of an earlier answer that are not part of the conversation."""
 
 
-class Block(BodyPart):
-    """A block of a message's content. `cache_control` and citations are ignored: the prefix cache is automatic."""
-
-    type: str
-    text: str | None = None
-
-
-Content = Annotated[str | Annotated[list[Block], Field(fail_fast=True)], at_most(MAX_BLOCKS)]
-
-
-class Turn(BodyPart):
-    role: str
-    content: Content
+class OutputFormat(BodyPart):
+    type: Literal["json_schema"]
+    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
 
 
 class OutputConfig(BodyPart):
-    format: Any = None
+    format: OutputFormat | None = None
+    """The text is JSON that follows a schema."""
     effort: str | None = None
+    """A variable of the chat template, for models that can think more or less."""
+
+
+class Thinking(BodyPart):
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Most tokens of the thinking, for the type `enabled`; then the model has to answer."""
+    display: Literal["summarized", "omitted"] | None = None
+    """`omitted`: blocks of thinking have no text."""
 
 
 class CountTokensRequest(RequestBody):
     """What both endpoints take: a conversation."""
 
     not_yet: ClassVar = {
-        "tools": ([],),
-        "tool_choice": ({"type": "auto"}, {"type": "none"}),
-        "thinking": ({"type": "disabled"}, {"type": "adaptive"}),
         "mcp_servers": ([],),
         "container": (),
         "context_management": ({"edits": []},),
@@ -56,40 +50,87 @@ class CountTokensRequest(RequestBody):
     model: str | None = None
     system: Content | None = None
     messages: Annotated[list[Turn], Field(fail_fast=True), at_most(MAX_MESSAGES)]
+    tools: Annotated[list[ClientTool], Field(fail_fast=True)] = Field(default_factory=list)
+    """What the answer may call."""
+    tool_choice: Choice | None = None
+    """Whether the answer calls tools: `auto` (the default), `any`, `tool` with a `name`, or `none`."""
+    thinking: Thinking | None = None
+    """Whether the model thinks before it answers. None: the chat template decides."""
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    """The older form of `output_config.format`."""
     cache_control: dict[str, Any] | None = None
     """Ignored: the prefix cache is automatic."""
 
     def check(self) -> None:
-        """Raise ApiError for features that are not there, by the field's name."""
-        if self.output_config is not None and self.output_config.format is not None:
-            raise bad_field("output_config.format", "output_config.format is not supported yet: leave it out")
+        """Raise ApiError for fields that do not go together."""
+        if self.output_format is not None and self.output_config is not None and self.output_config.format:
+            raise bad_field(
+                "output_format", "output_format is the older form of output_config.format: leave out one of them"
+            )
+        if self.thinking is not None and self.thinking.type == "enabled" and self.thinking.budget_tokens is None:
+            raise bad_field("thinking.budget_tokens", "thinking.budget_tokens is missing")
 
-    def template_messages(self) -> list[dict[str, str]]:
-        """Return the conversation, with texts as contents; neighbours of one role become one message, as this API
-        defines it. Raises ApiError for what has no text."""
+    def template_messages(self) -> list[dict[str, Any]]:
+        """Return the conversation, with texts as contents. Raises ApiError for what has no text."""
         if not self.messages:
             raise bad_field("messages", "messages: the list is empty")
-        turns: list[tuple[str, list[str]]] = []
-        if system := _text(self.system or "", "system"):
-            turns.append(("system", [system]))
-        for index, message in enumerate(self.messages):
-            path = f"messages[{index}]"
-            if message.role not in _ROLES:
-                names = ", ".join(_ROLES)
-                raise bad_field(f"{path}.role", f"{path}.role: {message.role!r} is not a role: use one of {names}")
-            text = _text(message.content, f"{path}.content")
-            if turns and turns[-1][0] == message.role:
-                turns[-1][1].append(text)
-            else:
-                turns.append((message.role, [text]))
-        return [{"role": role, "content": "\n".join(texts)} for role, texts in turns]
+        conversation = Conversation()
+        conversation.add_system(self.system or "")
+        for index, turn in enumerate(self.messages):
+            conversation.add(turn, f"messages[{index}]")
+        return conversation.messages
 
-    @staticmethod
-    def template_variables(messages: list[dict[str, str]]) -> dict[str, bool]:
-        """Return how the prompt ends: the answer continues a last message of the assistant."""
+    def template_variables(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return how the prompt ends, and whether to think: the answer continues a last message of the assistant.
+        Raises ApiError if it cannot."""
         continued = messages[-1]["role"] == "assistant"
-        return {"add_generation_prompt": not continued, "continue_final_message": continued}
+        if continued:
+            self._check_continued(messages[-1])
+        variables: dict[str, Any] = {
+            "add_generation_prompt": not continued,
+            "continue_final_message": continued,
+        }
+        if self.output_config is not None and self.output_config.effort is not None:
+            variables["reasoning_effort"] = self.output_config.effort
+        if self.thinking is not None and self.thinking.type != "adaptive":
+            variables["enable_thinking"] = self.thinking.type == "enabled"
+        return variables
+
+    def _check_continued(self, message: dict[str, Any]) -> None:
+        if "tool_calls" in message:
+            raise bad_field("messages", "messages: the last message has a tool_use: send its tool_result after it")
+        if self._format is not None:
+            raise bad_field(
+                "messages",
+                "messages: an answer with an output format cannot continue the assistant's message: leave it out",
+            )
+
+    def tool_use(self) -> ToolUse:
+        """Raises ApiError for tools and choices that cannot be used."""
+        return tool_use(self.tools, self.tool_choice)
+
+    @property
+    def thinking_budget(self) -> int | None:
+        enabled = self.thinking is not None and self.thinking.type == "enabled"
+        return self.thinking.budget_tokens if self.thinking is not None and enabled else None
+
+    @property
+    def hides_thinking(self) -> bool:
+        """Blocks of thinking have no text."""
+        return self.thinking is not None and self.thinking.display == "omitted"
+
+    @property
+    def _format(self) -> OutputFormat | None:
+        given = self.output_config.format if self.output_config is not None else None
+        return given or self.output_format
+
+    def grammar_source(self) -> GrammarSource | None:
+        """Return the constraint on the text."""
+        if (given := self._format) is None:
+            return None
+        name = "output_format" if self.output_format is not None else "output_config.format"
+        return GrammarSource("json", given.json_schema, f"{name}.schema")
 
 
 class MessagesRequest(CountTokensRequest):
@@ -118,20 +159,3 @@ class MessagesRequest(CountTokensRequest):
         return SamplingFields(
             temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, stop=self.stop_sequences or []
         )
-
-
-def _text(content: str | list[Block], path: str) -> str:
-    if isinstance(content, str):
-        return content
-    blocks = ((block, f"{path}[{index}]") for index, block in enumerate(content))
-    return "\n".join(_text_of(block, where) for block, where in blocks if block.type not in _THOUGHTS)
-
-
-def _text_of(block: Block, path: str) -> str:
-    if block.type in _TOOL_BLOCKS:
-        raise bad_field(f"{path}.type", f"{path}.type: {block.type!r} is not supported yet: tools come later")
-    if block.type != "text":
-        raise bad_field(f"{path}.type", f"{path}.type: {block.type!r} is not supported: the model reads text only")
-    if block.text is None:
-        raise bad_field(f"{path}.text", f"{path}.text is missing")
-    return block.text

@@ -3,22 +3,28 @@
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
+import orjson
 from fastapi import Request, Response
 
-from kvasir.client.async_llm import AsyncLLM
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import InvalidRequest
 from kvasir.frontend.endpoints.answers import STREAM
-from kvasir.frontend.endpoints.messages.answer import MessageWriter, failure
+from kvasir.frontend.endpoints.messages.answer import MessageObject
+from kvasir.frontend.endpoints.messages.answer_blocks import AnswerBlocks
 from kvasir.frontend.endpoints.messages.answer_schema import ERRORS, CountTokensAnswer, MessageAnswer
 from kvasir.frontend.endpoints.messages.errors import REQUEST_ID_HEADER
+from kvasir.frontend.endpoints.messages.events import MessageEvents, failure
 from kvasir.frontend.endpoints.messages.request import CountTokensRequest, MessagesRequest
+from kvasir.frontend.endpoints.output_plan import OutputPlan, plan_output
+from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.generation.generation import Generation
+from kvasir.frontend.generation.parsed_text import ParsedText
 from kvasir.frontend.generation.rank_header import header_rank
 from kvasir.frontend.generation.sse import EventStream
 from kvasir.frontend.routing import new_router
-from kvasir.frontend.service import ServiceDep
+from kvasir.frontend.service import Service, ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
 
 router = new_router()
@@ -31,14 +37,17 @@ async def create_message(
     """A conversation in, the assistant's next message out, in the form of Anthropic's API."""
     body.check()
     model = service.model_name(body.model)
-    prompted = await _prepare(service.llm, body, header_rank(request.scope))
+    prompted, plan = await _prepare(service, body, header_rank(request.scope))
     id = f"msg_{secrets.token_hex(16)}"
     generation = Generation(service.llm, (id, id), [prompted], 1)
     record.follow(model, generation)
-    writer = MessageWriter(id, model, bounded_by_context=prompted.params.max_tokens < body.max_tokens)
+    text = plan.parsed_text()
+    bounded_by_context = prompted.params.max_tokens < body.max_tokens
+    message = MessageObject(id, model, text, bounded_by_context)
+    blocks = AnswerBlocks(service.parsers.tool_format, hides_thinking=body.hides_thinking)
     if body.stream:
         stream = EventStream(
-            _stream(generation, writer),
+            _stream(generation, text, MessageEvents(message, blocks)),
             service.live,
             lambda error: failure(error, record.request_id),
             generation.waits_for,
@@ -46,9 +55,9 @@ async def create_message(
         stream.headers[REQUEST_ID_HEADER] = record.request_id
         return stream
     async with service.live.watch(request.scope):
-        (choice,) = await generation.choices(1)
+        answer = await _whole(generation, text, message, blocks)
     headers = {REQUEST_ID_HEADER: record.request_id}
-    return Response(writer.whole(choice, generation.usage), headers=headers, media_type="application/json")
+    return Response(orjson.dumps(answer), headers=headers, media_type="application/json")
 
 
 @router.post("/v1/messages/count_tokens", responses=ERRORS)
@@ -56,35 +65,56 @@ async def count_tokens(body: CountTokensRequest, service: ServiceDep, record: Re
     """The number of tokens of a conversation, as POST /v1/messages would count them."""
     body.check()
     record.model = service.model_name(body.model)
-    return CountTokensAnswer(input_tokens=len(await _prompt(service.llm, body)))
+    prompt, _ = await _prompt(service, body, body.tool_use())
+    return CountTokensAnswer(input_tokens=len(prompt))
 
 
-async def _prompt(llm: AsyncLLM, body: CountTokensRequest) -> list[int]:
+async def _prompt(service: Service, body: CountTokensRequest, use: ToolUse) -> tuple[list[int], bool]:
+    """Return the prompt, and whether the answer continues its last message."""
     messages = body.template_messages()
-    return await llm.input.render_chat(messages, **body.template_variables(messages))
+    variables = body.template_variables(messages)
+    tools = use.template_tools(hides_unused=service.hides_unused_tools)
+    prompt = await service.llm.input.render_chat(messages, **variables, tools=tools)
+    return prompt, variables["continue_final_message"]
 
 
-async def _prepare(llm: AsyncLLM, body: MessagesRequest, rank: int | None) -> Prompted:
+async def _prepare(service: Service, body: MessagesRequest, rank: int | None) -> tuple[Prompted, OutputPlan]:
     """Raises InvalidRequest with this endpoint's names. A `max_tokens` beyond the context means all of its rest, as
     in Anthropic's API: clients must send one, without knowing the context."""
-    prompt = await _prompt(llm, body)
+    llm, use = service.llm, body.tool_use()
+    prompt, continued = await _prompt(service, body, use)
+    plan = await plan_output(
+        service, use, prompt, body.grammar_source(), thinking_budget=body.thinking_budget, continued=continued
+    )
     room = llm.max_model_len - len(prompt)
     try:
         max_tokens = min(body.max_tokens, room) if room > 0 else None
-        return llm.input.prepare(prompt, body.sampling, max_tokens=max_tokens, data_parallel_rank=rank)
+        prompted = llm.input.prepare(prompt, body.sampling, max_tokens=max_tokens, data_parallel_rank=rank)
     except InvalidRequest as error:
         param = {"prompt": "messages", "stop": "stop_sequences"}.get(error.param or "", error.param)
         raise InvalidRequest(str(error), param, error.code) from None
+    return plan.applied(prompted), plan
 
 
-async def _stream(generation: Generation, writer: MessageWriter) -> AsyncGenerator[bytes, None]:
-    begun = False
+async def _stream(generation: Generation, text: ParsedText, events: MessageEvents) -> AsyncGenerator[bytes, None]:
     async with aclosing(generation.events()) as deltas:
         async for _, delta in deltas:
-            written = b"" if begun else writer.opening(generation.usage)
-            begun = True
-            if delta.text:
-                written += writer.delta(delta.text)
+            written = b"" if events.begun else events.opening(generation.usage)
+            written += events.texts(text.events(delta))
             if delta.finish_reason is not None:
-                written += writer.closing(delta, generation.usage)
-            yield written
+                written += events.closing(delta, generation.usage)
+            if written:
+                yield written
+
+
+async def _whole(
+    generation: Generation, text: ParsedText, message: MessageObject, blocks: AnswerBlocks
+) -> dict[str, Any]:
+    last = None
+    async with aclosing(generation.events()) as deltas:
+        async for _, last in deltas:
+            for event in text.events(last):
+                blocks.take(event)
+    assert last is not None
+    blocks.at_least_one()
+    return message.finished(blocks.ended(), last, generation.usage)

@@ -3,64 +3,109 @@
 Log probabilities come with their text only: the events at the end, which repeat the text four times, have none.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
-from kvasir.client.async_llm import Delta
-from kvasir.frontend.endpoints.responses.answer import ResponseObject, status_of, text_part
+from kvasir.frontend.endpoints.responses.answer import ResponseObject, status_of
+from kvasir.frontend.endpoints.responses.items import ItemStatus, OutputItem, OutputItems
 from kvasir.frontend.errors import ApiError
+from kvasir.frontend.parsers.parsed import ParsedEvent
+from kvasir.link.protocol import FinishReason
+
+_TEXTS: Final = {
+    "reasoning": "response.reasoning_text",
+    "message": "response.output_text",
+    "function_call": "response.function_call_arguments",
+}
+"""Type of an item → name of the events with its text, without `.delta` and `.done`."""
 
 
 class ResponseEvents:
-    """Writes the events of one response: opening, one for each delta, closing or failure."""
+    """Writes the events of one response: opening, items with their texts, closing or failure."""
 
-    def __init__(self, response: ResponseObject) -> None:
+    def __init__(self, response: ResponseObject, items: OutputItems) -> None:
+        """`items`: empty."""
         self._response = response
+        self._items = items
+        self._open: OutputItem | None = None
+        """The item whose end has not been written."""
         self._sequence_number = 0
-        self._place = {"item_id": response.item_id, "output_index": 0, "content_index": 0}
-        self._texts: list[str] = []
-        place = orjson.dumps({"type": "response.output_text.delta", **self._place})
-        self._delta_head = b"event: response.output_text.delta\ndata: " + place[:-1]
+        self._delta_head = b""
 
     @property
     def begun(self) -> bool:
         return self._sequence_number > 0
 
     def opening(self) -> bytes:
-        """The events before the first text."""
+        """The events before the first item."""
         response = self._response.begun()
-        item = self._response.item("in_progress", [])
-        return (
-            self._event("response.created", response=response)
-            + self._event("response.in_progress", response=response)
-            + self._event("response.output_item.added", output_index=0, item=item)
-            + self._event("response.content_part.added", **self._place, part=text_part("", []))
+        return self._event("response.created", response=response) + self._event(
+            "response.in_progress", response=response
         )
 
-    def delta(self, text: str, logprobs: list[Any]) -> bytes:
-        self._texts.append(text)
-        fields = b',"sequence_number":%d,"logprobs":%b,"delta":%b}\n\n'
-        return self._delta_head + fields % (self._next(), orjson.dumps(logprobs), orjson.dumps(text))
+    def texts(self, events: list[ParsedEvent], logprobs: list[Any]) -> bytes:
+        """Write the next parts of the output. `logprobs`: of the first text of a message among them."""
+        written = b""
+        for event in events:
+            item, text = self._items.take(event, [])
+            if item is not self._open:
+                written += self._end("completed") + self._begin(item)
+            if item.type == "message":
+                written += self._delta(text, b',"logprobs":' + orjson.dumps(logprobs))
+                logprobs = []
+            elif text:
+                written += self._delta(text)
+        return written
 
-    def closing(self, last: Delta, usage: dict[str, Any]) -> bytes:
+    def closing(self, reason: FinishReason | None, usage: dict[str, Any]) -> bytes:
         """The events after the last text."""
-        text = "".join(self._texts)
-        part = text_part(text, [])
-        item = self._response.item(status_of(last.finish_reason), [part])
-        response = self._response.finished(text, [], last.finish_reason, usage)
-        return (
-            self._event("response.output_text.done", **self._place, text=text, logprobs=[])
-            + self._event("response.content_part.done", **self._place, part=part)
-            + self._event("response.output_item.done", output_index=0, item=item)
-            + self._event(f"response.{response['status']}", response=response)
-        )
+        begun = b""
+        if self._open is None:
+            begun = self._begin(self._items.at_least_one())
+        status = status_of(reason)
+        response = self._response.finished(self._items.ended(status, scored=False), reason, usage)
+        return begun + self._end(status) + self._event(f"response.{status}", response=response)
 
     def failure(self, error: ApiError, usage: dict[str, Any]) -> bytes:
         """The last event of a response that ends with an error. Clients expect it after the opening."""
         opening = b"" if self.begun else self.opening()
-        failed = self._response.failed("".join(self._texts), error, usage)
+        failed = self._response.failed(self._items.ended("incomplete", scored=False), error, usage)
         return opening + self._event("response.failed", response=failed)
+
+    # ------------------------------------------------------------------------------------------ items
+
+    def _begin(self, item: OutputItem) -> bytes:
+        self._open = item
+        place = orjson.dumps({"type": f"{_TEXTS[item.type]}.delta", **_place(item)})
+        self._delta_head = b"event: %b.delta\ndata: %b" % (_TEXTS[item.type].encode(), place[:-1])
+        added = self._event("response.output_item.added", output_index=item.index, item=item.begun())
+        if item.has_part:
+            added += self._event("response.content_part.added", **_place(item), part=item.part("", []))
+        return added
+
+    def _delta(self, text: str, more: bytes = b"") -> bytes:
+        fields = b',"sequence_number":%d%b,"delta":%b}\n\n'
+        return self._delta_head + fields % (self._next(), more, orjson.dumps(text))
+
+    def _end(self, status: ItemStatus) -> bytes:
+        """Write the end of the open item, if there is one."""
+        item, self._open = self._open, None
+        if item is None:
+            return b""
+        done, text = f"{_TEXTS[item.type]}.done", item.text
+        if item.type == "message":
+            written = self._event(done, **_place(item), text=text, logprobs=[])
+        elif item.type == "reasoning":
+            written = self._event(done, **_place(item), text=text)
+        else:
+            written = self._event(done, **_place(item), name=item.name, arguments=text)
+        if item.has_part:
+            written += self._event("response.content_part.done", **_place(item), part=item.part(text, []))
+        ended = item.ended(status, scored=False)
+        return written + self._event("response.output_item.done", output_index=item.index, item=ended)
+
+    # ------------------------------------------------------------------------------------------ bytes
 
     def _event(self, type: str, **fields: Any) -> bytes:
         data = orjson.dumps({"type": type, "sequence_number": self._next(), **fields})
@@ -70,3 +115,9 @@ class ResponseEvents:
         number = self._sequence_number
         self._sequence_number += 1
         return number
+
+
+def _place(item: OutputItem) -> dict[str, Any]:
+    """Return where a text stands."""
+    place: dict[str, Any] = {"item_id": item.id, "output_index": item.index}
+    return {**place, "content_index": 0} if item.has_part else place

@@ -1,12 +1,14 @@
 """From the input of /v1/responses to the tokens for an engine, with `truncation: auto`."""
 
-from typing import Final
+from typing import Any, Final
 
 from kvasir.client.async_llm import AsyncLLM
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import InvalidRequest
+from kvasir.frontend.endpoints.output_plan import OutputPlan, plan_output
 from kvasir.frontend.endpoints.responses.request import ResponsesRequest
 from kvasir.frontend.generation.logprobs import check_size
+from kvasir.frontend.service import Service
 
 _NAMES: Final = {
     "prompt": "input",
@@ -16,20 +18,25 @@ _NAMES: Final = {
 }
 """Fields as the other endpoints name them → as this one does."""
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 
 
-async def prepare(llm: AsyncLLM, body: ResponsesRequest, rank: int | None) -> Prompted:
+async def prepare(service: Service, body: ResponsesRequest, rank: int | None) -> tuple[Prompted, OutputPlan]:
     """Prepare the request, for an engine of data-parallel rank `rank` if one is given.
 
     Raises ApiError, InvalidRequest with this endpoint's names, and TooManyRequests.
     """
+    use, llm = body.tool_use(), service.llm
     messages = body.template_messages()
+    tools = use.template_tools(hides_unused=service.hides_unused_tools)
+    variables = {**body.template_variables(), "tools": tools}
     try:
         if body.truncation == "auto":
-            prompt = await _truncated(llm, messages, llm.max_model_len - (body.max_output_tokens or 1))
+            room = llm.max_model_len - (body.max_output_tokens or 1)
+            prompt = await _truncated(llm, messages, room, variables)
         else:
-            prompt = await llm.input.render_chat(messages)
+            prompt = await llm.input.render_chat(messages, **variables)
+        plan = await plan_output(service, use, prompt, body.grammar_source())
         prompted = llm.input.prepare(
             prompt,
             body.sampling,
@@ -38,13 +45,13 @@ async def prepare(llm: AsyncLLM, body: ResponsesRequest, rank: int | None) -> Pr
             data_parallel_rank=rank,
         )
         check_size(body, [prompted], 1, bounded=body.max_output_tokens is not None)
-        return prompted
+        return plan.applied(prompted), plan
     except InvalidRequest as error:
         message = str(error).replace("max_tokens", "max_output_tokens")
         raise InvalidRequest(message, _NAMES.get(error.param or "", error.param), error.code) from None
 
 
-async def _truncated(llm: AsyncLLM, messages: Messages, room: int) -> list[int]:
+async def _truncated(llm: AsyncLLM, messages: Messages, room: int, variables: dict[str, Any]) -> list[int]:
     """Return the tokens of the conversation without its oldest messages, as few as it takes to fit. The system
     message at the beginning stays, and the rest begins with a message of the user.
 
@@ -57,19 +64,19 @@ async def _truncated(llm: AsyncLLM, messages: Messages, room: int) -> list[int]:
     low, high, middle = 0, len(starts), 0  # most conversations fit as they are
     fitting = None
     while low < high:
-        prompt = await _rendered(llm, kept + messages[starts[middle] :])
+        prompt = await _rendered(llm, kept + messages[starts[middle] :], variables)
         if prompt is not None and len(prompt) <= room:
             fitting, high = prompt, middle
         else:
             low = middle + 1
         middle = (low + high) // 2
-    return fitting or await llm.input.render_chat(kept + messages[starts[-1] :])
+    return fitting or await llm.input.render_chat(kept + messages[starts[-1] :], **variables)
 
 
-async def _rendered(llm: AsyncLLM, messages: Messages) -> list[int] | None:
+async def _rendered(llm: AsyncLLM, messages: Messages, variables: dict[str, Any]) -> list[int] | None:
     """Return the tokens; None if there are far more than the context holds."""
     try:
-        return await llm.input.render_chat(messages)
+        return await llm.input.render_chat(messages, **variables)
     except InvalidRequest as error:
         if error.code != "context_length_exceeded":
             raise

@@ -7,28 +7,22 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
+from kvasir.client.input.grammar_source import ANY_OBJECT, GrammarSource
 from kvasir.frontend.endpoints.list_limits import at_most
 from kvasir.frontend.endpoints.request_body import BodyPart, RequestBody
+from kvasir.frontend.endpoints.responses.input_items import Conversation, Item
+from kvasir.frontend.endpoints.responses.tools import Choice, FunctionTool, tool_use, written_choice
+from kvasir.frontend.endpoints.tool_use import ToolUse
 from kvasir.frontend.errors import bad_field
 from kvasir.params import SamplingFields
 
 MAX_ITEMS: Final = 8192
 """Of the input. Each costs some microseconds on the event loop."""
-MAX_PARTS: Final = 8192
-"""Of one item."""
-
 MAX_METADATA: Final = 16
 """OpenAI's limit."""
 
 LOGPROBS: Final = "message.output_text.logprobs"
 """The entry of `include` that asks for log probabilities. What other entries add does not occur without tools."""
-
-_ROLES: Final = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
-"""Role of a message → role in the chat template, which has no developer."""
-_TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text"})
-_TOOL_ITEMS: Final = frozenset(
-    {"function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
-)
 
 
 def _refuse_state(value: object) -> None:
@@ -39,47 +33,40 @@ Stateless = Annotated[None, BeforeValidator(_refuse_state)]
 """A field that refers to something stored."""
 
 
-class Part(BodyPart):
-    """A part of a message's content."""
-
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-
-
-class Item(BodyPart):
-    """An item of the input: a message, or an output item of an earlier response."""
-
-    type: str = "message"
-    role: str | None = None
-    content: Annotated[str | Annotated[list[Part], Field(fail_fast=True)] | None, at_most(MAX_PARTS)] = None
-
-
 class TextFormat(BodyPart):
-    type: Literal["text"]
+    """The form of the text. `name` and `description` are labels of a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+    """Without effect: a schema is always enforced."""
+
+    def written(self) -> dict[str, Any]:
+        """Return the format as a response repeats it."""
+        if self.type != "json_schema":
+            return {"type": self.type}
+        schema = {"type": self.type, "name": self.name or "response", "schema": self.json_schema}
+        return {**schema, "description": self.description, "strict": self.strict is not False}
 
 
 class TextOptions(BodyPart):
-    """Options of the text, with the values that ask for nothing."""
-
     format: TextFormat | None = None
     verbosity: Literal["medium"] | None = None
 
 
 class Reasoning(BodyPart):
-    """The same for reasoning, which is part of the text here."""
-
-    effort: Literal["none"] | None = None
-    summary: Literal["auto"] | None = None
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    """A variable of the chat template; `none` switches thinking off."""
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    """Without effect: the reasoning itself is part of the output."""
 
 
 class ResponsesRequest(RequestBody):
     """None: the model's generation_config or the server decides."""
 
     not_yet: ClassVar = {
-        "tools": ([],),
-        "tool_choice": ("auto", "none"),
-        "parallel_tool_calls": (True, False),
         "background": (False,),
         "prompt": (),
         "moderation": (),
@@ -102,6 +89,13 @@ class ResponsesRequest(RequestBody):
     """auto: drop the oldest items of the input if the context is too small for them."""
     text: TextOptions | None = None
     reasoning: Reasoning | None = None
+    tools: Annotated[list[FunctionTool], Field(fail_fast=True)] = Field(default_factory=list)
+    """Functions that the output may call."""
+    tool_choice: Choice | None = None
+    """Whether the output calls functions: `auto` (the default), `none`, `required`, one by its name, or some of
+    them."""
+    parallel_tool_calls: bool = True
+    """Whether the output may have more than one call."""
     previous_response_id: Stateless = None
     conversation: Stateless = None
     # Accepted without any effect: labels for the client's own records, and what needs a store.
@@ -129,58 +123,55 @@ class ResponsesRequest(RequestBody):
         if self.top_logprobs and self.wanted_logprobs is None:
             raise bad_field("top_logprobs", f'top_logprobs needs include: ["{LOGPROBS}"]')
 
-    def template_messages(self) -> list[dict[str, str]]:
+    def template_messages(self) -> list[dict[str, Any]]:
         """Return the conversation, with texts as contents. Raises ApiError for what has no text."""
-        system = [self.instructions] if self.instructions else []
-        messages: list[dict[str, str]] = []
-        if isinstance(self.input, str):
-            return [*_as_system(system), {"role": "user", "content": self.input}]
-        for index, item in enumerate(self.input):
-            message = _message(item, f"input[{index}]")
-            if message is None:
-                continue
-            if message["role"] == "system" and not messages:
-                system.append(message["content"])  # many templates take one system message, at the beginning
-            else:
-                messages.append(message)
-        if not any(message["role"] != "system" for message in messages):
-            raise bad_field("input", "input holds no message of a user: send at least one")
-        return [*_as_system(system), *messages]
+        conversation = Conversation(self.instructions)
+        items = [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
+        for index, item in enumerate(items):
+            conversation.add(item, f"input[{index}]")
+        return conversation.messages
 
+    def template_variables(self) -> dict[str, Any]:
+        """Templates name the effort, or only whether to think at all."""
+        effort = self.reasoning.effort if self.reasoning is not None else None
+        return {} if effort is None else {"reasoning_effort": effort, "enable_thinking": effort != "none"}
 
-def _as_system(texts: list[str]) -> list[dict[str, str]]:
-    return [{"role": "system", "content": "\n".join(texts)}] if texts else []
+    def tool_use(self) -> ToolUse:
+        """Raises ApiError for tools and choices that cannot be used."""
+        return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
 
+    @property
+    def text_format(self) -> TextFormat:
+        given = self.text.format if self.text is not None else None
+        return given or TextFormat(type="text")
 
-def _message(item: Item, path: str) -> dict[str, str] | None:
-    """Return a message of the conversation; None for an item that adds nothing to it."""
-    if item.type == "reasoning":
-        return None
-    if item.type != "message":
-        raise bad_field(f"{path}.type", f"{path}.type: {_problem(item.type)}")
-    if item.role not in _ROLES:
-        raise bad_field(f"{path}.role", f"{path}.role: {item.role!r} is not a role: use one of {', '.join(_ROLES)}")
-    if item.content is None:
-        raise bad_field(f"{path}.content", f"{path}.content is missing")
-    if isinstance(item.content, str):
-        return {"role": _ROLES[item.role], "content": item.content}
-    texts = [_text(part, f"{path}.content[{index}]") for index, part in enumerate(item.content)]
-    return {"role": _ROLES[item.role], "content": "\n".join(texts)}
+    def grammar_source(self) -> GrammarSource | None:
+        """Return the constraint on the text. Raises ApiError."""
+        given = self.text_format
+        if given.type == "text":
+            return None
+        if given.type == "json_object":
+            return GrammarSource("json", ANY_OBJECT, "text.format")
+        if given.json_schema is None:
+            raise bad_field("text.format.schema", "text.format.schema is missing")
+        return GrammarSource("json", given.json_schema, "text.format.schema")
 
-
-def _problem(type: str) -> str:
-    if type in _TOOL_ITEMS:
-        return f"{type!r} is not supported yet: tools come later"
-    if type == "item_reference":
-        return "'item_reference' is not supported: this server stores no items; send the item itself"
-    return f"{type!r} is not supported: use 'message'"
-
-
-def _text(part: Part, path: str) -> str:
-    name = "refusal" if part.type == "refusal" else "text"
-    if part.type not in _TEXT_PARTS and name == "text":
-        raise bad_field(f"{path}.type", f"{path}.type: {part.type!r} is not supported: the model reads text only")
-    text: str | None = getattr(part, name)
-    if text is None:
-        raise bad_field(f"{path}.{name}", f"{path}.{name} is missing")
-    return text
+    def repeated(self) -> dict[str, Any]:
+        """Return the fields that a response repeats as they are, or with their defaults."""
+        reasoning = self.reasoning or Reasoning()
+        return {
+            "instructions": self.instructions,
+            "max_output_tokens": self.max_output_tokens,
+            "max_tool_calls": self.max_tool_calls,
+            "metadata": self.metadata or {},
+            "parallel_tool_calls": self.parallel_tool_calls,
+            "prompt_cache_key": self.prompt_cache_key,
+            "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
+            "safety_identifier": self.safety_identifier,
+            "text": {"format": self.text_format.written(), "verbosity": "medium"},
+            "tool_choice": written_choice(self.tool_choice),
+            "tools": [tool.written() for tool in self.tools],
+            "top_logprobs": self.top_logprobs or 0,
+            "truncation": self.truncation or "disabled",
+            "user": self.user,
+        }

@@ -3,25 +3,30 @@
 import secrets
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from fastapi import Request, Response
 
-from kvasir.client.async_llm import Delta
 from kvasir.frontend.endpoints.answers import STREAM, errors
-from kvasir.frontend.endpoints.responses.answer import ResponseObject
+from kvasir.frontend.endpoints.responses.answer import ResponseObject, status_of, usage_of
 from kvasir.frontend.endpoints.responses.answer_schema import ResponseAnswer
 from kvasir.frontend.endpoints.responses.events import ResponseEvents
+from kvasir.frontend.endpoints.responses.items import OutputItems
 from kvasir.frontend.endpoints.responses.prompt import prepare
 from kvasir.frontend.endpoints.responses.request import ResponsesRequest
+from kvasir.frontend.endpoints.responses.scores import TextScores
 from kvasir.frontend.generation import logprobs
-from kvasir.frontend.generation.generation import Choice, Generation
+from kvasir.frontend.generation.generation import Generation
+from kvasir.frontend.generation.parsed_text import ParsedText
 from kvasir.frontend.generation.rank_header import header_rank
 from kvasir.frontend.generation.sse import EventStream
+from kvasir.frontend.parsers.parsed import ParsedEvent
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep
+from kvasir.link.protocol import FinishReason
 
 router = new_router()
 
@@ -33,56 +38,75 @@ async def create_response(
     """A conversation in, the assistant's next message out, in the form of OpenAI's newer API."""
     body.check()
     model = service.model_name(body.model)
-    prompted = await prepare(service.llm, body, header_rank(request.scope))
+    prompted, plan = await prepare(service, body, header_rank(request.scope))
     response = ResponseObject(body, prompted.params, model, secrets.token_hex(16))
     generation = Generation(service.llm, (response.id, response.id), [prompted], 1)
     record.follow(model, generation)
-    scores = _Logprobs(logprobs.TokenNames(service.llm.detokenizer, as_ids=False), body.wanted_logprobs)
+    names = logprobs.TokenNames(service.llm.detokenizer, as_ids=False)
+    output = _Output(generation, plan.parsed_text(), TextScores(names, body.wanted_logprobs))
+    items = OutputItems(service.parsers.tool_format)
     if body.stream:
-        events = ResponseEvents(response)
+        events = ResponseEvents(response, items)
         return EventStream(
-            _stream(generation, events, scores),
+            _stream(output, events),
             service.live,
-            lambda error: events.failure(error, generation.usage),
+            lambda error: events.failure(error, output.usage),
             generation.waits_for,
         )
     async with service.live.watch(request.scope):
-        (choice,) = await generation.choices(1)
-        answer = await logprobs.written(
-            scores.count(choice),
-            lambda: orjson.dumps(
-                response.finished(choice.text, scores.of(choice), choice.finish_reason, generation.usage)
-            ),
-        )
+        answer = await _whole(output, items, response)
     return Response(answer, media_type="application/json")
 
 
-async def _stream(
-    generation: Generation, events: ResponseEvents, scores: "_Logprobs"
-) -> AsyncGenerator[bytes, None]:
-    async with aclosing(generation.events()) as deltas:
-        async for _, delta in deltas:
+async def _stream(output: "_Output", events: ResponseEvents) -> AsyncGenerator[bytes, None]:
+    async with aclosing(output.parts()) as parts:
+        async for part in parts:
             written = b"" if events.begun else events.opening()
-            entries = scores.of(delta)
-            if delta.text or entries:
-                written += events.delta(delta.text, entries)
-            if delta.finish_reason is not None:
-                written += events.closing(delta, generation.usage)
-            yield written
+            written += events.texts(part.events, part.logprobs)
+            if part.finish_reason is not None:
+                written += events.closing(part.finish_reason, output.usage)
+            if written:
+                yield written
 
 
-class _Logprobs:
-    """Writes the log probabilities of tokens, if a request asks for them."""
+async def _whole(output: "_Output", items: OutputItems, response: ResponseObject) -> bytes:
+    reason = None
+    async with aclosing(output.parts()) as parts:
+        async for part in parts:
+            items.take_all(part.events, part.logprobs)
+            reason = part.finish_reason
+    items.at_least_one()
+    written = items.ended(status_of(reason), scored=True)
+    return await logprobs.written(
+        output.scores.count, lambda: orjson.dumps(response.finished(written, reason, output.usage))
+    )
 
-    def __init__(self, names: logprobs.TokenNames, top: int | None) -> None:
-        self._names = names
-        self._top = top
 
-    def of(self, tokens: Delta | Choice) -> list[Any]:
-        if self._top is None or tokens.logprobs is None:
-            return []
-        content: list[Any] = logprobs.of_chat(self._names, tokens.token_ids, tokens.logprobs, self._top)["content"]
-        return content
+@dataclass
+class _Part:
+    """What one delta adds to the output."""
 
-    def count(self, choice: Choice) -> int:
-        return 0 if self._top is None else (self._top + 1) * len(choice.token_ids)
+    events: list[ParsedEvent]
+    logprobs: list[Any]
+    """Of the first text of a message among the events."""
+    finish_reason: FinishReason | None
+
+
+class _Output:
+    """The output of one response, as it comes."""
+
+    def __init__(self, generation: Generation, text: ParsedText, scores: TextScores) -> None:
+        self._generation = generation
+        self._text = text
+        self.scores = scores
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """So far."""
+        return usage_of(self._generation.usage, self._text.reasoning_tokens)
+
+    async def parts(self) -> AsyncGenerator[_Part, None]:
+        async with aclosing(self._generation.events()) as deltas:
+            async for _, delta in deltas:
+                events = self._text.events(delta)
+                yield _Part(events, self.scores.of(delta, events), delta.finish_reason)

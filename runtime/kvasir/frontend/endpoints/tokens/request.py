@@ -6,6 +6,7 @@ from pydantic import Field
 
 from kvasir.frontend.endpoints.chat.messages import Messages
 from kvasir.frontend.endpoints.chat.request import template_variables
+from kvasir.frontend.endpoints.chat.tools import FunctionTool, tool_use
 from kvasir.frontend.endpoints.request_body import RequestBody
 from kvasir.frontend.errors import bad_field
 
@@ -13,7 +14,7 @@ from kvasir.frontend.errors import bad_field
 class TokenizeRequest(RequestBody):
     """Either `prompt` or `messages`."""
 
-    not_yet: ClassVar = {"mm_processor_kwargs": ({},), "tools": ([],)}
+    not_yet: ClassVar = {"mm_processor_kwargs": ({},)}
 
     model: str | None = None
     prompt: str | None = None
@@ -28,6 +29,8 @@ class TokenizeRequest(RequestBody):
     chat_template: str | None = None
     """Used instead of the model's template, if the server has --trust-request-chat-template."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    tools: Annotated[list[FunctionTool], Field(fail_fast=True)] = Field(default_factory=list)
+    """Functions that the template gets with the messages."""
     return_token_strs: bool = False
 
     def check(self) -> None:
@@ -44,6 +47,7 @@ class TokenizeRequest(RequestBody):
                 "continue_final_message",
                 "chat_template",
                 "chat_template_kwargs",
+                "tools",
             ):
                 if getattr(self, name):
                     raise bad_field(name, f"{name} is for messages: leave it out with a prompt")
@@ -63,6 +67,7 @@ class TokenizeRequest(RequestBody):
             "chat_template": self.chat_template,
             "add_generation_prompt": generation_prompt,
             "continue_final_message": self.continue_final_message,
+            "tools": tool_use(self.tools, None, True).for_template,
         }
 
 

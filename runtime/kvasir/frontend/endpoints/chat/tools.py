@@ -1,0 +1,117 @@
+"""The fields `tools` and `tool_choice` of a chat, and OpenAI's older `functions` and `function_call`."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Final, Literal
+
+from pydantic import WithJsonSchema
+
+from kvasir.frontend.endpoints.request_body import BodyPart
+from kvasir.frontend.endpoints.tool_use import Function, ToolUse, allowed, check_type, checked, chosen, named, shown
+from kvasir.frontend.errors import bad_field
+from kvasir.frontend.parsers import ToolChoice
+from kvasir.frontend.parsers.parsed import Tool
+
+
+class FunctionTool(BodyPart):
+    type: str
+    """`function`."""
+    function: Function | None = None
+
+
+class FunctionName(BodyPart):
+    name: str
+
+
+class NamedTool(BodyPart):
+    type: str
+    """`function`."""
+    function: FunctionName
+
+
+class AllowedTools(BodyPart):
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool]
+
+
+class ChosenTools(BodyPart):
+    type: str
+    """`function` or `allowed_tools`."""
+    function: FunctionName | None = None
+    """For `function`: the one that the answer calls."""
+    allowed_tools: AllowedTools | None = None
+    """For `allowed_tools`: the tools that the answer may call."""
+
+
+_MODES: Final = ("none", "auto", "required")
+_OLDER_MODES: Final = ("none", "auto")
+Choice = Annotated[str, WithJsonSchema({"enum": [*_MODES]})] | ChosenTools
+OlderChoice = Annotated[str, WithJsonSchema({"enum": [*_OLDER_MODES]})] | FunctionName
+
+
+def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: bool) -> ToolUse:
+    """Raises ApiError for tools and choices that cannot be used."""
+    _check_mode(choice, _MODES, "tool_choice")
+    functions = [_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
+    offered = checked(functions, "tools", ".function")
+    if not offered:
+        if choice not in (None, "none", "auto"):
+            raise bad_field("tool_choice", "tool_choice is only allowed when tools are specified: add tools")
+        return ToolUse()
+    return replace(_chosen(offered, choice), parallel=parallel)
+
+
+def function_use(functions: Sequence[Function], choice: OlderChoice | None) -> ToolUse:
+    """`tool_use` for the older fields."""
+    _check_mode(choice, _OLDER_MODES, "function_call")
+    offered = checked(functions, "functions", "")
+    if not offered:
+        if choice not in (None, "none", "auto"):
+            raise bad_field("function_call", "function_call is only allowed when functions are specified")
+        return ToolUse()
+    if isinstance(choice, FunctionName):
+        use = named(offered, choice.name, "function_call.name", "functions")
+    else:
+        use = _chosen(offered, choice)
+    return replace(use, parallel=False, is_older_form=True)
+
+
+def _chosen(offered: tuple[Tool, ...], choice: Choice | None) -> ToolUse:
+    match choice:
+        case ChosenTools(type="function", function=function):
+            if function is None:
+                raise bad_field("tool_choice.function", "tool_choice.function is missing")
+            return named(offered, function.name, "tool_choice.function.name")
+        case ChosenTools(type="allowed_tools", allowed_tools=tools):
+            if tools is None:
+                raise bad_field("tool_choice.allowed_tools", "tool_choice.allowed_tools is missing")
+            return _allowed(offered, tools)
+        case ChosenTools(type=other):
+            path = "tool_choice.type"
+            raise bad_field(path, f"{path}: {shown(other)} is not supported, use 'function' or 'allowed_tools'")
+        case _:
+            return chosen(offered, choice)
+
+
+def _allowed(offered: tuple[Tool, ...], given: AllowedTools) -> ToolUse:
+    path = "tool_choice.allowed_tools.tools"
+    for index, tool in enumerate(given.tools):
+        check_type(tool.type, "function", f"{path}[{index}].type")
+    names = ((tool.function.name, f"{path}[{index}].function.name") for index, tool in enumerate(given.tools))
+    mode = ToolChoice.REQUIRED if given.mode == "required" else ToolChoice.AUTO
+    return allowed(offered, mode, names, path)
+
+
+def _function(tool: FunctionTool, path: str) -> Function:
+    check_type(tool.type, "function", f"{path}.type")
+    if tool.function is None:
+        raise bad_field(f"{path}.function", f"{path}.function is missing")
+    return tool.function
+
+
+def _check_mode(choice: object, modes: Sequence[str], field: str) -> None:
+    if isinstance(choice, str) and choice not in modes:
+        raise bad_field(
+            field,
+            f"{field}: {shown(choice)} is unknown, use {', '.join(modes)} or an object that names a function",
+        )

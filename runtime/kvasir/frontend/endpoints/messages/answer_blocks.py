@@ -1,0 +1,93 @@
+"""The content blocks of an answer: thinking, text and uses of tools, in the order of the model's text."""
+
+from typing import Any, Final, Literal
+
+from pydantic_core import from_json
+
+from kvasir.frontend.endpoints.past_calls import new_call_id
+from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText, ParsedEvent, ReasoningText
+
+BlockType = Literal["thinking", "text", "tool_use"]
+
+SIGNATURE: Final = "kvasir"
+"""Of every thinking block. The API signs thinking, and clients return it; nothing here is signed or checked."""
+
+
+class AnswerBlock:
+    """One block. Its text is the thinking, the text, or the input of a tool as JSON."""
+
+    def __init__(self, type: BlockType, index: int, id: str = "", name: str = "") -> None:
+        """`id`, `name`: of the call, and of its tool."""
+        self.type = type
+        self.index = index
+        self._id = id
+        self._name = name
+        self._texts: list[str] = []
+
+    def add(self, text: str) -> None:
+        self._texts.append(text)
+
+    def begun(self) -> dict[str, Any]:
+        """Return the block before its text."""
+        return self._block("", "")
+
+    def ended(self) -> dict[str, Any]:
+        """Return the block with its text."""
+        return self._block("".join(self._texts), SIGNATURE)
+
+    def _block(self, text: str, signature: str) -> dict[str, Any]:
+        if self.type == "thinking":
+            return {"type": "thinking", "thinking": text, "signature": signature}
+        if self.type == "text":
+            return {"type": "text", "text": text, "citations": None}
+        return {"type": "tool_use", "id": self._id, "name": self._name, "input": _input(text)}
+
+
+class AnswerBlocks:
+    """Collects the blocks of one answer."""
+
+    def __init__(self, tool_format: str | None, *, hides_thinking: bool) -> None:
+        """`tool_format`: of the model. `hides_thinking`: blocks of thinking have no text."""
+        self._tool_format = tool_format
+        self._hides_thinking = hides_thinking
+        self._blocks: list[AnswerBlock] = []
+
+    def take(self, event: ParsedEvent) -> tuple[AnswerBlock, str]:
+        """Add an event to the block that it belongs to, which may be new. Return the block and its new text."""
+        match event:
+            case CallBegun():
+                return self._new("tool_use", new_call_id(self._tool_format, "toolu_"), event.name), ""
+            case CallArguments():
+                block = self._of("tool_use")
+            case ReasoningText():
+                block = self._of("thinking")
+            case ContentText():
+                block = self._of("text")
+        text = "" if self._hides_thinking and block.type == "thinking" else event.text
+        block.add(text)
+        return block, text
+
+    def at_least_one(self) -> AnswerBlock:
+        """Return the last block; of a model that wrote nothing, an empty text."""
+        return self._blocks[-1] if self._blocks else self._new("text")
+
+    def ended(self) -> list[dict[str, Any]]:
+        return [block.ended() for block in self._blocks]
+
+    def _of(self, type: BlockType) -> AnswerBlock:
+        last = self._blocks[-1] if self._blocks else None
+        return last if last is not None and last.type == type else self._new(type)
+
+    def _new(self, type: BlockType, id: str = "", name: str = "") -> AnswerBlock:
+        block = AnswerBlock(type, len(self._blocks), id, name)
+        self._blocks.append(block)
+        return block
+
+
+def _input(text: str) -> dict[str, Any]:
+    """Return the input of a tool. Of JSON that is cut off, it is what clients read in a stream."""
+    try:
+        value = from_json(text, allow_partial=True)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

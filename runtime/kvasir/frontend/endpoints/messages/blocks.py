@@ -1,0 +1,165 @@
+"""The content of messages: blocks, and the messages that the chat template gets for them.
+
+A user's message with results of tools becomes several messages, one for each result, as templates expect them.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from kvasir.frontend.endpoints.list_limits import at_most
+from kvasir.frontend.endpoints.past_calls import ArgumentCount, template_call
+from kvasir.frontend.endpoints.request_body import BodyPart
+from kvasir.frontend.errors import bad_field
+
+MAX_BLOCKS: Final = 8192
+"""Of one message, or of one result of a tool."""
+
+_ROLES: Final = ("user", "assistant", "system")
+_OWNERS: Final = {
+    "tool_use": "assistant",
+    "tool_result": "user",
+    "thinking": "assistant",
+    "redacted_thinking": "assistant",
+}
+"""Type of a block → the only role whose messages may have it."""
+_ERROR: Final = "Error: "
+"""Before a result with `is_error`: chat templates have no field for it."""
+
+
+class ResultBlock(BodyPart):
+    """A block of a tool's result."""
+
+    type: str
+    text: str | None = None
+
+
+class Block(BodyPart):
+    """A block of a message's content. `cache_control` and citations are ignored: the prefix cache is automatic."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    """Of a tool_use; this and the next two."""
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    """Of a tool_result; this and the next two."""
+    content: Annotated[str | Annotated[list[ResultBlock], Field(fail_fast=True)] | None, at_most(MAX_BLOCKS)] = None
+    is_error: bool = False
+
+
+Content = Annotated[str | Annotated[list[Block], Field(fail_fast=True)], at_most(MAX_BLOCKS)]
+
+
+class Turn(BodyPart):
+    role: str
+    content: Content
+
+
+class Conversation:
+    """The messages for the chat template. Neighbours of one role become one message, as the API defines it."""
+
+    def __init__(self) -> None:
+        self._messages: list[dict[str, Any]] = []
+        self._names: dict[str, str] = {}
+        """Id of a tool_use → name of the tool."""
+        self._arguments = ArgumentCount("messages")
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """All messages, each with a text."""
+        return [{"content": "", **message, **_joined_texts(message)} for message in self._messages]
+
+    def add_system(self, content: str | list[Block]) -> None:
+        """Raises ApiError for blocks without a text."""
+        if text := content if isinstance(content, str) else _joined(content, "system"):
+            self._text("system", text)
+
+    def add(self, turn: Turn, path: str) -> None:
+        """Raises ApiError for what has no text and for blocks of unsupported types."""
+        if turn.role not in _ROLES:
+            names = ", ".join(_ROLES)
+            raise bad_field(f"{path}.role", f"{path}.role: {turn.role!r} is not a role: use one of {names}")
+        if isinstance(turn.content, str):
+            self._text(turn.role, turn.content)
+            return
+        if not turn.content:
+            self._text(turn.role, "")
+        for index, block in enumerate(turn.content):
+            self._add_block(turn.role, block, f"{path}.content[{index}]")
+
+    def _add_block(self, role: str, block: Block, path: str) -> None:
+        if (owner := _OWNERS.get(block.type, role)) != role:
+            raise bad_field(f"{path}.type", f"{path}.type: {block.type!r} belongs to a message of the {owner}")
+        match block.type:
+            case "text":
+                self._text(role, _given(block, "text", path))
+            case "thinking":
+                if thoughts := _given(block, "thinking", path):
+                    _append(self._of(role), "reasoning_content", thoughts)
+            case "redacted_thinking":  # of another server: nothing that a model could read
+                self._of(role)
+            case "tool_use":
+                self._add_call(block, path)
+            case "tool_result":
+                self._add_result(block, path)
+            case _:
+                what = f"{path}.type: {block.type!r} is not supported: the model reads text, and results of tools"
+                raise bad_field(f"{path}.type", what)
+
+    def _add_call(self, block: Block, path: str) -> None:
+        call_id, name = _given(block, "id", path), _given(block, "name", path)
+        arguments = _given(block, "input", path)
+        self._arguments.add(arguments)
+        self._names[call_id] = name
+        self._of("assistant").setdefault("tool_calls", []).append(template_call(name, arguments, call_id))
+
+    def _add_result(self, block: Block, path: str) -> None:
+        call_id = _given(block, "tool_use_id", path)
+        content = block.content or ""
+        text = content if isinstance(content, str) else _joined(content, f"{path}.content")
+        message = {"role": "tool", "tool_call_id": call_id, "content": [_ERROR + text if block.is_error else text]}
+        if call_id in self._names:
+            message["name"] = self._names[call_id]
+        self._messages.append(message)
+
+    def _text(self, role: str, text: str) -> None:
+        _append(self._of(role), "content", text)
+
+    def _of(self, role: str) -> dict[str, Any]:
+        """Return the last message, or a new one if that is of another role."""
+        if not self._messages or self._messages[-1]["role"] != role:
+            self._messages.append({"role": role})
+        return self._messages[-1]
+
+
+def _append(message: dict[str, Any], name: str, text: str) -> None:
+    """Add a text to a field, which is a list of texts until all are there: there may be very many."""
+    message.setdefault(name, []).append(text)
+
+
+def _joined_texts(message: dict[str, Any]) -> dict[str, str]:
+    return {name: "\n".join(message[name]) for name in ("content", "reasoning_content") if name in message}
+
+
+def _joined(blocks: Sequence[ResultBlock | Block], path: str) -> str:
+    """Return the text of blocks, which must all be texts. Raises ApiError."""
+    texts = []
+    for index, block in enumerate(blocks):
+        where = f"{path}[{index}]"
+        if block.type != "text":
+            raise bad_field(
+                f"{where}.type", f"{where}.type: {block.type!r} is not supported: the model reads text only"
+            )
+        texts.append(_given(block, "text", where))
+    return "\n".join(texts)
+
+
+def _given(block: ResultBlock | Block, name: str, path: str) -> Any:
+    value = getattr(block, name)
+    if value is None:
+        raise bad_field(f"{path}.{name}", f"{path}.{name} is missing")
+    return value

@@ -1,0 +1,59 @@
+"""The fields `tools` and `tool_choice` of Anthropic's API."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from kvasir.frontend.endpoints.request_body import BodyPart
+from kvasir.frontend.endpoints.tool_use import Function, ToolUse, checked, chosen, named, shown
+from kvasir.frontend.errors import bad_field
+
+
+class ClientTool(BodyPart):
+    """A tool that the client runs. `cache_control` and `input_examples` are ignored."""
+
+    type: str = "custom"
+    """`custom`. The API's other types are tools that Anthropic defines, and some of them its server runs."""
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    """A JSON Schema of the input."""
+    strict: bool = False
+    """The input matches `input_schema` in every call."""
+
+
+class Choice(BodyPart):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    """Of the tool, for the type `tool`."""
+    disable_parallel_tool_use: bool = False
+    """The answer has at most one call."""
+
+
+def tool_use(tools: Sequence[ClientTool], choice: Choice | None) -> ToolUse:
+    """Raises ApiError for tools and choices that cannot be used."""
+    offered = checked([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
+    wanted = "auto" if choice is None else choice.type
+    if not offered:
+        if wanted in ("any", "tool"):
+            raise bad_field("tool_choice", f"tool_choice is {wanted!r}, and the request has no tools: add tools")
+        return ToolUse()
+    parallel = choice is None or not choice.disable_parallel_tool_use
+    if choice is not None and choice.type == "tool":
+        if choice.name is None:
+            raise bad_field("tool_choice.name", "tool_choice.name is missing")
+        use = named(offered, choice.name, "tool_choice.name")
+    else:
+        use = chosen(offered, "required" if wanted == "any" else wanted)
+    return replace(use, parallel=parallel)
+
+
+def _function(tool: ClientTool, path: str) -> Function:
+    if tool.type != "custom":
+        where = f"{path}.type"
+        raise bad_field(
+            where, f"{where}: {shown(tool.type)} is not supported, describe the tool with name and input_schema"
+        )
+    if tool.input_schema is None:
+        raise bad_field(f"{path}.input_schema", f"{path}.input_schema is missing")
+    return Function(name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict)

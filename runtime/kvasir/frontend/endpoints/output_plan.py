@@ -1,0 +1,127 @@
+"""How the output of a request is constrained and parsed: from its tools, the model's formats, and the prompt."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import orjson
+
+from kvasir.client.input.grammar_source import GrammarSource
+from kvasir.client.input.input_processor import Prompted
+from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
+from kvasir.frontend.endpoints.tool_use import ToolUse
+from kvasir.frontend.errors import ApiError, bad_field
+from kvasir.frontend.generation.parsed_text import ParsedText
+from kvasir.frontend.parsers import Parsers, UnsupportedChoice
+from kvasir.frontend.parsers.parsed import OutputParser
+from kvasir.frontend.service import Service
+from kvasir.grammar_bounds import BadGrammar, check_grammar
+from kvasir.hub.chat_template import count_values
+
+INLINE_VALUES: Final = 256
+"""Values in the schemas of tools whose grammar is made on the event loop, in a millisecond or two; for more of them
+in a thread."""
+
+
+@dataclass(frozen=True)
+class OutputPlan:
+    """Of one request."""
+
+    use: ToolUse
+    constraint: OutputConstraint | None
+    new_parser: Callable[[], OutputParser | None] | None = None
+    """Makes the parser of a choice. None: the output is the content as it is."""
+    shown_special_ids: frozenset[int] = frozenset()
+    """The special tokens of the parser's marks."""
+    constraint_field: str | None = None
+    """The field of the request with the constraint, for errors."""
+
+    def applied(self, prompted: Prompted) -> Prompted:
+        """Return the request with the constraint, and with the special tokens in its text that the parser reads."""
+        return replace(
+            prompted,
+            constraint=self.constraint,
+            constraint_field=None if self.constraint is None else self.constraint_field,
+            shown_special_ids=self.shown_special_ids,
+        )
+
+    def parsed_text(self) -> ParsedText:
+        """Return a parser for one output."""
+        return ParsedText(None if self.new_parser is None else self.new_parser(), self.use.parallel)
+
+
+async def plan_output(
+    service: Service,
+    use: ToolUse,
+    prompt: Sequence[int],
+    source: GrammarSource | None,
+    *,
+    thinking_budget: int | None = None,
+    continued: bool = False,
+) -> OutputPlan:
+    """Return the plan, made without holding up the event loop.
+
+    `source`: of the grammar of the content. `continued`: the output continues a message, so it has no reasoning.
+    Raises ApiError for what the formats of the model do not support, InvalidRequest and ApiError for what cannot be
+    enforced, and TooManyRequests.
+    """
+    answer = await service.llm.input.grammar(source)
+    parsers, field = service.parsers, use.field if source is None else source.param
+    if use.callable and parsers.tool_format is None:
+        raise _no_tool_format(use)
+    if not use.callable and parsers.reasoning_format is None:
+        return OutputPlan(use, None if answer is None else OutputConstraint(answer), constraint_field=field)
+    tail = service.llm.input.prompt_tail(prompt)
+    budget = None if parsers.reasoning_format is None else thinking_budget
+    schemas = [tool.parameters for tool in use.callable]
+    constraint = await service.llm.input.compute(
+        partial(_constraint, parsers, use, tail, answer, budget),
+        inline=count_values(schemas, INLINE_VALUES) <= INLINE_VALUES,
+    )
+    new_parser = partial(parsers.parser, tools=use.callable, prompt_tail=tail, reasoning=not continued)
+    if new_parser() is None:
+        return OutputPlan(use, constraint, constraint_field=field)
+    return OutputPlan(use, constraint, new_parser, parsers.special_ids(tools=bool(use.callable)), field)
+
+
+def _constraint(
+    parsers: Parsers, use: ToolUse, tail: str, answer: Grammar | None, budget: int | None
+) -> OutputConstraint | None:
+    try:
+        constraint = parsers.constraint(
+            tools=use.callable,
+            choice=use.choice,
+            parallel=use.parallel,
+            prompt_tail=tail,
+            answer=answer,
+            thinking_budget=budget,
+        )
+    except UnsupportedChoice as error:
+        raise bad_field("tool_choice", f"tool_choice: {error}") from None
+    if use.callable and constraint is not None and constraint.grammar is not None:
+        try:
+            check_grammar(constraint.grammar)
+        except BadGrammar as error:
+            raise _bad_schema(use, error) from None
+    return constraint
+
+
+def _bad_schema(use: ToolUse, error: BadGrammar) -> ApiError:
+    """Return the error with the tool whose schema is at fault, if one alone is."""
+    name = use.field
+    for index, tool in enumerate(use.offered):
+        if tool in use.callable:
+            try:
+                check_grammar(Grammar(GrammarKind.JSON_SCHEMA, orjson.dumps(tool.parameters).decode()))
+            except BadGrammar as own:
+                return bad_field(f"{name}[{index}]", f"{name}[{index}]: the parameters of {tool.name!r}: {own}")
+    return bad_field(name, f"{name}: {error}")
+
+
+def _no_tool_format(use: ToolUse) -> ApiError:
+    return bad_field(
+        use.field,
+        f"{use.field}: how this model writes tool calls is not known: start the server with --tool-call-parser, or "
+        "forbid calls with tool_choice none",
+    )

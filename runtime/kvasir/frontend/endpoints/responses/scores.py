@@ -1,0 +1,47 @@
+"""The log probabilities of a response's text, if the request asks for them."""
+
+from typing import Any
+
+from kvasir.client.async_llm import Delta
+from kvasir.frontend.generation import logprobs
+from kvasir.frontend.parsers.parsed import ContentText, ParsedEvent
+
+
+class TextScores:
+    """Assigns the log probabilities of tokens to the texts of messages. Those of reasoning and calls are dropped:
+    the API has no place for them."""
+
+    def __init__(self, names: logprobs.TokenNames, top: int | None) -> None:
+        """`top`: most likely tokens for each place; None: no log probabilities."""
+        self._names = names
+        self._top = top
+        self._held: list[Any] = []
+        """Of tokens whose text has not come yet."""
+        self._in_message = True
+        self.count = 0
+        """Log probabilities that were returned."""
+
+    def of(self, delta: Delta, events: list[ParsedEvent]) -> list[Any]:
+        """Return the log probabilities for the first message text among the events of a delta. At the end of a
+        message, an event with an empty text is added for the tokens that have no text."""
+        if self._top is None:
+            return []
+        entries = self._held + self._entries(delta, self._top)
+        self._held = []
+        if events:
+            self._in_message = isinstance(events[-1], ContentText)
+        if not any(isinstance(event, ContentText) for event in events):
+            if events or not self._in_message:
+                return []
+            if delta.finish_reason is None:
+                self._held = entries
+                return []
+            events.append(ContentText(""))
+        self.count += (self._top + 1) * len(entries)
+        return entries
+
+    def _entries(self, delta: Delta, top: int) -> list[Any]:
+        if delta.logprobs is None:
+            return []
+        content: list[Any] = logprobs.of_chat(self._names, delta.token_ids, delta.logprobs, top)["content"]
+        return content

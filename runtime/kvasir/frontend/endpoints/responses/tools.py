@@ -1,0 +1,107 @@
+"""The fields `tools` and `tool_choice` of POST /v1/responses: functions without the object `function` of a chat."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from kvasir.frontend.endpoints.request_body import BodyPart
+from kvasir.frontend.endpoints.tool_use import Function, ToolUse, allowed, check_type, checked, chosen, named, shown
+from kvasir.frontend.errors import bad_field
+from kvasir.frontend.parsers import ToolChoice
+from kvasir.frontend.parsers.parsed import Tool
+
+
+class FunctionTool(BodyPart):
+    type: str
+    """`function`. The API's other types are tools that its server runs."""
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """A JSON Schema of the arguments; without it there are none."""
+    strict: bool | None = None
+    """The arguments match `parameters` in every call. Default: true."""
+
+    def written(self) -> dict[str, Any]:
+        """Return the tool as a response repeats it."""
+        return {
+            "type": self.type,
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "strict": self.strict is not False,
+        }
+
+
+class AllowedFunction(BodyPart):
+    type: str
+    """`function`."""
+    name: str | None = None
+
+
+class ChosenTools(BodyPart):
+    type: str
+    """`function` or `allowed_tools`."""
+    name: str | None = None
+    """Of the function."""
+    mode: Literal["auto", "required"] | None = None
+    """Of `allowed_tools`."""
+    tools: list[AllowedFunction] | None = None
+    """Of `allowed_tools`."""
+
+    def written(self) -> dict[str, Any]:
+        return self.model_dump(exclude_none=True)
+
+
+Choice = Literal["none", "auto", "required"] | ChosenTools
+
+
+def tool_use(tools: Sequence[FunctionTool], choice: Choice | None, parallel: bool) -> ToolUse:
+    """Raises ApiError for tools and choices that cannot be used."""
+    offered = checked([_function(tool, f"tools[{index}]") for index, tool in enumerate(tools)], "tools", "")
+    if isinstance(choice, ChosenTools):
+        use = _chosen(offered, choice)
+    elif not offered and choice == "required":
+        raise bad_field("tool_choice", "tool_choice is 'required', and the request has no tools: add tools")
+    else:
+        use = chosen(offered, choice)
+    return replace(use, parallel=parallel) if offered else ToolUse()
+
+
+def written_choice(choice: Choice | None) -> str | dict[str, Any]:
+    """Return the choice as a response repeats it."""
+    return choice.written() if isinstance(choice, ChosenTools) else choice or "auto"
+
+
+def _chosen(offered: tuple[Tool, ...], choice: ChosenTools) -> ToolUse:
+    if choice.type == "function":
+        return named(offered, _given(choice.name, "tool_choice.name"), "tool_choice.name")
+    if choice.type != "allowed_tools":
+        path = "tool_choice.type"
+        raise bad_field(path, f"{path}: {shown(choice.type)} is not supported, use 'function' or 'allowed_tools'")
+    mode = ToolChoice.REQUIRED if choice.mode == "required" else ToolChoice.AUTO
+    names = []
+    for index, tool in enumerate(choice.tools or ()):
+        path = f"tool_choice.tools[{index}]"
+        check_type(tool.type, "function", f"{path}.type")
+        names.append((_given(tool.name, f"{path}.name"), f"{path}.name"))
+    return allowed(offered, mode, names, "tool_choice.tools")
+
+
+def _function(tool: FunctionTool, path: str) -> Function:
+    if tool.type != "function":
+        where = f"{path}.type"
+        raise bad_field(
+            where, f"{where}: {shown(tool.type)} is not supported, this server runs no tools itself: use 'function'"
+        )
+    return Function(
+        name=_given(tool.name, f"{path}.name"),
+        description=tool.description,
+        parameters=tool.parameters,
+        strict=tool.strict is not False,
+    )
+
+
+def _given(name: str | None, path: str) -> str:
+    if name is None:
+        raise bad_field(path, f"{path} is missing")
+    return name

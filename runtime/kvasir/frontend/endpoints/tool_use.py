@@ -1,0 +1,163 @@
+"""The tools of a request and the choice among them, whatever the form in which an API has them."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kvasir.frontend.endpoints.request_body import BodyPart
+from kvasir.frontend.errors import bad_field
+from kvasir.frontend.parsers import ToolChoice
+from kvasir.frontend.parsers.parsed import Tool
+
+MAX_TOOLS: Final = 128
+"""OpenAI's limit."""
+MAX_NAME_CHARACTERS: Final = 128
+MAX_SCHEMA_DEPTH: Final = 64
+"""Levels of arrays and objects in the parameters of a function."""
+MAX_SCHEMA_VALUES: Final = 50_000
+"""Values in the parameters of all functions of a request: a template writes them as JSON in one step, in about 1 µs
+each."""
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]+")
+_NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+
+
+class Function(BodyPart):
+    name: str
+    """1 to 128 letters, digits, underscores, hyphens and dots."""
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """A JSON Schema of the arguments; without it there are none."""
+    strict: bool | None = None
+    """The arguments match `parameters` in every call."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The tools of a request, and what the answer may do with them."""
+
+    offered: tuple[Tool, ...] = ()
+    """All of its tools: the chat template gets them, whatever the choice."""
+    callable: tuple[Tool, ...] = ()
+    """Those that the answer may call."""
+    choice: ToolChoice = ToolChoice.NONE
+    is_named: bool = False
+    """The request names the function that the answer calls."""
+    parallel: bool = True
+    """The answer may have more than one call."""
+    is_older_form: bool = False
+    """The request has `functions`: the answer has `function_call` instead of `tool_calls`."""
+
+    @property
+    def field(self) -> str:
+        """The field of the request with the tools."""
+        return "functions" if self.is_older_form else "tools"
+
+    @property
+    def for_template(self) -> list[dict[str, Any]] | None:
+        """The tools in the form that templates expect; None if there are none."""
+        return [_template_tool(tool) for tool in self.offered] or None
+
+    def template_tools(self, *, hides_unused: bool) -> list[dict[str, Any]] | None:
+        """Return `for_template`. `hides_unused`: the template gets no tools that the answer may not call."""
+        return None if hides_unused and self.choice is ToolChoice.NONE else self.for_template
+
+
+def chosen(offered: tuple[Tool, ...], choice: str | None) -> ToolUse:
+    """Return the use of all tools. `choice`: none, auto or required; None: auto."""
+    match choice:
+        case "none":
+            return ToolUse(offered)
+        case None | "auto":
+            return ToolUse(offered, offered, ToolChoice.AUTO)
+        case "required":
+            return ToolUse(offered, offered, ToolChoice.REQUIRED)
+    raise AssertionError(choice)
+
+
+def named(offered: tuple[Tool, ...], name: str, param: str, field: str = "tools") -> ToolUse:
+    """Return the use of one function, which the answer calls. `param`, `field`: of the name and the tools. Raises
+    ApiError if it is not among them."""
+    return ToolUse(offered, (_find(offered, name, param, field),), ToolChoice.REQUIRED, is_named=True)
+
+
+def allowed(offered: tuple[Tool, ...], mode: ToolChoice, names: Iterable[tuple[str, str]], param: str) -> ToolUse:
+    """Return the use of some of the tools. `names`: each with its field. `param`: the field of them all. Raises
+    ApiError."""
+    found = {name: _find(offered, name, path, "tools") for name, path in names}
+    if not found:
+        raise bad_field(param, f"{param}: the list is empty, name at least one of the tools")
+    return ToolUse(offered, tuple(found.values()), mode)
+
+
+def check_type(given: str, accepted: str, path: str) -> None:
+    """Raises ApiError for another type."""
+    if given != accepted:
+        raise bad_field(path, f"{path}: {shown(given)} is not supported, use {accepted!r}")
+
+
+def checked(functions: Sequence[Function], field: str, within: str) -> tuple[Tool, ...]:
+    """Return the tools. Raises ApiError for the first one that exceeds a limit."""
+    if len(functions) > MAX_TOOLS:
+        raise bad_field(field, f"{field}: {len(functions)} are too many, give at most {MAX_TOOLS}")
+    seen: dict[str, str] = {}
+    values = 0
+    for index, function in enumerate(functions):
+        path = f"{field}[{index}]{within}"
+        name = function.name
+        if len(name) > MAX_NAME_CHARACTERS or not _NAME.fullmatch(name):
+            raise bad_field(
+                f"{path}.name",
+                f"{path}.name: {shown(name)} is not a name of a function: use 1 to {MAX_NAME_CHARACTERS} letters, "
+                "digits, underscores, hyphens and dots",
+            )
+        if name in seen:
+            raise bad_field(f"{path}.name", f"{path}.name: {seen[name]} has the name {name!r} already")
+        seen[name] = path
+        values += _count(function.parameters or {}, f"{path}.parameters")
+        if values > MAX_SCHEMA_VALUES:
+            raise bad_field(
+                f"{path}.parameters",
+                f"{field}: the parameters have more than {MAX_SCHEMA_VALUES} values, give fewer or smaller schemas",
+            )
+    return tuple(_tool(function) for function in functions)
+
+
+def _find(offered: tuple[Tool, ...], name: str, param: str, field: str) -> Tool:
+    for tool in offered:
+        if tool.name == name:
+            return tool
+    raise bad_field(param, f"{param}: {shown(name)} is not among the {field} of this request")
+
+
+def _count(schema: dict[str, Any], path: str) -> int:
+    """Return the number of values, level by level: the recursion of a deep schema would have no end here."""
+    count = 0
+    level: list[Any] = [schema]
+    for _ in range(MAX_SCHEMA_DEPTH):
+        count += len(level)
+        if count > MAX_SCHEMA_VALUES:
+            return count
+        level = [
+            value
+            for each in level
+            for value in (each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
+        ]
+        if not level:
+            return count
+    raise bad_field(path, f"{path}: the schema has more than {MAX_SCHEMA_DEPTH} levels")
+
+
+def _tool(function: Function) -> Tool:
+    return Tool(function.name, function.description or "", function.parameters or {}, function.strict is True)
+
+
+def _template_tool(tool: Tool) -> dict[str, Any]:
+    """Models were trained with these fields only, and templates do not check that they are there."""
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters or _NO_PARAMETERS}
+    return {"type": "function", "function": function}
+
+
+def shown(text: str) -> str:
+    return repr(text if len(text) <= MAX_NAME_CHARACTERS else text[:MAX_NAME_CHARACTERS] + "…")

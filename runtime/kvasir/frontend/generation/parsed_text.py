@@ -1,0 +1,38 @@
+"""The text of one choice as reasoning, content and tool calls."""
+
+from typing import Final
+
+from kvasir.client.async_llm import Delta
+from kvasir.frontend.parsers.parsed import CallArguments, CallBegun, ContentText, OutputParser, ParsedEvent
+
+_CALLS: Final = (CallBegun, CallArguments)
+
+
+class ParsedText:
+    """Parses the deltas of one choice. Without a parser, all text is content."""
+
+    def __init__(self, parser: OutputParser | None, parallel_calls: bool = True) -> None:
+        """`parallel_calls`: False keeps the first tool call only."""
+        self._parser = parser
+        self._most_calls = None if parallel_calls else 1
+        self.calls = 0
+        """Tool calls so far."""
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """So far, with the marks of the reasoning."""
+        return 0 if self._parser is None else self._parser.reasoning_tokens
+
+    def events(self, delta: Delta) -> list[ParsedEvent]:
+        """Return the events that this delta completes; with the last delta, all that are left."""
+        if self._parser is None:
+            return [ContentText(delta.text)] if delta.text else []
+        events = self._parser.push(delta.text, delta.token_ids)
+        if delta.finish_reason is not None:
+            events += self._parser.finish()
+        events = [event for event in events if self._is_wanted(event)]
+        self.calls += sum(isinstance(event, CallBegun) for event in events)
+        return events
+
+    def _is_wanted(self, event: ParsedEvent) -> bool:
+        return self._most_calls is None or not isinstance(event, _CALLS) or event.index < self._most_calls

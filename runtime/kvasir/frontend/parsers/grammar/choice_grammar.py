@@ -1,0 +1,118 @@
+"""The grammar of an output: the tool calls that a request demands or allows, and the answer's own grammar."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kvasir.client.input.lark_literals import regex
+from kvasir.constraint import Grammar, GrammarKind
+from kvasir.frontend.parsers.formats.descriptions import HarmonyFormat, ToolFormat
+from kvasir.frontend.parsers.grammar.harmony_rules import harmony_answer, harmony_call, harmony_text
+from kvasir.frontend.parsers.grammar.lark_text import LarkText, either
+from kvasir.frontend.parsers.grammar.section_rules import SectionRules
+from kvasir.frontend.parsers.parsed import Tool
+from kvasir.frontend.parsers.tool_choice import ToolChoice, UnsupportedChoice
+from kvasir.grammar_bounds.json_options import whitespace_options
+
+MAX_TOOLS: Final = 128
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The part of a request that its output has to follow."""
+
+    tools: Sequence[Tool]
+    choice: ToolChoice
+    parallel: bool
+    answer: Grammar | None
+    """Of the content, when it is not a call."""
+
+    @property
+    def has_calls(self) -> bool:
+        return bool(self.tools) and self.choice is not ToolChoice.NONE
+
+    @property
+    def needs_rules(self) -> bool:
+        """Whether the output needs a grammar with rules for calls."""
+        if not self.has_calls:
+            return False
+        guarded = self.answer is not None or any(tool.strict for tool in self.tools)
+        return self.choice is ToolChoice.REQUIRED or guarded
+
+    @property
+    def is_text_with_calls(self) -> bool:
+        """Whether the output may be any text, except for its calls."""
+        return self.needs_rules and self.choice is ToolChoice.AUTO and self.answer is None
+
+
+def content_rules(
+    lark: LarkText,
+    described: ToolFormat | HarmonyFormat,
+    choice: Choice,
+    thought: tuple[str, str] | None = None,
+) -> str:
+    """Return an expression for the output behind its reasoning. Raises UnsupportedChoice.
+
+    `thought`: the marks of reasoning with which the output may begin; only for `is_text_with_calls`.
+    """
+    _check(choice.tools)
+    only_strict = choice.choice is ToolChoice.AUTO
+    if isinstance(described, HarmonyFormat):
+        call = harmony_call(lark, choice.tools, only_strict=only_strict)
+        if choice.choice is ToolChoice.REQUIRED:
+            return call
+        other = harmony_text(lark) if choice.answer is None else harmony_answer(lark, _answer(lark, choice.answer))
+        return either([lark.rule("calls", call), lark.rule("message", other)])
+    sections = SectionRules(
+        lark, described, choice.tools, parallel=choice.parallel, only_strict=only_strict, thought=thought
+    )
+    if choice.choice is ToolChoice.REQUIRED:
+        return sections.calls_only()
+    if choice.answer is None:
+        return sections.text_and_calls()
+    answer = choice.answer
+    if described.bare and answer.kind is GrammarKind.JSON_SCHEMA:
+        # Only JSON without optional whitespace shares the tokens of the lexer with a call that begins alike.
+        answer = Grammar(answer.kind, answer.text, any_whitespace=False)
+    return either([lark.rule("answer", _answer(lark, answer)), sections.calls_only()])
+
+
+def answer_rules(lark: LarkText, answer: Grammar) -> str:
+    """Return an expression for an answer in harmony's messages. Raises UnsupportedChoice."""
+    return harmony_answer(lark, _answer(lark, answer))
+
+
+def embedded_answer(lark: LarkText, answer: Grammar) -> str | None:
+    """Return an expression for the texts of a grammar, or None if Lark cannot contain it."""
+    match answer.kind:
+        case GrammarKind.JSON_SCHEMA:
+            schema = json.loads(answer.text)
+            return lark.json(schema if isinstance(schema, dict) else {}, whitespace_options(answer))
+        case GrammarKind.REGEX:
+            return lark.rule("REGEX", regex(answer.text))
+        case GrammarKind.LARK:
+            return f"%lark {{\n{answer.text}\n}}"
+    return None
+
+
+def _answer(lark: LarkText, answer: Grammar) -> str:
+    expression = embedded_answer(lark, answer)
+    if expression is None:
+        raise UnsupportedChoice(
+            f"a grammar in {answer.kind.value} cannot be combined with this choice of tools or with reasoning: use "
+            "a JSON Schema, a regular expression or a grammar in Lark, or leave out the tools"
+        )
+    return expression
+
+
+def _check(tools: Sequence[Tool]) -> None:
+    if len(tools) > MAX_TOOLS:
+        raise UnsupportedChoice(f"{len(tools)} tools are too many: at most {MAX_TOOLS} can be enforced")
+    for tool in tools:
+        if not _NAME.fullmatch(tool.name):
+            raise UnsupportedChoice(
+                f"the function name {tool.name[:70]!r} cannot be enforced: use 1 to 64 of a-z, A-Z, 0-9, _, . and -"
+            )

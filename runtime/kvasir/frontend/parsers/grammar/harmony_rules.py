@@ -1,0 +1,48 @@
+"""Rules for an output in harmony's messages: reasoning, then calls or an answer."""
+
+from collections.abc import Sequence
+
+from kvasir.frontend.parsers.grammar.call_rules import arguments_schema
+from kvasir.frontend.parsers.grammar.lark_text import LarkText, either, joined
+from kvasir.frontend.parsers.parsed import Tool
+from kvasir.frontend.parsers.streaming.harmony import CALL, CHANNEL, END, MESSAGE, START
+
+
+def harmony_call(lark: LarkText, tools: Sequence[Tool], *, only_strict: bool) -> str:
+    """Return an expression for a message that calls a tool. The model waits for the result behind each call."""
+    calls = []
+    for tool in tools:
+        schema = arguments_schema(tool) if tool.strict or not only_strict else {"type": "object"}
+        header = f"{CHANNEL}commentary to=functions.{tool.name} <|constrain|>json{MESSAGE}"
+        calls.append(lark.rule("call", joined(lark.literal(header), lark.json(schema))))
+    return f"{either(calls)} ({lark.literal(CALL)})?"
+
+
+def harmony_answer(lark: LarkText, answer: str) -> str:
+    """Return an expression for a final message with an answer."""
+    return joined(lark.literal(f"{CHANNEL}final{MESSAGE}"), answer)
+
+
+def harmony_text(lark: LarkText) -> str:
+    """Return an expression for a final message, or a message of commentary before a call."""
+    return joined(lark.literal(f"{CHANNEL}final{MESSAGE}"), "/(?s:.*)/")
+
+
+def behind_reasoning(lark: LarkText, messages: str) -> str:
+    """Return an expression for the messages after one of reasoning, whose end mark has been written."""
+    return joined(lark.literal(f"{START}assistant"), messages)
+
+
+def with_reasoning(lark: LarkText, messages: str) -> str:
+    """Return an expression for the messages, or one of reasoning before them."""
+    end = lark.rule("reasoned", _lazy_end(lark), "" if lark.is_special(END) else "[lazy]")
+    reasoning = lark.rule(
+        "reasoning", joined(lark.literal(f"{CHANNEL}analysis{MESSAGE}"), end, lark.literal(f"{START}assistant"))
+    )
+    return joined(f"{reasoning}?", messages)
+
+
+def _lazy_end(lark: LarkText) -> str:
+    if lark.is_special(END):
+        return joined("/(?s:.*)/", lark.literal(END))
+    return lark.rule("END", f"/(?s:.*)/ {lark.literal(END)}")

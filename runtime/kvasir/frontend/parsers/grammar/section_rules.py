@@ -1,0 +1,123 @@
+"""Rules for sections of calls as a tool format writes them, alone or within text."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kvasir.frontend.parsers.formats.descriptions import Body, Layout, ToolFormat
+from kvasir.frontend.parsers.grammar.call_rules import call_rule
+from kvasir.frontend.parsers.grammar.lark_text import LarkText, either, joined, pattern
+from kvasir.frontend.parsers.parsed import Tool
+from kvasir.frontend.parsers.streaming.xml_call import FUNCTION_OPENING
+
+_SPACE: Final = "[ \\n\\t\\r]"
+
+
+class SectionRules:
+    """The sections of one format with calls of some tools."""
+
+    def __init__(
+        self,
+        lark: LarkText,
+        described: ToolFormat,
+        tools: Sequence[Tool],
+        *,
+        parallel: bool,
+        only_strict: bool,
+        thought: tuple[str, str] | None = None,
+    ) -> None:
+        """`parallel`: more than one call. `only_strict`: tools that are not strict may have any arguments.
+        `thought`: the marks of reasoning with which a text may begin. There, opening marks are only text.
+        Raises UnsupportedChoice.
+        """
+        self._lark = lark
+        self._format = described
+        self._parallel = parallel
+        self._thought = thought
+        self._layout = _written_layout(lark, described)
+        calls = [call_rule(lark, self._layout, tool, enforced=tool.strict or not only_strict) for tool in tools]
+        self._section = lark.rule("section", self._section_body(either(calls)))
+
+    def calls_only(self) -> str:
+        """Return an expression for an output that is a call, or with `parallel` one or more."""
+        lark, described = self._lark, self._format
+        marks = [mark for mark in described.openings if lark.is_special(mark)] or list(described.openings[-1:])
+        choices = []
+        for mark in marks:
+            section = self._marked(mark)
+            if self._parallel and not self._layout.several:
+                section = f"{section} ({joined(lark.literal(described.between), section)})*"
+            choices.append(section)
+        if described.bare or not marks:
+            choices.append(self._section)
+        return either([choice if len(choices) == 1 else lark.rule("calls", choice) for choice in choices])
+
+    def text_and_calls(self) -> str:
+        """Return an expression for any text in which each opening mark begins a well-formed section."""
+        lark, described = self._lark, self._format
+        self._text_terminals()
+        marked = [self._lazily_marked(mark, "TEXT") for mark in described.openings]
+        tail = f"({either(marked)})* TEXT" if self._parallel and marked else "TEXT"
+        choices = [f"{self._lazily_marked(mark, 'TEXT_FIRST')} {tail}" for mark in described.openings]
+        choices.append("TEXT_ONLY")
+        if described.bare:
+            choices.append(joined(f"/{_SPACE}*/", self._section))
+        return either([lark.rule("content", choice) for choice in choices])
+
+    def _text_terminals(self) -> None:
+        """Add TEXT, TEXT_FIRST for text at the beginning, and TEXT_ONLY for an output without calls."""
+        lark = self._lark
+        text = "/(?s:.*)/"
+        if self._layout.body is Body.XML:
+            text += f" & ~/(?s:.*){pattern(FUNCTION_OPENING)}(?s:.*)/"
+        lark.terminal("TEXT", text)
+        first = "TEXT"
+        if self._format.bare:
+            lark.terminal("TEXT_BEHIND", f"/{_SPACE}*/ | /{_SPACE}*[^ \\n\\t\\r{_first(self._layout)}](?s:.*)/")
+            first = "TEXT_BEHIND"
+        if self._thought is None:
+            lark.terminal("TEXT_FIRST", first)
+            lark.terminal("TEXT_ONLY", first)
+            return
+        start, end = map(pattern, self._thought)
+        lark.terminal("THOUGHT", f"/{_SPACE}*{start}(?s:.*){end}/")
+        lark.terminal("TEXT_FIRST", f"THOUGHT {first} | {first} & ~/{_SPACE}*{start}(?s:.*)/")
+        lark.terminal("TEXT_ONLY", f"TEXT_FIRST | /{_SPACE}*{start}(?s:.*)/")
+
+    def _lazily_marked(self, mark: str, text: str) -> str:
+        """Return a rule for text up to the first mark, and the section that it begins."""
+        lark = self._lark
+        if lark.is_special(mark):
+            return lark.rule("marked", joined(text, self._marked(mark)))
+        terminal = lark.rule("MARK", f"{text} {lark.literal(mark)}")
+        before = lark.rule("before", terminal, "[lazy]")
+        return lark.rule("marked", joined(before, self._behind_mark()))
+
+    def _marked(self, mark: str) -> str:
+        return joined(self._lark.literal(mark), self._behind_mark())
+
+    def _behind_mark(self) -> str:
+        lark, described = self._lark, self._format
+        return joined(
+            lark.literal(described.space), self._section, lark.literal(described.space + described.closing)
+        )
+
+    def _section_body(self, call: str) -> str:
+        lark, layout = self._lark, self._layout
+        if layout.array:
+            more = f"({joined(lark.literal(', '), call)})*" if self._parallel else ""
+            return joined(lark.literal("["), call, more, lark.literal("]"))
+        if layout.several and self._parallel:
+            separator = f"{layout.separator} " if layout.separator else "" if layout.call_opening else "\n"
+            return joined(call, f"({joined(lark.literal(separator), call)})*")
+        return call
+
+
+def _first(layout: Layout) -> str:
+    """Return the first character of a call, for a set of characters in a regular expression."""
+    return "\\[" if layout.array else "{"
+
+
+def _written_layout(lark: LarkText, described: ToolFormat) -> Layout:
+    """Return the layout that a model with this tokenizer writes."""
+    fitting = [each for each in described.layouts if not each.special_token or lark.is_special(each.special_token)]
+    return (fitting or described.layouts)[0]

@@ -1,0 +1,156 @@
+"""The parsers of a service: its tool format and its reasoning format, from options and the chat template."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from kvasir.config.options import ConfigError
+from kvasir.constraint import Grammar, OutputConstraint
+from kvasir.frontend.parsers.choosing import choose_format
+from kvasir.frontend.parsers.formats.descriptions import HarmonyFormat, ReasoningFormat, ToolFormat
+from kvasir.frontend.parsers.formats.plugins import KnownFormats
+from kvasir.frontend.parsers.formats.reasoning_formats import HARMONY_REASONING
+from kvasir.frontend.parsers.formats.tool_formats import HARMONY_TOOLS
+from kvasir.frontend.parsers.grammar.choice_grammar import Choice
+from kvasir.frontend.parsers.grammar.output_constraint import ConstraintMaker, Formats, Phase
+from kvasir.frontend.parsers.parsed import OutputParser, Tool
+from kvasir.frontend.parsers.special_tokens import special_ids_of
+from kvasir.frontend.parsers.streaming.emitter import Emitter
+from kvasir.frontend.parsers.streaming.harmony import END, HarmonyMessages
+from kvasir.frontend.parsers.streaming.output_parser import StreamingParser, read_content, read_reasoning
+from kvasir.frontend.parsers.streaming.reader import Reader, Steps
+from kvasir.frontend.parsers.streaming.reasoning_count import ReasoningCount, end_of_mark
+from kvasir.frontend.parsers.streaming.tool_section import ToolSections
+from kvasir.frontend.parsers.tool_choice import ToolChoice
+from kvasir.hub.tokenizer import Tokenizer
+
+
+class Parsers:
+    """Makes the parser of each output, and the constraint of a choice of tools. Several threads may use it."""
+
+    def __init__(
+        self,
+        tools: ToolFormat | HarmonyFormat | None,
+        reasoning: ReasoningFormat | HarmonyFormat | None,
+        tokenizer: Tokenizer,
+    ) -> None:
+        """Raises ConfigError if one format is harmony and the other is not."""
+        if isinstance(tools, HarmonyFormat) or isinstance(reasoning, HarmonyFormat):
+            other = next(
+                (each for each in (tools, reasoning) if each and not isinstance(each, HarmonyFormat)), None
+            )
+            if other is not None:
+                raise ConfigError(
+                    f"--tool-call-parser {HARMONY_TOOLS.name} and --reasoning-parser {HARMONY_REASONING.name} are "
+                    f"one format and go together, not with {other.name}"
+                )
+            tools, reasoning = HARMONY_TOOLS, HARMONY_REASONING
+        self._tools = tools
+        self._reasoning = reasoning
+        self._tokenizer = tokenizer
+        self._constraints = ConstraintMaker(Formats(tools, reasoning), tokenizer)
+        self.tool_format = tools.name if tools else None
+        self.reasoning_format = reasoning.name if reasoning else None
+        self._tool_ids = special_ids_of(tokenizer, tools)
+        self._reasoning_ids = special_ids_of(tokenizer, reasoning)
+
+    @classmethod
+    def choose(
+        cls,
+        template: str | None,
+        tokenizer: Tokenizer,
+        tool_name: str | None,
+        reasoning_name: str | None,
+        plugins: Sequence[Path] = (),
+    ) -> "Parsers":
+        """Choose the formats by name; without one, or with "auto", from the chat template. Raises ConfigError.
+
+        `plugins`: files with more formats.
+        """
+        known = KnownFormats(plugins)
+        tools = choose_format("tool", "--tool-call-parser", known.tools, tool_name, template)
+        reasoning = choose_format("reasoning", "--reasoning-parser", known.reasoning, reasoning_name, template)
+        return cls(tools, reasoning, tokenizer)
+
+    def special_ids(self, *, tools: bool) -> frozenset[int]:
+        """Return the special tokens that must be in the text of a parser. `tools`: the request has some."""
+        return self._reasoning_ids | self._tool_ids if tools else self._reasoning_ids
+
+    def parser(self, *, tools: Sequence[Tool], prompt_tail: str, reasoning: bool = True) -> OutputParser | None:
+        """Return the parser of an output, or None if its text is the content.
+
+        `tools`: those of the request, empty if it must not call any. `prompt_tail`: the end of the rendered prompt,
+        which may have begun or ended the reasoning. `reasoning`: False leaves reasoning marks in the content
+        (not with harmony, where all text stands in channels).
+        """
+        if isinstance(self._tools, HarmonyFormat):
+            count = ReasoningCount(self._ids((END,)), repeats=True)
+            return StreamingParser(
+                lambda reader, emitter, count: HarmonyMessages(reader, emitter, count, prompt_tail).read(), count
+            )
+        described = self._reasoning if reasoning and not isinstance(self._reasoning, HarmonyFormat) else None
+        if described and _ended(described, prompt_tail):
+            described = None
+        tool_format = self._tools if tools else None
+        if described is None and tool_format is None:
+            return None
+        by_name = {tool.name: tool for tool in tools}
+
+        def machine(reader: Reader, emitter: Emitter, count: ReasoningCount) -> Steps[None]:
+            if described:
+                yield from read_reasoning(reader, emitter, count, described, is_open(described, prompt_tail))
+            if tool_format:
+                yield from ToolSections(reader, emitter, tool_format, by_name).read()
+            else:
+                yield from read_content(reader, emitter)
+
+        return StreamingParser(machine, self._count(described.ends if described else ()))
+
+    def _count(self, ends: Sequence[str]) -> ReasoningCount:
+        if len(ids := self._ids(ends)) == len(ends):
+            return ReasoningCount(ids)
+        decode = partial(self._tokenizer.decode, skip_special_tokens=False)
+        return ReasoningCount(ids, find_end=partial(end_of_mark, decode, ends))
+
+    def constraint(
+        self,
+        *,
+        tools: Sequence[Tool],
+        choice: ToolChoice,
+        parallel: bool,
+        prompt_tail: str,
+        answer: Grammar | None,
+        thinking_budget: int | None,
+    ) -> OutputConstraint | None:
+        """Return what the engine has to enforce for a request, or None.
+
+        `answer`: the grammar of its response_format. Raises UnsupportedChoice with a message for the client.
+        """
+        wanted = Choice(tools, choice, parallel, answer)
+        return self._constraints.constraint(wanted, self._phase(prompt_tail), thinking_budget)
+
+    def _phase(self, prompt_tail: str) -> Phase:
+        if self._reasoning is None:
+            return Phase.CONTENT
+        if isinstance(self._reasoning, HarmonyFormat):
+            return Phase.EITHER
+        if _ended(self._reasoning, prompt_tail):
+            return Phase.CONTENT
+        return Phase.REASONING if is_open(self._reasoning, prompt_tail) else Phase.EITHER
+
+    def _ids(self, marks: Sequence[str]) -> frozenset[int]:
+        """Return the ids of the marks that are one token."""
+        ids = (self._tokenizer.backend.token_to_id(mark) for mark in marks)
+        return frozenset(token_id for token_id in ids if token_id is not None)
+
+
+def is_open(described: ReasoningFormat, prompt_tail: str) -> bool:
+    """Return whether an output begins inside the reasoning."""
+    tail = prompt_tail.rstrip()
+    return described.assumed or any(tail.endswith(start.rstrip()) for start in described.starts)
+
+
+def _ended(described: ReasoningFormat, prompt_tail: str) -> bool:
+    """Return whether the prompt has ended the reasoning already."""
+    tail = prompt_tail.rstrip()
+    return any(tail.endswith(end.rstrip()) for end in described.ends)

@@ -1,0 +1,46 @@
+"""`kvasir.StructuredOutputsParams`: what an offline output must look like, by the names of vLLM."""
+
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+
+from kvasir.client.input.grammar_source import GrammarSource
+from kvasir.frontend.endpoints.field_errors import explain
+from kvasir.frontend.errors import ApiError
+from kvasir.frontend.generation.structured_output import OutputFields, StructuredOutputs, grammar_source
+
+
+class StructuredOutputsParams(msgspec.Struct):
+    """One constraint and options for JSON, as in the field `structured_outputs` of a request.
+
+    Raises ValueError for no constraint or several.
+    """
+
+    json: dict[str, Any] | str | None = None
+    """A JSON Schema: a dict, a text, or a pydantic model's class."""
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+    structural_tag: dict[str, Any] | str | None = None
+
+    def __post_init__(self) -> None:
+        if (schema_of := getattr(self.json, "model_json_schema", None)) is not None:
+            self.json = schema_of()
+        self.source()
+
+    def source(self) -> GrammarSource:
+        """Return the constraint. Raises ValueError."""
+        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
+        try:
+            source = grammar_source(OutputFields(structured_outputs=StructuredOutputs.model_validate(given)))
+        except ApiError as error:
+            raise ValueError(str(error)) from None
+        except ValidationError as error:
+            raise ValueError(f"structured_outputs.{explain(error, given)}") from None
+        assert source is not None
+        return source
