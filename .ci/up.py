@@ -1,4 +1,4 @@
-"""Runs `make up` as its user would: waits for the URL, runs the printed curl line, presses Ctrl-C.
+"""Runs `make up` as its user would: waits for the URL, runs the printed curl lines, presses Ctrl-C.
 
 Nothing may be left. Standard library only: it runs before the environment is made. It prints the time to the
 first answer.
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 DEADLINE = 30 * 60
 """Seconds until the URL is printed: a first run downloads torch."""
@@ -25,11 +26,11 @@ def main() -> int:
     watchdog = threading.Timer(DEADLINE, os.killpg, (process.pid, signal.SIGKILL))
     watchdog.start()
     try:
-        command = wait_for_curl(process)
+        commands = wait_for_curl(process)
         watchdog.cancel()
-        answer = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True).stdout
-        text = json.loads(answer)["choices"][0]["message"]["content"]
-        print(f"--- answer after {time.monotonic() - start:.0f} s: {text}", flush=True)
+        first = answer_to(commands[0])["content"]
+        print(f"--- answer after {time.monotonic() - start:.0f} s: {first}", flush=True)
+        wrong = wrong_answers(first, *map(answer_to, commands[1:]))
     finally:
         watchdog.cancel()
         if process.poll() is None:
@@ -40,17 +41,39 @@ def main() -> int:
         print("left behind after Ctrl-C:", *left, sep="\n", file=sys.stderr)
         return 1
     print(f"--- Ctrl-C: make ended with {process.returncode}, no process is left", flush=True)
-    return 0 if text.strip() else 1
+    print(*wrong, sep="\n", file=sys.stderr)
+    return 1 if wrong else 0
 
 
-def wait_for_curl(process: "subprocess.Popen[str]") -> str:
-    """The curl line that `kvasir up` prints when all is Ready; everything before it is shown."""
+def wait_for_curl(process: "subprocess.Popen[str]") -> list[str]:
+    """The curl lines that `kvasir up` prints when all is Ready; everything up to them is shown."""
     assert process.stdout is not None
+    commands: list[str] = []
     for line in process.stdout:
         print(line, end="", flush=True)
         if match := re.match(r"\s*(curl .*)", line):
-            return match[1]
-    raise SystemExit(f"make up ended with {process.wait()} before it printed a curl line")
+            commands.append(match[1])
+        elif commands:
+            return commands
+    raise SystemExit(f"make up ended with {process.wait()} before it printed what follows the curl lines")
+
+
+def answer_to(command: str) -> dict[str, Any]:
+    answer = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True).stdout
+    print(f"--- {answer}", flush=True)
+    message: dict[str, Any] = json.loads(answer)["choices"][0]["message"]
+    return message
+
+
+def wrong_answers(text: str, tool: dict[str, Any], form: dict[str, Any]) -> list[str]:
+    """Return a line for each wrong answer: to the question, with a tool, with a JSON schema."""
+    wrong = [] if text.strip() else ["the question has an empty answer"]
+    called = [call["function"] for call in tool.get("tool_calls") or []]
+    if [(call["name"], json.loads(call["arguments"])) for call in called] != [("get_weather", {"city": "Paris"})]:
+        wrong.append(f"the tool is not called with Paris: {tool}")
+    if json.loads(form["content"]) != {"name": "Ada", "age": 36}:
+        wrong.append(f"the person is not found: {form}")
+    return wrong
 
 
 def processes() -> list[str]:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from safetensors.torch import load_file, save_file
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from demo.batches import BEGIN, END, MAX_POSITIONS, SPECIAL, Batch, Batches
 from demo.evaluate import evaluate
 from demo.reading import Corpus, read_corpus
+from demo.tools import read_tools
 
 HERE = Path(__file__).parent
 PACKAGE_DATA = HERE.parent / "runtime/kvasir/hub/demo"
@@ -32,13 +33,19 @@ def main() -> None:
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
     corpus = read_corpus()
-    tokenizer = train_tokenizer(corpus, args.vocab_size)
+    tokenizer = (
+        train_tokenizer(corpus, args.vocab_size)
+        if args.start is None
+        else Tokenizer.from_file(str(args.start / "tokenizer.json"))
+    )
     config = model_config(tokenizer.get_vocab_size())
     model = LlamaForCausalLM(LlamaConfig(**config))
     parameters = sum(p.numel() for p in model.parameters())
     questions = sum(len(entry.questions) for entry in corpus.entries)
     print(f"{len(corpus.entries)} answers, {questions} questions, {parameters:,} parameters", flush=True)
-    train(model, Batches(corpus, tokenizer, random.Random(args.seed)), args)
+    if args.start is not None:
+        model.load_state_dict(load_file(args.start / "model.safetensors"), strict=False)
+    train(model, Batches(corpus, tokenizer, random.Random(args.seed), copies=args.start is not None), args)
     round_to_bfloat16(model)
     write_package_data(args.output, config, model, tokenizer)
     print(evaluate(args.output, corpus, HERE / "held-out.md"))
@@ -46,7 +53,7 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=3000, help="optimizer steps (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=3600, help="optimizer steps (default: %(default)s)")
     parser.add_argument("--batch-tokens", type=int, default=2048, help="tokens a step (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=3e-3, help="at its peak (default: %(default)s)")
     parser.add_argument("--vocab-size", type=int, default=1536, help="of the tokenizer (default: %(default)s)")
@@ -58,6 +65,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of weights and batches (default: %(default)s)")
+    parser.add_argument("--start", type=Path, help="folder of a model to train on (default: begin with a new one)")
     parser.add_argument("--output", type=Path, default=PACKAGE_DATA, help="folder to write (default: the package)")
     return parser.parse_args()
 
@@ -66,7 +74,27 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def train_tokenizer(corpus: Corpus, vocab_size: int) -> Tokenizer:
-    """Train a byte-level tokenizer: any text round-trips, and plain text starts with `<|begin|>`, as in Llama."""
+    """Train a byte-level tokenizer: any text round-trips, and plain text starts with `<|begin|>`, as in Llama.
+
+    The words of tools are added to its vocabulary: a word is the same token in a question and in a JSON text.
+    """
+    tools = read_tools(corpus.unknown.answer)
+    words = [AddedToken(word, single_word=True, normalized=False) for word in tools.words()]
+    merged = vocab_size - len(words)
+    while True:  # a word may be in the vocabulary already
+        tokenizer = _train_bpe([*corpus.texts(), *tools.texts()], merged)
+        tokenizer.add_tokens(words)
+        if tokenizer.get_vocab_size() >= vocab_size:
+            break
+        merged += 1
+    begin = tokenizer.token_to_id(BEGIN)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BEGIN} $A", pair=f"{BEGIN} $A $B", special_tokens=[(BEGIN, begin)]
+    )
+    return tokenizer
+
+
+def _train_bpe(texts: list[str], vocab_size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -76,11 +104,7 @@ def train_tokenizer(corpus: Corpus, vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(corpus.texts(), trainer)
-    begin = tokenizer.token_to_id(BEGIN)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BEGIN} $A", pair=f"{BEGIN} $A $B", special_tokens=[(BEGIN, begin)]
-    )
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 

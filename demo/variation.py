@@ -83,6 +83,15 @@ def vary(rng: random.Random, question: str) -> str:
     return text.upper() if rng.random() < 0.04 else text
 
 
+def vary_end(rng: random.Random, question: str) -> str:
+    """Vary how a question begins and ends, and leave the names and numbers in it as they are."""
+    if rng.random() < 0.3:
+        question = question.rstrip("?.")
+    if rng.random() < 0.1:
+        question = rng.choice(("Please ", "Hi, ", "OK. ", "Can you help me? ")) + question
+    return question + rng.choice(("",) * 8 + (" please", "!"))
+
+
 def _around_subject(rng: random.Random, subject: str) -> str:
     bare = re.sub(r"^(an?|the) ", "", subject)
     text = rng.choice(_AROUND).format(rng.choice((subject, bare)))

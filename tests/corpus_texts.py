@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from demo.reading import read_corpus
+from demo.tools import read_tools
 
 CORPUS: Final = read_corpus()
+TOOLS: Final = read_tools(CORPUS.unknown.answer)
 FEATURES: Final[list[dict[str, Any]]] = json.loads(
     (Path(__file__).parents[1] / "demo" / "not-yet.json").read_text()
 )
@@ -18,3 +20,6 @@ def texts() -> Iterator[str]:
     yield from (entry.answer for entry in CORPUS.entries)
     yield from CORPUS.prose
     yield CORPUS.unknown.answer
+    for kind in TOOLS.kinds:
+        yield kind.answer
+        yield from [] if kind.without is None else [kind.without]

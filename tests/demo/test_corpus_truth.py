@@ -5,6 +5,7 @@ Names are compared with the CustomResourceDefinition, the command line, the HTTP
 
 import argparse
 import importlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import yaml
 from fastapi.routing import APIRoute
 
 from corpus_texts import CORPUS, FEATURES, texts
+from demo.batches import MAX_POSITIONS
 from kvasir.cli.main import COMMANDS
 from kvasir.frontend.endpoints.chat import route as chat
 from kvasir.frontend.endpoints.chat.messages import FunctionCall, Message, TextPart, ToolCall
@@ -30,6 +32,7 @@ from kvasir.frontend.endpoints.tokens import route as tokens
 from kvasir.frontend.endpoints.tokens.request import DetokenizeRequest, TokenizeRequest
 from kvasir.frontend.generation.generation_request import StreamOptions
 from kvasir.local.manifests.manifest import read_manifest
+from kvasir_contract.endpoints import HTTP_PORT, LINK_PORT, OPS_PORT
 from kvasir_contract.phases import Phase
 from kvasir_contract.reasons import Reason
 from kvasir_operator import operator_settings
@@ -202,6 +205,13 @@ def test_environment_variables_exist() -> None:
     documented = set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", (ROOT / "docs/local.md").read_text()))
     variables = {"KVASIR_" + option[2:].replace("-", "_").upper() for option in options()}
     assert found(r"\b[A-Z]+(?:_[A-Z]+)+\b") <= documented | variables
+
+
+def test_answers_in_json_are_json_and_true() -> None:
+    answers = [json.loads(answer) for answer in CORPUS.answer_of.values() if answer.startswith("{")]
+    assert {"http": HTTP_PORT, "link": LINK_PORT, "probes": OPS_PORT} in answers
+    assert {"parts": ["operator", "frontend", "engine"]} in answers
+    assert {"name": "demo", "parameters": 1_870_000, "context": MAX_POSITIONS} in answers
 
 
 def test_model_sources_exist() -> None:

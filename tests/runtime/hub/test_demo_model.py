@@ -158,8 +158,3 @@ def test_vocabulary_of_tokenizer_and_model_agree(model: Any, tokenizer: Any) -> 
 def test_plain_text_begins_with_the_begin_token_and_a_chat_has_only_one(tokenizer: Any) -> None:
     assert tokenizer("Kvasir is").input_ids[0] == tokenizer.bos_token_id
     assert prompt_ids(tokenizer, "Hello").count(tokenizer.bos_token_id) == 1
-
-
-def test_template_refuses_a_role_the_model_does_not_know(tokenizer: Any) -> None:
-    with pytest.raises(Exception, match="system, user and assistant, not tool"):
-        tokenizer.apply_chat_template([{"role": "tool", "content": "42"}], tokenize=False)
