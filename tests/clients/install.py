@@ -6,12 +6,12 @@ A program that cannot be installed is named with its reason; the tests of the ot
 import shutil
 import subprocess
 
-from clients.programs import CACHE, INSTRUCTOR, PROGRAMS, Program, is_installed, label, stamp
+from clients.programs import CACHE, EVERY_PROGRAM, Program, is_installed, label, stamp
 
 
 def main() -> None:
     CACHE.mkdir(parents=True, exist_ok=True)
-    for program in (*PROGRAMS, INSTRUCTOR):
+    for program in EVERY_PROGRAM:
         if is_installed(program):
             continue
         print(f"installing {label(program)} from {program.source} into {CACHE}", flush=True)

@@ -54,21 +54,27 @@ class Python:
     """A program of tests/clients/python, with its package in an environment of its own."""
 
     name: str
-    package: str
-    """With its range."""
+    packages: str
+    """With their ranges, apart by spaces."""
     source: str = "pypi.org"
+    environment: str = ""
+    """The name of the program whose environment it uses; "": it has one of its own."""
 
     @property
     def version(self) -> str:
-        return self.package
+        return self.packages
+
+    @property
+    def folder(self) -> Path:
+        return CACHE / (self.environment or self.name)
 
     @property
     def interpreter(self) -> str:
-        return str(CACHE / self.name / "bin/python")
+        return str(self.folder / "bin/python")
 
     def installation(self) -> list[list[str]]:
-        pip = [self.interpreter, "-m", "pip", "--disable-pip-version-check", "install", "-q", self.package]
-        return [[sys.executable, "-m", "venv", str(CACHE / self.name)], pip]
+        pip = [self.interpreter, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
+        return [[sys.executable, "-m", "venv", str(self.folder)], [*pip, *self.packages.split()]]
 
     def command(self) -> list[str]:
         return [self.interpreter, "-P", str(HERE / "python" / f"{self.name}_client.py")]
@@ -133,17 +139,31 @@ class Java:
         return ["java", "-cp", f"{CACHE}/java/target/dependency/*", str(folder / "Example.java")]
 
 
+OPENAI: Final = "openai>=3,<4"
+LANGCHAIN: Final = "langchain-openai>=1,<2 langchain>=1,<2"
+INSTRUCTOR_PACKAGE: Final = "instructor>=1.17,<2"
 PROGRAMS: Final[tuple[Program, ...]] = (
-    Python("openai", "openai>=3,<4"),
-    Python("langchain", "langchain-openai>=1,<2"),
+    Python("openai", OPENAI),
+    Python("langchain", LANGCHAIN),
     Python("llama_index", "llama-index-llms-openai-like>=0.8,<0.9"),
     Python("litellm", "litellm>=1.106,<2"),
     Node("openai"),
     Node("ai_sdk"),
     Java("openai", "OpenAiClient"),
 )
-INSTRUCTOR: Final = Python("instructor", "instructor>=1.17,<2")
-"""It runs against a scripted engine: the demo model writes no JSON."""
+"""Chats, streams, histories and errors."""
+TOOL_PROGRAMS: Final[tuple[Program, ...]] = (
+    Python("openai_tools", OPENAI, environment="openai"),
+    Python("langchain_tools", LANGCHAIN, environment="langchain"),
+    Python("instructor_tools", INSTRUCTOR_PACKAGE, environment="instructor"),
+    Python("anthropic", "anthropic>=2.12,<3"),
+    Python("pydantic_ai", "pydantic-ai-slim[anthropic,openai]>=2,<3"),
+    Node("openai_tools"),
+)
+"""Structured output and tools."""
+INSTRUCTOR: Final = Python("instructor", INSTRUCTOR_PACKAGE)
+"""It runs against a scripted engine, which writes JSON into text."""
+EVERY_PROGRAM: Final = (*PROGRAMS, *TOOL_PROGRAMS, INSTRUCTOR)
 
 
 def label(program: Program) -> str:
@@ -151,7 +171,7 @@ def label(program: Program) -> str:
 
 
 def program_named(name: str) -> Program:
-    return next(program for program in PROGRAMS if label(program) == name)
+    return next(program for program in EVERY_PROGRAM if label(program) == name)
 
 
 def stamp(program: Program) -> Path:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from clients.programs import PROGRAMS, NotInstalledError, Program, label, replay
+from clients.programs import PROGRAMS, TOOL_PROGRAMS, NotInstalledError, Program, label, replay
 from service.running import Service
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=label)
+@pytest.mark.parametrize("program", [*PROGRAMS, *TOOL_PROGRAMS], ids=label)
 def test_replays_of_client(program: Program, service: Service) -> None:
     try:
         failures = replay(program, f"{service.url}/v1")

@@ -19,6 +19,12 @@ PROGRAMS_BY_HEADING = {
     "LangChain": program_named("langchain-python"),
     "LlamaIndex": program_named("llama_index-python"),
     "litellm": program_named("litellm-python"),
+    "Structured output": program_named("openai_tools-python"),
+    "Tools": program_named("openai_tools-node"),
+    "LangChain agents": program_named("langchain_tools-python"),
+    "pydantic-ai": program_named("pydantic_ai-python"),
+    "instructor": program_named("instructor_tools-python"),
+    "Libraries of Anthropic": program_named("anthropic-python"),
 }
 
 
@@ -32,7 +38,7 @@ def test_example_of(heading: str, service: Service, tmp_path: Path) -> None:
     if not is_installed(program):
         pytest.skip(f"{label(program)} is not installed: run `make test-clients`")
     code = EXAMPLES[heading]
-    for printed, real in (("http://localhost:8000/v1", f"{service.url}/v1"), ('"none"', f'"{API_KEY}"')):
+    for printed, real in (("http://localhost:8000", service.url), ('"none"', f'"{API_KEY}"')):
         assert printed in code
         code = code.replace(printed, real)
     command = program.example(code, tmp_path)

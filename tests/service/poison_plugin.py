@@ -18,13 +18,13 @@ class PoisonedWorker(Worker):
     """Kills its process in the step that computes a prompt with the token {POISON_TOKEN}, and leaves a file first
     that names the other requests of the step."""
 
-    def execute(self, step):
+    def execute(self, step, late=None):
         poisoned = {{row.request_id for row in step.new if {POISON_TOKEN} in from_wire(row.tokens)}}
         if poisoned & {{row.request_id for row in step.scheduled}}:
             others = [row.request_id for row in step.scheduled if row.request_id not in poisoned]
             Path(os.environ["POISON_FOLDER"], str(os.getpid())).write_text(",".join(others))
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().execute(step)
+        return super().execute(step, late)
 '''
 
 

@@ -1,6 +1,8 @@
 """`kvasir chaos` kills, freezes and drains engines of a real service, and finds every answer as it should be."""
 
+import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import pytest
 
 from kvasir.chaos.disturbances import Kind
 from kvasir.chaos.local_target import LocalTarget
-from kvasir.config.options import ConfigError
+from kvasir.config.options import CommandFailed, ConfigError
 from service.running import running
 
 LIMIT = 600
@@ -23,7 +25,7 @@ def test_nothing_is_lost_or_wrong(tmp_path: Path) -> None:
     with running("serve", "demo://", "--data-parallel-size", "2", *options) as service:
         before = {engine.name: engine.pid for engine in service.engines()}
         file = tmp_path / "report.json"
-        words = ["--requests", "30", "--questions", "20", "--concurrency", "4", "--seed", "3", "--json", str(file)]
+        words = ["--requests", "30", "--questions", "26", "--concurrency", "4", "--seed", "3", "--json", str(file)]
         words += ["--tolerance", "0"]  # float32 on a CPU is batch-invariant: log probabilities are the same bits
         words += ["--kills", "1", "--freezes", "1", "--drains", "1", "--freeze-time", FREEZE, "--pause", "0.5s"]
         ended = subprocess.run(
@@ -34,6 +36,7 @@ def test_nothing_is_lost_or_wrong(tmp_path: Path) -> None:
             check=False,
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert "rejects" not in ended.stderr  # every kind of request was sent
         figures = json.loads(file.read_text())
         assert {kind: each["count"] for kind, each in figures["disturbances"].items()} == {
             "kill": 1,
@@ -41,8 +44,8 @@ def test_nothing_is_lost_or_wrong(tmp_path: Path) -> None:
             "drain": 1,
         }
         assert figures["requests"] >= 30
-        assert (figures["lost"], figures["wrong"], figures["refused"]) == (0, 0, 0)
-        assert "0 lost, 0 wrong" in ended.stdout
+        assert [figures[name] for name in ("lost", "wrong", "invalid", "refused")] == [0, 0, 0, 0]
+        assert "0 lost, 0 wrong, 0 invalid" in ended.stdout
         assert {engine.name: engine.pid for engine in service.engines()} != before
 
 
@@ -57,6 +60,22 @@ async def test_only_engines_of_this_service_are_found(tmp_path: Path) -> None:
         await target.disturb(Kind.KILL, "0")
         one.read_until(signal.SIGKILL.name)
         assert [process.pid for process in other.engines()] == [untouched.pid]
+
+
+@pytest.mark.asyncio
+async def test_engines_that_are_all_killed_at_once_do_not_end_a_run() -> None:
+    with running("serve", "demo://", "--port", "0") as service:
+        target = LocalTarget(int(service.url.rpartition(":")[2]), 0.1)
+        os.kill(service.process.pid, signal.SIGSTOP)  # it cannot start the next engine
+        try:
+            await target.disturb(Kind.KILL, "0")
+            while target.processes():  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.01)
+            assert await target.engines() == []
+        finally:
+            os.kill(service.process.pid, signal.SIGCONT)
+    with pytest.raises(CommandFailed, match="the service has ended"):
+        await target.engines()
 
 
 def test_port_without_a_service_is_refused() -> None:

@@ -50,13 +50,24 @@ def test_the_openai_client_gets_the_same_answer_in_every_way(service: Service) -
     assert set(asyncio.run(ask())) == {answer}, "greedy output depends on the batch or the rank"
 
 
-def test_the_printed_curl_line_works_as_printed(service: Service) -> None:
-    line = next(line.strip() for line in service.text.splitlines() if line.strip().startswith("curl "))
-    printed = subprocess.run(line, shell=True, capture_output=True, text=True, check=True, timeout=60).stdout
+def test_the_printed_curl_lines_work_as_printed(service: Service) -> None:
+    lines = [line.strip() for line in service.text.splitlines() if line.strip().startswith("curl ")]
+    printed = [
+        json.loads(subprocess.run(line, shell=True, capture_output=True, text=True, check=True, timeout=60).stdout)
+        for line in lines
+    ]
+    plain, tool, form = (answer["choices"][0] for answer in printed)
     question = QUESTION[0]["content"]
     assert isinstance(question, str)
-    assert question in line
-    assert "Kvasir" in printed
+    assert question in lines[0]
+    assert "Kvasir" in plain["message"]["content"]
+    assert tool["finish_reason"] == "tool_calls"
+    (call,) = tool["message"]["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == (
+        "get_weather",
+        {"city": "Paris"},
+    )
+    assert json.loads(form["message"]["content"]) == {"name": "Ada", "age": 36}
 
 
 def test_chat_asks_once_from_the_command_line(service: Service) -> None:

@@ -54,14 +54,14 @@ async function completion() {
 }
 
 async function historyOfTools() {
-  // The demo model's template has no words for tools: the error is the template's, and not one of a field.
   const call = { id: "call_1", type: "function", function: { name: "pods", arguments: "{}" } };
   const messages = [
     ...asked,
     { role: "assistant", content: null, tool_calls: [call] },
     { role: "tool", tool_call_id: "call_1", content: "3" },
   ];
-  await create({ messages }).catch((error) => assert.match(error.message, /chat template/));
+  const answer = await create({ messages });
+  assert.ok(answer.choices[0].message.content);
 }
 
 async function rawAnswer() {

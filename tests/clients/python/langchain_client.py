@@ -3,7 +3,6 @@
 from typing import Any
 
 import httpx
-import openai
 from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage, trim_messages
 from langchain_core.output_parsers import StrOutputParser
@@ -39,12 +38,10 @@ def second_turn() -> None:
 
 
 def history_of_tools() -> None:
-    """The demo model's template has no words for tools: the error is the template's, and not one of a field."""
     call = {"name": "pods", "args": {"namespace": "web"}, "id": "call_1"}
     calls = AIMessage("", tool_calls=[call])
     history = [HumanMessage("How many pods run?"), calls, ToolMessage("3", tool_call_id="call_1")]
-    error = raised(openai.BadRequestError, lambda: model().invoke(history))
-    assert "chat template" in error.message, error
+    assert model().invoke(history).content
 
 
 def chain() -> None:

@@ -41,7 +41,6 @@ def second_turn() -> None:
 
 
 def history_of_tools() -> None:
-    """The demo model's template has no words for tools: the error is the template's, and not one of a field."""
     call = {"id": "call_1", "type": "function", "function": {"name": "pods", "arguments": "{}"}}
     history = [
         *ASKED,
@@ -49,8 +48,7 @@ def history_of_tools() -> None:
         {"role": "tool", "tool_call_id": "call_1", "name": "pods", "content": "3"},
     ]
     for provider in PROVIDERS:
-        error = raised(litellm.BadRequestError, partial(ask, provider, history))
-        assert "chat template" in str(error), error
+        assert ask(provider, history).choices[0].message.content
 
 
 def text_completion() -> None:
