@@ -3,6 +3,7 @@
     python -m bench.compare                                       # kvasir and vllm, three rounds
     python -m bench.compare --peers kvasir,vllm,llama.cpp --rounds 5 --loads 1-stream,16-streams
     python -m bench.compare --peers kvasir --before ../earlier  # with the code of an earlier commit
+    python -m bench.compare --loads 32-streams,32-schemas  # structured output: as many JSON Schemas as streams
 
 Installs the peers (see peers.py) below --cache the first time: vLLM takes 6 GB and three minutes. In each round
 every server is started alone, put under load and ended. Medians over the rounds are printed, Kvasir's share of each
@@ -19,7 +20,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.peers import PEERS, CannotInstall, Peer, earlier_checkout, installed
 from bench.running import Load, Server, ServerFailed, free_port, running
@@ -28,6 +29,7 @@ HERE = Path(__file__).parent
 MODELS = {
     "126m": [],
     "1m": ["--hidden", "128", "--layers", "2", "--heads", "4", "--mlp", "256", "--vocab", "4096"],
+    "text-32768": ["--vocab", "32768", "--train-tokenizer"],
 }
 """Options of make_llama.py."""
 LARGER = "126m"
@@ -39,8 +41,11 @@ LOADS = {
         Load("16-streams", "126m", 16, 128, 128, 48, "output_tokens_per_second"),
         Load("front-1-token", "1m", 64, 8, 1, 2000, "requests_per_second"),
         Load("front-64-tokens", "1m", 64, 8, 64, 640, "output_tokens_per_second"),
+        Load("32-streams", "text-32768", 32, 32, 128, 96, "output_tokens_per_second", temperature=1),
+        Load("32-schemas", "text-32768", 32, 32, 128, 96, "output_tokens_per_second", temperature=1, schemas=32),
     )
 }
+USUAL: Final = [name for name, load in LOADS.items() if load.model != "text-32768"]
 UNITS = {"output_tokens_per_second": "tok/s", "requests_per_second": "req/s"}
 
 Samples = dict[tuple[str, str], list[float]]
@@ -190,7 +195,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "kvasir/bench"
     parser.add_argument("--peers", type=names_of(PEERS, "peer"), default="kvasir,vllm", help=", ".join(PEERS))
-    parser.add_argument("--loads", type=names_of(LOADS, "load"), default=",".join(LOADS), help=", ".join(LOADS))
+    parser.add_argument("--loads", type=names_of(LOADS, "load"), default=",".join(USUAL), help=", ".join(LOADS))
     parser.add_argument(
         "--before", type=checkout, metavar="DIR", help="a checkout of an earlier commit to compare with"
     )

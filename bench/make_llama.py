@@ -1,19 +1,29 @@
-"""Writes a Llama with random weights in bfloat16, and the demo model's tokenizer, for measurements.
+"""Writes a Llama with random weights in bfloat16, and a tokenizer (the demo model's by default), for measurements.
 
 python bench/make_llama.py /tmp/llama-126m            # 126 M parameters
 python bench/make_llama.py /tmp/llama-1m --hidden 128 --layers 2 --heads 4 --mlp 256 --vocab 4096
+python bench/make_llama.py /tmp/llama-152m --vocab 32768 --train-tokenizer  # every token has a text
 """
 
 import argparse
 import json
 import shutil
 import sys
+import sysconfig
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
 
 from kvasir.hub.source import fetch
+
+SOURCES = 4000
+"""Most files to train a tokenizer on."""
 
 
 def tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
@@ -26,7 +36,7 @@ def tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
     result = {
         "model.embed_tokens.weight": weight(args.vocab, hidden),
         "model.norm.weight": torch.ones(hidden, dtype=torch.bfloat16),
-        "lm_head.weight": weight(args.vocab, hidden) * with_text(args.vocab)[:, None],
+        "lm_head.weight": weight(args.vocab, hidden) * with_text(args.vocab, args.directory)[:, None],
     }
     for layer in range(args.layers):
         prefix = f"model.layers.{layer}"
@@ -40,10 +50,10 @@ def tensors(args: argparse.Namespace) -> dict[str, torch.Tensor]:
     return result
 
 
-def with_text(vocab: int) -> torch.Tensor:
+def with_text(vocab: int, folder: Path) -> torch.Tensor:
     """[vocab] 1 for tokens of plain text, 0 for all others, which greedy decoding then never picks: every token is
     seen by the client, in a chunk of its own where the server streams token by token."""
-    tokenizer = json.loads((fetch("demo://", weights=False) / "tokenizer.json").read_text())
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
     special = {token["id"] for token in tokenizer["added_tokens"]}
     result = torch.zeros(vocab, dtype=torch.bfloat16)
     for token, index in tokenizer["model"]["vocab"].items():
@@ -76,6 +86,28 @@ def config(args: argparse.Namespace) -> dict[str, object]:
     }
 
 
+def copy_tokenizer(folder: Path) -> None:
+    demo = fetch("demo://", weights=False)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        if (demo / name).exists():
+            shutil.copy(demo / name, folder / name)
+
+
+def train_tokenizer(folder: Path, vocab: int) -> None:
+    """Put a byte-level BPE into the place of the demo model's, with the same special tokens."""
+    copied = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    added = sorted(copied.get_added_tokens_decoder().items())
+    special = [token.content for _, token in added if token.special]
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    alphabet = ByteLevel.alphabet()
+    trainer = BpeTrainer(vocab_size=vocab, special_tokens=special, initial_alphabet=alphabet, min_frequency=1)
+    sources = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))[:SOURCES]
+    tokenizer.train_from_iterator((path.read_text(errors="ignore") for path in sources), trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
@@ -84,17 +116,19 @@ def main() -> int:
     parser.add_argument("--heads", type=int, default=12)
     parser.add_argument("--mlp", type=int, default=3072)
     parser.add_argument("--vocab", type=int, default=8192, help="at least the demo tokenizer's")
+    parser.add_argument(
+        "--train-tokenizer", action="store_true", help="of --vocab tokens, on the sources of this Python"
+    )
     parser.add_argument("--context", type=int, default=4096, help="tokens of prompt and output together")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     args.directory.mkdir(parents=True, exist_ok=True)
+    copy_tokenizer(args.directory)
+    if args.train_tokenizer:
+        train_tokenizer(args.directory, args.vocab)
     weights = tensors(args)
     save_file(weights, args.directory / "model.safetensors", metadata={"format": "pt"})
     (args.directory / "config.json").write_text(json.dumps(config(args), indent=2) + "\n")
-    demo = fetch("demo://", weights=False)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        if (demo / name).exists():
-            shutil.copy(demo / name, args.directory / name)
     print(f"{sum(tensor.numel() for tensor in weights.values()) / 1e6:.1f} M parameters in {args.directory}")
     return 0
 

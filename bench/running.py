@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -15,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from bench.schemas import response_format
 
 from kvasir.benchmark.process_memory import memory_of_tree
 
@@ -40,6 +43,9 @@ class Load:
     requests: int
     figure: str
     """The figure to compare, by its name in `kvasir bench serve --json`."""
+    temperature: int = 0
+    schemas: int = 0
+    """Different JSON Schemas for the outputs, in turn. 0: none."""
 
 
 class Server:
@@ -65,8 +71,11 @@ class Server:
                 "--output-len": load.output_len,
                 "--vocab-high": vocabulary,
                 "--seed": seed,
+                "--temperature": load.temperature,
                 "--json": figures,
             }
+            if load.schemas:
+                options["--prompts"] = _with_schemas(Path(folder), load, vocabulary, seed)
             command = [sys.executable, "-m", "kvasir.cli.main", "bench", "serve", self._url, *self._load_options]
             command += [str(part) for option in options.items() for part in option]
             done = subprocess.run(command, capture_output=True, text=True)
@@ -101,6 +110,18 @@ def running(
             yield Server(process, url, options, time.perf_counter() - spawned)
         finally:
             _end(process)
+
+
+def _with_schemas(folder: Path, load: Load, vocabulary: int, seed: int) -> Path:
+    """Write the prompts that `kvasir bench serve` would draw, each with a schema."""
+    rng, file = random.Random(seed), folder / "prompts.jsonl"
+    prompts = [rng.choices(range(100, vocabulary), k=load.input_len) for _ in range(load.requests)]
+    entries = [
+        {"prompt": prompt, "response_format": response_format(f"s{number % load.schemas}")}
+        for number, prompt in enumerate(prompts)
+    ]
+    file.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    return file
 
 
 def free_port() -> int:

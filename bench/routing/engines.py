@@ -18,7 +18,7 @@ from kvasir.hashing import split_chain
 from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, AddRequest, CacheEvents, Outputs, Ready
-from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.step import LateInput, StepInput, StepOutput
 
 from .traces import BLOCK_SIZE, OUTPUT_TOKEN
 
@@ -92,6 +92,9 @@ class TimedExecutor:
         work = speed.step + speed.row * len(step.scheduled) + speed.token * prefill
         self.seconds = work * speed.factor if step.scheduled else 0.0
         return _Result(StepOutput(token_ids))
+
+    def supply(self, late: LateInput) -> None:
+        """Never called: no request of a simulation has a constraint."""
 
     def check_idle(self) -> None: ...
 
