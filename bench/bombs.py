@@ -11,7 +11,10 @@ _LARGE_BYTES: Final = 10 * 2**20
 def bombs(salt: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name and fields of a request. With another salt, no cache has the answer."""
     for name, schema in _schemas(salt).items():
-        yield name, {"response_format": {"type": "json_schema", "json_schema": {"name": "bomb", "schema": schema}}}
+        yield name, _constrained(schema)
+    for length in (15_000, 250):  # the masks lead through the first, and the second is forced
+        constant = salt + "=" * (length - len(salt))
+        yield f"a constant of {length:,} signs", {**_constrained({"const": constant}), "max_tokens": 64}
     for name, pattern in _REGEXES.items():
         yield f"regex: {name}", {"structured_outputs": {"regex": f"({salt})?{pattern}"}}
         text = {"type": "object", "properties": {salt: {"type": "string", "pattern": f"^{pattern}$"}}}
@@ -19,6 +22,10 @@ def bombs(salt: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, grammar in _GRAMMARS.items():
         yield f"grammar: {name}", {"structured_outputs": {"grammar": grammar.replace("SALT", salt)}}
     yield "choice: 20,000 texts", {"structured_outputs": {"choice": [f"{salt} {n}" for n in range(20_000)]}}
+
+
+def _constrained(schema: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "bomb", "schema": schema}}}
 
 
 def _schemas(salt: str) -> dict[str, Any]:

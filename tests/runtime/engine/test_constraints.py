@@ -13,7 +13,7 @@ from kvasir.engine.grammar.guide_errors import GrammarTooComplex, GuideError
 from kvasir.engine.grammar.output_guide import OutputGuide
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.scheduling.engine_request import Guide
-from kvasir.engine.scheduling.step_results import MOST_FORCED
+from kvasir.engine.scheduling.step_results import FORCED_TEXT_PER_UPDATE, LONGEST_FORCED_TEXT, MOST_FORCED
 from kvasir.link.engine_end.engine_link import FrontendLost, LinkEvent, Received
 from kvasir.link.protocol import SUSPECT_TOKENS, Abort, FinishReason, RefusalKind
 from runtime.engine.core_harness import FRONTEND, Answer, CoreHarness, add_request
@@ -30,14 +30,20 @@ class Tokens:
 
     is_free = False
 
-    def __init__(self, tokens: Sequence[int], *, tells: bool = False) -> None:
-        """`tells`: without a mask."""
+    def __init__(self, tokens: Sequence[int], *, size: int = 0) -> None:
+        """`size`: in bytes, of the text of one token; 0: only the mask has the next token."""
         self.tokens = list(tokens)
         self.count = 0
-        self.tells = tells
+        self.size = size
+        self.tokenized = 0
+        """Bytes."""
+
+    def only_text_size(self) -> int:
+        return self.size * (len(self.tokens) - self.count)
 
     def only_token(self) -> int | None:
-        return self.tokens[self.count] if self.tells and not self.is_complete else None
+        self.tokenized += self.only_text_size()
+        return self.tokens[self.count] if self.only_text_size() else None
 
     @property
     def is_complete(self) -> bool:
@@ -72,6 +78,16 @@ class OneGuide:
 
     def close(self) -> None:
         pass
+
+
+class GuideOfEach(OneGuide):
+    """Requests get these guides: the one with the name "0" the first, and so on."""
+
+    def __init__(self, guides: Sequence[Guide]) -> None:
+        self._guides = guides
+
+    def outcome(self, request_id: str) -> Guide:
+        return self._guides[int(request_id.partition("#")[0])]
 
 
 def engine_with(source: GuideSource, **options: Any) -> CoreHarness:
@@ -240,8 +256,8 @@ FORCED = list(range(1, MOST_FORCED + 8))
 
 
 @pytest.mark.parametrize("options", [{}, {"is_pipeline": True}, {"budget": 8}, {"max_num_seqs": 1}])
-def test_tokens_that_alone_may_follow_need_no_step_each(options: dict[str, Any]) -> None:
-    engine = engine_with(OneGuide(Tokens(FORCED, tells=True)), **options)
+def test_the_only_token_that_may_follow_needs_no_step(options: dict[str, Any]) -> None:
+    engine = engine_with(OneGuide(Tokens(FORCED, size=1)), **options)
     answer = engine.add(add_request("a", PROMPT, 100, constraint=constraint("a")))
     engine.run()
     assert answer.token_ids == FORCED
@@ -251,7 +267,7 @@ def test_tokens_that_alone_may_follow_need_no_step_each(options: dict[str, Any])
 
 @pytest.mark.parametrize(("limit", "reason"), [({"max_tokens": 6}, "length"), ({"stop_token_ids": (6,)}, "stop")])
 def test_forced_tokens_end_where_their_request_ends(limit: dict[str, Any], reason: str) -> None:
-    engine = engine_with(OneGuide(Tokens(FORCED, tells=True)))
+    engine = engine_with(OneGuide(Tokens(FORCED, size=1)))
     fields = {"max_tokens": 100, **limit}
     answer = engine.add(add_request("a", PROMPT, constraint=constraint("a"), **fields))
     engine.run()
@@ -260,8 +276,40 @@ def test_forced_tokens_end_where_their_request_ends(limit: dict[str, Any], reaso
     assert len([step for step in engine.executor.steps if step.scheduled]) == 1
 
 
+def test_a_long_forced_text_is_not_tokenized_for_each_of_its_tokens() -> None:
+    guide = Tokens([1] * 200, size=100)
+    engine = engine_with(OneGuide(guide))
+    answer = engine.add(add_request("a", PROMPT, 200, constraint=constraint("a")))
+    engine.run()
+    assert answer.token_ids == guide.tokens
+    assert guide.tokenized == 200 + 100  # of the last two tokens
+
+
+def test_all_forced_texts_of_a_step_are_bounded() -> None:
+    guides = [Tokens([1] * 8, size=LONGEST_FORCED_TEXT // 8) for _ in range(16)]
+    engine = engine_with(GuideOfEach(guides))
+    answers = [engine.add(add_request(str(n), PROMPT, 8, constraint=constraint("a"))) for n in range(16)]
+    engine.step()
+    first = sum(guide.tokenized for guide in guides)
+    assert FORCED_TEXT_PER_UPDATE - LONGEST_FORCED_TEXT < first <= FORCED_TEXT_PER_UPDATE
+    engine.run()
+    assert [answer.token_ids for answer in answers] == [[1] * 8] * 16
+    assert sum(guide.tokenized for guide in guides) > FORCED_TEXT_PER_UPDATE
+
+
+def test_token_that_cannot_be_forced_is_sampled() -> None:
+    class Broken(Tokens):
+        def only_text_size(self) -> int:
+            raise GuideError("too much work")
+
+    engine = engine_with(OneGuide(Broken([9, 8, 7])))
+    answer = engine.add(add_request("a", PROMPT, 8, constraint=constraint("a")))
+    engine.run()
+    assert answer.token_ids == [9, 8, 7]
+
+
 def test_tokens_with_log_probabilities_are_all_sampled() -> None:
-    engine = engine_with(OneGuide(Tokens(FORCED, tells=True)))
+    engine = engine_with(OneGuide(Tokens(FORCED, size=1)))
     answer = engine.add(add_request("a", PROMPT, 100, constraint=constraint("a"), logprobs=0))
     engine.run()
     assert answer.token_ids == FORCED
@@ -269,7 +317,7 @@ def test_tokens_with_log_probabilities_are_all_sampled() -> None:
 
 
 def test_the_first_tokens_of_a_suspect_are_all_sampled() -> None:
-    engine = engine_with(OneGuide(Tokens(FORCED, tells=True)))
+    engine = engine_with(OneGuide(Tokens(FORCED, size=1)))
     answer = engine.add(add_request("a", PROMPT, 100, constraint=constraint("a"), alone=True))
     engine.run()
     assert answer.token_ids == FORCED

@@ -5,7 +5,7 @@ from typing import Final, TypeAlias
 
 from kvasir.engine.kv.kv_manager import KVManager
 from kvasir.engine.scheduling.endings import Endings
-from kvasir.engine.scheduling.engine_request import EngineRequest, RequestStatus
+from kvasir.engine.scheduling.engine_request import EngineRequest, Guide, RequestStatus
 from kvasir.engine.scheduling.request_queues import RequestQueues
 from kvasir.link.protocol import Logprobs, RequestOutput
 from kvasir.worker.step import NAN_COMPUTED, NO_TOKENS, StepOutput
@@ -13,7 +13,12 @@ from kvasir.worker.step import NAN_COMPUTED, NO_TOKENS, StepOutput
 StepRows: TypeAlias = list[tuple[EngineRequest, int]]
 """The request of each scheduled row, and how many tokens it gets at most: 0, 1, or 1 more than its drafts."""
 MOST_FORCED: Final = 16
-"""Tokens that a request gets after a sampled one: finding them keeps the loop for up to a millisecond."""
+"""Tokens that a request gets after a sampled one."""
+LONGEST_FORCED_TEXT: Final = 256
+"""In bytes. A longer one is left to the masks until so much of it is left."""
+FORCED_TEXT_PER_UPDATE: Final = 4_096
+"""In bytes, over all requests. For each forced token the rest of its text is tokenized, at about 0.4 µs per byte on
+one core, so that finding them keeps the loop for up to 2 ms."""
 
 
 class StepResults:
@@ -34,6 +39,8 @@ class StepResults:
         self._keeps_sampled = keeps_sampled
         self._sampled = NO_TOKENS
         self._forced = NO_TOKENS
+        self._text_left = 0
+        """Of FORCED_TEXT_PER_UPDATE."""
         self._endings = endings
         self._queues = queues
         self._blocks = blocks
@@ -43,6 +50,7 @@ class StepResults:
         blocks are in the prefix cache."""
         outputs: dict[str, list[RequestOutput]] = {}
         failed = output.failed
+        self._text_left = FORCED_TEXT_PER_UPDATE
         for place, ((request, most), token_ids) in enumerate(zip(rows, output.token_ids, strict=True)):
             request.num_pending -= most
             if request.status.finished:
@@ -169,7 +177,8 @@ class StepResults:
     def _append_forced(
         self, request: EngineRequest, token_ids: list[int], status: RequestStatus
     ) -> tuple[list[int], RequestStatus]:
-        """Append the tokens that alone may follow, up to the end of the request; return all that it got.
+        """Append each token that is the only one that may follow, up to the end of the request; return all that it
+        got.
 
         The next step computes them together, and no step has to sample them. With log probabilities each is
         sampled: they come from its logits. With a pending token it is, too: a step in flight samples the next one.
@@ -179,8 +188,11 @@ class StepResults:
         if guide is None or request.num_pending or request.is_suspect or request.params.logprobs is not None:
             return token_ids, status
         forced: list[int] = []
-        while not status.finished and len(forced) < MOST_FORCED and (token := guide.only_token()) is not None:
+        while not status.finished and len(forced) < MOST_FORCED:
             try:
+                token = self._only_token(guide)
+                if token is None:
+                    break
                 guide.accept([token])
             except Exception:
                 break  # the mask of the next token fails, too, and ends the request
@@ -192,6 +204,15 @@ class StepResults:
                 self._forced = {}
             self._forced[request.request_id] = forced
         return [*token_ids, *forced], status
+
+    def _only_token(self, guide: Guide) -> int | None:
+        """Return the only token that may follow if finding it does not take too long: all processes of an engine
+        decide this alike, because only the size of the text counts."""
+        size = guide.only_text_size()
+        if not 0 < size <= min(LONGEST_FORCED_TEXT, self._text_left):
+            return None
+        self._text_left -= size
+        return guide.only_token()
 
 
 def _first(logprobs: Logprobs | None, count: int) -> Logprobs | None:
