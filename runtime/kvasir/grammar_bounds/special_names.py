@@ -1,13 +1,16 @@
-"""The names of special tokens in grammars: no text may contain them.
+"""The names of special tokens in grammars: no usual text contains them.
 
 Where only one text may follow, llguidance tokenizes it and allows only its first token. If the name of a special
-token were in that text, this would be the special token, which does not match the text.
+token were in that text, this would be the special token, which does not match the text, and the request would end
+with an error. So the names for llguidance contain a mark.
 """
 
 from typing import Final
 
 _MARK: Final = "\ufdd0"
-"""A code point that Unicode keeps out of texts."""
+"""A code point that Unicode reserves for use inside of programs."""
+_DEBUG_MARK: Final = r"\u{fdd0}"
+"""As Rust writes it in an error."""
 
 
 def private_name(name: str) -> str:
@@ -19,4 +22,4 @@ def private_name(name: str) -> str:
 
 def public_text(text: str) -> str:
     """Return a text of llguidance, such as an error, with the names that a tokenizer has."""
-    return text.replace(_MARK, "")
+    return text.replace(_MARK, "").replace(_DEBUG_MARK, "")

@@ -60,7 +60,7 @@ def _with_private_names(text: str) -> str:
     described: dict[str, Any] = msgspec.json.decode(text)
     model = described["model"]
     names = {token["content"] for token in described["added_tokens"] if token["special"]}
-    names.difference_update("".join(pair) for pair in model.get("merges", ()))  # the model makes these from text
+    names -= _merged(model)
     for token in described["added_tokens"]:
         if token["content"] in names:
             token["content"] = private_name(token["content"])
@@ -71,6 +71,12 @@ def _with_private_names(text: str) -> str:
     if (unknown := model.get("unk_token")) in names:
         model["unk_token"] = private_name(unknown)
     return msgspec.json.encode(described).decode()
+
+
+def _merged(model: dict[str, Any]) -> set[str]:
+    """Return the tokens that the model makes from text, and their parts: it names them in its merges."""
+    prefix = len(model.get("continuing_subword_prefix") or "")
+    return {name for left, right in model.get("merges", ()) for name in (left, right, left + right[prefix:])}
 
 
 def _known(backend: tokenizers.Tokenizer) -> int:

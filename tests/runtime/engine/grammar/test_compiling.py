@@ -176,9 +176,22 @@ def test_a_grammar_in_lark_may_name_special_tokens(
                 assert matcher.consume_tokens([token, 1])
 
 
+@pytest.mark.parametrize("part", [0, 1, None])
+def test_a_special_token_may_be_part_of_a_merge(tmp_path: Path, part: int | None) -> None:
+    """`part`: 0 and 1 are merged, None is the result."""
+    made = small.byte_level()
+    merged: list[str] = json.loads(made.to_str())["model"]["merges"][0]
+    made.add_special_tokens(["".join(merged) if part is None else merged[part]])
+    tokenizer = build_tokenizer(read_vocabulary(small.save(tmp_path, made, {}), made.get_vocab_size(), [1]))
+    matcher = compile_grammar(tokenizer, Grammar(GrammarKind.REGEX, "[a-z ]+"))
+    assert matcher.consume_tokens(made.encode("the").ids[1:])
+
+
 def test_an_unknown_special_token_is_named_as_the_grammar_has_it() -> None:
-    with pytest.raises(BadGrammar, match="<no-such-token>"):
+    with pytest.raises(BadGrammar, match="<no-such-token>") as raised:
         compile_grammar(TOKENIZER, Grammar(GrammarKind.LARK, "start: <no-such-token>"))
+    assert "fdd0" not in str(raised.value).lower()
+    assert "\ufdd0" not in str(raised.value)
 
 
 def _refusal_after(grammar: Grammar, seed: int) -> str:
