@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,7 +39,7 @@ class LocalTarget:
         self._supervisor, self._uid = find_service(port)
 
     async def engines(self) -> list[str]:
-        if not (found := self.processes()) and not _parent(self._supervisor):
+        if not (found := self.processes()) and _has_ended(self._supervisor):
             raise CommandFailed(f"process {self._supervisor} does not run any more: the service has ended")
         return [engine.rank for engine in found]
 
@@ -128,12 +128,22 @@ def _environment(pid: int) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
 
 
+def _has_ended(pid: int) -> bool:
+    """Also if its parent has not waited for it yet."""
+    return _stat(pid)[0] in ("X", "Z")
+
+
 def _parent(pid: int) -> int:
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> Sequence[str]:
+    """Return state, parent and so on, see proc_pid_stat(5); X and 0 for a process that is gone."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except OSError:
-        return 0
-    return int(text.rpartition(")")[2].split()[1])
+        return "X", "0"
+    return text.rpartition(")")[2].split()
 
 
 def _children(pid: int) -> list[int]:
