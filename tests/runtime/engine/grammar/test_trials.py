@@ -53,7 +53,7 @@ def test_a_slow_grammar_is_refused_and_the_process_goes_on(running: Trials) -> N
 def test_a_large_grammar_is_refused(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     program = (
         "import sys; from kvasir.engine.grammar import trial_process as p\n"
-        "p.probe = p.compile_adapted = lambda *a: bytearray(p.MAX_TRIAL_BYTES)\np.main()"
+        "p.probe = p.compile_adapted = lambda *a: bytearray(2 * p.MAX_TRIAL_BYTES)\np.main()"
     )
     monkeypatch.setattr(trials, "_COMMAND", (sys.executable, "-c", program))
     started = Trials(vocabulary)
