@@ -20,16 +20,18 @@ up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, unt
 WORKERS := tests/runtime/executor tests/runtime/parallel tests/runtime/engine/test_shared_experts.py \
   tests/runtime/offline/test_llm_workers.py tests/runtime/cli/test_bench_workers.py
 SERVICE := tests/service
+# A test that takes longer hangs: pytest shows its threads and ends, so that a hang has a name.
+LIMIT   := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 APART   := $(WORKERS) $(SERVICE) tests/clients tests/dashboard
 # A process for each core, each with whole modules; more than four take gigabytes. PYTEST_ARGS="-n 0" for a debugger.
 test: lint  ## run lint and all tests but those of test-workers, test-service, test-dashboard and test-clients
-	@$(BIN)/python -m pytest $(APART:%=--ignore=%) -n auto --maxprocesses 4 --dist loadscope $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(APART:%=--ignore=%) -n auto --maxprocesses 4 --dist loadscope $(LIMIT) $(PYTEST_ARGS)
 
 test-workers: $(VENV)/.dev  ## run the tests of engines with several processes
-	@$(BIN)/python -m pytest $(WORKERS) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(WORKERS) $(LIMIT) $(PYTEST_ARGS)
 
 test-service: $(VENV)/.dev  ## run the tests that start a whole service
-	@$(BIN)/python -m pytest $(SERVICE) $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest $(SERVICE) $(LIMIT) $(PYTEST_ARGS)
 
 test-dashboard: $(VENV)/.dev  ## show vLLM's Grafana dashboard data of a running service, with a real Prometheus
 	@$(BIN)/python -m pytest tests/dashboard $(PYTEST_ARGS)
