@@ -13,6 +13,7 @@ import msgspec
 
 from kvasir.constraint import Grammar
 from kvasir.engine.grammar.trial_messages import (
+    MAX_TRIAL_SECONDS,
     Ready,
     Trial,
     Verdict,
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 START_SECONDS: Final = 60.0
 """How long the process may take to build the tokenizer."""
+STUCK_SECONDS: Final = MAX_TRIAL_SECONDS + 10
+"""A process that has answered nothing for so long, while an answer is due, is replaced."""
 _COMMAND: Final = (sys.executable, "-P", "-m", "kvasir.engine.grammar.trial_process")
 _ATTEMPTS: Final = 2
 _DIED: Final = "the process that compiles grammars has died twice: simplify the grammar, or send it again later"
@@ -97,13 +100,14 @@ class _Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._results: dict[int, Future[Verdict | None]] = {}
         self._numbers = 0
+        self._answered = 0
         started = threading.Event()
         # The thread that starts the process also waits for its end: Linux kills the process when this thread ends.
         threading.Thread(target=self._own, args=[vocabulary, started], name="grammar trials", daemon=True).start()
         started.wait()
 
     def run(self, grammar: Grammar) -> Verdict | None:
-        """Return the verdict; None if the process has died meanwhile. Raises TrialsError."""
+        """Return the verdict; None if the process has died meanwhile or is stuck. Raises TrialsError."""
         if not self._ready.wait(START_SECONDS):
             self.kill()
             raise TrialsError(f"the process that compiles grammars did not start within {START_SECONDS:.0f} s")
@@ -118,7 +122,18 @@ class _Child:
             self._results[number] = result
             with contextlib.suppress(BrokenPipeError):  # it has died: the thread ends the result
                 write_message(cast(BinaryIO, self._process.stdin), Trial(number, grammar))
-        return result.result()
+        return self._wait_for(result)
+
+    def _wait_for(self, result: "Future[Verdict | None]") -> Verdict | None:
+        """The process runs trials in their order, so it answers as long as any wait."""
+        while True:
+            answered = self._answered
+            try:
+                return result.result(STUCK_SECONDS)
+            except TimeoutError:
+                if self._answered == answered:
+                    log.warning("the process that compiles grammars is stuck: ending it")
+                    self.kill()  # the thread ends the result
 
     def kill(self) -> None:
         if self._process is not None:
@@ -151,6 +166,7 @@ class _Child:
             verdict = msgspec.msgpack.decode(packed, type=Verdict)
             with self._lock:
                 result = self._results.pop(verdict.number)
+                self._answered += 1
             result.set_result(verdict)
 
     def _end(self) -> None:

@@ -44,7 +44,7 @@ class Requests:
 
     def wait_for(self, request_id: str) -> None:
         with self._event:
-            assert self._event.wait_for(lambda: request_id in self.woken, 10)
+            assert self._event.wait_for(lambda: request_id in self.woken, 60)
 
     def _wake(self, request_id: str) -> None:
         with self._event:
@@ -138,7 +138,7 @@ def test_a_grammar_whose_requests_have_ended_is_not_compiled(monkeypatch: pytest
 
     def adapt_grammar(grammar: Grammar) -> Grammar:
         adapted.append(grammar)
-        goes_on.wait(10)
+        goes_on.wait(60)
         return grammar
 
     monkeypatch.setattr(grammars, "MAX_COMPILING", 1)

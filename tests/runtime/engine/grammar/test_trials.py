@@ -145,6 +145,42 @@ def test_a_death_during_a_trial_is_noticed(running: Trials) -> None:
     assert running.pid not in (None, first)
 
 
+def test_a_process_that_is_stuck_is_replaced(running: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert running.verdict_on(GOOD).refusal == ""
+    first = running.pid
+    assert first is not None
+    monkeypatch.setattr(trials, "STUCK_SECONDS", 3.0)
+    os.kill(first, signal.SIGSTOP)
+    refusals: list[str] = []
+    waiting = threading.Thread(target=lambda: refusals.append(running.verdict_on(GOOD).refusal))
+    waiting.start()
+    _wait_until_gone(first)
+    monkeypatch.setattr(trials, "STUCK_SECONDS", 60)
+    waiting.join()
+    assert refusals == [""]
+
+
+def test_a_process_that_answers_is_not_stuck(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = (
+        "import time; from kvasir.engine.grammar import trial_process as p\n"
+        "p.MAX_RUNNING_TRIALS = 1\n"
+        "real = p.compile_adapted\n"
+        "p.compile_adapted = lambda t, g: time.sleep(0.25) or real(t, g)\np.main()"
+    )
+    monkeypatch.setattr(trials, "_COMMAND", (sys.executable, "-c", program))
+    monkeypatch.setattr(trials, "STUCK_SECONDS", 3.0)
+    started = Trials(vocabulary)
+    assert started.verdict_on(GOOD).refusal == ""
+    first = started.pid
+    threads = [threading.Thread(target=started.verdict_on, args=[GOOD]) for _ in range(14)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert started.pid == first
+    started.close()
+
+
 def test_close_ends_the_process_and_what_waits(vocabulary: Vocabulary) -> None:
     started = Trials(vocabulary)
     assert started.verdict_on(GOOD).refusal == ""
@@ -215,7 +251,7 @@ def test_the_process_does_not_import_torch() -> None:
 
 
 def _wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while _is_running(pid):
         assert time.monotonic() < deadline
         time.sleep(0.01)
