@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import queue
 import subprocess
 import sys
 import threading
@@ -27,10 +28,14 @@ log = logging.getLogger(__name__)
 START_SECONDS: Final = 60.0
 """How long the process may take to build the tokenizer."""
 STUCK_SECONDS: Final = MAX_TRIAL_SECONDS + 10
-"""A process that has answered nothing for so long, while an answer is due, is replaced."""
+"""A process that has answered no trial for so long, while one waits, is replaced."""
+_GRACE_SECONDS: Final = 2.0
+"""For answers that this process could not read, because it was stopped itself."""
 _COMMAND: Final = (sys.executable, "-P", "-m", "kvasir.engine.grammar.trial_process")
 _ATTEMPTS: Final = 2
-_DIED: Final = "the process that compiles grammars has died twice: simplify the grammar, or send it again later"
+_DIED: Final = (
+    "the process that compiles grammars has died or was stuck twice: send the grammar again later, or simplify it"
+)
 _CLOSED: Final = "this engine ends: send the request again"
 
 
@@ -89,7 +94,7 @@ class Trials:
 
 
 class _Child:
-    """One process, from its start to its end. Its own thread reads the answers."""
+    """One process, from its start to its end. Its own threads write the trials and read the answers."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.pid = 0
@@ -99,6 +104,8 @@ class _Child:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._results: dict[int, Future[Verdict | None]] = {}
+        self._trials: queue.SimpleQueue[Trial | None] = queue.SimpleQueue()
+        """To be written, which takes as long as the process does not read. None is the last one."""
         self._numbers = 0
         self._answered = 0
         started = threading.Event()
@@ -115,25 +122,24 @@ class _Child:
             raise TrialsError(self._failure)
         result: Future[Verdict | None] = Future()
         with self._lock:
-            if self.ended.is_set() or self._process is None:
+            if self.ended.is_set():
                 return None
             self._numbers += 1
             number = self._numbers
             self._results[number] = result
-            with contextlib.suppress(BrokenPipeError):  # it has died: the thread ends the result
-                write_message(cast(BinaryIO, self._process.stdin), Trial(number, grammar))
+            self._trials.put(Trial(number, grammar))
         return self._wait_for(result)
 
     def _wait_for(self, result: "Future[Verdict | None]") -> Verdict | None:
-        """The process runs trials in their order, so it answers as long as any wait."""
+        """Each trial ends within MAX_TRIAL_SECONDS, so a process that works answers one in that time."""
         while True:
             answered = self._answered
-            try:
-                return result.result(STUCK_SECONDS)
-            except TimeoutError:
-                if self._answered == answered:
-                    log.warning("the process that compiles grammars is stuck: ending it")
-                    self.kill()  # the thread ends the result
+            for seconds in (STUCK_SECONDS, _GRACE_SECONDS):
+                with contextlib.suppress(TimeoutError):
+                    return result.result(seconds)
+            if self._answered == answered and not self.ended.is_set():
+                log.warning("the process that compiles grammars is stuck: ending it")
+                self.kill()  # its thread ends the result
 
     def kill(self) -> None:
         if self._process is not None:
@@ -162,6 +168,7 @@ class _Child:
             return
         self._failure = msgspec.msgpack.decode(packed, type=Ready).failure
         self._ready.set()
+        threading.Thread(target=self._write, args=[requests], name="grammars to try", daemon=True).start()
         while (packed := read_message(answers)) is not None:
             verdict = msgspec.msgpack.decode(packed, type=Verdict)
             with self._lock:
@@ -169,8 +176,14 @@ class _Child:
                 self._answered += 1
             result.set_result(verdict)
 
+    def _write(self, requests: BinaryIO) -> None:
+        with contextlib.suppress(OSError, ValueError):  # it has died, and the file may be closed: results end
+            while (trial := self._trials.get()) is not None:
+                write_message(requests, trial)
+
     def _end(self) -> None:
         process = self._process
+        self._trials.put(None)
         with self._lock:
             self.ended.set()
             results = list(self._results.values())

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ import pytest
 
 from kvasir.constraint import Grammar, GrammarKind
 from kvasir.engine.grammar import trial_messages, trials
+from kvasir.engine.grammar.trial_messages import Verdict
 from kvasir.engine.grammar.trials import Trials, TrialsError
 from kvasir.engine.grammar.vocabulary import Vocabulary, read_vocabulary
 from kvasir.hub.source import fetch
@@ -145,40 +147,54 @@ def test_a_death_during_a_trial_is_noticed(running: Trials) -> None:
     assert running.pid not in (None, first)
 
 
-def test_a_process_that_is_stuck_is_replaced(running: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [0, 200_000], ids=["small", "larger than the pipe"])
+def test_a_process_that_is_stuck_is_replaced(running: Trials, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     assert running.verdict_on(GOOD).refusal == ""
     first = running.pid
     assert first is not None
-    monkeypatch.setattr(trials, "STUCK_SECONDS", 3.0)
+    monkeypatch.setattr(trials, "STUCK_SECONDS", 1.0)
     os.kill(first, signal.SIGSTOP)
     refusals: list[str] = []
-    waiting = threading.Thread(target=lambda: refusals.append(running.verdict_on(GOOD).refusal))
-    waiting.start()
-    _wait_until_gone(first)
-    monkeypatch.setattr(trials, "STUCK_SECONDS", 60)
-    waiting.join()
-    assert refusals == [""]
-
-
-def test_a_process_that_answers_is_not_stuck(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = (
-        "import time; from kvasir.engine.grammar import trial_process as p\n"
-        "p.MAX_RUNNING_TRIALS = 1\n"
-        "real = p.compile_adapted\n"
-        "p.compile_adapted = lambda t, g: time.sleep(0.25) or real(t, g)\np.main()"
-    )
-    monkeypatch.setattr(trials, "_COMMAND", (sys.executable, "-c", program))
-    monkeypatch.setattr(trials, "STUCK_SECONDS", 3.0)
-    started = Trials(vocabulary)
-    assert started.verdict_on(GOOD).refusal == ""
-    first = started.pid
-    threads = [threading.Thread(target=started.verdict_on, args=[GOOD]) for _ in range(14)]
+    grammars = [Grammar(GOOD.kind, GOOD.text + " " * size), schema_grammar({"const": "next"})]
+    threads = [
+        threading.Thread(target=lambda it=grammar: refusals.append(running.verdict_on(it).refusal))
+        for grammar in grammars
+    ]
     for thread in threads:
         thread.start()
+    _wait_until_gone(first)
+    monkeypatch.setattr(trials, "STUCK_SECONDS", 60.0)
     for thread in threads:
         thread.join()
-    assert started.pid == first
-    started.close()
+    assert refusals == ["", ""]
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_process_that_answers_others_is_not_stuck(works: bool) -> None:
+    killed: list[bool] = []
+
+    class Child(trials._Child):
+        def __init__(self) -> None:
+            self._answered = 0
+            self.ended = threading.Event()
+
+        def kill(self) -> None:
+            killed.append(True)
+            self.ended.set()
+
+    class Late(Future[Verdict | None]):
+        waits = 0
+
+        def result(self, timeout: float | None = None) -> Verdict | None:
+            self.waits += 1
+            child._answered += works
+            if self.waits < 10:
+                raise TimeoutError
+            return None
+
+    child = Child()
+    assert child._wait_for(Late()) is None
+    assert killed == ([] if works else [True])
 
 
 def test_close_ends_the_process_and_what_waits(vocabulary: Vocabulary) -> None:
