@@ -9,6 +9,7 @@ from kvasir.grammar_bounds.lark_and_ebnf import adapt_lark, check_ebnf
 from kvasir.grammar_bounds.limits import MAX_REGEX_CHARACTERS
 from kvasir.grammar_bounds.patterns import check_regex
 from kvasir.grammar_bounds.schema import adapt_schema
+from kvasir.grammar_bounds.special_names import check_no_mark
 
 
 def check_grammar(grammar: Grammar) -> None:
@@ -25,6 +26,7 @@ def adapt_grammar(grammar: Grammar) -> Grammar:
 
     Raises BadGrammar as `check_grammar`.
     """
+    check_no_mark(grammar.text)
     options = json_options(grammar)
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:

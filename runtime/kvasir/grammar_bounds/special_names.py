@@ -1,16 +1,26 @@
-"""The names of special tokens in grammars: no usual text contains them.
+"""The names of special tokens in grammars: no text of a grammar contains them.
 
 Where only one text may follow, llguidance tokenizes it and allows only its first token. If the name of a special
-token were in that text, this would be the special token, which does not match the text, and the request would end
-with an error. So the names for llguidance contain a mark.
+token were in that text, this would be the special token, which does not match the text. So the names for llguidance
+contain a mark, which grammars may not contain.
 """
 
+import re
 from typing import Final
+
+from kvasir.grammar_bounds.bad_grammar import BadGrammar
 
 _MARK: Final = "\ufdd0"
 """A code point that Unicode reserves for use inside of programs."""
 _DEBUG_MARK: Final = r"\u{fdd0}"
-"""As Rust writes it in an error."""
+"""The mark in errors of Rust."""
+_ESCAPED_MARK: Final = re.compile(r"\\[uUx]\{?0*fdd0", re.IGNORECASE)
+
+
+def check_no_mark(text: str) -> None:
+    """Raise BadGrammar if the text of a grammar contains the mark."""
+    if _MARK in text or _ESCAPED_MARK.search(text):
+        raise BadGrammar("the code point U+FDD0, which Unicode reserves, is in the grammar: remove it")
 
 
 def private_name(name: str) -> str:
