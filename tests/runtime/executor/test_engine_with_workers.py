@@ -155,7 +155,8 @@ async def test_killed_worker_of_a_pipeline_ends_the_engine_while_others_wait(
         message, log = await failed(engine)
         assert time.monotonic() - killed < MAX_SECONDS
         seconds_until_gone(pids, MAX_SECONDS)
-    assert message.startswith(f"{name} was killed by SIGKILL in phase {phase}")
+    # It is idle as long as it has not got the step yet that worker 0 has begun.
+    assert re.match(rf"{re.escape(name)} was killed by SIGKILL in phase ({phase}|idle)", message)
     assert "Traceback" not in log
 
 
