@@ -20,7 +20,7 @@ up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, unt
 WORKERS := tests/runtime/executor tests/runtime/parallel tests/runtime/engine/test_shared_experts.py \
   tests/runtime/offline/test_llm_workers.py tests/runtime/cli/test_bench_workers.py
 SERVICE := tests/service
-# A test that takes longer hangs: pytest shows its threads and ends, so that a hang has a name.
+# pytest prints the stacks of a test that has run for ten minutes, and exits.
 LIMIT   := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 APART   := $(WORKERS) $(SERVICE) tests/clients tests/dashboard
 # A process for each core, each with whole modules; more than four take gigabytes. PYTEST_ARGS="-n 0" for a debugger.

@@ -12,6 +12,9 @@ def bombs(salt: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield name and fields of a request. With another salt, no cache has the answer."""
     for name, schema in _schemas(salt).items():
         yield name, _constrained(schema)
+    for name, schema in _long_texts(salt).items():
+        structured = {"structured_outputs": {"json": schema, "disable_any_whitespace": True}}
+        yield f"compact: {name}", {**structured, "max_tokens": 64}
     for length in (15_000, 250):  # the masks lead through the first, and the second is forced
         constant = salt + "=" * (length - len(salt))
         yield f"a constant of {length:,} signs", {**_constrained({"const": constant}), "max_tokens": 64}
@@ -64,6 +67,13 @@ def _schemas(salt: str) -> dict[str, Any]:
         "10 MB in a description": {"type": "integer", "description": salt * (_LARGE_BYTES // len(salt))},
         "10 MB of properties": _large(salt),
     }
+
+
+def _long_texts(salt: str) -> dict[str, Any]:
+    """Behind a choice, where a trial may not see them."""
+    array = {"type": "array", "items": {"const": salt * 100}, "minItems": 5000, "maxItems": 5000}
+    required = {**_object({salt: array}), "required": [salt]}
+    return {"5,000 constants": {"anyOf": [{"type": "null"}, array]}, "in an object": {"anyOf": [array, required]}}
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -124,6 +134,8 @@ _GRAMMARS: Final = {
     "left recursion in EBNF": 'root ::= root "SALT" | "a"',
     "left recursion in Lark": 'start: start "SALT" | "a"',
     "circle without a text": "root ::= other\nother ::= root\n# SALT",
+    "endless text behind a choice": 'start: "!" | "~" y\ny: "' + "SALT" * 50 + '" y',
+    "10,000 signs 500 times": 'start: "!" | "~" x{500}\nx: "SALT' + "=" * 10_000 + '"',
     "ambiguous": 'root ::= root root | "SALT" | ""',
     "nested repetitions": 'root ::= (("SALT"{0,1000}){0,1000}){0,1000}',
     "20,000 rules": 'root ::= r0 "SALT"\n'

@@ -129,7 +129,7 @@ def _environment(pid: int) -> dict[str, str]:
 
 
 def _has_ended(pid: int) -> bool:
-    """Also if its parent has not waited for it yet."""
+    """Return whether the process has ended, even if its parent has not waited for it."""
     return _stat(pid)[0] in ("X", "Z")
 
 

@@ -32,6 +32,7 @@ _LARK_TOKEN: Final = re.compile(
     | / (?P<regex> (?:[^/\\\n]|\\.)+ ) /
     | (?P<open_end> ["/] )
     | (?P<json> %json )
+    | (?P<options> %llguidance )
     """
     + rf"| (?P<count> {_COUNT} | ~\s*\d{{1,12}}(?:\s*\.\.\s*\d{{1,12}})? ) | (?P<other> . )",
     re.VERBOSE | re.DOTALL,
@@ -69,9 +70,19 @@ def adapt_lark(text: str, options: Mapping[str, Any]) -> str:
             schema, place = _schema_at(text, place, schemas, options)
             parts.append(" " + schema)
             counts.atom()
+        elif match["options"]:
+            options_of_grammar, place = _json_at(text, place, "the options behind %llguidance")
+            parts.append(" " + orjson.dumps(_without_forcing(options_of_grammar)).decode())
         else:
             _count(counts, match)
     return "".join(parts)
+
+
+def _without_forcing(options: Any) -> dict[str, Any]:
+    """Return the options but the one that the engine decides, see forced_text.py."""
+    if not isinstance(options, dict):
+        raise BadGrammar("the options behind %llguidance are not an object: correct them")
+    return {name: value for name, value in options.items() if name != "no_forcing"}
 
 
 def _schema_at(text: str, place: int, number: int, options: Mapping[str, Any]) -> tuple[str, int]:
@@ -80,14 +91,21 @@ def _schema_at(text: str, place: int, number: int, options: Mapping[str, Any]) -
         raise BadGrammar(f"the grammar holds more than {MAX_GRAMMAR_SCHEMAS} JSON schemas: use fewer")
     while place < len(text) and text[place].isspace():
         place += 1
-    try:
-        _, end = json.JSONDecoder().raw_decode(text, place)
-    except (ValueError, RecursionError) as error:
-        raise BadGrammar(f"a JSON schema in the grammar cannot be read: {error}") from None
+    _, end = _json_at(text, place, "a JSON schema in the grammar")
     schema = parse_schema(text[place:end])
     if isinstance(schema, dict) and "x-guidance" in schema:
         options = own_json_options(options, schema.pop("x-guidance"))
     return orjson.dumps({**adapted(schema), "x-guidance": dict(options)}).decode(), end
+
+
+def _json_at(text: str, place: int, what: str) -> tuple[Any, int]:
+    """Return the JSON that begins here, and the place behind it."""
+    while place < len(text) and text[place].isspace():
+        place += 1
+    try:
+        return json.JSONDecoder().raw_decode(text, place)
+    except (ValueError, RecursionError) as error:
+        raise BadGrammar(f"{what} cannot be read: {error}") from None
 
 
 def _count(counts: RepetitionCounts, match: re.Match[str]) -> None:

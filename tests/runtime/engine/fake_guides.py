@@ -33,13 +33,9 @@ class FakeGuide:
     def is_free(self) -> bool:
         return not self.is_complete and self._number % 7 == 0
 
-    def only_text_size(self) -> int:
-        """At times too long to be forced."""
-        return 0 if self.only_token() is None else 1 + self._number % 300
-
-    def only_token(self) -> int | None:
-        """At times it is not known, as with llguidance."""
-        return None if self._only is None or self._number % 9 == 1 else self._only
+    def forced_tokens(self) -> Sequence[int]:
+        """At times they are not known, as with llguidance."""
+        return () if self._only is None or self._number % 9 == 1 else (self._only, *range(self._number % 40))
 
     @property
     def _only(self) -> int | None:

@@ -13,7 +13,7 @@ from kvasir.engine.grammar.guide_errors import GrammarTooComplex, GuideError
 from kvasir.engine.grammar.output_guide import OutputGuide
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.scheduling.engine_request import Guide
-from kvasir.engine.scheduling.step_results import FORCED_TEXT_PER_UPDATE, LONGEST_FORCED_TEXT, MOST_FORCED
+from kvasir.engine.scheduling.step_results import FORCING_BUDGET, FORCING_COST, MOST_FORCED
 from kvasir.link.engine_end.engine_link import FrontendLost, LinkEvent, Received
 from kvasir.link.protocol import SUSPECT_TOKENS, Abort, FinishReason, RefusalKind
 from runtime.engine.core_harness import FRONTEND, Answer, CoreHarness, add_request
@@ -30,20 +30,17 @@ class Tokens:
 
     is_free = False
 
-    def __init__(self, tokens: Sequence[int], *, size: int = 0) -> None:
-        """`size`: in bytes, of the text of one token; 0: only the mask has the next token."""
+    def __init__(self, tokens: Sequence[int], *, forces: bool = False) -> None:
+        """`forces`: without a mask."""
         self.tokens = list(tokens)
         self.count = 0
-        self.size = size
+        self.forces = forces
         self.tokenized = 0
-        """Bytes."""
+        """Calls of `forced_tokens`."""
 
-    def only_text_size(self) -> int:
-        return self.size * (len(self.tokens) - self.count)
-
-    def only_token(self) -> int | None:
-        self.tokenized += self.only_text_size()
-        return self.tokens[self.count] if self.only_text_size() else None
+    def forced_tokens(self) -> Sequence[int]:
+        self.tokenized += 1
+        return self.tokens[self.count :] if self.forces else ()
 
     @property
     def is_complete(self) -> bool:
@@ -257,7 +254,7 @@ FORCED = list(range(1, MOST_FORCED + 8))
 
 @pytest.mark.parametrize("options", [{}, {"is_pipeline": True}, {"budget": 8}, {"max_num_seqs": 1}])
 def test_the_only_token_that_may_follow_needs_no_step(options: dict[str, Any]) -> None:
-    engine = engine_with(OneGuide(Tokens(FORCED, size=1)), **options)
+    engine = engine_with(OneGuide(Tokens(FORCED, forces=True)), **options)
     answer = engine.add(add_request("a", PROMPT, 100, constraint=constraint("a")))
     engine.run()
     assert answer.token_ids == FORCED
@@ -267,7 +264,7 @@ def test_the_only_token_that_may_follow_needs_no_step(options: dict[str, Any]) -
 
 @pytest.mark.parametrize(("limit", "reason"), [({"max_tokens": 6}, "length"), ({"stop_token_ids": (6,)}, "stop")])
 def test_forced_tokens_end_where_their_request_ends(limit: dict[str, Any], reason: str) -> None:
-    engine = engine_with(OneGuide(Tokens(FORCED, size=1)))
+    engine = engine_with(OneGuide(Tokens(FORCED, forces=True)))
     fields = {"max_tokens": 100, **limit}
     answer = engine.add(add_request("a", PROMPT, constraint=constraint("a"), **fields))
     engine.run()
@@ -276,30 +273,20 @@ def test_forced_tokens_end_where_their_request_ends(limit: dict[str, Any], reaso
     assert len([step for step in engine.executor.steps if step.scheduled]) == 1
 
 
-def test_a_long_forced_text_is_not_tokenized_for_each_of_its_tokens() -> None:
-    guide = Tokens([1] * 200, size=100)
-    engine = engine_with(OneGuide(guide))
-    answer = engine.add(add_request("a", PROMPT, 200, constraint=constraint("a")))
-    engine.run()
-    assert answer.token_ids == guide.tokens
-    assert guide.tokenized == 200 + 100  # of the last two tokens
-
-
-def test_all_forced_texts_of_a_step_are_bounded() -> None:
-    guides = [Tokens([1] * 8, size=LONGEST_FORCED_TEXT // 8) for _ in range(16)]
+def test_forcing_has_a_budget_for_all_requests_of_a_step() -> None:
+    guides = [Tokens([1] * 200, forces=True) for _ in range(16)]
     engine = engine_with(GuideOfEach(guides))
-    answers = [engine.add(add_request(str(n), PROMPT, 8, constraint=constraint("a"))) for n in range(16)]
+    answers = [engine.add(add_request(str(n), PROMPT, 200, constraint=constraint("a"))) for n in range(16)]
     engine.step()
-    first = sum(guide.tokenized for guide in guides)
-    assert FORCED_TEXT_PER_UPDATE - LONGEST_FORCED_TEXT < first <= FORCED_TEXT_PER_UPDATE
+    calls = sum(guide.tokenized for guide in guides)
+    assert FORCING_BUDGET // (FORCING_COST + 200) <= calls <= FORCING_BUDGET // FORCING_COST + 1
     engine.run()
-    assert [answer.token_ids for answer in answers] == [[1] * 8] * 16
-    assert sum(guide.tokenized for guide in guides) > FORCED_TEXT_PER_UPDATE
+    assert [answer.token_ids for answer in answers] == [[1] * 200] * 16
 
 
 def test_token_that_cannot_be_forced_is_sampled() -> None:
     class Broken(Tokens):
-        def only_text_size(self) -> int:
+        def forced_tokens(self) -> Sequence[int]:
             raise GuideError("too much work")
 
     engine = engine_with(OneGuide(Broken([9, 8, 7])))
@@ -309,7 +296,7 @@ def test_token_that_cannot_be_forced_is_sampled() -> None:
 
 
 def test_tokens_with_log_probabilities_are_all_sampled() -> None:
-    engine = engine_with(OneGuide(Tokens(FORCED, size=1)))
+    engine = engine_with(OneGuide(Tokens(FORCED, forces=True)))
     answer = engine.add(add_request("a", PROMPT, 100, constraint=constraint("a"), logprobs=0))
     engine.run()
     assert answer.token_ids == FORCED
@@ -317,7 +304,7 @@ def test_tokens_with_log_probabilities_are_all_sampled() -> None:
 
 
 def test_the_first_tokens_of_a_suspect_are_all_sampled() -> None:
-    engine = engine_with(OneGuide(Tokens(FORCED, size=1)))
+    engine = engine_with(OneGuide(Tokens(FORCED, forces=True)))
     answer = engine.add(add_request("a", PROMPT, 100, constraint=constraint("a"), alone=True))
     engine.run()
     assert answer.token_ids == FORCED

@@ -9,13 +9,16 @@ import sys
 from typing import Any, Final
 
 import llguidance
+import orjson
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from kvasir.constraint import Grammar, GrammarKind
 from kvasir.engine.grammar.llguidance_errors import refusal_of, shortened
 from kvasir.grammar_bounds import BadGrammar, adapt_grammar
+from kvasir.grammar_bounds.forced_text import may_force
 from kvasir.grammar_bounds.json_options import json_options
 
+_NO_FORCING: Final = '%llguidance {"no_forcing": true}\n'
 PROBED_TOKENS: Final = 32
 """A grammar is followed this far in its trial."""
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|.)", re.DOTALL)
@@ -82,19 +85,27 @@ def _random_token(mask: bytes, rng: random.Random) -> int | None:
 
 
 def _llguidance_text(grammar: Grammar) -> str:
+    if not may_force(grammar):
+        return llguidance.LLMatcher.grammar_from_lark(_NO_FORCING + _lark_text(grammar))
+    if grammar.kind is GrammarKind.JSON_SCHEMA:
+        options: Any = json_options(grammar)
+        return llguidance.LLMatcher.grammar_from_json_schema(grammar.text, overrides=options)
+    return llguidance.LLMatcher.grammar_from_lark(_lark_text(grammar))
+
+
+def _lark_text(grammar: Grammar) -> str:
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
-            options: Any = json_options(grammar)
-            return llguidance.LLMatcher.grammar_from_json_schema(grammar.text, overrides=options)
+            schema = {**orjson.loads(grammar.text), "x-guidance": json_options(grammar)}
+            return f"start: %json {orjson.dumps(schema).decode()}"
         case GrammarKind.REGEX:
-            return llguidance.LLMatcher.grammar_from_regex(grammar.text)
+            described = llguidance.LLMatcher.grammar_from_regex(grammar.text)
+            return str(orjson.loads(described)["grammars"][0]["lark_grammar"])
         case GrammarKind.LARK:
-            return llguidance.LLMatcher.grammar_from_lark(grammar.text)
+            return grammar.text
         case GrammarKind.EBNF:
             try:
-                return llguidance.LLMatcher.grammar_from_lark(
-                    gbnf_to_lark(_ESCAPE.sub(_plain_escape, grammar.text))
-                )
+                return str(gbnf_to_lark(_ESCAPE.sub(_plain_escape, grammar.text)))
             except Exception as error:  # the converter raises plain exceptions
                 raise BadGrammar(f"the EBNF grammar cannot be read: {shortened(str(error))}", "grammar") from None
     raise BadGrammar(f"this engine does not know grammars of the kind {grammar.kind.value!r}: update it")

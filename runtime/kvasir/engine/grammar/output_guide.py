@@ -62,25 +62,19 @@ class OutputGuide:
             return False
         return self._matcher is not None and self._matcher.is_stopped()
 
-    def only_text_size(self) -> int:
-        """Return the bytes of the only text that may follow, up to the next choice; 1 for the end of a reasoning,
-        whose tokens are known. 0: unknown, or there is none."""
-        if self._forces_the_end:
-            return 1
-        matcher = self._forcing_matcher
-        return 0 if matcher is None else len(matcher.compute_ff_bytes())
+    def forced_tokens(self) -> Sequence[int]:
+        """Return the tokens of the only text that may follow; none if there is a choice, or a mask has to find out.
 
-    def only_token(self) -> int | None:
-        """Return the only token that may follow, if it is known without a mask; some states with one have None.
-
-        llguidance tokenizes the only text that may follow, all of it, and forces its first token. The tokens after
-        it are not taken from the same answer: the rest of a text may have other tokens alone.
+        llguidance tokenizes all of the text and allows its first token only. The rest of the text may have other
+        tokens alone, so after that one the next are asked for again. Grammars that might force a long text force
+        none (`grammar_bounds/forced_text.py`).
         """
         if self._forces_the_end:
-            return self._end[self._ended_by]
-        matcher = self._forcing_matcher
-        forced = [] if matcher is None else matcher.compute_ff_tokens()
-        return int(forced[0]) if forced and forced[0] < self._vocab_size else None
+            return self._end[self._ended_by : self._ended_by + 1]
+        if self._matcher is None or self._reasoning or self._start is not None:
+            return ()
+        forced: list[int] = self._matcher.compute_ff_tokens()
+        return forced if forced and forced[0] < self._vocab_size else ()
 
     def fill(self, mask: npt.NDArray[np.uint32]) -> None:
         """Set bit i % 32 of word i // 32 if token i may follow, and clear the others. mask: [ceil(vocab / 32)].
@@ -117,11 +111,6 @@ class OutputGuide:
     @property
     def _forces_the_end(self) -> bool:
         return self._reasoning and self._budget is not None and self._reasoned_tokens >= self._budget
-
-    @property
-    def _forcing_matcher(self) -> llguidance.LLMatcher | None:
-        """The matcher, unless a reasoning goes on or may begin."""
-        return None if self._reasoning or self._start is not None else self._matcher
 
     def _accept_reasoning(self, token: int) -> None:
         if self._forces_the_end and token != self._end[self._ended_by]:

@@ -61,11 +61,8 @@ class Guide(Protocol):
     def is_complete(self) -> bool:
         """Whether the output is complete: only an end-of-sequence token may follow."""
 
-    def only_text_size(self) -> int:
-        """Return the bytes of the only text that may follow, up to a choice; 0: unknown, or there is none."""
-
-    def only_token(self) -> int | None:
-        """Return the only token that may follow, if it is known without a mask. Takes longer for a longer text."""
+    def forced_tokens(self) -> Sequence[int]:
+        """Return the tokens of the only text that may follow, or none. Only the first of them is certain."""
 
     def fill(self, mask: npt.NDArray[np.uint32]) -> None:
         """Set the bits of the tokens that may follow, and clear the others. mask: [ceil(vocab / 32)]."""

@@ -14,11 +14,10 @@ StepRows: TypeAlias = list[tuple[EngineRequest, int]]
 """The request of each scheduled row, and how many tokens it gets at most: 0, 1, or 1 more than its drafts."""
 MOST_FORCED: Final = 16
 """Tokens that a request gets after a sampled one."""
-LONGEST_FORCED_TEXT: Final = 256
-"""In bytes. A longer one is left to the masks until so much of it is left."""
-FORCED_TEXT_PER_UPDATE: Final = 4_096
-"""In bytes, over all requests. For each forced token the rest of its text is tokenized, at about 0.4 µs per byte on
-one core, so that finding them keeps the loop for up to 2 ms."""
+FORCING_BUDGET: Final = 4_096
+"""For one update. For each forced token the whole text is tokenized, at about 0.4 µs per token on one core, and
+FORCING_COST times as much for any text: about 2 ms."""
+FORCING_COST: Final = 64
 
 
 class StepResults:
@@ -39,8 +38,7 @@ class StepResults:
         self._keeps_sampled = keeps_sampled
         self._sampled = NO_TOKENS
         self._forced = NO_TOKENS
-        self._text_left = 0
-        """Of FORCED_TEXT_PER_UPDATE."""
+        self._forcing_budget = 0
         self._endings = endings
         self._queues = queues
         self._blocks = blocks
@@ -50,7 +48,7 @@ class StepResults:
         blocks are in the prefix cache."""
         outputs: dict[str, list[RequestOutput]] = {}
         failed = output.failed
-        self._text_left = FORCED_TEXT_PER_UPDATE
+        self._forcing_budget = FORCING_BUDGET
         for place, ((request, most), token_ids) in enumerate(zip(rows, output.token_ids, strict=True)):
             request.num_pending -= most
             if request.status.finished:
@@ -206,13 +204,13 @@ class StepResults:
         return [*token_ids, *forced], status
 
     def _only_token(self, guide: Guide) -> int | None:
-        """Return the only token that may follow if finding it does not take too long: all processes of an engine
-        decide this alike, because only the size of the text counts."""
-        size = guide.only_text_size()
-        if not 0 < size <= min(LONGEST_FORCED_TEXT, self._text_left):
+        """Return the only token that may follow, while the budget of the update lasts. All processes of an engine
+        decide this alike: no clock is read."""
+        if self._forcing_budget <= 0:
             return None
-        self._text_left -= size
-        return guide.only_token()
+        forced = guide.forced_tokens()
+        self._forcing_budget -= FORCING_COST + len(forced)
+        return forced[0] if forced else None
 
 
 def _first(logprobs: Logprobs | None, count: int) -> Logprobs | None:

@@ -63,9 +63,9 @@ def walk(
     The `preferred` tokens, quotes and brackets, become likely after a while: otherwise few outputs would end.
     """
     for place in range(most):
-        only = guide.only_token()
+        forced = guide.forced_tokens()
         tokens = allowed(guide, vocab_size)
-        assert only is None or (tokens == [only] and guide.only_text_size())
+        assert not forced or tokens == [forced[0]]
         if eos in tokens and (len(tokens) == 1 or rng.random() < 0.3):
             guide.accept([eos])
             return

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders
 
-from kvasir.constraint import Grammar, GrammarKind
+from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
 from kvasir.engine.grammar.compiling import compile_grammar, probe
 from kvasir.engine.grammar.vocabulary import build_tokenizer, read_vocabulary
 from kvasir.grammar_bounds import KEYWORDS, BadGrammar, SupportStatus
@@ -17,7 +17,7 @@ from kvasir.hub.source import fetch
 from runtime.grammar_bounds.refusals import schema_grammar
 from runtime.hub import small_tokenizers as small
 
-from .byte_vocabulary import TOKENIZER, accepts
+from .byte_vocabulary import TOKENIZER, accepts, allowed, guide_for
 
 VIOLATED: list[tuple[dict[str, Any], str]] = [
     ({"type": "integer"}, "1.5"),
@@ -155,6 +155,40 @@ def test_a_grammar_that_does_not_compile_is_refused(grammar: Grammar, message: s
         compile_grammar(TOKENIZER, grammar)
     assert "<state>" not in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+HIDDEN = {
+    "endless": Grammar(GrammarKind.LARK, 'start: "!" | "~" y\ny: "' + "a" * 200 + '" y'),
+    "with options of its own": Grammar(
+        GrammarKind.LARK, '%llguidance {"no_forcing": false}\nstart: "!" | "~" y\ny: "' + "a" * 200 + '" y'
+    ),
+    "counted": Grammar(GrammarKind.LARK, 'start: "!" | "~" x{500}\nx: "' + "a" * 10_000 + '"'),
+    "EBNF": Grammar(GrammarKind.EBNF, 'root ::= "!" | "~" y\ny ::= "' + "a" * 200 + '" y'),
+    "compact JSON": Grammar(
+        GrammarKind.JSON_SCHEMA,
+        json.dumps(
+            {"anyOf": [{"const": "~~"}, {"items": {"const": "a" * 1000}, "minItems": 5000, "type": "array"}]}
+        ),
+        any_whitespace=False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_a_long_text_behind_a_choice_is_not_computed_at_once(name: str) -> None:
+    guide = guide_for(OutputConstraint(HIDDEN[name]))
+    guide.accept(list(b"[" if "JSON" in name else b"~"))
+    before = Path("/proc/self/statm").read_text().split()[1]
+    for _ in range(50):
+        assert not guide.forced_tokens()
+        guide.accept(allowed(guide)[:1])
+    grown = (int(Path("/proc/self/statm").read_text().split()[1]) - int(before)) * 4096
+    assert grown < 50 << 20
+
+
+def test_a_short_text_is_forced() -> None:
+    guide = guide_for(OutputConstraint(schema_grammar({"const": "short"})))
+    assert bytes(guide.forced_tokens()) == b'"short"'
 
 
 def _unigram_of_bytes() -> tokenizers.Tokenizer:

@@ -1,0 +1,138 @@
+"""Which grammars may force text: where only one text may follow, llguidance computes all of it at once.
+
+This costs time and memory for each of its bytes, and a small grammar may force gigabytes: `"a"{1000}`, or an array
+of a constant with `minItems`. So only grammars may force whose longest forced text is known to be short. For the
+others llguidance looks at one token at a time.
+
+The bound is simple and may be much too high. It adds up all parts of a grammar, also those of which an output has
+only one. A repetition without an upper limit counts once: after each time there is a choice, unless what follows
+matches no text at all. Parts that could match none have no bound: negated classes, intersections, recursive rules.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Final
+
+from kvasir.constraint import Grammar, GrammarKind
+from kvasir.grammar_bounds.json_options import JSON_WHITESPACE
+
+LONGEST_FORCED_TEXT: Final = 8_192
+"""Bytes."""
+_UNBOUNDED: Final = LONGEST_FORCED_TEXT + 1
+_SPECIAL_BYTES: Final = 16
+"""For a special token: at least as many as llguidance has for it."""
+_PART: Final = re.compile(
+    r"""
+    (?P<text> "(?:[^"\\\n]|\\.)*" )
+    | (?P<comment> //[^\n]* | \#[^\n]* )
+    | / (?P<regex> (?:[^/\\\n]|\\.)+ ) /
+    | (?P<special> <[^<>\s]*> )
+    | (?P<json> %json\s+ )
+    | ^ (?P<head> [A-Za-z_]\w* ) (?: \[lazy\] )? [ \t]* :
+    | (?P<name> [A-Za-z_]\w* )
+    | (?P<operators> [\s()|?*+]+ )
+    """,
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
+)
+"""A part of a grammar in Lark whose size is known; counted repetitions, intersections and directives are others."""
+_REPEATS_OR_EMPTY: Final = re.compile(r"\[\^|[{&~]|\\[pPDWSbB]|--")
+"""In a regular expression that may repeat a part, or match no text."""
+_COUNT: Final = re.compile(r"\{\s*(\d+)")
+_LEAST: Final = ("minItems", "minLength", "minProperties")
+
+
+def may_force(grammar: Grammar) -> bool:
+    """Return whether all texts that the grammar forces are short. `adapt_grammar` has returned the grammar."""
+    match grammar.kind:
+        case GrammarKind.JSON_SCHEMA:
+            is_flexible = grammar.any_whitespace and not grammar.whitespace_pattern
+            size = _of_schema(json.loads(grammar.text), is_flexible)
+        case GrammarKind.REGEX:
+            size = _of_regex(grammar.text)
+        case GrammarKind.LARK:
+            size = _of_lark(grammar.text)
+        case _:
+            size = _UNBOUNDED
+    return size <= LONGEST_FORCED_TEXT
+
+
+def _of_regex(pattern: str) -> int:
+    return _UNBOUNDED if _REPEATS_OR_EMPTY.search(pattern) else len(pattern.encode())
+
+
+def _of_schema(schema: Any, is_flexible: bool) -> int:
+    """With flexible whitespace there is a choice after each token of JSON, so the longest token counts."""
+    if is_flexible:
+        return _longest_token(schema)
+    written = json.dumps(schema)
+    if "$ref" in written or _COUNT.search(written) or _least(schema) > 1:
+        return _UNBOUNDED
+    return len(written)
+
+
+def _longest_token(value: Any) -> int:
+    """Of all that a JSON value has: names, texts, patterns, least lengths."""
+    if isinstance(value, str):
+        return len(json.dumps(value)) * math.prod(map(int, _COUNT.findall(value)))
+    if isinstance(value, list):
+        return max(map(_longest_token, value), default=0)
+    if isinstance(value, dict):
+        least = value.get("minLength", 0)
+        sizes = [max(_longest_token(name), _longest_token(inner)) for name, inner in value.items()]
+        return max([least if isinstance(least, int) else 0, *sizes])
+    return 0
+
+
+def _least(value: Any) -> int:
+    """Return the greatest of the least counts in a schema."""
+    if isinstance(value, list):
+        return max(map(_least, value), default=0)
+    if isinstance(value, dict):
+        own = [value[name] for name in _LEAST if isinstance(value.get(name), int)]
+        return max([*own, *map(_least, value.values())], default=0)
+    return 0
+
+
+def _of_lark(text: str) -> int:
+    sizes: dict[str, int] = {}
+    used: dict[str, list[str]] = {}
+    rule, place = "", 0
+    while place < len(text):
+        part = _PART.match(text, place)
+        if part is None:
+            return _UNBOUNDED
+        place = part.end()
+        if part["head"]:
+            rule = part["head"]
+            if rule in sizes:
+                return _UNBOUNDED
+            sizes[rule], used[rule] = 0, []
+        elif part["comment"] or part["operators"]:
+            continue
+        elif rule not in sizes:
+            return _UNBOUNDED
+        elif part["name"]:
+            used[rule].append(part["name"])
+        elif part["json"]:
+            schema, place = json.JSONDecoder().raw_decode(text, place)
+            sizes[rule] += _of_schema(schema, _is_flexible(schema))
+        elif part["regex"]:
+            sizes[rule] += _of_regex(part["regex"])
+        else:
+            sizes[rule] += _SPECIAL_BYTES if part["special"] else len(part["text"].encode(errors="surrogatepass"))
+    try:
+        order = list(TopologicalSorter(used).static_order())
+    except CycleError:
+        return _UNBOUNDED
+    for name in order:
+        rules = [sizes.get(other, _UNBOUNDED) for other in used.get(name, ())]
+        sizes[name] = min(_UNBOUNDED, sizes.get(name, _UNBOUNDED) + sum(rules))
+    return sizes.get("start", _UNBOUNDED)
+
+
+def _is_flexible(schema: Mapping[str, Any]) -> bool:
+    options = schema.get("x-guidance", {})
+    return bool(options.get("whitespace_flexible")) and options.get("whitespace_pattern") == JSON_WHITESPACE
