@@ -201,3 +201,11 @@ def test_special_tokens_do_not_hide_a_schema() -> None:
     assert (
         refusal_of(Grammar(GrammarKind.LARK, 'start: a\na: %lark {\nstart: %json {"not": {}}\n}')).keyword == "not"
     )
+
+
+@pytest.mark.parametrize(
+    "text", ['{"const": "<\ufdd0|user|>"}', r'{"const": "\ufdd0"}', r'{"pattern": "^\\x{FDD0}$"}']
+)
+def test_the_mark_of_special_tokens_is_refused(text: str) -> None:
+    assert "U+FDD0" in str(refusal(text))
+    allow('{"const": "0xfdd0"}')

@@ -100,6 +100,20 @@ def test_a_thinking_budget_forces_the_end(budget: int) -> None:
     assert allowed(guide) == sorted(tokens("0123456789"))
 
 
+def test_only_what_may_follow_for_certain_is_forced() -> None:
+    constant = Grammar(GrammarKind.JSON_SCHEMA, '{"const": "ab"}')
+    thinking = guide_for(OutputConstraint(constant, tokens("</t>"), thinking_budget=1, reasoning_start=ord("T")))
+    assert list(thinking.forced_tokens()) == []
+    thinking.accept(tokens("T"))
+    assert list(thinking.forced_tokens()) == [ord("<")]
+    thinking.accept(tokens("</t>"))
+    assert bytes(thinking.forced_tokens()) == b'"ab"'
+    free = guide_for(OutputConstraint(constant, tokens("</t>")))
+    assert list(free.forced_tokens()) == []
+    free.accept(tokens('</t>"ab"'))
+    assert list(free.forced_tokens()) == []
+
+
 def test_a_budget_goes_on_with_an_end_that_has_begun() -> None:
     guide = guide_for(OutputConstraint(reasoning_end=tokens("</t>"), thinking_budget=4))
     guide.accept(tokens("ab</"))
