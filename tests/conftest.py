@@ -1,8 +1,12 @@
 import logging
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
+
+# Triton reads it when a kernel is defined, also those of its own library: before any test imports triton.
+os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def pytest_configure() -> None:

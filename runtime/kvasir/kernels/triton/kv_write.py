@@ -1,0 +1,35 @@
+"""The kernel that writes K and V of a step's tokens into the paged cache.
+
+It writes these places and no other. Stale numbers of a block's last owner stay, because the attention kernel loads
+no place behind a context.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def write_kv(
+    cache,  # [num_blocks, 2, KV_HEADS, BLOCK_SIZE, HEAD_DIM]
+    kv,  # [T, 2 * KV_HEADS * HEAD_DIM], of the stride kv_stride between tokens
+    slots,  # [T] int32: block * BLOCK_SIZE + place in the block
+    num_tokens,
+    kv_stride,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TOKENS: tl.constexpr,
+):
+    """Grid: (T / TOKENS, 2 * KV_HEADS). A program copies K or V of one head, for some tokens."""
+    piece = tl.program_id(1)  # K of each head, then V of each head, in `kv` and in a block
+    tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    dims = tl.arange(0, PADDED_DIM)
+    exists = tokens < num_tokens
+    slot = tl.load(slots + tokens, mask=exists, other=0).to(tl.int64)
+    mask = exists[:, None] & (dims < HEAD_DIM)[None, :]
+    source = tokens.to(tl.int64) * kv_stride + piece * HEAD_DIM
+    block = slot // BLOCK_SIZE * (2 * KV_HEADS) + piece
+    place = (block * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM
+    numbers = tl.load(kv + source[:, None] + dims[None, :], mask=mask)
+    tl.store(cache + place[:, None] + dims[None, :], numbers, mask=mask)

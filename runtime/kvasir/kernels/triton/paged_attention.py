@@ -1,0 +1,127 @@
+"""The kernel that attends over the paged cache: one launch for a step of prefills, chunks and decodes.
+
+A program takes one work item (work_list.py) and one KV head. The rows of its tile are query tokens times the query
+heads of that KV head, so K and V are loaded once for all of them. The softmax is computed online, in float32
+(Milakov and Gimelshein, 2018). The segments of long contexts follow Flash-Decoding (Dao et al., 2023).
+
+    row of a tile     0  1  2  3 | 4  5  6  7 | …        with 4 query heads for each KV head
+    query token       0  0  0  0 | 1  1  1  1 | …
+    query head        0  1  2  3 | 0  1  2  3 | …        of the KV head
+
+Only keys that a query of the item sees are loaded. Other places of the cache may hold NaN.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _product(a, b, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
+    """Triton's interpreter multiplies the bits of bfloat16 as integers; devices multiply the given types."""
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32))
+    if EXACT:
+        return tl.dot(a, b, input_precision="ieee")
+    return tl.dot(a, b)
+
+
+@triton.jit(do_not_specialize=["window", "table_stride"])
+def attend_paged(
+    out,  # [T, KV_HEADS * GROUP * HEAD_DIM]
+    q,  # the same, of the stride q_stride between tokens
+    cache,  # [num_blocks, 2, KV_HEADS, BLOCK_SIZE, HEAD_DIM]
+    table,  # [B, table_stride] int32: the blocks of the step's requests
+    items,  # [N, ITEM_SIZE] int32
+    partial_out,  # [slots, KV_HEADS, ROWS, HEAD_DIM] float32, not divided by the sum
+    partial_max,  # [slots, KV_HEADS, ROWS] float32
+    partial_sum,  # [slots, KV_HEADS, ROWS] float32
+    inner_scale,  # of a score within the soft cap, times 2
+    outer_scale,  # of a score, or of the capped one, times log2(e): exponents are of base 2
+    window,
+    q_stride,
+    table_stride,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    KEYS: tl.constexpr,
+    ITEM_SIZE: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    CAPPED: tl.constexpr,
+    EXACT: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """Grid: (N, KV_HEADS)."""
+    item = items + tl.program_id(0) * ITEM_SIZE
+    kv_head = tl.program_id(1)
+    table_row = tl.load(item)
+    first_token = tl.load(item + 1)
+    num_tokens = tl.load(item + 2)
+    position = tl.load(item + 3)
+    segment = tl.load(item + 4)
+    segments = tl.load(item + 5)
+    slot = tl.load(item + 6).to(tl.int64)
+
+    rows = tl.arange(0, ROWS)
+    token = rows // GROUP  # [ROWS]
+    head = kv_head * GROUP + rows % GROUP
+    dims = tl.arange(0, PADDED_DIM)
+    in_head = dims < HEAD_DIM
+    exists = token < num_tokens
+    mask = exists[:, None] & in_head[None, :]
+    places = (first_token + token).to(tl.int64) * q_stride + head * HEAD_DIM
+    queries = tl.load(q + places[:, None] + dims[None, :], mask=mask, other=0.0)  # [ROWS, PADDED_DIM]
+
+    last = position + token  # [ROWS] the last key that each row sees
+    begin = 0
+    if WINDOWED:
+        begin = tl.maximum(position - window + 1, 0)
+    end = position + num_tokens
+    length = tl.cdiv(tl.cdiv(end - begin, segments), KEYS) * KEYS
+    begin += segment * length
+    end = tl.minimum(end, begin + length)
+
+    block_numbers = 2 * KV_HEADS * BLOCK_SIZE * HEAD_DIM
+    k_head = cache + kv_head * (BLOCK_SIZE * HEAD_DIM)
+    v_head = k_head + KV_HEADS * BLOCK_SIZE * HEAD_DIM
+    table_of_row = table + table_row.to(tl.int64) * table_stride
+    maximum = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, PADDED_DIM], tl.float32)
+    for start in range(begin, end, KEYS):
+        keys = start + tl.arange(0, KEYS)  # positions
+        known = keys < end
+        block = tl.load(table_of_row + keys // BLOCK_SIZE, mask=known, other=0).to(tl.int64)
+        place = block * block_numbers + keys % BLOCK_SIZE * HEAD_DIM  # [KEYS]
+        k = tl.load(k_head + place[None, :] + dims[:, None], mask=known[None, :] & in_head[:, None], other=0.0)
+        v = tl.load(v_head + place[:, None] + dims[None, :], mask=known[:, None] & in_head[None, :], other=0.0)
+        scores = _product(queries, k, EXACT, INTERPRETED)  # [ROWS, KEYS]
+        if CAPPED:
+            scores = 1.0 - 2.0 / (tl.exp(scores * inner_scale) + 1.0)  # tanh
+        scores *= outer_scale
+        visible = known[None, :] & (keys[None, :] <= last[:, None])
+        if WINDOWED:
+            visible = visible & (keys[None, :] > last[:, None] - window)
+        scores = tl.where(visible, scores, float("-inf"))
+        new_maximum = tl.maximum(maximum, tl.max(scores, 1))
+        # A row that has seen no key yet would compute -inf - -inf.
+        finite = tl.where(new_maximum == float("-inf"), 0.0, new_maximum)
+        weights = tl.exp2(scores - finite[:, None])
+        rescale = tl.exp2(maximum - finite)
+        total = total * rescale + tl.sum(weights, 1)
+        if not INTERPRETED:
+            weights = weights.to(v.dtype)
+        sums = sums * rescale[:, None] + _product(weights, v, EXACT, INTERPRETED)
+        maximum = new_maximum
+
+    if segments == 1:
+        sums = sums / tl.where(exists, total, 1.0)[:, None]
+        places = (first_token + token).to(tl.int64) * (KV_HEADS * GROUP * HEAD_DIM) + head * HEAD_DIM
+        tl.store(out + places[:, None] + dims[None, :], sums.to(out.dtype.element_ty), mask=mask)
+    else:
+        partial = (slot * KV_HEADS + kv_head) * ROWS + rows
+        tl.store(partial_out + partial[:, None] * HEAD_DIM + dims[None, :], sums, mask=mask)
+        tl.store(partial_max + partial, maximum, mask=exists)
+        tl.store(partial_sum + partial, total, mask=exists)

@@ -1,0 +1,132 @@
+"""Launches the kernels: checks shapes and types, and gives every launch the sizes of tiling.py."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import triton
+from torch import Tensor
+
+from kvasir.kernels.triton.kv_write import write_kv
+from kvasir.kernels.triton.paged_attention import attend_paged
+from kvasir.kernels.triton.segment_merge import merge_segments
+from kvasir.kernels.triton.tiling import (
+    MERGED_ROWS,
+    OPTIONS,
+    WRITE_TOKENS,
+    AttentionTile,
+    PagedShape,
+    attend_constants,
+    merge_constants,
+    write_constants,
+)
+
+INTERPRETED: Final = bool(triton.knobs.runtime.interpret)
+"""Whether TRITON_INTERPRET was set when the kernels were imported: then they run on a CPU."""
+_LOG2_E: Final = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class Partials:
+    """The partial results of split items. Layers use them one after the other."""
+
+    out: Tensor  # [slots, kv_heads, rows, head_dim] float32
+    maximum: Tensor  # [slots, kv_heads, rows] float32
+    total: Tensor  # [slots, kv_heads, rows] float32
+
+    @classmethod
+    def empty(cls, num_slots: int, shape: PagedShape, tile: AttentionTile, device: torch.device) -> "Partials":
+        size = (max(1, num_slots), shape.kv_heads, tile.rows)
+        out = torch.empty(*size, shape.head_dim, dtype=torch.float32, device=device)
+        maximum, total = (torch.empty(size, dtype=torch.float32, device=device) for _ in range(2))
+        return cls(out, maximum, total)
+
+
+@dataclass(frozen=True)
+class Work:
+    """The work of a step on the device, for layers of one window."""
+
+    table: Tensor  # [B, blocks] int32: the blocks of the step's requests
+    items: Tensor  # [N, 8] int32, see work_list.py
+    merges: Tensor  # [M, 4] int32
+    partials: Partials
+
+
+class PagedKernels:
+    """The kernels for one shape of heads and cache.
+
+    Raises ValueError for tensors of other shapes: kernels receive addresses only.
+    """
+
+    def __init__(self, shape: PagedShape) -> None:
+        self._shape = shape
+
+    def write(self, slots: Tensor, kv: Tensor, cache: Tensor) -> None:
+        """Write kv [T, 2 * kv_heads * head_dim] to the slots [T] of the cache."""
+        shape, tokens = self._shape, len(slots)
+        self._check(kv, 2 * shape.kv_heads, tokens, cache, "kv")
+        grid = (triton.cdiv(tokens, WRITE_TOKENS), 2 * shape.kv_heads)
+        write_kv[grid](cache, kv, slots, tokens, kv.stride(0), **write_constants(shape), **OPTIONS)
+
+    def attend(
+        self,
+        work: Work,
+        tile: AttentionTile,
+        q: Tensor,
+        cache: Tensor,
+        *,
+        scale: float,
+        window: int | None,
+        softcap: float | None,
+    ) -> Tensor:
+        """q [T, heads * head_dim] → the same shape"""
+        shape, partials = self._shape, work.partials
+        self._check(q, shape.heads, len(q), cache, "q")
+        out = q.new_empty(q.shape)
+        inner, outer = (0.0, scale) if softcap is None else (2 * scale / softcap, softcap)
+        attend_paged[len(work.items), shape.kv_heads](
+            out,
+            q,
+            cache,
+            work.table,
+            work.items,
+            partials.out,
+            partials.maximum,
+            partials.total,
+            inner,
+            outer * _LOG2_E,
+            window or 0,
+            q.stride(0),
+            work.table.stride(0),
+            **attend_constants(
+                shape,
+                tile,
+                windowed=window is not None,
+                capped=softcap is not None,
+                exact=q.dtype == torch.float32,
+                interpreted=INTERPRETED,
+            ),
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
+            **OPTIONS,
+        )
+        if len(work.merges):
+            merge_segments[len(work.merges), shape.kv_heads, tile.rows // MERGED_ROWS](
+                out,
+                partials.out,
+                partials.maximum,
+                partials.total,
+                work.merges,
+                **merge_constants(shape, tile),
+                **OPTIONS,
+            )
+        return out
+
+    def _check(self, x: Tensor, heads: int, tokens: int, cache: Tensor, name: str) -> None:
+        """`heads`: the heads of a token in x."""
+        shape = self._shape
+        if x.shape != (tokens, heads * shape.head_dim) or x.stride(1) != 1 or x.dtype != cache.dtype:
+            raise ValueError(f"the kernel does not take {name} of shape {list(x.shape)}, {x.dtype} and this stride")
+        if cache.shape[1:] != (2, shape.kv_heads, shape.block_size, shape.head_dim) or not cache.is_contiguous():
+            raise ValueError(f"the kernel does not take a cache of shape {list(cache.shape)}")

@@ -1,0 +1,104 @@
+"""Steps over a paged cache whose unused places hold NaN: by the kernels, and by the definition of attention."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvasir.kernels.triton.paged_kernels import PagedKernels, Partials, Work
+from kvasir.kernels.triton.tiling import AttentionTile, PagedShape
+from kvasir.kernels.triton.work_list import WorkList, work_list
+
+SCALE: Final = 0.2
+TOLERANCES: Final = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+"""Absolute and relative. The interpreter truncates the results in bfloat16 instead of rounding them."""
+
+
+class PagedCase:
+    """`requests`: tokens before the step, and tokens of the step."""
+
+    def __init__(
+        self, shape: PagedShape, requests: Sequence[tuple[int, int]], dtype: torch.dtype, seed: int = 0
+    ) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.computed = np.array([computed for computed, _ in requests])
+        self.new = np.array([new for _, new in requests])
+        generator = torch.Generator().manual_seed(seed)
+        random = np.random.default_rng(seed)
+        self._kv = [self._randn(generator, c + n, 2, shape.kv_heads, shape.head_dim) for c, n in requests]
+        self.q = self._randn(generator, int(self.new.sum()), shape.heads * shape.head_dim)
+        blocks = -(-(self.computed + self.new) // shape.block_size)
+        num_blocks = 1 + int(blocks.sum())
+        ids = random.permutation(np.arange(1, num_blocks)).astype(np.int32)
+        self.table = np.zeros((len(requests), int(blocks.max())), np.int32)
+        for row, own in enumerate(np.split(ids, np.cumsum(blocks)[:-1])):
+            self.table[row, : len(own)] = own
+        size = (num_blocks, 2, shape.kv_heads, shape.block_size, shape.head_dim)
+        self.cache = torch.full(size, torch.nan, dtype=dtype)
+        for row, computed in enumerate(self.computed):
+            slots = self._slots(row, 0, int(computed))
+            self._by_slot()[slots // shape.block_size, slots % shape.block_size] = self._kv[row][:computed]
+
+    def step(
+        self, tile: AttentionTile, *, window: int | None = None, softcap: float | None = None, programs: int = 1
+    ) -> Tensor:
+        """Write K and V of the step and attend: [T, heads * head_dim]"""
+        kernels = PagedKernels(self.shape)
+        rows = range(len(self.new))
+        kv = torch.cat([self._kv[row][self.computed[row] :].flatten(1) for row in rows])
+        slots = [self._slots(row, int(self.computed[row]), int(self.new[row])) for row in rows]
+        kernels.write(torch.cat(slots).int(), kv, self.cache)
+        listed = self.work_list(tile, window, programs)
+        partials = Partials.empty(listed.num_slots, self.shape, tile, torch.device("cpu"))
+        for part in (partials.out, partials.maximum, partials.total):
+            part.fill_(torch.nan)
+        table, items, merges = (torch.from_numpy(array) for array in (self.table, listed.items, listed.merges))
+        work = Work(table, items, merges, partials)
+        return kernels.attend(work, tile, self.q, self.cache, scale=SCALE, window=window, softcap=softcap)
+
+    def work_list(self, tile: AttentionTile, window: int | None, programs: int) -> WorkList:
+        return work_list(
+            self.computed,
+            self.new,
+            tokens_per_item=tile.tokens(self.shape.group),
+            window=window,
+            kv_heads=self.shape.kv_heads,
+            programs=programs,
+        )
+
+    def expected(self, window: int | None = None, softcap: float | None = None) -> Tensor:
+        """The same by the definition of attention, in float64."""
+        shape, parts = self.shape, []
+        queries = self.q.double().view(-1, shape.kv_heads, shape.group, shape.head_dim).split(self.new.tolist())
+        for query, kv, computed, new in zip(queries, self._kv, self.computed, self.new, strict=True):
+            k, v = kv.double().unbind(1)  # [keys, kv_heads, head_dim]
+            scores = torch.einsum("thgd,khd->hgtk", query, k) * SCALE
+            if softcap is not None:
+                scores = torch.tanh(scores / softcap) * softcap
+            distance = torch.arange(computed, computed + new)[:, None] - torch.arange(len(k))
+            hidden = (distance < 0) | (distance >= (window or len(k)))
+            weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+            parts.append(torch.einsum("hgtk,khd->thgd", weights, v).flatten(1))
+        return torch.cat(parts)
+
+    def check(
+        self, tile: AttentionTile, *, window: int | None = None, softcap: float | None = None, programs: int = 1
+    ) -> None:
+        output = self.step(tile, window=window, softcap=softcap, programs=programs)
+        tolerance = TOLERANCES[self.dtype]
+        torch.testing.assert_close(output.double(), self.expected(window, softcap), rtol=tolerance, atol=tolerance)
+
+    def _randn(self, generator: torch.Generator, *size: int) -> Tensor:
+        return torch.randn(size, generator=generator).to(self.dtype)
+
+    def _slots(self, row: int, first: int, count: int) -> Tensor:
+        """[count] of the tokens of a request from `first` on"""
+        positions = np.arange(first, first + count)
+        blocks = self.table[row, positions // self.shape.block_size].astype(np.int64)
+        return torch.from_numpy(blocks * self.shape.block_size + positions % self.shape.block_size)
+
+    def _by_slot(self) -> Tensor:
+        """[num_blocks, block_size, 2, kv_heads, head_dim]"""
+        return self.cache.permute(0, 3, 1, 2, 4)
