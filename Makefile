@@ -8,7 +8,7 @@ CPU    := runtime/kvasir/kernels/cpu
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-workers test-service test-dashboard test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation format demo-model cluster cluster-down kind-node clean
+.PHONY: help up test test-workers test-service test-dashboard test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation kernels format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -65,6 +65,9 @@ lint: $(VENV)/.dev  ## run ruff, mypy --strict and import-linter, and check the 
 
 mutation: $(VENV)/.mutation  ## change the code in small ways and list the changes that no test detects (MUTATION_ARGS)
 	@$(BIN)/python -m tools.mutation $(MUTATION_ARGS)
+
+kernels: $(VENV)/.dev  ## compile the Triton kernels for several GPUs, without one, and write their table (KERNELS_ARGS)
+	@$(BIN)/python -m tools.kernel_table $(KERNELS_ARGS)
 
 images:  ## build the three container images, with docker or buildah
 	@$(PYTHON) -m images.build $(IMAGES_ARGS)

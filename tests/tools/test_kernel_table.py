@@ -1,0 +1,48 @@
+"""The Triton kernels compile for GPUs without one, and the table finds those that exceed a device."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from tools.kernel_table import PAGE, ROOT, TARGETS, Usage, variants
+
+GFX942, SM_90 = TARGETS[3], TARGETS[1]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_a_kernel_compiles_for_all_targets() -> None:
+    name = "attend bf16 64 decode"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tools.kernel_table", "--only", name]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.startswith(f"| {name} | ")
+    assert run.stdout.count("KiB") == len(TARGETS)
+
+
+def test_the_page_has_a_row_for_each_kernel() -> None:
+    rows = re.findall(r"^\| ((?:attend|merge|write) [\w ]+) \| ", PAGE.read_text(), re.MULTILINE)
+    assert rows == [variant.name for variant in variants()]
+
+
+@pytest.mark.parametrize(
+    ("usage", "problem"),
+    [
+        (Usage(registers=128, spilled_bytes=0, shared_bytes=60_000, num_warps=4), ""),
+        (Usage(registers=128, spilled_bytes=80, shared_bytes=60_000, num_warps=4), "80 bytes spill"),
+        (Usage(registers=128, spilled_bytes=0, shared_bytes=300_000, num_warps=4), "bytes of shared memory"),
+        (Usage(registers=255, spilled_bytes=0, shared_bytes=0, num_warps=16), "for each of 512 threads"),
+    ],
+)
+def test_limits_of_a_device_are_checked(usage: Usage, problem: str) -> None:
+    problems = list(usage.problems(SM_90))
+    assert (problem in problems[0]) if problem else not problems
+
+
+def test_devices_have_limits_of_their_own() -> None:
+    usage = Usage(registers=300, spilled_bytes=0, shared_bytes=100_000, num_warps=4)
+    assert "shared memory" in next(usage.problems(GFX942))
+    assert "300 registers of a thread" in next(usage.problems(SM_90))

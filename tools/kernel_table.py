@@ -1,0 +1,291 @@
+"""Compiles the Triton kernels ahead of time for several GPUs, and writes docs/design/triton-kernels.md.
+
+    make kernels                                           # the same as the next line
+    python -m tools.kernel_table                           # compiles everything and writes the page
+    python -m tools.kernel_table --check                   # exits with 1 if the page has another table
+    python -m tools.kernel_table --only "attend bf16 64"   # prints the rows whose name begins so
+
+No GPU is needed. Exits with 1 if a kernel exceeds the limits of a device, or spills registers.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from kvasir.kernels.triton.tiling import (
+    OPTIONS,
+    PagedShape,
+    attend_constants,
+    attention_tile,
+    merge_constants,
+    write_constants,
+)
+
+ROOT: Final = Path(__file__).parent.parent
+PAGE: Final = ROOT / "docs/design/triton-kernels.md"
+_INTERPRETER: Final = "TRITON_INTERPRET"
+_CACHE: Final = "TRITON_CACHE_DIR"
+
+
+MOST_SPILLED_BYTES: Final = 16
+"""ptxas sometimes keeps a number or two on the stack, also if registers are free."""
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    backend: str
+    arch: int | str
+    warp_size: int
+    shared_bytes: int
+    """Most shared memory of a program."""
+    registers: int
+    """Most of a thread."""
+    register_file: int
+    """Registers for all threads of a program."""
+
+
+TARGETS: Final = (
+    Target("sm_80", "cuda", 80, 32, 163 * 1024, 255, 2**16),
+    Target("sm_90", "cuda", 90, 32, 227 * 1024, 255, 2**16),
+    Target("sm_100", "cuda", 100, 32, 227 * 1024, 255, 2**16),
+    Target("gfx942", "hip", "gfx942", 64, 64 * 1024, 512, 2**17),
+)
+"""A100, H100, B200, MI300X; limits from CUDA's programming guide and the CDNA 3 instruction set."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    kernel: str
+    dtype: str
+    head_dim: int
+    step: str
+    """Of the tile: decode or prefill; "" for a kernel without one."""
+    masks: bool = True
+    """Whether there are a window and a cap. Kernels with both need the most registers."""
+
+    @property
+    def name(self) -> str:
+        plain = "" if self.masks else "plain"
+        return " ".join(part for part in (self.kernel, self.dtype, str(self.head_dim), self.step, plain) if part)
+
+
+def variants() -> Iterator[Variant]:
+    for dtype in ("bf16", "fp16", "fp32"):
+        for head_dim in (64, 80, 128, 256):
+            yield Variant("attend", dtype, head_dim, "decode")
+            if dtype != "fp32":  # whose prefills have the tiles of decodes
+                yield Variant("attend", dtype, head_dim, "prefill")
+    for step in ("decode", "prefill"):
+        yield Variant("attend", "bf16", 128, step, masks=False)
+    for dtype in ("bf16", "fp32"):
+        for head_dim in (80, 128, 256):
+            yield Variant("merge", dtype, head_dim, "decode")
+            yield Variant("write", dtype, head_dim, "")
+    yield Variant("merge", "bf16", 128, "prefill")
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of a compiled kernel."""
+
+    registers: int
+    """Of a thread."""
+    spilled_bytes: int
+    """Of a thread, stored and loaded."""
+    shared_bytes: int
+    num_warps: int
+
+    def problems(self, target: Target) -> Iterator[str]:
+        if self.spilled_bytes > MOST_SPILLED_BYTES:
+            yield f"{self.spilled_bytes} bytes spill"
+        if self.shared_bytes > target.shared_bytes:
+            yield f"{self.shared_bytes} bytes of shared memory of {target.shared_bytes}"
+        if self.registers > target.registers:
+            yield f"{self.registers} registers of a thread of {target.registers}"
+        threads = self.num_warps * target.warp_size
+        if self.registers * threads > target.register_file:
+            yield f"{self.registers} registers for each of {threads} threads"
+
+
+_DTYPE_BYTES: Final = MappingProxyType({"bf16": 2, "fp16": 2, "fp32": 4})
+_TYPES: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("slots", "table", "items", "merges"), "*i32"),
+        **dict.fromkeys(("partial_out", "partial_max", "partial_sum"), "*fp32"),
+        **dict.fromkeys(("num_tokens", "window", "table_stride", "kv_stride", "q_stride"), "i32"),
+        **dict.fromkeys(("inner_scale", "outer_scale"), "fp32"),
+    }
+)
+"""Of the parameters that are not of the cache's type."""
+_DIVISIBLE: Final = ("kv_stride", "q_stride")
+"""Numbers that are multiples of 16 in every launch, as all addresses are: heads have multiples of 16 numbers."""
+
+
+def compiled(variant: Variant, target: Target) -> Usage:
+    """Compile a kernel as a launch on this device would."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from kvasir.kernels.triton.kv_write import write_kv
+    from kvasir.kernels.triton.paged_attention import attend_paged
+    from kvasir.kernels.triton.segment_merge import merge_segments
+
+    shape = PagedShape(heads=32, kv_heads=8, head_dim=variant.head_dim, block_size=16)
+    dtype_bytes = _DTYPE_BYTES[variant.dtype]
+    prefill = variant.step == "prefill"
+    tile = attention_tile(shape, dtype_bytes, prefill=prefill, warp_size=target.warp_size)
+    options: dict[str, object] = {**OPTIONS}
+    kernel: Any
+    if variant.kernel == "write":
+        kernel, constants = write_kv, write_constants(shape)
+    elif variant.kernel == "merge":
+        kernel, constants = merge_segments, merge_constants(shape, tile)
+    else:
+        kernel = attend_paged
+        constants = attend_constants(
+            shape,
+            tile,
+            windowed=variant.masks,
+            capped=variant.masks,
+            exact=variant.dtype == "fp32",
+            interpreted=False,
+        )
+        options |= {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
+    types = {name: _TYPES.get(name, f"*{variant.dtype}") for name in kernel.arg_names if name not in constants}
+    source = ASTSource(
+        kernel,
+        signature={name: types.get(name, "constexpr") for name in kernel.arg_names},
+        constexprs=constants,
+        attrs={
+            (place,): [["tt.divisibility", 16]]
+            for place, name in enumerate(kernel.arg_names)
+            if types.get(name, "").startswith("*") or name in _DIVISIBLE
+        },
+    )
+    gpu = GPUTarget(target.backend, target.arch, target.warp_size)
+    triton.knobs.nvidia.dump_ptxas_log = True
+    triton.knobs.compilation.always_compile = True  # a cached kernel has no log
+    log = io.StringIO()
+    with contextlib.redirect_stdout(log):
+        result = triton.compile(source, target=gpu, options=options)
+    if target.backend == "cuda":
+        registers, spilled = _cuda_registers(log.getvalue())
+    else:
+        registers, spilled = _amd_registers(result.asm["amdgcn"])
+    return Usage(registers, spilled, result.metadata.shared, result.metadata.num_warps)
+
+
+def _cuda_registers(log: str) -> tuple[int, int]:
+    """Return the registers of a thread, and the bytes that spill, from the log of ptxas."""
+    registers = re.search(r"Used (\d+) registers", log)
+    spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    assert registers is not None, f"unexpected log of ptxas: {log}"
+    assert spilled is not None, f"unexpected log of ptxas: {log}"
+    return int(registers[1]), int(spilled[1]) + int(spilled[2])
+
+
+def _amd_registers(assembly: str) -> tuple[int, int]:
+    """Return the vector registers of a thread, and the bytes that spill to memory: scalar registers do not."""
+
+    def number(name: str) -> int:
+        found = re.search(rf"\.{name}:\s*(\d+)", assembly)
+        assert found is not None, f"the assembly has no {name}"
+        return int(found[1])
+
+    return number("vgpr_count"), 8 * number("vgpr_spill_count")
+
+
+_HEAD: Final = """\
+# The compiled Triton kernels
+
+`make kernels` compiles the attention kernels for GPUs ahead of time and writes this page: with Triton {version}.
+**They have not run on a device yet.** The page shows that they compile, that they fit the devices, and that at most
+{spilled} bytes of a thread spill. It shows nothing about speed.
+
+A cell has the registers of a thread, the KiB of shared memory, and the warps of a program. Rows of `attend` have a
+sliding window and a soft cap, which need the most registers, unless they are called plain; the groups have 4 query
+heads, the blocks 16 tokens. In float32, prefills have the tiles of decodes. These limits are checked:
+
+| | sm_80 (A100) | sm_90 (H100) | sm_100 (B200) | gfx942 (MI300X) |
+|---|---|---|---|---|
+| registers of a thread | {registers} |
+| shared memory of a program | {shared} |
+
+| kernel, type, head size, step | {targets} |
+|---|{lines}
+"""
+
+
+def page(usages: Mapping[tuple[Variant, Target], Usage]) -> str:
+    import triton
+
+    head = _HEAD.format(
+        version=triton.__version__,
+        spilled=MOST_SPILLED_BYTES,
+        registers=" | ".join(str(target.registers) for target in TARGETS),
+        shared=" | ".join(f"{target.shared_bytes // 1024} KiB" for target in TARGETS),
+        targets=" | ".join(target.name for target in TARGETS),
+        lines="---|" * len(TARGETS),
+    )
+    names = dict.fromkeys(variant for variant, _ in usages)
+    return head + "".join(f"{_row(variant, usages)}\n" for variant in names)
+
+
+def _row(variant: Variant, usages: Mapping[tuple[Variant, Target], Usage]) -> str:
+    cells = []
+    for target in TARGETS:
+        usage = usages[variant, target]
+        spilled = f", {usage.spilled_bytes} B spill" if usage.spilled_bytes else ""
+        cells.append(f"{usage.registers}, {usage.shared_bytes / 1024:.0f} KiB, {usage.num_warps}{spilled}")
+    return f"| {variant.name} | {' | '.join(cells)} |"
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.kernel_table", description=__doc__.split("\n")[0])
+    parser.add_argument("--check", action="store_true", help="compare the page instead of writing it")
+    parser.add_argument("--only", metavar="NAME", help="print the rows whose name begins so, and write nothing")
+    options = parser.parse_args(arguments)
+    chosen = [variant for variant in variants() if variant.name.startswith(options.only or "")]
+    usages = compile_all(chosen)
+    problems = [
+        f"{variant.name} on {target.name}: {problem}"
+        for (variant, target), usage in usages.items()
+        for problem in usage.problems(target)
+    ]
+    if options.only:
+        print(*(_row(variant, usages) for variant in chosen), sep="\n")
+    elif not options.check:
+        PAGE.write_text(page(usages))
+    elif PAGE.read_text() != page(usages):
+        problems.append(f"{PAGE} has another table: run make kernels")
+    for problem in problems:
+        print(problem)
+    return int(bool(problems))
+
+
+def compile_all(chosen: Sequence[Variant]) -> dict[tuple[Variant, Target], Usage]:
+    """Compile these kernels for all targets, in processes of their own, without Triton's interpreter and cache."""
+    jobs = [(variant, target) for variant in chosen for target in TARGETS]
+    os.environ.pop(_INTERPRETER, None)  # kernels under the interpreter cannot be compiled
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ[_CACHE] = cache
+        with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+            found = list(pool.map(compiled, *zip(*jobs, strict=True)))
+    return dict(zip(jobs, found, strict=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
