@@ -8,25 +8,8 @@ import torch
 from examples.one_by_one_backend import OneByOneBackend, OneByOnePlan, OneByOnePlanner
 from kvasir.layers.attention import StepRows
 from kvasir.layers.attention_backends import choose_backend
-from kvasir.params import SamplingParams
+from runtime.models.chunked_answers import answers
 from runtime.models.tiny import MODELS, save
-from runtime.worker.driver import Driver
-
-PROMPTS = {"long": list(range(2, 70)), "short": list(range(50, 57)), "one": [9]}
-
-
-def answers(path: Path) -> dict[str, tuple[list[int], list[float]]]:
-    """Chunks of 16 tokens next to decodes of other requests: tokens, and the likeliest log probabilities."""
-    driver = Driver.load(path)
-    params = SamplingParams(max_tokens=6, seed=0, temperature=0.0, logprobs=5)
-    for name, prompt in PROMPTS.items():
-        driver.add(name, prompt, params)
-        driver.step(budget=16)
-    tokens = driver.run(budget=16)
-    return {
-        name: (tokens[name], [value for entry in driver.done[name].logprobs for value in entry.token])
-        for name in PROMPTS
-    }
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "gemma3"])  # plain; capped scores; two KV groups
