@@ -211,7 +211,7 @@ def _amd_registers(assembly: str) -> tuple[int, int]:
 _HEAD: Final = """\
 # The compiled Triton kernels
 
-`make kernels` compiles the attention kernels for GPUs ahead of time and writes this page: with Triton {version}.
+The [attention kernels](triton-attention.md), compiled ahead of time by `make kernels` with Triton {version}.
 **They have not run on a device yet.** The page shows that they compile, that they fit the devices, and that at most
 {spilled} bytes of a thread spill. It shows nothing about speed.
 

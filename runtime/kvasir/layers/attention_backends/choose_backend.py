@@ -5,10 +5,11 @@ from typing import Final
 from kvasir.layers.attention import AttentionBackend, HeadShape
 from kvasir.layers.attention_backends.gather_planner import GatherBackend
 from kvasir.layers.attention_backends.tiles import TileBackend
+from kvasir.layers.attention_backends.triton_paged import TritonBackend
 from kvasir.layers.kv import KVSpec
 from kvasir.layers.parameter import Placement
 
-BACKENDS: Final[tuple[AttentionBackend, ...]] = (TileBackend(), GatherBackend())
+BACKENDS: Final[tuple[AttentionBackend, ...]] = (TileBackend(), TritonBackend(), GatherBackend())
 """The fastest first; the last one supports everything."""
 
 

@@ -1,0 +1,176 @@
+"""The Triton backend under Triton's interpreter: any schedule, whole models, and when it is chosen."""
+
+import importlib.util
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import Gemma2Config, PreTrainedModel
+
+from kvasir.layers.attention import HeadShape, StepRows
+from kvasir.layers.attention_backends import choose_backend, triton_paged, triton_planner
+from kvasir.layers.attention_backends.gather_planner import GatherBackend
+from kvasir.layers.attention_backends.triton_paged import TritonBackend, TritonPlan
+from kvasir.layers.attention_backends.triton_planner import TritonPlanner
+from kvasir.layers.kv import FullAttention
+from kvasir.layers.parameter import Placement
+from kvasir.worker.cache_memory import block_shape
+from runtime.layers.paged import Paged
+from runtime.models.chunked_answers import answers
+from runtime.models.tiny import decoder, llama, save
+
+GROUPED = HeadShape(heads=4, kv_heads=2, head_dim=16)
+PLACEMENT = Placement(torch.device("cuda"), torch.bfloat16)
+
+
+def gemma2() -> PreTrainedModel:
+    """Capped scores, and two KV groups: one has a window."""
+    return decoder(Gemma2Config, head_dim=16, sliding_window=12, attn_logit_softcapping=2.0)
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tests of a CPU use the Triton kernels. Contexts of more than 16 keys are split."""
+    monkeypatch.setattr(choose_backend, "BACKENDS", (TritonBackend(device_type="cpu"),))
+    monkeypatch.setattr("kvasir.kernels.triton.work_list.MIN_SEGMENT_KEYS", 16)
+
+
+@pytest.fixture
+def with_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(triton_paged, "_has_compiler", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    triton_paged._can_compile.cache_clear()
+    yield
+    triton_paged._can_compile.cache_clear()
+
+
+@pytest.mark.parametrize("softcap", [None, 1.5])
+@pytest.mark.parametrize("window", [None, 1, 7, 33])
+@pytest.mark.usefixtures("interpreted")
+@torch.inference_mode()
+def test_any_schedule_gives_the_definition(window: int | None, softcap: float | None) -> None:
+    paged = Paged((window,), softcap, GROUPED)
+    paged.caches[0].blocks.fill_(torch.nan)  # the null block too
+    paged.run(np.random.default_rng(1))
+
+
+@pytest.mark.parametrize("windows", [(None, 6), (1, 33)])
+@pytest.mark.usefixtures("interpreted")
+@torch.inference_mode()
+def test_groups_share_a_memory_and_free_blocks_before_windows(windows: tuple[int | None, ...]) -> None:
+    paged = Paged(windows, 1.5, GROUPED, freed=float("nan"))
+    for cache in paged.caches:
+        cache.blocks.fill_(torch.nan)
+    paged.run(np.random.default_rng(2))
+
+
+@pytest.mark.usefixtures("interpreted")
+@torch.inference_mode()
+def test_layers_of_one_group_may_differ_in_their_windows() -> None:
+    Paged((6, 33), None, GROUPED).run(np.random.default_rng(3))
+
+
+@pytest.mark.parametrize("model", [llama, gemma2])
+def test_a_model_gives_the_tokens_of_plain_torch(
+    model: Callable[[], PreTrainedModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(model(), tmp_path)
+    monkeypatch.setattr(choose_backend, "BACKENDS", (GatherBackend(),))
+    expected = answers(path)
+    plans = []
+    plan = TritonPlanner.plan
+
+    def noted(planner: TritonPlanner, step: StepRows) -> TritonPlan:
+        plans.append(plan(planner, step))
+        return plans[-1]
+
+    monkeypatch.setattr(TritonPlanner, "plan", noted)
+    monkeypatch.setattr(choose_backend, "BACKENDS", (TritonBackend(device_type="cpu"),))
+    monkeypatch.setattr("kvasir.kernels.triton.work_list.MIN_SEGMENT_KEYS", 16)
+    found = answers(path)
+    assert any(len(work.merges) for plan in plans for work in plan.work.values()), "no context was split"
+    for request, (tokens, logprobs) in expected.items():
+        assert found[request][0] == tokens
+        assert torch.allclose(torch.tensor(found[request][1]), torch.tensor(logprobs), atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("heads", "dtype", "supported"),
+    [
+        (HeadShape(32, 8, 128), torch.bfloat16, True),
+        (HeadShape(32, 32, 80), torch.float16, True),
+        (HeadShape(8, 4, 256), torch.float32, True),
+        (HeadShape(8, 4, 272), torch.bfloat16, False),
+        (HeadShape(8, 4, 72), torch.bfloat16, False),
+        (HeadShape(71, 1, 64), torch.bfloat16, False),
+        (HeadShape(32, 8, 128), torch.float64, False),
+    ],
+)
+@pytest.mark.usefixtures("with_compiler")
+def test_heads_that_fit_a_tile_are_supported(heads: HeadShape, dtype: torch.dtype, supported: bool) -> None:
+    placement = Placement(torch.device("cuda"), dtype)
+    spec = FullAttention(block_shape(heads, 16, dtype))
+    assert TritonBackend().supports(spec, heads, placement) == supported
+    assert choose_backend.choose_backend(spec, heads, placement).name == ("triton" if supported else "torch")
+    assert not TritonBackend().supports(spec, heads, Placement(torch.device("cpu"), dtype))
+
+
+@pytest.mark.usefixtures("with_compiler")
+def test_without_triton_or_a_compiler_torch_computes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = FullAttention(block_shape(GROUPED, 16, torch.bfloat16))
+    monkeypatch.setattr(triton_paged, "_has_compiler", lambda: False)
+    assert choose_backend.choose_backend(spec, GROUPED, PLACEMENT).name == "torch"
+    assert "C compiler" in caplog.text
+    triton_paged._can_compile.cache_clear()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert choose_backend.choose_backend(spec, GROUPED, PLACEMENT).name == "torch"
+    assert "the package triton is not installed" in caplog.text
+
+
+def test_triton_is_imported_for_no_cpu() -> None:
+    code = """
+import sys
+import torch
+from kvasir.layers.attention import HeadShape
+from kvasir.layers.attention_backends.choose_backend import choose_backend
+from kvasir.layers.kv import FullAttention
+from kvasir.layers.parameter import Placement
+from kvasir.worker.cache_memory import block_shape
+heads = HeadShape(4, 2, 16)
+spec = FullAttention(block_shape(heads, 16, torch.float32))
+choose_backend(spec, heads, Placement(torch.device("cpu"), torch.float32))
+assert "triton" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@torch.inference_mode()
+@pytest.mark.usefixtures("interpreted")
+def test_one_line_states_that_no_device_has_run_it(caplog: pytest.LogCaptureFixture) -> None:
+    triton_paged._log_unproven.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        Paged((None, 6), None, GROUPED, freed=0.0)  # two groups
+    assert caplog.text.count("have not run on a device yet") == 1
+
+
+def test_without_a_context_longer_than_the_window_there_is_one_work_list() -> None:
+    table = np.zeros((1, 4), np.int32)
+    planner = TritonPlanner(table, 16, GROUPED, {None, 20, 64}, Placement(torch.device("cpu"), torch.float32))
+    place = np.zeros(1, np.int64)
+    step = StepRows(place, place + 19, place + 1, place, place + 1, place + 3)
+    assert set(planner.plan(step).work) == {None}
+
+
+def test_parts_of_a_copy_are_aligned() -> None:
+    arrays = [np.arange(size, dtype=np.int32) for size in (5, 0, 8, 1)]
+    tensors = triton_planner.to_device(arrays, torch.device("cpu"))
+    assert [tensor.tolist() for tensor in tensors] == [array.tolist() for array in arrays]
+    offsets = [tensor.storage_offset() for tensor in tensors]
+    assert offsets == [0, 8, 8, 16]
