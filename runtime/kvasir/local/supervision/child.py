@@ -29,6 +29,7 @@ class ChildProcess:
         """Start it, with everything that it prints going to the end of the log."""
         log.parent.mkdir(parents=True, exist_ok=True)  # it may have been deleted meanwhile
         with log.open("ab") as output:
+            log_start = output.tell()  # the process shares the position and moves it when it writes
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid())),
                 *spec.argv,
@@ -39,7 +40,7 @@ class ChildProcess:
                 start_new_session=True,
                 pass_fds=spec.pass_fds,
             )
-            return cls(process, log, output.tell())
+            return cls(process, log, log_start)
 
     @property
     def pid(self) -> int:
