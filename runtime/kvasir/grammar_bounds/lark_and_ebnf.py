@@ -89,8 +89,6 @@ def _schema_at(text: str, place: int, number: int, options: Mapping[str, Any]) -
     """Return the adapted schema that begins here, and the place behind the original."""
     if number > MAX_GRAMMAR_SCHEMAS:
         raise BadGrammar(f"the grammar holds more than {MAX_GRAMMAR_SCHEMAS} JSON schemas: use fewer")
-    while place < len(text) and text[place].isspace():
-        place += 1
     _, end = _json_at(text, place, "a JSON schema in the grammar")
     schema = parse_schema(text[place:end])
     if isinstance(schema, dict) and "x-guidance" in schema:

@@ -16,7 +16,7 @@ MOST_FORCED: Final = 16
 """Tokens that a request gets after a sampled one."""
 FORCING_BUDGET: Final = 4_096
 """For one update. For each forced token the whole text is tokenized, at about 0.4 µs per token on one core, and
-FORCING_COST times as much for any text: about 2 ms."""
+FORCING_COST times as much for any text: about 2 ms. The last text may exceed it by 2 ms."""
 FORCING_COST: Final = 64
 
 
