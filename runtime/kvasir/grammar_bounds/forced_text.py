@@ -17,7 +17,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
 from kvasir.constraint import Grammar, GrammarKind
-from kvasir.grammar_bounds.json_options import JSON_WHITESPACE
+from kvasir.grammar_bounds.json_options import JSON_WHITESPACE, json_options
 
 LONGEST_FORCED_TEXT: Final = 4_096
 """Bytes. A mask in a text of this length took 0.6 to 1.9 ms with the tokens of the demo model."""
@@ -42,14 +42,17 @@ _REPEATS_OR_EMPTY: Final = re.compile(r"\[\^|[{&~]|\\[pPDWSbB]|--")
 """In a regular expression that may repeat a part, or match no text."""
 _COUNT: Final = re.compile(r"\{\s*(\d+)")
 _LEAST: Final = ("minItems", "minLength", "minProperties")
+_PATTERNS: Final = ('"pattern"', '"format"', '"patternProperties"')
+_COMBINED: Final = ('"allOf"', '"anyOf"', '"oneOf"', '"$ref"', '"patternProperties"')
+"""Keywords by which a text may have to match the patterns of two schemas."""
 
 
 def may_force(grammar: Grammar) -> bool:
     """Return whether all texts that the grammar forces are short. `adapt_grammar` has returned the grammar."""
     match grammar.kind:
         case GrammarKind.JSON_SCHEMA:
-            is_flexible = grammar.any_whitespace and not grammar.whitespace_pattern
-            size = _of_schema(json.loads(grammar.text), is_flexible)
+            schema = json.loads(grammar.text)
+            size = _of_schema(schema, json_options(grammar))
         case GrammarKind.REGEX:
             size = _of_regex(grammar.text)
         case GrammarKind.LARK:
@@ -63,37 +66,46 @@ def _of_regex(pattern: str) -> int:
     return _UNBOUNDED if _REPEATS_OR_EMPTY.search(pattern) else len(pattern.encode())
 
 
-def _of_schema(schema: Any, is_flexible: bool) -> int:
-    """With flexible whitespace there is a choice after each token of JSON, so the longest token counts."""
-    if is_flexible:
-        return _longest_token(schema)
+def _of_schema(schema: Any, options: Mapping[str, Any]) -> int:
+    """With any whitespace there is a choice after each token of JSON, so the longest token counts."""
     written = json.dumps(schema)
-    if "$ref" in written or _COUNT.search(written) or _least(schema) > 1:
-        return _UNBOUNDED
-    return len(written)
+    if sum(map(written.count, _PATTERNS)) > 1 and any(name in written for name in _COMBINED):
+        return _UNBOUNDED  # the texts that match two patterns at once may be much longer than both
+    if options.get("whitespace_flexible"):
+        return _longest_token(schema) if options.get("whitespace_pattern") == JSON_WHITESPACE else _UNBOUNDED
+    return _UNBOUNDED if '"$ref"' in written else _repeated_size(schema)
 
 
 def _longest_token(value: Any) -> int:
-    """Of all that a JSON value has: names, texts, patterns, least lengths."""
-    if isinstance(value, str):
-        return len(json.dumps(value)) * math.prod(map(int, _COUNT.findall(value)))
+    """Of all that a JSON value has: names, texts, numbers, patterns, least lengths."""
     if isinstance(value, list):
         return max(map(_longest_token, value), default=0)
     if isinstance(value, dict):
-        least = value.get("minLength", 0)
         sizes = [max(_longest_token(name), _longest_token(inner)) for name, inner in value.items()]
-        return max([least if isinstance(least, int) else 0, *sizes])
-    return 0
+        return max([_least(value, "minLength"), *sizes])
+    return _scalar_size(value)
 
 
-def _least(value: Any) -> int:
-    """Return the greatest of the least counts in a schema."""
+def _repeated_size(value: Any) -> int:
+    """Of all that a JSON value has together, as often as its least counts say."""
     if isinstance(value, list):
-        return max(map(_least, value), default=0)
+        return 2 + sum(1 + _repeated_size(inner) for inner in value)
     if isinstance(value, dict):
-        own = [value[name] for name in _LEAST if isinstance(value.get(name), int)]
-        return max([*own, *map(_least, value.values())], default=0)
-    return 0
+        size = 2 + sum(2 + _repeated_size(name) + _repeated_size(inner) for name, inner in value.items())
+        return size * math.prod(_least(value, name) for name in _LEAST)
+    return _scalar_size(value)
+
+
+def _scalar_size(value: str | float | None) -> int:
+    if isinstance(value, float):
+        return len(f"{value:f}")
+    counts = _COUNT.findall(value) if isinstance(value, str) else ()
+    return len(json.dumps(value)) * math.prod(max(1, int(count)) for count in counts)
+
+
+def _least(schema: Mapping[str, Any], name: str) -> int:
+    least = schema.get(name)
+    return max(1, math.ceil(least)) if isinstance(least, int | float) else 1
 
 
 def _of_lark(text: str) -> int:
@@ -118,7 +130,7 @@ def _of_lark(text: str) -> int:
             used[rule].append(part["name"])
         elif part["json"]:
             schema, place = json.JSONDecoder().raw_decode(text, place)
-            sizes[rule] += _of_schema(schema, _is_flexible(schema))
+            sizes[rule] += _of_schema(schema, schema.get("x-guidance", {}))
         elif part["regex"]:
             sizes[rule] += _of_regex(part["regex"])
         else:
@@ -131,8 +143,3 @@ def _of_lark(text: str) -> int:
         rules = [sizes.get(other, _UNBOUNDED) for other in used.get(name, ())]
         sizes[name] = min(_UNBOUNDED, sizes.get(name, _UNBOUNDED) + sum(rules))
     return sizes.get("start", _UNBOUNDED)
-
-
-def _is_flexible(schema: Mapping[str, Any]) -> bool:
-    options = schema.get("x-guidance", {})
-    return bool(options.get("whitespace_flexible")) and options.get("whitespace_pattern") == JSON_WHITESPACE

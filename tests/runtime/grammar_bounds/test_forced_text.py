@@ -23,6 +23,10 @@ def forces(grammar: Grammar) -> bool:
     return may_force(adapt_grammar(grammar))
 
 
+def compact(schema: dict[str, Any]) -> Grammar:
+    return Grammar(GrammarKind.JSON_SCHEMA, schema_grammar(schema).text, any_whitespace=False)
+
+
 def lark(text: str) -> Grammar:
     return Grammar(GrammarKind.LARK, text)
 
@@ -34,7 +38,9 @@ def lark(text: str) -> Grammar:
         schema_grammar({"type": "array", "items": {"const": "a"}, "minItems": 1000}),
         schema_grammar({"type": "string", "pattern": "^[0-9]{4}-[^a-z]+$", "minLength": 3}),
         schema_grammar({"$ref": "#/$defs/n", "$defs": {"n": NAMES}}),
-        Grammar(GrammarKind.JSON_SCHEMA, schema_grammar(NAMES).text, any_whitespace=False),
+        compact(NAMES),
+        compact({"type": "array", "items": {"enum": ["one", "two"]}, "minItems": 14, "maxItems": 18}),
+        compact({"type": "string", "pattern": "^[a-f]{3}$", "minLength": 3}),
         Grammar(GrammarKind.REGEX, "(yes|no), certainly"),
         lark('start: CHOICE\nCHOICE: "yes"|"no"'),
         lark(f'start: {CALL} ("\\n" {CALL})*\narguments: %json {schema_grammar(NAMES).text}'),
@@ -43,10 +49,6 @@ def lark(text: str) -> Grammar:
 )
 def test_a_grammar_of_short_texts_may_force(grammar: Grammar) -> None:
     assert forces(grammar)
-
-
-def compact(schema: dict[str, Any]) -> Grammar:
-    return Grammar(GrammarKind.JSON_SCHEMA, schema_grammar(schema).text, any_whitespace=False)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +62,12 @@ def compact(schema: dict[str, Any]) -> Grammar:
         Grammar(GrammarKind.JSON_SCHEMA, '{"minItems": 1000, "items": {"const": 1}}', whitespace_pattern="[ ]"),
         compact({"anyOf": [{"type": "null"}, {"type": "array", "items": {"const": "a"}, "minItems": 1000}]}),
         compact({"$ref": "#/$defs/a", "$defs": {"a": {"const": "a"}}}),
-        compact({"type": "string", "minLength": 2}),
-        compact({"type": "string", "pattern": "^a{3}$"}),
+        compact({"type": "string", "minLength": LONGEST_FORCED_TEXT}),
+        compact({"type": "string", "pattern": "^a{900}$"}),
+        compact({"minItems": 90, "items": {"type": "array", "minItems": 90, "items": {"const": 1}}}),
+        compact({"anyOf": [{"minimum": 1e300, "maximum": 1e300}] * 15}),
+        schema_grammar({"type": "string", "pattern": "^(b{0}|x(a{90}){90})$"}),
+        schema_grammar({"type": "string", "allOf": [{"pattern": "^(a{7})*$"}, {"pattern": "^(a{11})*$"}]}),
         Grammar(GrammarKind.REGEX, "b|a{100}"),
         Grammar(GrammarKind.EBNF, 'root ::= "a"'),
         lark(f'start: "{LONG}"'),
@@ -77,9 +83,7 @@ def compact(schema: dict[str, Any]) -> Grammar:
         lark('%llguidance {"no_forcing": false}\nstart: "a"'),
         lark('start: "a"\nstart: "b"'),
         lark("start: missing"),
-        lark(
-            'start: %json {"minLength": 9, "x-guidance": {"whitespace_pattern": " ", "whitespace_flexible": true}}'
-        ),
+        lark('start: %json {"const": 1, "x-guidance": {"whitespace_pattern": " ", "whitespace_flexible": true}}'),
         lark("start: r0\n" + "\n".join(f"r{n}: r{n + 1} r{n + 1}" for n in range(30)) + '\nr30: "x"'),
     ],
 )
