@@ -4,6 +4,8 @@ Without overlapped steps the engine's thread computes, and a step that was submi
 GIL while it computes, so the engine's I/O thread runs meanwhile. A step with masked rows is computed when its masks
 are there: to fill them at the same time would need a second thread, whose threads for torch take the cores of the
 first. With overlapped steps a thread of its own computes, and the engine's thread fills masks meanwhile.
+
+A GPU needs no thread of its own: the engine's thread gives it the step and goes on while it computes.
 """
 
 from collections.abc import Callable
@@ -20,6 +22,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.worker.block_bytes import BlockBytes
+from kvasir.worker.launched_step import LaunchedStep
 from kvasir.worker.step import LateInput, StepInput, StepOutput
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
@@ -79,10 +82,20 @@ class _MaskedStep:
 class InProcessExecutor:
     """An Executor."""
 
-    def __init__(self, settings: ResolvedEngine, model: ModelInfo, parallel: ParallelState = SINGLE) -> None:
+    def __init__(
+        self,
+        settings: ResolvedEngine,
+        model: ModelInfo,
+        parallel: ParallelState = SINGLE,
+        *,
+        launches: bool | None = None,
+    ) -> None:
+        """`launches`: whether the device computes while the thread that has submitted a step goes on; by default a
+        GPU does."""
         self.max_in_flight = 2 if settings.async_scheduling else 1
         self._host: WorkerHost | None = WorkerHost(settings, model, parallel)
-        self._unsupplied: dict[int, _DeferredStep | _MaskedStep] = {}
+        self._launches = settings.device != "cpu" if launches is None else launches
+        self._unsupplied: dict[int, _DeferredStep | _MaskedStep | LaunchedStep] = {}
         """Steps that wait for their masks, by number."""
         # Starts with the first step that is submitted. torch counts threads for each thread that calls it.
         self._thread = ThreadPoolExecutor(
@@ -104,6 +117,11 @@ class InProcessExecutor:
 
     def submit(self, step: StepInput) -> SubmittedStep:
         host = self._running()
+        if self._launches:
+            launched = host.launch(step)
+            if step.masked:
+                self._unsupplied[step.number] = launched
+            return launched
         if step.masked and self.max_in_flight == 1:
             deferred = self._unsupplied[step.number] = _DeferredStep(host, step)
             return deferred
@@ -120,7 +138,7 @@ class InProcessExecutor:
 
     def call(self, call: WorkerCall) -> list[WorkerResult]:
         host = self._running()
-        if self.max_in_flight > 1:
+        if self.max_in_flight > 1 and not self._launches:
             return [self._thread.submit(host.answer, call).result()]
         return [host.answer(call)]
 

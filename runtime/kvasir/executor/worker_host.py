@@ -12,6 +12,7 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import ModelInfo
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
+from kvasir.worker.launched_step import LaunchedStep
 from kvasir.worker.step import AwaitLateInput, StepInput, StepOutput
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import EXTENSIONS, WORKERS, WorkerCall, WorkerCalls, WorkerResult, calls_of, plugin
@@ -54,6 +55,10 @@ class WorkerHost:
         output = self._execute(step, late)
         count.end_step()
         return output
+
+    def launch(self, step: StepInput) -> LaunchedStep:
+        """Give a step to a device that computes it meanwhile."""
+        return self.worker.launch(step)
 
     def _execute(self, step: StepInput, late: AwaitLateInput | None) -> StepOutput:
         """A worker class of another package may know no masked rows."""

@@ -1,17 +1,19 @@
 """Runs one step: rows in and out of the table, the forward pass, sampling. Owned by the worker.
 
 On a pipeline stage before the last, the result of the forward pass goes to the next stage, and nothing is sampled.
+
+A device computes a step while the host prepares the next one. The tokens stay on the device for the next step
+(device_rows.py), and a copy of them comes to the host (host_copy.py). The host waits for it only when the result is
+taken, when rules of a row depend on all tokens, and for log probabilities.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from kvasir.layers.attention import KVCache
-from kvasir.link.protocol import Logprobs
 from kvasir.models.causal_lm import Generates
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.sampling.sampler import holds_nan, sample
@@ -20,11 +22,10 @@ from kvasir.sampling.token_masks import TokenMasks
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.prompt_logprobs import score_prompts
 from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.host_copy import HostCopies
+from kvasir.worker.launched_step import NAN_TOKEN, LaunchedStep, SampledTokens
 from kvasir.worker.stage_link import StageLink
-from kvasir.worker.step import NAN_COMPUTED, AwaitLateInput, ScheduledRow, StepInput, StepOutput
-
-_NAN_TOKEN: Final = -1
-"""Marks rows with NaN until their tokens are on the host, so that the device is waited for only once."""
+from kvasir.worker.step import AwaitLateInput, LateInput, ScheduledRow, StepInput, StepOutput
 
 
 class ModelRunner:
@@ -37,17 +38,32 @@ class ModelRunner:
         inputs: InputBuilder,
         caches: Sequence[KVCache],
         link: StageLink,
+        copies: HostCopies,
     ) -> None:
         self._model = model
         self._table = table
         self._inputs = inputs
         self.caches = caches
         self._link = link
+        self._copies = copies
+        self._launched: list[LaunchedStep] = []
+        """Steps whose tokens the host does not know yet, in their order."""
 
     @torch.inference_mode()
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
         """`late`: for a step with masked rows. It is called between the forward pass and the sampling."""
+        launched = self.launch(step)
+        if launched.awaited is not None:
+            assert late is not None, "masked rows need a late input"
+            launched.supply(late())
+        return launched.result()
+
+    @torch.inference_mode()
+    def launch(self, step: StepInput) -> LaunchedStep:
+        """Give a step to the device. Steps before it may have tokens that are not known yet."""
         table = self._table
+        if step.forced:
+            self._settle()
         if not self._model.stage.last:
             table.append_chosen(step.sampled)
         table.append_chosen(step.forced)
@@ -58,29 +74,39 @@ class ModelRunner:
         for row in step.scheduled:
             if row.new_block_ids:
                 table.append_blocks(table.row_of(row.request_id), row.new_block_ids)
-        return self._compute(step, late) if step.scheduled else StepOutput([])
+        launched = LaunchedStep(table, len(step.scheduled))
+        if step.scheduled:
+            self._compute(step, launched)
+        self._launched = [each for each in (*self._launched, launched) if not each.is_settled]
+        return launched
 
-    def _compute(self, step: StepInput, late: AwaitLateInput | None) -> StepOutput:
+    def _settle(self) -> None:
+        """Wait for the tokens of all steps."""
+        for launched in self._launched:
+            launched.settle()
+
+    def _compute(self, step: StepInput, launched: LaunchedStep) -> None:
+        if self._launched and any(
+            self._table.row_of(row.request_id) in self._table.rules for row in step.scheduled
+        ):
+            self._settle()  # rules are functions of all tokens
         batch = self._build(step.scheduled)
         computed = self._forward(batch)
-        token_ids: list[list[int]] = [[]] * len(step.scheduled)  # entries are replaced and not changed
         if isinstance(computed, Intermediate):
             self._link.send(computed)
-            return StepOutput(token_ids)
+            return
         hidden = computed.last
-        failed = self._failed(step.scheduled) if self._table.failures else {}
-        logprobs: dict[int, Logprobs] = {}
-        prompt_logprobs: dict[int, Logprobs] = {}
-        if len(batch.rows):
-            chosen, logprobs = self._sample(batch, hidden, step.masked, late)
-            for place, token in zip(batch.outputs.tolist(), chosen, strict=True):
-                if token == _NAN_TOKEN:
-                    failed[place] = NAN_COMPUTED  # before other causes: the scheduler must distrust the blocks
-                elif place not in failed:
-                    token_ids[place] = [token]
+        if self._table.failures:
+            launched.failed = self._failed(step.scheduled)
         if batch.prompt_spans:
-            prompt_logprobs = score_prompts(batch.prompt_spans, hidden, self._model.logits, self._table)
-        return StepOutput(token_ids, logprobs, prompt_logprobs, failed)
+            launched.prompt_logprobs = score_prompts(batch.prompt_spans, hidden, self._model.logits, self._table)
+        if not len(batch.rows):
+            return
+        logits = self._model.logits(hidden if batch.sampled is None else hidden[batch.sampled])  # [R, vocab_size]
+        if step.masked:
+            launched.awaited = partial(self._sample_masked, launched, batch, logits, step.masked)
+        else:
+            self._sample(launched, batch, logits)
 
     def _build(self, scheduled: Sequence[ScheduledRow]) -> StepBatch:
         """Build the step's inputs; rows whose inputs cannot be built become failed rows."""
@@ -109,39 +135,34 @@ class ModelRunner:
             ForwardBatch(batch.token_ids, batch.positions, batch.attention, self.caches, arrived)
         )
 
-    def _masks(
-        self, batch: StepBatch, logits: Tensor, masked: Sequence[int], late: AwaitLateInput | None
-    ) -> TokenMasks:
-        """Wait for the masks of these places of the step. The device computes the logits [R, V] meanwhile."""
-        assert late is not None, "masked rows need a late input"
+    @torch.inference_mode()
+    def _sample_masked(
+        self, launched: LaunchedStep, batch: StepBatch, logits: Tensor, masked: Sequence[int], late: LateInput
+    ) -> None:
+        """`masked`: places in the step of the rows with a mask."""
         row_of = {place: row for row, place in enumerate(batch.outputs.tolist())}
-        return TokenMasks.unpack(late().masks, [row_of[place] for place in masked], logits.shape[1], logits.device)
+        masks = TokenMasks.unpack(late.masks, [row_of[place] for place in masked], logits.shape[1], logits.device)
+        self._sample(launched, batch, logits, masks)
 
     def _sample(
-        self, batch: StepBatch, hidden: Tensor, masked: Sequence[int], late: AwaitLateInput | None
-    ) -> tuple[list[int], dict[int, Logprobs]]:
-        """Return the next tokens of the sampled rows, and log probabilities by place in the step's output.
-
-        Logits are computed for these rows only. `masked`: places in the step of rows with a mask.
-        """
-        if batch.sampled is not None:
-            hidden = hidden[batch.sampled]
+        self, launched: LaunchedStep, batch: StepBatch, logits: Tensor, masks: TokenMasks | None = None
+    ) -> None:
+        """Sample the next tokens of R rows. logits: [R, vocab_size]"""
         plan = batch.sampling
-        logits = self._model.logits(hidden)  # [R, vocab_size]
         raw = None if plan.logprobs is None else logits[plan.logprobs.rows]  # [P, vocab_size], a copy
         logits = logits.float()
-        if masked:
-            self._masks(batch, logits, masked, late).apply_(logits, plan.changes)
+        if masks is not None:
+            masks.apply_(logits, plan.changes)
         elif plan.changes is not None:
             plan.changes.apply_(logits)
         tokens = sample(logits, plan.random_rows)  # [R]
-        marked = tokens.masked_fill(holds_nan(logits, tokens), _NAN_TOKEN)
-        chosen: list[int] = marked.tolist()  # the only wait for the device, unless log probabilities are reported
-        # A row whose logits hold NaN may be part of the next step already: it goes on with some token.
-        self._table.append_tokens(batch.rows, np.maximum(np.array(chosen, np.int64), 0))
-        if plan.logprobs is None or raw is None:
-            return chosen, {}
-        scores = score(raw, tokens[plan.logprobs.rows], max(plan.logprobs.counts))
-        outputs = batch.outputs[plan.logprobs.places].tolist()
-        wanted = enumerate(zip(outputs, plan.logprobs.counts, strict=True))
-        return chosen, {output: scores.wire(index, index + 1, k) for index, (output, k) in wanted}
+        self._inputs.device_rows.sampled(batch.rows, tokens)
+        marked = tokens.masked_fill(holds_nan(logits, tokens), NAN_TOKEN)
+        pending = self._table.append_pending(batch.rows)
+        outputs = batch.outputs.tolist()
+        launched.tokens = SampledTokens(self._copies.start(marked), pending, outputs)
+        if plan.logprobs is not None and raw is not None:  # the host waits for the device here
+            scores = score(raw, tokens[plan.logprobs.rows], max(plan.logprobs.counts))
+            reported = [outputs[place] for place in plan.logprobs.places]
+            wanted = enumerate(zip(reported, plan.logprobs.counts, strict=True))
+            launched.logprobs = {output: scores.wire(index, index + 1, k) for index, (output, k) in wanted}

@@ -31,7 +31,9 @@ from kvasir.worker.cache_memory import (
     usable_blocks,
 )
 from kvasir.worker.dummy import dummy_steps, longest_chunk
+from kvasir.worker.host_copy import host_copies
 from kvasir.worker.huge_pages import collapse
+from kvasir.worker.launched_step import LaunchedStep
 from kvasir.worker.model_runner import ModelRunner
 from kvasir.worker.reference_check import check_against_reference
 from kvasir.worker.stage_link import StageLink
@@ -130,6 +132,11 @@ class Worker:
         assert self._runner is not None, "allocate_kv_cache comes first"
         return self._runner.execute(step, late)
 
+    def launch(self, step: StepInput) -> LaunchedStep:
+        """Give a step to the device, and return before it has computed it."""
+        assert self._runner is not None, "allocate_kv_cache comes first"
+        return self._runner.launch(step)
+
     def block_bytes(self) -> BlockBytes | None:
         """Return the bytes of the KV blocks; None if they are in the memory of a device, or in several workers."""
         assert self._runner is not None, "allocate_kv_cache comes first"
@@ -176,7 +183,8 @@ class Worker:
             samples=model.stage.last,
         )
         caches = allocate(KVCacheConfig(self._own_groups, num_blocks), model.heads, self._placement)
-        return ModelRunner(model, self._table, inputs, caches, StageLink(model.hidden_size, self._placement))
+        link = StageLink(model.hidden_size, self._placement)
+        return ModelRunner(model, self._table, inputs, caches, link, host_copies(self._placement.device))
 
     def _largest_step(self) -> None:
         """Run the steps that need the most memory, over a cache of the null block only.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.constraint import OutputConstraint
 from kvasir.engine.build import build_core, fit_context
+from kvasir.executor.executor import Executor
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.protocol import AddRequest
@@ -32,9 +33,10 @@ class Answer:
 class SplitEngine:
     """Scheduler, executor and workers as an engine's process has them."""
 
-    def __init__(self, model: ModelInfo, settings: ResolvedEngine) -> None:
+    def __init__(self, model: ModelInfo, settings: ResolvedEngine, executor: Executor | None = None) -> None:
+        """`executor`: default, the one of the settings."""
         self.model = model
-        self.executor = executor_for(settings, model)
+        self.executor = executor_for(settings, model) if executor is None else executor
         self.executor.start(lambda done, total: None, failed=lambda error: None)
         self.layout = self.executor.kv_layout()
         settings = fit_context(settings, self.layout, asked=None)

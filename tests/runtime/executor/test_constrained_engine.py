@@ -9,21 +9,26 @@ import pytest
 
 from kvasir.config.settings import ExecutorConfig
 from kvasir.constraint import Grammar, GrammarKind, OutputConstraint
+from kvasir.executor.in_process import InProcessExecutor
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from kvasir.params import SamplingParams
+from kvasir.worker import worker
 from runtime.executor.split_engine import Answer, SplitEngine
 from runtime.worker.driver import engine_settings
+from runtime.worker.late_copies import LateCopies
 
 EXECUTORS = {
     "overlapped": (ExecutorConfig(), True),
     "one-process": (ExecutorConfig(distributed_executor_backend="mp", worker_timeout=60.0), False),
     "one-process-overlapped": (ExecutorConfig(distributed_executor_backend="mp", worker_timeout=60.0), True),
     "two-ranks": (ExecutorConfig(tensor_parallel_size=2, worker_timeout=60.0), False),
+    "launched": (None, False),
+    "launched-overlapped": (None, True),
     "two-stages": (ExecutorConfig(pipeline_parallel_size=2, worker_timeout=60.0), False),
 }
-"""An executor, and whether steps overlap."""
+"""An executor, and whether steps overlap. None: a device that computes while the thread of the engine goes on."""
 SCHEMAS = [
     {
         "type": "object",
@@ -71,16 +76,16 @@ def requests(tokenizer: Tokenizer) -> dict[str, Request]:
     return found
 
 
-def engine_of(executor: ExecutorConfig, overlapped: bool = False, num_blocks: int = 256) -> SplitEngine:
+def engine_of(executor: ExecutorConfig | None, overlapped: bool = False, num_blocks: int = 256) -> SplitEngine:
     model = load_model_info(fetch("demo://", weights=True))
     settings = engine_settings(
         num_blocks=num_blocks,
         max_num_batched_tokens=24,
         max_num_seqs=8,
         async_scheduling=overlapped,
-        executor=executor,
+        executor=executor or ExecutorConfig(),
     )
-    return SplitEngine(model, settings)
+    return SplitEngine(model, settings, None if executor else InProcessExecutor(settings, model, launches=True))
 
 
 def play(engine: SplitEngine, requests: dict[str, Request], emitted: dict[str, list[int]]) -> dict[str, Answer]:
@@ -121,8 +126,11 @@ def test_outputs_are_of_their_schemas(
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
-def test_executors_give_the_same_outputs(name: str, whole: dict[str, Answer], requests: dict[str, Request]) -> None:
+def test_executors_give_the_same_outputs(
+    name: str, whole: dict[str, Answer], requests: dict[str, Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
     executor, overlapped = EXECUTORS[name]
+    monkeypatch.setattr(worker, "host_copies", lambda device: LateCopies())
     engine = engine_of(executor, overlapped, num_blocks=22)
     answers = play(engine, requests, {})
     assert engine.num_preemptions > 0

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kvasir.params import BOUNDS, SamplingParams
 from kvasir.tokens import packed
-from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.batch.request_table import PENDING, RequestTable
 from kvasir.worker.step import NewRow
 
 PARAMS = SamplingParams(max_tokens=4, seed=3, temperature=0.5, top_k=7, top_p=0.75)
@@ -46,10 +46,22 @@ def test_sampled_tokens_are_appended_up_to_the_end_of_the_context() -> None:
     table.add(new("a", [1, 2, 3, 4]))
     table.add(new("b", [5]))
     rows = np.array([table.row_of("b"), table.row_of("a")])
-    table.append_tokens(rows, np.array([6, 7]))
+    pending = table.append_pending(rows)
+    assert table.known_tokens(table.row_of("b")).tolist() == [5, PENDING]
+    table.settle(pending, np.array([6, 7]))
     assert table.tokens[table.row_of("b"), :2].tolist() == [5, 6]
     assert table.tokens[table.row_of("a"), :5].tolist() == [1, 2, 3, 4, 7]
     assert table.num_tokens[rows].tolist() == [2, 5]
+
+
+def test_the_token_of_a_row_that_was_freed_meanwhile_is_passed_over() -> None:
+    table = RequestTable(rows=1, max_model_len=4, block_size=4)
+    table.add(new("a", [1, 2]))
+    pending = table.append_pending(np.array([0]))
+    table.remove("a")
+    table.add(new("b", [3, 4, 5]))
+    table.settle(pending, np.array([9]))
+    assert table.known_tokens(table.row_of("b")).tolist() == [3, 4, 5]
 
 
 def test_tokens_that_another_stage_sampled_are_appended_by_request() -> None:

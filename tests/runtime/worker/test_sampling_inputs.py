@@ -132,7 +132,7 @@ def test_a_request_resumed_anywhere_goes_on_as_one_that_never_stopped(case: Case
         if place < len(case.output):
             token = np.array(case.output[place : place + 1])
             for table in (whole, resumed) if place >= at else (whole,):
-                table.append_tokens(np.array([table.row_of("0")]), token)
+                table.settle(table.append_pending(np.array([table.row_of("0")])), token)
 
 
 def test_a_row_used_anew_has_no_rules_of_its_predecessor() -> None:

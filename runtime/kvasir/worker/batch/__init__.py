@@ -1,5 +1,4 @@
 """Rows of running requests, and a step's tensors gathered from them.
 
-Reading order: request_table.py, inputs.py, gather_plan.py and tile_plan.py (attention), sampling_inputs.py,
-prompt_logprobs.py.
+Reading order: request_table.py, device_rows.py, inputs.py, sampling_inputs.py, prompt_logprobs.py.
 """

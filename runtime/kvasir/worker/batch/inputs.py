@@ -20,6 +20,7 @@ from kvasir.layers.attention import AttentionPlan, AttentionPlanner, HeadShape, 
 from kvasir.layers.attention_backends.choose_backend import choose_backend
 from kvasir.layers.kv import KVGroup
 from kvasir.layers.parameter import Placement
+from kvasir.worker.batch.device_rows import DeviceRows
 from kvasir.worker.batch.prompt_logprobs import PromptSpan, prompt_spans
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.batch.sampling_inputs import SamplingInputs, SamplingPlan
@@ -61,6 +62,7 @@ class InputBuilder:
         samples: bool = True,
     ) -> None:
         self._table = table
+        self.device_rows = DeviceRows(len(table.tokens), placement)
         self._placement = placement
         self._block_size = groups[0].spec.block.block_size
 
@@ -86,12 +88,13 @@ class InputBuilder:
         token_rows = np.repeat(rows, new)  # [T]
         positions = np.arange(ends[-1]) + np.repeat(computed - (ends - new), new)  # [T]
         blocks, offsets = np.divmod(positions, self._block_size)
+        token_ids = table.tokens[token_rows, positions].astype(np.int64)
         step = StepRows(rows, computed, new, token_rows, blocks, offsets)
         samples = (computed + new == table.num_tokens[rows]) & self._samples
         sampled_rows = rows[samples]
         decodes = int(np.count_nonzero(new == 1))
         return StepBatch(
-            token_ids=self._tensor(table.tokens[token_rows, positions].astype(np.int64)),
+            token_ids=self.device_rows.token_ids(token_ids, token_rows),
             positions=self._tensor(positions),
             attention={group: planner.plan(step) for group, planner in self._planners.items()},
             sampled=None if samples.all() and decodes == count else self._tensor(ends[samples] - 1),

@@ -6,7 +6,8 @@ preempted; each step's inputs are gathered from the rows. Everything is numpy on
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import get_type_hints
+from dataclasses import dataclass
+from typing import Final, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,11 @@ from kvasir.worker.step import NewRow
 
 log = logging.getLogger(__name__)
 
+Ints = npt.NDArray[np.int64]
+
+PENDING: Final = -1
+"""Stands for a token that was sampled and is not known to the host yet."""
+
 _NUMBERS = np.dtype(
     [
         (name, np.int64 if kind is int else np.float64)
@@ -25,6 +31,15 @@ _NUMBERS = np.dtype(
         if kind in (int, float)
     ]
 )
+
+
+@dataclass(frozen=True)
+class PendingTokens:
+    """Tokens of one step that the host does not know yet."""
+
+    rows: Ints  # [R] rows of the table
+    places: Ints  # [R] in the tokens of each row
+    epochs: Ints  # [R] of each row: it may be freed before its token is known
 
 
 class RequestTable:
@@ -46,11 +61,13 @@ class RequestTable:
         """`samples`: False on a pipeline stage before the last, which ignores sampling parameters."""
         self._row_of: dict[str, int] = {}
         self._free = list(reversed(range(rows)))
+        self._epochs: Ints = np.zeros(rows, np.int64)
+        """How often each row was freed."""
         # Untouched pages of np.zeros take no memory: a long context costs what its requests fill.
         # One column more than the context, for the token that is sampled last and never computed.
         self.tokens: npt.NDArray[np.int32] = np.zeros((rows, max_model_len + 1), np.int32)
         self.num_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        """Known tokens: the prompt and the sampled ones."""
+        """The prompt and the sampled tokens, the last of which may be pending."""
         self.num_prompt_tokens: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         blocks = -(-max_model_len // block_size)
         self.block_tables: npt.NDArray[np.int32] = np.zeros((kv_groups, rows, blocks), np.int32)
@@ -118,12 +135,13 @@ class RequestTable:
             self.prompt_scores[row] = PromptScores(params.prompt_logprobs)
 
     def known_tokens(self, row: int) -> npt.NDArray[np.int32]:
-        """[num_tokens] prompt and output of a row; a view."""
+        """[num_tokens] prompt and output of a row; a view. None of them may be pending."""
         return self.tokens[row, : self.num_tokens[row]]
 
     def remove(self, request_id: str) -> None:
         row = self._row_of.pop(request_id)
         self._drop_options(row)
+        self._epochs[row] += 1
         self.failures.pop(row, None)
         self.block_tables[:, row, : self.num_blocks[:, row].max()] = 0
         self.num_blocks[:, row] = 0
@@ -150,8 +168,14 @@ class RequestTable:
             self.tokens[row, start:end] = token_ids
             self.num_tokens[row] = end
 
-    def append_tokens(self, rows: npt.NDArray[np.int64], token_ids: npt.NDArray[np.int64]) -> None:
-        """One sampled token for each of these rows."""
-        counts = self.num_tokens[rows]
-        self.tokens[rows, counts] = token_ids
-        self.num_tokens[rows] = counts + 1
+    def append_pending(self, rows: Ints) -> PendingTokens:
+        """Append one token to each of these rows, which the device has sampled. `settle` brings them."""
+        places = self.num_tokens[rows]
+        self.tokens[rows, places] = PENDING
+        self.num_tokens[rows] = places + 1
+        return PendingTokens(rows, places, self._epochs[rows])
+
+    def settle(self, pending: PendingTokens, token_ids: Ints) -> None:
+        """Write the tokens [R] in their places. Those of rows that were freed meanwhile are passed over."""
+        held = self._epochs[pending.rows] == pending.epochs
+        self.tokens[pending.rows[held], pending.places[held]] = token_ids[held]

@@ -1,0 +1,82 @@
+"""Brings the tokens of a step from the device to the host without a wait of the device for the host."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class HostCopy(Protocol):
+    """Numbers on their way to the host."""
+
+    def done(self) -> bool:
+        """Return whether `numbers` need not wait."""
+        ...
+
+    def numbers(self) -> list[int]:
+        """Wait for the numbers and return them."""
+        ...
+
+
+class HostCopies(Protocol):
+    def start(self, numbers: Tensor) -> HostCopy:
+        """numbers: [N] int64. Copy them when the device has computed them."""
+        ...
+
+
+def host_copies(device: torch.device) -> HostCopies:
+    """Return the copies for a device."""
+    return _StreamCopies(device) if device.type == "cuda" else _HostCopies()
+
+
+class _OnHost:
+    """Numbers of a CPU, which has computed them already."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._numbers = numbers
+
+    def done(self) -> bool:
+        return True
+
+    def numbers(self) -> list[int]:
+        return self._numbers.tolist()
+
+
+class _HostCopies:
+    def start(self, numbers: Tensor) -> HostCopy:
+        return _OnHost(numbers)
+
+
+class _OnStream:
+    def __init__(self, numbers: Tensor, copied: torch.cuda.Event) -> None:
+        self._numbers = numbers
+        self._copied = copied
+
+    def done(self) -> bool:
+        arrived: bool = self._copied.query()
+        return arrived
+
+    def numbers(self) -> list[int]:
+        self._copied.synchronize()
+        return self._numbers.tolist()
+
+
+class _StreamCopies:
+    """A stream of its own copies to pinned memory, so that the next step need not wait for the copy.
+
+    It has not run on a device yet.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def start(self, numbers: Tensor) -> HostCopy:
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            there = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            there.copy_(numbers, non_blocking=True)
+            copied = torch.cuda.Event()
+            copied.record(self._stream)
+        numbers.record_stream(self._stream)  # its memory is not given to others before the copy
+        return _OnStream(there, copied)

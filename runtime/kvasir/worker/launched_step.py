@@ -1,0 +1,75 @@
+"""A step that was given to the device, until its tokens are on the host."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from kvasir.link.protocol import Logprobs
+from kvasir.worker.batch.request_table import PendingTokens, RequestTable
+from kvasir.worker.host_copy import HostCopy
+from kvasir.worker.step import NAN_COMPUTED, LateInput, StepOutput
+
+NAN_TOKEN: Final = -1
+"""Marks rows with NaN until their tokens are on the host, so that the device is waited for only once."""
+
+
+@dataclass(frozen=True)
+class SampledTokens:
+    """Tokens on their way to the host."""
+
+    copy: HostCopy
+    pending: PendingTokens
+    outputs: list[int]  # [R] places in the step's output
+
+
+class LaunchedStep:
+    """A SubmittedStep of an executor. The model runner fills it.
+
+    Masked rows are sampled when their masks are there (`supply`), the other steps at once.
+    """
+
+    def __init__(self, table: RequestTable, num_rows: int) -> None:
+        self.tokens: SampledTokens | None = None
+        """None: nothing was sampled, or all is settled."""
+        self.awaited: Callable[[LateInput], None] | None = None
+        """Samples a step with masked rows, until it has been called."""
+        self.failed: dict[int, str] = {}
+        self.logprobs: dict[int, Logprobs] = {}
+        self.prompt_logprobs: dict[int, Logprobs] = {}
+        self._token_ids: list[list[int]] = [[]] * num_rows  # entries are replaced and not changed
+        self._table = table
+
+    def supply(self, late: LateInput) -> None:
+        """Sample with these masks. A step that samples nothing needs none."""
+        awaited, self.awaited = self.awaited, None
+        if awaited is not None:
+            awaited(late)
+
+    @property
+    def is_settled(self) -> bool:
+        return self.awaited is None and self.tokens is None
+
+    def done(self) -> bool:
+        """Return whether `result` need not wait."""
+        return self.awaited is None and (self.tokens is None or self.tokens.copy.done())
+
+    def settle(self) -> None:
+        """Wait for the tokens, and write them to their rows."""
+        assert self.awaited is None, "the masks of the step were not supplied"
+        tokens, self.tokens = self.tokens, None
+        if tokens is None:
+            return
+        chosen = tokens.copy.numbers()
+        # A row whose logits hold NaN may be part of the next step already: it goes on with some token.
+        self._table.settle(tokens.pending, np.maximum(np.array(chosen, np.int64), 0))
+        for output, token in zip(tokens.outputs, chosen, strict=True):
+            if token == NAN_TOKEN:
+                self.failed[output] = NAN_COMPUTED  # before other causes: the scheduler must distrust the blocks
+            elif output not in self.failed:
+                self._token_ids[output] = [token]
+
+    def result(self) -> StepOutput:
+        self.settle()
+        return StepOutput(self._token_ids, self.logprobs, self.prompt_logprobs, self.failed)

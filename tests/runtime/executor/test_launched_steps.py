@@ -1,0 +1,85 @@
+"""A device that computes while the engine goes on: its steps overlap, and answers are those of plain steps.
+
+No device is at hand. The device of these tests computes at once, on the CPU, and sends its tokens to the host only
+when they are waited for.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+
+from kvasir.executor.in_process import InProcessExecutor
+from kvasir.hub.model_info import ModelInfo, load_model_info
+from kvasir.params import SamplingParams
+from kvasir.worker import worker
+from runtime.executor.split_engine import SplitEngine
+from runtime.executor.split_runs import ACTIONS, Action, assert_same_until_aborted, play
+from runtime.models.tiny import llama, save
+from runtime.worker.driver import engine_settings, greedy
+from runtime.worker.late_copies import LateCopies
+
+LIMITS = {"num_blocks": 14, "max_num_batched_tokens": 24, "max_num_seqs": 8}
+
+
+@dataclass(frozen=True)
+class Engines:
+    whole: SplitEngine
+    launching: SplitEngine
+    copies: LateCopies
+
+
+def launching(model: ModelInfo, copies: LateCopies, overlapped: bool) -> SplitEngine:
+    settings = engine_settings(**LIMITS, async_scheduling=overlapped)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "host_copies", lambda device: copies)
+        return SplitEngine(model, settings, InProcessExecutor(settings, model, launches=True))
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["one-in-flight", "overlapped"])
+def engines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    model = load_model_info(save(llama(), tmp_path_factory.mktemp("llama")))
+    copies = LateCopies()
+    both = Engines(SplitEngine(model, engine_settings(**LIMITS)), launching(model, copies, request.param), copies)
+    yield both
+    both.whole.close()
+    both.launching.close()
+
+
+@hypothesis_settings(max_examples=30, deadline=None, derandomize=True)
+@given(actions=ACTIONS)
+def test_random_requests_are_answered_as_by_plain_steps(engines: Engines, actions: list[Action]) -> None:
+    play(engines.whole, actions)
+    play(engines.launching, actions)
+    assert_same_until_aborted(engines.launching, engines.whole)
+
+
+def test_a_step_is_launched_before_the_tokens_of_the_one_before_are_awaited(tmp_path: Path) -> None:
+    copies = LateCopies()
+    engine = launching(load_model_info(save(llama(), tmp_path)), copies, overlapped=True)
+    copies.trace.clear()  # of the steps that warm it up
+    engine.add("a", range(2, 12), greedy(5))
+    engine.run()
+    started = [int(event.split()[1]) for event in copies.trace if event.startswith("start")]
+    names = {number: place for place, number in enumerate(started, 1)}
+    trace = [f"{word} {names[int(number)]}" for word, number in map(str.split, copies.trace)]
+    assert trace == [
+        "start 1", "start 2", "wait 1", "start 3", "wait 2", "start 4", "wait 3", "start 5", "wait 4", "wait 5",
+    ]  # fmt: skip
+    engine.close()
+
+
+def test_rules_wait_for_the_tokens_that_they_are_functions_of(tmp_path: Path) -> None:
+    model = load_model_info(save(llama(), tmp_path))
+    params = SamplingParams(max_tokens=12, seed=1, temperature=1.0, frequency_penalty=2.0, ignore_eos=True)
+    answers = []
+    for engine in (SplitEngine(model, engine_settings()), launching(model, LateCopies(), overlapped=True)):
+        engine.add("a", range(2, 12), params)
+        engine.run()
+        answers.append(engine.answers["a"].tokens)
+        engine.close()
+    assert answers[0] == answers[1]
+    assert len(answers[0]) == 12
