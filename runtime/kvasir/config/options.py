@@ -109,7 +109,8 @@ def option(
     """A dataclass field that is also a command-line option.
 
     `many` takes one or more values (comma-separated in the environment) into a tuple. A field whose default is a
-    bool becomes a pair of flags, --x and --no-x. With `never_blank` an environment variable that is set and empty
+    bool becomes a pair of flags, --x and --no-x; with another default, one that is parsed by parse_bool. With
+    `never_blank` an environment variable that is set and empty
     is rejected; otherwise it counts as unset. `short` is a second, shorter flag.
     """
     return dataclasses.field(
@@ -150,7 +151,7 @@ def add_options(
         meta = field.metadata
         text = _help_of(field)
         flag = flag_of(field.name)
-        if isinstance(field.default, bool):
+        if _is_switch(field):
             group.add_argument(flag, action=argparse.BooleanOptionalAction, default=None, help=text)
             continue
         group.add_argument(
@@ -204,7 +205,7 @@ def from_values(config: type[Config], values: Mapping[str, object], **fixed: Any
 def _checked(field: dataclasses.Field[Any], value: object) -> Any:
     """Return the value as its parser gives it, which reads numbers as text too."""
     meta = field.metadata
-    if isinstance(field.default, bool):
+    if _is_switch(field):
         if not isinstance(value, bool):
             raise ConfigError(f"{field.name}: {value!r} is not a boolean: give True or False")
         return value
@@ -227,7 +228,7 @@ def to_args(config: Any) -> list[str]:
         if value == field.default:
             continue
         flag = flag_of(field.name)
-        if isinstance(field.default, bool):
+        if _is_switch(field):
             args.append(flag if value else "--no-" + flag[2:])
         elif field.metadata["many"]:
             args += [flag, *map(str, value)]
@@ -238,6 +239,10 @@ def to_args(config: Any) -> list[str]:
 
 def _options(config: type[Any]) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(config) if "help" in field.metadata]
+
+
+def _is_switch(field: dataclasses.Field[Any]) -> bool:
+    return isinstance(field.default, bool) or field.metadata["parse"] is parse_bool
 
 
 def _help_of(field: dataclasses.Field[Any]) -> str:
@@ -274,7 +279,7 @@ def _from_variable(field: dataclasses.Field[Any], name: str, text: str, parts: S
         raise ConfigError(f"{name} is set but empty: give it a value, or unset it")
     if text == "":
         return None
-    parse: Callable[[str], Any] = parse_bool if isinstance(field.default, bool) else meta["parse"]
+    parse: Callable[[str], Any] = parse_bool if _is_switch(field) else meta["parse"]
     try:
         value = [parse(part) for part in parts if part] if meta["many"] else parse(text)
     except ValueError as error:

@@ -119,7 +119,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         long_prefill_token_threshold=config.scheduler.long_prefill_token_threshold,
         scheduling_policy=config.scheduler.scheduling_policy,
         max_queued_tokens=config.scheduler.max_queued_tokens,
-        async_scheduling=config.scheduler.async_scheduling,
+        async_scheduling=_async_scheduling(config, on_cpu),
         block_size=config.cache.block_size,
         enable_prefix_caching=config.cache.enable_prefix_caching,
         prefix_caching_hash_algo=config.cache.prefix_caching_hash_algo,
@@ -170,6 +170,12 @@ def _batch_invariant(asked: str, dtype: str, device: DeviceFacts) -> bool:
     if asked == "auto":
         return dtype == "float32" or not device.fast_bfloat16
     return asked == "on"
+
+
+def _async_scheduling(config: EngineConfig, on_cpu: bool) -> bool:
+    """By default where the scheduler and the device do not need the same cores."""
+    asked = config.scheduler.async_scheduling
+    return not on_cpu and config.executor.pipeline_parallel_size == 1 if asked is None else asked
 
 
 def _kv_cache_memory(config: EngineConfig, device: DeviceFacts) -> int | None:

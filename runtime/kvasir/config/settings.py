@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError, option
 from kvasir.config.parsers import (
+    parse_bool,
     parse_dtype,
     parse_fraction,
     parse_int,
@@ -167,7 +168,9 @@ class SchedulerConfig:
         "maximum tokens of all requests that wait in this engine; further ones wait in the frontend's queue",
         parse=parse_tokens(),
     )
-    async_scheduling: bool = option(False, "schedule a step while the device computes the previous one")
+    async_scheduling: bool | None = option(
+        None, "schedule a step while the device computes the previous one [default: on a GPU]", parse=parse_bool
+    )
 
     def __post_init__(self) -> None:
         if self.max_num_seqs and self.max_num_batched_tokens and self.max_num_batched_tokens < self.max_num_seqs:

@@ -136,6 +136,13 @@ def test_a_split_over_gpus_is_refused(executor: ExecutorConfig, option: str) -> 
         resolve(GPU, executor=executor)
 
 
+@pytest.mark.parametrize(
+    ("device", "asked", "expected"), [(CPU, None, False), (GPU, None, True), (CPU, True, True), (GPU, False, False)]
+)
+def test_steps_overlap_by_default_on_a_gpu(device: DeviceFacts, asked: bool | None, expected: bool) -> None:
+    assert resolve(device, scheduler=SchedulerConfig(async_scheduling=asked)).async_scheduling is expected
+
+
 def test_overlapped_steps_of_a_pipeline_are_refused() -> None:
     with pytest.raises(ConfigError, match="--async-scheduling has no effect with --pipeline-parallel-size 2"):
         resolve(scheduler=SchedulerConfig(async_scheduling=True), executor=ExecutorConfig(pipeline_parallel_size=2))
