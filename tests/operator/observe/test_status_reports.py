@@ -15,14 +15,14 @@ from kvasir_contract.phases import Phase
 from kvasir_contract.status_report import MAX_REPORT_BYTES, ReportedProgress, StatusReport
 from kvasir_operator.observe import status_reports
 from kvasir_operator.observe.observed import Pod
-from kvasir_operator.observe.status_reports import MAX_CONCURRENT, SERVICE_TIMEOUT_SECONDS, StatusReports
+from kvasir_operator.observe.status_reports import MAX_CONCURRENT, StatusReports
 from operator_facts import pod as ready_pod
 
 LOADING = StatusReport(Phase.LOADING, "m", progress=ReportedProgress(1, 2))
 SEND_BUFFER_BYTES = 64 * 1024
 MAX_BUFFERED_BYTES = 1024 * 1024
 """How much a sender can send before it blocks, into the socket buffers of both sides and the reader's own."""
-PATIENCE_SECONDS = SERVICE_TIMEOUT_SECONDS + 2.0
+PATIENCE_SECONDS = 60.0
 """Limit after which a test has failed. No test sleeps."""
 
 
