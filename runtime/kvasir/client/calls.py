@@ -6,7 +6,7 @@ Every engine that was called gets an outcome: its answer, its loss, or that it d
 import asyncio
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
@@ -24,6 +24,8 @@ class CallOutcome:
     rank: int
     error: str
     """Why the call failed; empty on success."""
+    value: list[str] = field(default_factory=list)
+    """The results of the workers."""
 
 
 class Calls:
@@ -32,13 +34,13 @@ class Calls:
     def __init__(self, send: Callable[[str, Call], bool]) -> None:
         self._send = send
         self._ids = itertools.count(1)
-        self._waiting: dict[tuple[str, int], asyncio.Future[str]] = {}
-        """By incarnation and id: a future of the error, empty on success."""
+        self._waiting: dict[tuple[str, int], asyncio.Future[Result]] = {}
+        """By incarnation and id."""
 
     async def call(self, engines: Iterable[RemoteEngine], method: str, seconds: float) -> list[CallOutcome]:
         """Call all of these engines at once. Return their outcomes, in order, after at most `seconds`."""
         loop = asyncio.get_running_loop()
-        called: list[tuple[RemoteEngine, int, asyncio.Future[str]]] = []
+        called: list[tuple[RemoteEngine, int, asyncio.Future[Result]]] = []
         try:
             for engine in engines:
                 id, answer = next(self._ids), loop.create_future()
@@ -51,19 +53,19 @@ class Calls:
             for engine, id, _ in called:
                 del self._waiting[engine.incarnation, id]
         late = f"it did not answer within {seconds:g} s; it may still execute the call"
+        results = [(each, answer.result() if answer.done() else Result(id, late)) for each, id, answer in called]
         return [
-            CallOutcome(engine.incarnation, engine.rank, answer.result() if answer.done() else late)
-            for engine, _, answer in called
+            CallOutcome(engine.incarnation, engine.rank, result.error, result.value) for engine, result in results
         ]
 
     def answered(self, incarnation: str, result: Result) -> None:
         """Record an engine's answer. A late answer is dropped."""
         answer = self._waiting.get((incarnation, result.id))
         if answer is not None and not answer.done():
-            answer.set_result(result.error)
+            answer.set_result(result)
 
     def lost(self, incarnation: str, reason: str) -> None:
         """End the calls that wait for this engine, because it is lost."""
-        for (called, _), answer in self._waiting.items():
+        for (called, id), answer in self._waiting.items():
             if called == incarnation and not answer.done():
-                answer.set_result(f"it was lost: {reason}")
+                answer.set_result(Result(id, f"it was lost: {reason}"))

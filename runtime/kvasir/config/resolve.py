@@ -8,6 +8,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from kvasir.config.options import ConfigError
+from kvasir.config.profiler import ProfilerConfig, read_profiler_config
 from kvasir.config.settings import CacheConfig, EngineConfig, ExecutorConfig
 
 CPU_KV_CACHE_BYTES = 2**30
@@ -78,6 +79,8 @@ class ResolvedEngine:
     data_parallel_size_local: int
     """Ranks that share this machine's memory."""
     executor: ExecutorConfig
+    profiler: ProfilerConfig | None = None
+    """None: no profiles."""
 
     def __str__(self) -> str:
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in dataclasses.fields(self))
@@ -129,6 +132,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         data_parallel_rank=config.parallel.data_parallel_rank,
         data_parallel_size_local=config.parallel.data_parallel_size_local,
         executor=config.executor,
+        profiler=read_profiler_config(config.device.profiler_config),
     )
 
 

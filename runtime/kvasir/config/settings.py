@@ -18,6 +18,7 @@ from kvasir.config.parsers import (
     parse_switch,
     parse_tokens,
 )
+from kvasir.config.profiler import read_profiler_config
 from kvasir.hashing import BLAKE2B, HASH_ALGORITHMS
 from kvasir_contract.endpoints import ANY_HOST, KV_HAND_OVER_PORT, OPS_PORT
 from kvasir_contract.environment import POD_IP
@@ -107,6 +108,16 @@ class DeviceConfig:
         "this machine, fewer while other processes need them; 1 for a model of hidden size 256 or less]",
         parse=parse_int(1),
     )
+    profiler_config: str = option(
+        "{}",
+        'JSON object for POST /start_profile, such as {"profiler": "torch", "torch_profiler_dir": "/tmp/traces"} '
+        "[default: no profiles]",
+        parse=parse_json_object,
+        metavar="JSON",
+    )
+
+    def __post_init__(self) -> None:
+        read_profiler_config(self.profiler_config)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from kvasir.engine.grammar.grammar_gate import GrammarGate
 from kvasir.engine.health.black_box import BlackBox
@@ -25,8 +26,12 @@ from kvasir.link.protocol import (
     Result,
 )
 from kvasir.worker.step import StepInput, StepOutput
+from kvasir.worker.worker_calls import WorkerCall
 
 log = logging.getLogger(__name__)
+
+_PROFILES: Final = ("start_profile", "stop_profile")
+"""Calls that the workers answer."""
 
 
 class EngineCore:
@@ -136,6 +141,10 @@ class EngineCore:
 
     def call(self, call: Call) -> Result:
         """Run an operation that is not a request."""
+        if call.method in _PROFILES:
+            results = self._executor.call(WorkerCall(call.method))
+            error = next((each.error for each in results if each.error), "")
+            return Result(call.id, error, [str(each.value or "") for each in results])
         if call.method != "reset_prefix_cache":
             return Result(call.id, f"this engine has no call {call.method!r}")
         try:

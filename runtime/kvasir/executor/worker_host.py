@@ -13,6 +13,7 @@ from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import ModelInfo
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.worker.launched_step import LaunchedStep
+from kvasir.worker.profiler import Profiler
 from kvasir.worker.step import AwaitLateInput, StepInput, StepOutput
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import EXTENSIONS, WORKERS, WorkerCall, WorkerCalls, WorkerResult, calls_of, plugin
@@ -33,7 +34,9 @@ class WorkerHost:
         extensions = []
         if executor.worker_extension_cls is not None:
             extensions = [plugin(EXTENSIONS, executor.worker_extension_cls, "worker_extension_cls")(self.worker)]
-        self._calls = WorkerCalls(self.worker, *extensions, of_engine=calls_of(Worker))
+        rank = "-".join(map(str, (settings.data_parallel_rank, parallel.pipeline.rank, parallel.tensor.rank)))
+        self._profiler = Profiler(settings.profiler, settings.device, f"rank{rank}")
+        self._calls = WorkerCalls(self.worker, self._profiler, *extensions, of_engine=calls_of(Worker))
         self._count = (
             ThreadCount(settings.threads, len(os.sched_getaffinity(0)), cpu_use) if settings.yield_threads else None
         )
@@ -46,6 +49,11 @@ class WorkerHost:
 
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
         """`late`: for a step with masked rows."""
+        output = self._execute_counted(step, late)
+        self._profiler.after_step()
+        return output
+
+    def _execute_counted(self, step: StepInput, late: AwaitLateInput | None) -> StepOutput:
         count = self._count
         if count is None:
             return self._execute(step, late)
@@ -58,7 +66,9 @@ class WorkerHost:
 
     def launch(self, step: StepInput) -> LaunchedStep:
         """Give a step to a device that computes it meanwhile."""
-        return self.worker.launch(step)
+        launched = self.worker.launch(step)
+        self._profiler.after_step()
+        return launched
 
     def _execute(self, step: StepInput, late: AwaitLateInput | None) -> StepOutput:
         """A worker class of another package may know no masked rows."""

@@ -286,6 +286,8 @@ class Result(_Message, frozen=True):
     id: int
     error: str = ""
     """Why it was not done; empty when it was."""
+    value: list[str] = []
+    """The results of the workers."""
 
 
 # ------------------------------------------------------------------------------------------ frontend → engine
@@ -365,7 +367,7 @@ class Call(_Message, frozen=True):
 
     id: int
     method: str
-    """reset_prefix_cache"""
+    """reset_prefix_cache, start_profile or stop_profile"""
 
 
 class StartWave(_Message, frozen=True):

@@ -24,6 +24,7 @@ from kvasir.worker.batch.prompt_logprobs import score_prompts
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.host_copy import HostCopies
 from kvasir.worker.launched_step import NAN_TOKEN, LaunchedStep, SampledTokens
+from kvasir.worker.profiler import phase
 from kvasir.worker.stage_link import StageLink
 from kvasir.worker.step import AwaitLateInput, LateInput, ScheduledRow, StepInput, StepOutput
 
@@ -90,8 +91,10 @@ class ModelRunner:
             self._table.row_of(row.request_id) in self._table.rules for row in step.scheduled
         ):
             self._settle()  # rules are functions of all tokens
-        batch = self._build(step.scheduled)
-        computed = self._forward(batch)
+        with phase("inputs"):
+            batch = self._build(step.scheduled)
+        with phase("forward"):
+            computed = self._forward(batch)
         if isinstance(computed, Intermediate):
             self._link.send(computed)
             return
@@ -102,11 +105,15 @@ class ModelRunner:
             launched.prompt_logprobs = score_prompts(batch.prompt_spans, hidden, self._model.logits, self._table)
         if not len(batch.rows):
             return
-        logits = self._model.logits(hidden if batch.sampled is None else hidden[batch.sampled])  # [R, vocab_size]
+        with phase("logits"):
+            logits = self._model.logits(
+                hidden if batch.sampled is None else hidden[batch.sampled]
+            )  # [R, vocab_size]
         if step.masked:
             launched.awaited = partial(self._sample_masked, launched, batch, logits, step.masked)
         else:
-            self._sample(launched, batch, logits)
+            with phase("sample"):
+                self._sample(launched, batch, logits)
 
     def _build(self, scheduled: Sequence[ScheduledRow]) -> StepBatch:
         """Build the step's inputs; rows whose inputs cannot be built become failed rows."""
@@ -142,7 +149,8 @@ class ModelRunner:
         """`masked`: places in the step of the rows with a mask."""
         row_of = {place: row for row, place in enumerate(batch.outputs.tolist())}
         masks = TokenMasks.unpack(late.masks, [row_of[place] for place in masked], logits.shape[1], logits.device)
-        self._sample(launched, batch, logits, masks)
+        with phase("sample"):
+            self._sample(launched, batch, logits, masks)
 
     def _sample(
         self, launched: LaunchedStep, batch: StepBatch, logits: Tensor, masks: TokenMasks | None = None

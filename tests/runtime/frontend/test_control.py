@@ -57,6 +57,32 @@ async def test_without_an_engine_a_reset_is_503() -> None:
     assert answer.json()["error"]["code"] == "engine_unavailable"
 
 
+async def test_profiles_are_started_and_stopped_in_every_engine(controlled: Frontend) -> None:
+    controlled.engine.script.calls |= {"start_profile": "", "stop_profile": ""}
+    async with controlled.http(**ADMIN_HEADER) as client:
+        started, stopped = await client.post("/start_profile"), await client.post("/stop_profile")
+    assert (started.status_code, stopped.status_code) == (200, 200)
+    assert controlled.engine.seen.calls == ["start_profile", "stop_profile"]
+    assert [engine["rank"] for engine in stopped.json()["engines"]] == [0]
+
+
+@pytest.mark.parametrize("path", ["/start_profile", "/stop_profile"])
+async def test_a_profile_that_fails_is_409_with_the_reason_of_the_engine(controlled: Frontend, path: str) -> None:
+    controlled.engine.script.calls[path[1:]] = "CallError: profiles are off"
+    async with controlled.http(**ADMIN_HEADER) as client:
+        answer = await client.post(path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "profile_failed")
+    assert "in 1 of 1 engines" in answer.json()["error"]["message"]
+    assert "profiles are off" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/start_profile", "/stop_profile"])
+async def test_a_profile_needs_an_administrator(controlled: Frontend, path: str) -> None:
+    async with controlled.http() as client:
+        assert (await client.post(path)).status_code == 401
+    assert controlled.engine.seen.calls == []
+
+
 async def test_a_reset_takes_no_parameters(controlled: Frontend) -> None:
     async with controlled.http(**ADMIN_HEADER) as client:
         answer = await client.post(f"{RESET}?reset_running_requests=true")

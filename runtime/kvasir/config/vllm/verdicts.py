@@ -51,8 +51,8 @@ IGNORED: Final = _each({
     "prefill-schedule-interval":
         "it is an optimization of vLLM that is not in Kvasir; answers are the same without it",
     "jit-monitor-mode jit-monitor-verbose enable-layerwise-nvtx-tracing enable-mfu-metrics collect-detailed-traces "
-    "ray-workers-use-nsight profiler-config":
-        "the engine has no such profile; see docs/performance.md for its own measurements",
+    "ray-workers-use-nsight":
+        "the engine has no such profile; see docs/profiling.md for the one that it has",
     # memory and caches
     "swap-space": "a preempted request is computed again from the prefix cache and is not swapped out",
     "enable-chunked-prefill": "long prompts are always computed in chunks",

@@ -210,6 +210,17 @@ class ResetAnswer(BaseModel):
     engines: list[EngineReset]
 
 
+class EngineProfile(BaseModel):
+    rank: int
+    incarnation: str
+    files: list[str]
+    """Of its workers, on the engine's machine; empty after a start."""
+
+
+class ProfileAnswer(BaseModel):
+    engines: list[EngineProfile]
+
+
 class LoadProgress(BaseModel):
     done: int
     """Bytes of the weights."""

@@ -10,7 +10,6 @@ _AUDIO = "this server reads and writes text, and no audio"
 _ADAPTERS = "LoRA adapters are not supported yet"
 _SLEEP = "engines keep the model in memory until they end; stop the service instead"
 _PAUSE = "engines cannot be paused; a load balancer can hold requests back"
-_PROFILE = "there is no profiler in the server; a step that takes long is in the engine's log"
 _WEIGHTS = "an engine keeps the weights that it loaded; start the service with the new ones"
 _SCALE = "the number of engines is changed in the InferenceService (spec.engine.dataParallelSize)"
 _RPC = "methods of workers can be called in Kvasir's offline API only"
@@ -37,7 +36,6 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"), _ADAPTERS),
         **dict.fromkeys(("/sleep", "/wake_up", "/is_sleeping", "/release_kv_cache_memory"), _SLEEP),
         **dict.fromkeys(("/pause", "/resume", "/is_paused"), _PAUSE),
-        **dict.fromkeys(("/start_profile", "/stop_profile"), _PROFILE),
         **dict.fromkeys(("/init_weight_transfer_engine", "/shutdown_weight_transfer_engine"), _WEIGHTS),
         **dict.fromkeys(("/start_weight_update", "/start_draft_weight_update", "/finish_weight_update"), _WEIGHTS),
         **dict.fromkeys(("/update_weights", "/update_weight_version", "/weight_info", "/weight_checker"), _WEIGHTS),

@@ -1,1 +1,1 @@
-"""GET /load, POST /reset_prefix_cache."""
+"""GET /load, POST /reset_prefix_cache, POST /start_profile, POST /stop_profile."""

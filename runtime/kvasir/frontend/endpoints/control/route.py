@@ -1,15 +1,29 @@
-"""What operators ask and do: GET /load, POST /reset_prefix_cache."""
+"""What operators ask and do: GET /load, POST /reset_prefix_cache, POST /start_profile, POST /stop_profile."""
+
+from typing import Final
 
 from fastapi import Request
 
-from kvasir.frontend.endpoints.answers import EngineLoad, EngineReset, LoadAnswer, ResetAnswer, errors
+from kvasir.client.calls import CALL_TIMEOUT, CallOutcome
+from kvasir.frontend.endpoints.answers import (
+    EngineLoad,
+    EngineProfile,
+    EngineReset,
+    LoadAnswer,
+    ProfileAnswer,
+    ResetAnswer,
+    errors,
+)
 from kvasir.frontend.endpoints.description.openapi import NEEDS_KEY
 from kvasir.frontend.errors import ApiError, bad_field
 from kvasir.frontend.routing import new_router
-from kvasir.frontend.service import AdminDep, ServiceDep
+from kvasir.frontend.service import AdminDep, Service, ServiceDep
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 
 router = new_router()
+
+PROFILE_TIMEOUT: Final = 120.0
+"""Seconds for an engine to write its profiles."""
 
 
 @router.get("/load")
@@ -28,18 +42,53 @@ async def load(service: ServiceDep) -> LoadAnswer:
 )
 async def reset_prefix_cache(_: AdminDep, request: Request, service: ServiceDep) -> ResetAnswer:
     """Clear the prefix cache of every engine. Needs an administrator's key."""
+    outcomes = await _call(request, service, "reset_prefix_cache")
+    _check(outcomes, "the prefix cache was not reset", "try again", "reset_failed")
+    return ResetAnswer(
+        engines=[EngineReset(rank=outcome.rank, incarnation=outcome.incarnation) for outcome in outcomes]
+    )
+
+
+@router.post("/start_profile", responses=errors(400, 401, 403, 409, 503), openapi_extra={"security": NEEDS_KEY})
+async def start_profile(_: AdminDep, request: Request, service: ServiceDep) -> ProfileAnswer:
+    """Begin to record what the workers of every engine compute. Needs an administrator's key, and engines with
+    `--profiler-config`."""
+    outcomes = await _call(request, service, "start_profile")
+    _check(outcomes, "no profile was started", "see docs/profiling.md", "profile_failed")
+    return _profiles(outcomes, stopped=False)
+
+
+@router.post("/stop_profile", responses=errors(400, 401, 403, 409, 503), openapi_extra={"security": NEEDS_KEY})
+async def stop_profile(_: AdminDep, request: Request, service: ServiceDep) -> ProfileAnswer:
+    """End the profiles and write them to files on the engines' machines. Needs an administrator's key."""
+    outcomes = await _call(request, service, "stop_profile", PROFILE_TIMEOUT)
+    _check(outcomes, "no profile was written", "see docs/profiling.md", "profile_failed")
+    return _profiles(outcomes, stopped=True)
+
+
+async def _call(
+    request: Request, service: Service, method: str, seconds: float = CALL_TIMEOUT
+) -> list[CallOutcome]:
     for name in request.query_params:
         raise bad_field(name, f"unknown query parameter {name[:100]!r}: this endpoint takes none")
-    outcomes = await service.llm.call("reset_prefix_cache")
+    return await service.llm.call(method, seconds)
+
+
+def _check(outcomes: list[CallOutcome], problem: str, next_step: str, code: str) -> None:
+    """Raise ApiError if a call has failed."""
     if failed := [outcome for outcome in outcomes if outcome.error]:
         told = "; ".join(f"{outcome.incarnation}: {outcome.error}" for outcome in failed)
         raise ApiError(
-            409,
-            f"the prefix cache was not reset in {len(failed)} of {len(outcomes)} engines ({told}): try again",
-            code="reset_failed",
+            409, f"{problem} in {len(failed)} of {len(outcomes)} engines ({told}): {next_step}", code=code
         )
-    return ResetAnswer(
-        engines=[EngineReset(rank=outcome.rank, incarnation=outcome.incarnation) for outcome in outcomes]
+
+
+def _profiles(outcomes: list[CallOutcome], stopped: bool) -> ProfileAnswer:
+    return ProfileAnswer(
+        engines=[
+            EngineProfile(rank=each.rank, incarnation=each.incarnation, files=each.value if stopped else [])
+            for each in outcomes
+        ]
     )
 
 

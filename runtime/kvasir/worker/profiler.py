@@ -1,0 +1,107 @@
+"""Records what a worker computes, as a trace that Perfetto and TensorBoard show: torch's profiler.
+
+It records the thread that computes steps, and the device. Without a profile, the marks of phases cost nothing.
+"""
+
+import logging
+import os
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from kvasir.config.profiler import ProfilerConfig
+from kvasir.worker.worker_calls import CallError, worker_call
+
+log = logging.getLogger(__name__)
+
+_NOTHING: Final = nullcontext()
+_profiles: Final[set[profile]] = set()
+"""Those that are recorded: at most one of each worker in this process."""
+
+
+def phase(name: str) -> AbstractContextManager[object]:
+    """Mark a phase of a step in the trace, if a profile is recorded; on an NVIDIA GPU as an NVTX range too."""
+    return record_function(name) if _profiles else _NOTHING
+
+
+class Profiler:
+    """The profiles of one worker, one at a time."""
+
+    def __init__(self, config: ProfilerConfig | None, device: str, name: str) -> None:
+        """`name`: of the worker, for the names of files."""
+        self._config = config
+        self._device = device
+        self._name = name
+        self._profile: profile | None = None
+        self._steps_left = 0
+        self._written = ""
+
+    @worker_call
+    def start_profile(self) -> None:
+        """Raises CallError without --profiler-config, or during a profile."""
+        config = self._config
+        if config is None:
+            raise CallError("profiles are off: start the engine with --profiler-config")
+        if self._profile is not None:
+            raise CallError("a profile is recorded already: stop it first")
+        try:
+            Path(config.torch_profiler_dir).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CallError(f"torch_profiler_dir cannot be used: {error}") from error
+        activities = [ProfilerActivity.CPU]
+        if self._device == "cuda":
+            activities.append(ProfilerActivity.CUDA)
+        started = profile(
+            activities=activities,
+            with_stack=config.torch_profiler_with_stack,
+            record_shapes=config.torch_profiler_record_shapes,
+            profile_memory=config.torch_profiler_with_memory,
+            with_flops=config.torch_profiler_with_flops,
+        )
+        started.start()
+        _profiles.add(started)
+        self._profile, self._steps_left, self._written = started, config.max_iterations, ""
+        log.info("a profile is recorded, of %d steps at most", config.max_iterations)
+
+    @worker_call
+    def stop_profile(self) -> str:
+        """Write the profile and return its path. One that has ended by itself has been written already.
+
+        Raises CallError if there is none.
+        """
+        if self._profile is not None:
+            self._write(self._profile)
+        if not self._written:
+            raise CallError("no profile is recorded: start one first")
+        path, self._written = self._written, ""
+        return path
+
+    def after_step(self) -> None:
+        """Count a step; end a profile that has as many as it may have."""
+        if self._profile is not None:
+            self._steps_left -= 1
+            if self._steps_left == 0:
+                try:
+                    self._write(self._profile)
+                except CallError as error:  # requests go on
+                    log.error("%s", error)
+
+    def _write(self, recorded: profile) -> None:
+        assert self._config is not None, "a profile has a configuration"
+        self._profile = None
+        _profiles.discard(recorded)
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+        recorded.stop()
+        name = f"{self._name}.{os.getpid()}.{time.time_ns()}.pt.trace.json"
+        path = Path(self._config.torch_profiler_dir, name + ".gz" * self._config.torch_profiler_use_gzip)
+        try:
+            recorded.export_chrome_trace(str(path))
+        except (OSError, RuntimeError) as error:
+            raise CallError(f"the profile could not be written: {error}") from error
+        self._written = str(path)
+        log.info("a profile was written to %s", path)
