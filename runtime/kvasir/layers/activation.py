@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kvasir.kernels.cpu import LANES, kernels_for
-from kvasir.kernels.cpu import Activation as Kernel
+from kvasir.kernels.choose_operations import operations_for
+from kvasir.kernels.cpu import kernels_for
+from kvasir.kernels.fused_operations import Activation as Kernel
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -36,18 +37,18 @@ _KERNELS: Final = MappingProxyType[Activation, Kernel]({F.silu: Kernel.SILU, _ge
 def gated(x: Tensor, activation: Activation) -> Tensor:
     """x [T, 2 * size] → activation(x[:, :size]) * x[:, size:]"""
     kernel = _KERNELS.get(activation)
-    kernels = kernels_for(x.device, x.dtype) if x.shape[1] % (2 * LANES) == 0 else None
-    if kernel is None or kernels is None:
+    operations = operations_for(x.device, x.dtype)
+    if kernel is None or operations is None or not operations.takes_gate(x.shape[1] // 2):
         return gated_reference(x, activation)
-    return kernels.gate(x, kernel)
+    return operations.gate(x, kernel)
 
 
 def plain(x: Tensor, activation: Activation) -> Tensor:
     """x [T, size] → activation(x). On a CPU torch computes the last numbers of a part of x, and each thread has a
     part, by other code than those before: the kernel gives a row the same bits in any step."""
     kernel = _KERNELS.get(activation)
-    kernels = kernels_for(x.device, x.dtype) if x.shape[1] % LANES == 0 else None
-    if kernel is None or kernels is None:
+    kernels = kernels_for(x.device, x.dtype)
+    if kernel is None or kernels is None or not kernels.takes_gate(x.shape[1]):
         return activation(x)
     return kernels.gate(torch.cat((x, torch.ones_like(x)), dim=-1), kernel)
 

@@ -4,11 +4,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kvasir.kernels.cpu import LANES, kernels_for
+from kvasir.kernels.choose_operations import operations_for
+from kvasir.kernels.fused_operations import FusedOperations
 from kvasir.layers.parameter import Placement, new_parameter
 
 
-class RMSNorm(nn.Module):
+class Norm(nn.Module):
+    """The interface of all norms."""
+
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        """Return the normalised x [..., size]. Given `added`, add it to x [T, size] in place first."""
+        raise NotImplementedError
+
+    def normalise_(self, x: Tensor) -> None:
+        """Normalise x [T, heads, size] in place."""
+        x.copy_(self(x))
+
+
+class RMSNorm(Norm):
     """Root mean square normalisation (Zhang and Sennrich, 2019), computed in float32 and rounded once.
 
     Written out: on CPU torch's rms_norm is a chain of more operations with larger intermediates, 10 times slower on
@@ -21,15 +34,29 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight = new_parameter(size, placement=placement)
         self._eps = eps
-        self._kernels = kernels_for(placement.device, placement.dtype) if size % LANES == 0 else None
+        operations = operations_for(placement.device, placement.dtype)
+        self._operations = operations if operations is not None and operations.takes_norm(size) else None
 
-    def forward(self, x: Tensor) -> Tensor:  # [..., size]
-        if self._kernels is not None and x.dtype == self.weight.dtype:
-            return self._kernels.rms_norm(x, self.weight, self._eps, self._shift)
-        return self.reference(x)
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        fused = self._fused(x)
+        if fused is None:
+            return self.reference(x if added is None else x.add_(added))
+        if added is None:
+            return fused.rms_norm(x, self.weight, self._eps, self._shift)
+        return fused.add_rms_norm_(x, added, self.weight, self._eps, self._shift)
+
+    def normalise_(self, x: Tensor) -> None:
+        fused = self._fused(x)
+        if fused is None:
+            x.copy_(self.reference(x))
+        else:
+            fused.rms_norm_(x, self.weight, self._eps, self._shift)
 
     def reference(self, x: Tensor) -> Tensor:
         return self._unit(x).mul_(self.weight).to(x.dtype)
+
+    def _fused(self, x: Tensor) -> FusedOperations | None:
+        return self._operations if x.dtype == self.weight.dtype else None
 
     def _unit(self, x: Tensor) -> Tensor:
         """x at a root mean square of 1, as a float32 copy."""
@@ -48,7 +75,7 @@ class OffsetRMSNorm(RMSNorm):
         return exact.addcmul_(exact, self.weight.float()).to(x.dtype)
 
 
-class LayerNorm(nn.Module):
+class LayerNorm(Norm):
     """Layer normalisation (Ba et al., 2016) with scale and shift."""
 
     def __init__(self, size: int, eps: float, placement: Placement) -> None:
@@ -58,5 +85,7 @@ class LayerNorm(nn.Module):
         self._shape = (size,)
         self._eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:  # [..., size]
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        if added is not None:
+            x.add_(added)
         return F.layer_norm(x, self._shape, self.weight, self.bias, self._eps)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvasir.kernels.cpu import LANES, kernels_for
+from kvasir.kernels.choose_operations import operations_for
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Rope:
 
 @dataclass(frozen=True)
 class Rotation:
-    """The angles of one step's tokens, broadcast over heads."""
+    """The angles of one step's tokens, broadcast over heads. The second halves repeat the first."""
 
     cos: Tensor  # [T, 1, dim]
     sin: Tensor  # [T, 1, dim], the first half negated
@@ -148,12 +148,11 @@ class RotaryEmbedding:
 
 def rotate_(x: Tensor, rotation: Rotation) -> None:
     """Rotate queries and keys in place. x: [T, heads, head_dim], of which the rotation's part is turned"""
-    dim = rotation.cos.shape[-1]
-    kernels = kernels_for(x.device, x.dtype) if dim % (2 * LANES) == 0 else None
-    if kernels is None:
+    operations = operations_for(x.device, x.dtype)
+    if operations is None or not operations.takes_rotation(rotation.cos.shape[-1]):
         rotate_reference_(x, rotation)
     else:
-        kernels.rotate_(x, rotation.cos, rotation.sin)
+        operations.rotate_(x, rotation.cos, rotation.sin)
 
 
 def rotate_reference_(x: Tensor, rotation: Rotation) -> None:

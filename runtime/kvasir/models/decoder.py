@@ -16,6 +16,7 @@ from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
 from kvasir.layers.linear import ColumnLinear, RowLinear, VocabHead
 from kvasir.layers.mlp import GatedMLP
 from kvasir.layers.moe import SparseMoE
+from kvasir.layers.norm import Norm
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import RotaryEmbedding, Rotation, rotate_
 from kvasir.models.causal_lm import Target
@@ -55,21 +56,24 @@ class Attention(nn.Module):
         qkv = self.qkv_proj(x)  # [T, (heads + 2 kv_heads) * head_dim]
         qk = qkv[:, : heads.query_size + heads.kv_size].unflatten(1, (-1, heads.head_dim))
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = qk[:, : heads.heads], qk[:, heads.heads :]
-            q.copy_(self.q_norm(q))
-            k.copy_(self.k_norm(k))
+            self.q_norm.normalise_(qk[:, : heads.heads])
+            self.k_norm.normalise_(qk[:, heads.heads :])
         rotate_(qk, rotation)
         attended = plan.write_and_attend(qkv, cache, self._scale, window=self._window, softcap=self._cap)
         return self.o_proj(attended)  # type: ignore[no-any-return]
 
 
 class DecoderLayer(nn.Module):
-    """Attention, then a feed-forward layer; both read the normalised residual stream and add to it."""
+    """Attention, then a feed-forward layer; both read the normalised residual stream and add to it.
+
+    A kernel adds to the residual stream and normalises it at once. Each layer therefore leaves its last addition to
+    the norm that follows: the first one of the next layer, or the one after the last layer.
+    """
 
     def __init__(self, config: DecoderConfig, layer: LayerConfig, placement: Placement) -> None:
         super().__init__()
 
-        def norm() -> nn.Module:
+        def norm() -> Norm:
             return config.norm(config.hidden_size, config.eps, placement)
 
         self.input_layernorm = norm()
@@ -79,11 +83,16 @@ class DecoderLayer(nn.Module):
         self.mlp = _feed_forward(config, layer, placement.at("mlp"))
         self.mlp_output_norm = norm() if config.output_norms else nn.Identity()
 
-    def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan) -> None:
-        """Adds to the residual stream x [T, hidden] in place."""
-        attended = self.self_attn(self.input_layernorm(x), rotation, cache, plan)
-        x.add_(self.attention_output_norm(attended))
-        x.add_(self.mlp_output_norm(self.mlp(self.post_attention_layernorm(x))))
+    def forward(
+        self, x: Tensor, added: Tensor | None, rotation: Rotation, cache: KVCache, plan: AttentionPlan
+    ) -> Tensor:
+        """Return the last part that this layer adds to the residual stream x [T, hidden].
+
+        The other parts are added in place, after `added`, which is the last part of the layer before.
+        """
+        attended = self.self_attn(self.input_layernorm(x, added), rotation, cache, plan)
+        normalised = self.post_attention_layernorm(x, self.attention_output_norm(attended))
+        return self.mlp_output_norm(self.mlp(normalised))  # type: ignore[no-any-return]
 
 
 def _feed_forward(config: DecoderConfig, layer: LayerConfig, placement: Placement) -> nn.Module:
@@ -157,9 +166,12 @@ class Decoder(nn.Module):
     def forward(self, batch: ForwardBatch) -> Hidden | Intermediate:
         x = self._embed(batch.token_ids) if self.stage.first else batch.residual  # [T, hidden]
         rotations = [rotary.rotation(batch.positions, x.dtype) for rotary in self._rotaries]
+        added: Tensor | None = None
         for layer, rope, cache in zip(self.layers.values(), self._rope_of_layer, batch.caches, strict=True):
-            layer(x, rotations[rope], cache, batch.attention[cache.group])
-        return Intermediate(x) if self.norm is None else Hidden(self.norm(x))
+            added = layer(x, added, rotations[rope], cache, batch.attention[cache.group])
+        if self.norm is None:
+            return Intermediate(x if added is None else x.add_(added))
+        return Hidden(self.norm(x, added))
 
     def _embed(self, token_ids: Tensor) -> Tensor:
         """[T] → [T, hidden]"""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from kvasir.layers.activation import ACTIVATIONS
 from kvasir.layers.attention import HeadShape
-from kvasir.layers.norm import RMSNorm
+from kvasir.layers.norm import Norm, RMSNorm
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rope
 from kvasir.models.config_reader import ConfigReader
@@ -53,7 +53,7 @@ class DecoderConfig:
     tied: bool
     scale: float
     """Multiplies the attention scores."""
-    norm: Callable[[int, float, Placement], nn.Module] = RMSNorm
+    norm: Callable[[int, float, Placement], Norm] = RMSNorm
     qk_norm: bool = False
     """Each head's queries and keys are normalised before they are rotated."""
     output_norms: bool = False

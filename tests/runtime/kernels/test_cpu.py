@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvasir.kernels import cpu
-from kvasir.kernels.cpu import Activation, Kernels, PagedStep, kernels_for
+from kvasir.kernels.cpu import Kernels, PagedStep, kernels_for
+from kvasir.kernels.fused_operations import Activation
 from kvasir.layers.activation import ACTIVATIONS, gated, gated_reference
 from kvasir.layers.norm import OffsetRMSNorm, RMSNorm
 from kvasir.layers.parameter import Placement

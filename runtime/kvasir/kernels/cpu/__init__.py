@@ -11,7 +11,6 @@ import platform
 import sys
 from collections.abc import Callable, Mapping
 from ctypes import c_float, c_int, c_int32, c_int64, c_void_p
-from enum import IntEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from kvasir.config.machine import cpu_flags
+from kvasir.kernels.fused_operations import Activation
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +38,6 @@ _LEVELS: Final = MappingProxyType(
     }
 )
 """Levels of x86-64 by what /proc/cpuinfo calls their instructions, the best first."""
-
-
-class Activation(IntEnum):
-    """As in kernels.c."""
-
-    SILU = 0
-    GELU_TANH = 1
 
 
 class PagedStep(ctypes.Structure):
@@ -85,7 +78,7 @@ _SIGNATURES: Final = MappingProxyType(
 
 
 class Kernels:
-    """The kernels for one type of number.
+    """The kernels for one type of number: the FusedOperations of a CPU, and its attention and matrix products.
 
     Kernels receive addresses of tensors, so shapes and types are checked here: TypeError for numbers of another
     type, ValueError for shapes that do not fit.
@@ -108,11 +101,13 @@ class Kernels:
         self._attend = find("attend")
         self._write_and_attend = find("write_and_attend")
 
+    def takes_norm(self, size: int) -> bool:
+        return size % LANES == 0
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, shift: float) -> Tensor:
-        """x [..., size] at a root mean square of 1, times (weight [size] + shift); size a multiple of LANES"""
         self._check(x, weight)
         size = x.shape[-1]
-        _require(weight.shape == (size,) and size % LANES == 0, "weight", weight)
+        _require(weight.shape == (size,) and self.takes_norm(size), "weight", weight)
         x, weight = x.contiguous(), weight.contiguous()
         out = torch.empty_like(x)
         rows = x.numel() // size
@@ -120,22 +115,32 @@ class Kernels:
         self._rms_norm(*pointers, rows, size, eps, shift, torch.get_num_threads())
         return out
 
+    def rms_norm_(self, x: Tensor, weight: Tensor, eps: float, shift: float) -> None:
+        x.copy_(self.rms_norm(x, weight, eps, shift))
+
+    def add_rms_norm_(self, x: Tensor, added: Tensor, weight: Tensor, eps: float, shift: float) -> Tensor:
+        return self.rms_norm(x.add_(added), weight, eps, shift)
+
+    def takes_gate(self, size: int) -> bool:
+        return size % LANES == 0
+
     def gate(self, x: Tensor, activation: Activation) -> Tensor:
-        """x [T, 2 * size] → activation(x[:, :size]) * x[:, size:]; size a multiple of LANES"""
         self._check(x)
         x = x.contiguous()
         tokens, size = x.shape[0], x.shape[1] // 2
-        _require(x.shape[1] % (2 * LANES) == 0, "x", x)
+        _require(x.shape[1] % 2 == 0 and self.takes_gate(size), "x", x)
         out = x.new_empty(tokens, size)
         self._gate(x.data_ptr(), out.data_ptr(), tokens, size, activation, torch.get_num_threads())
         return out
 
+    def takes_rotation(self, dim: int) -> bool:
+        return dim % (2 * LANES) == 0
+
     def rotate_(self, x: Tensor, cos: Tensor, sin: Tensor) -> None:
-        """x [T, heads, head_dim], of any stride between tokens; cos, sin [T, 1, dim], dim a multiple of 32"""
         self._check(x, cos, sin)
         tokens, heads, head_dim = x.shape
         dim, threads = cos.shape[-1], torch.get_num_threads()
-        _require(x.stride()[1:] == (head_dim, 1) and dim <= head_dim and dim % (2 * LANES) == 0, "x", x)
+        _require(x.stride()[1:] == (head_dim, 1) and dim <= head_dim and self.takes_rotation(dim), "x", x)
         _require(cos.shape == sin.shape == (tokens, 1, dim), "cos", cos)
         pointers = x.data_ptr(), cos.data_ptr(), sin.data_ptr()
         self._rotate(*pointers, tokens, x.stride(0), heads, head_dim, dim, threads)

@@ -61,7 +61,10 @@ class ParallelLayer(nn.Module):
         self.self_attn = Attention(config, layer, placement.at("self_attn"))
         self.mlp = MLP(config.hidden_size, config.intermediate_size, config.activation, placement.at("mlp"))
 
-    def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan) -> None:
-        """Adds to the residual stream x [T, hidden] in place."""
-        normalised = self.input_layernorm(x)
-        x.add_(self.self_attn(normalised, rotation, cache, plan)).add_(self.mlp(normalised))
+    def forward(
+        self, x: Tensor, added: Tensor | None, rotation: Rotation, cache: KVCache, plan: AttentionPlan
+    ) -> Tensor:
+        """As DecoderLayer.forward."""
+        normalised = self.input_layernorm(x, added)
+        x.add_(self.self_attn(normalised, rotation, cache, plan))
+        return self.mlp(normalised)  # type: ignore[no-any-return]
