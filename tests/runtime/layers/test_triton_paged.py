@@ -12,8 +12,9 @@ import pytest
 import torch
 from transformers import Gemma2Config, PreTrainedModel
 
+from kvasir.kernels.triton import device_support
 from kvasir.layers.attention import HeadShape, StepRows
-from kvasir.layers.attention_backends import choose_backend, triton_paged, triton_planner
+from kvasir.layers.attention_backends import choose_backend, triton_planner
 from kvasir.layers.attention_backends.gather_planner import GatherBackend
 from kvasir.layers.attention_backends.triton_paged import TritonBackend, TritonPlan
 from kvasir.layers.attention_backends.triton_planner import TritonPlanner
@@ -42,11 +43,11 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def with_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(triton_paged, "_has_compiler", lambda: True)
+    monkeypatch.setattr(device_support, "_has_compiler", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    triton_paged._can_compile.cache_clear()
+    device_support.can_compile.cache_clear()
     yield
-    triton_paged._can_compile.cache_clear()
+    device_support.can_compile.cache_clear()
 
 
 @pytest.mark.parametrize("softcap", [None, 1.5])
@@ -125,10 +126,10 @@ def test_without_triton_or_a_compiler_torch_computes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     spec = FullAttention(block_shape(GROUPED, 16, torch.bfloat16))
-    monkeypatch.setattr(triton_paged, "_has_compiler", lambda: False)
+    monkeypatch.setattr(device_support, "_has_compiler", lambda: False)
     assert choose_backend.choose_backend(spec, GROUPED, PLACEMENT).name == "torch"
     assert "C compiler" in caplog.text
-    triton_paged._can_compile.cache_clear()
+    device_support.can_compile.cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert choose_backend.choose_backend(spec, GROUPED, PLACEMENT).name == "torch"
     assert "the package triton is not installed" in caplog.text
@@ -154,7 +155,7 @@ assert "triton" not in sys.modules
 @torch.inference_mode()
 @pytest.mark.usefixtures("interpreted")
 def test_one_line_states_that_no_device_has_run_it(caplog: pytest.LogCaptureFixture) -> None:
-    triton_paged._log_unproven.cache_clear()
+    device_support.log_unproven.cache_clear()
     with caplog.at_level(logging.WARNING):
         Paged((None, 6), None, GROUPED, freed=0.0)  # two groups
     assert caplog.text.count("have not run on a device yet") == 1

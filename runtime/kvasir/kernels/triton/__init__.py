@@ -1,9 +1,11 @@
-"""Attention over the paged KV cache by Triton kernels, for GPUs.
+"""Triton kernels for GPUs: attention over the paged KV cache, and the operations between a layer's matrix products.
 
 These kernels have not run on a device yet: they are proven under Triton's interpreter and compiled ahead of time
 (docs/design/triton-kernels.md).
 
-Reading order: work_list.py (the programs of a step, in numpy), tiling.py (the sizes that launches and compilation
-ahead of time share), kv_write.py, paged_attention.py and segment_merge.py (the kernels), paged_kernels.py (launches
-them). Only the last four import triton.
+Reading order: device_support.py (which devices can run them). Attention: work_list.py (the programs of a step, in
+numpy), tiling.py (the sizes that launches and compilation ahead of time share), kv_write.py, paged_attention.py
+and segment_merge.py (the kernels), paged_kernels.py (launches them). The fused operations: fused_tiling.py (their
+sizes), rms_norm.py, gated_activation.py and rotary.py (the kernels), fused_kernels.py (launches them). Only the
+kernels and the modules that launch them import triton.
 """

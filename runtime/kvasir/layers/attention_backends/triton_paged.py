@@ -4,20 +4,13 @@ They have not run on a device yet: they are proven under Triton's interpreter an
 measured on a GPU. Triton is imported when the backend plans for a group, not before.
 """
 
-import functools
-import importlib.util
-import logging
-import os
-import shutil
-import sysconfig
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
+from kvasir.kernels.triton.device_support import DTYPES, can_compile, log_unproven
 from kvasir.kernels.triton.tiling import MOST_GROUP, MOST_NUMBERS, MULTIPLE_OF, AttentionTile
 from kvasir.layers.attention import BlockTable, HeadShape, KVCache, head_major_cache
 from kvasir.layers.kv import BlockShape, KVSpec
@@ -26,12 +19,6 @@ from kvasir.layers.parameter import Placement
 if TYPE_CHECKING:
     from kvasir.kernels.triton.paged_kernels import PagedKernels, Work
     from kvasir.layers.attention_backends.triton_planner import TritonPlanner
-
-log = logging.getLogger(__name__)
-
-_OLDEST: Final = 8
-"""Compute capability of the oldest NVIDIA GPU that the kernels have been compiled for (sm_80)."""
-_DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -74,8 +61,8 @@ class TritonBackend:
 
     def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
         fits = heads.head_dim % MULTIPLE_OF == 0 and heads.head_dim <= MOST_NUMBERS and heads.group <= MOST_GROUP
-        there = placement.device.type == self._device_type and placement.dtype in _DTYPES
-        return fits and there and _can_compile(placement.device)
+        there = placement.device.type == self._device_type and placement.dtype in DTYPES
+        return fits and there and can_compile(placement.device)
 
     def cache(self, memory: Tensor, block: BlockShape, group: int) -> KVCache:
         return head_major_cache(memory, block, group)
@@ -90,43 +77,5 @@ class TritonBackend:
     ) -> "TritonPlanner":
         from kvasir.layers.attention_backends.triton_planner import TritonPlanner  # imports triton
 
-        _log_unproven()
+        log_unproven()
         return TritonPlanner(table, spec.block.block_size, heads, windows, placement)
-
-
-@functools.cache
-def _can_compile(device: torch.device) -> bool:
-    """Return whether Triton can compile kernels for the device; log once why not."""
-    problem = _problem(device)
-    if problem is not None:
-        log.warning("no Triton kernels for %s: %s. Plain torch computes attention, more slowly", device, problem)
-    return problem is None
-
-
-def _problem(device: torch.device) -> str | None:
-    """Return the reason why Triton cannot compile kernels for the device, or None."""
-    if importlib.util.find_spec("triton") is None:
-        return "the package triton is not installed"
-    if device.type != "cuda":  # the interpreter
-        return None
-    if not _has_compiler():
-        return "Triton needs a C compiler and Python's headers to start kernels, and found none"
-    if torch.cuda.is_available() and torch.version.hip is None:
-        major, minor = torch.cuda.get_device_capability(device)
-        if major < _OLDEST:
-            return f"it has compute capability {major}.{minor}, and the kernels need {_OLDEST}.0"
-    return None
-
-
-def _has_compiler() -> bool:
-    """As triton/runtime/build.py looks for it."""
-    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
-    return compiler is not None and (Path(sysconfig.get_path("include")) / "Python.h").exists()
-
-
-@functools.cache
-def _log_unproven() -> None:
-    log.warning(
-        "attention is computed by Triton kernels that have not run on a device yet: they are proven under Triton's "
-        "interpreter and compiled ahead of time only. Compare answers with those of --device cpu"
-    )

@@ -1,0 +1,66 @@
+"""Whether a device can run the Triton kernels. Imports no triton.
+
+The kernels have not run on a device yet: they are proven under Triton's interpreter and compiled ahead of time.
+"""
+
+import functools
+import importlib.util
+import logging
+import os
+import shutil
+import sysconfig
+from pathlib import Path
+from typing import Final
+
+import torch
+
+log = logging.getLogger(__name__)
+
+DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
+"""The types of number that the kernels take."""
+_OLDEST: Final = 8
+"""Compute capability of the oldest NVIDIA GPU that the kernels have been compiled for (sm_80)."""
+
+
+@functools.cache
+def can_compile(device: torch.device) -> bool:
+    """Return whether Triton can compile kernels for the device; log once why not."""
+    problem = _problem(device)
+    if problem is not None:
+        log.warning("no Triton kernels for %s: %s. Plain torch computes, more slowly", device, problem)
+    return problem is None
+
+
+@functools.cache
+def log_unproven() -> None:
+    """Log once that the kernels in use have not run on a device yet."""
+    log.warning(
+        "Triton kernels that have not run on a device yet compute: they are proven under Triton's interpreter and "
+        "compiled ahead of time only. Compare answers with those of --device cpu"
+    )
+
+
+def warp_size(device: torch.device) -> int:
+    """Return the threads of a warp; those of an NVIDIA GPU for the interpreter."""
+    return torch.cuda.get_device_properties(device).warp_size if device.type == "cuda" else 32
+
+
+def _problem(device: torch.device) -> str | None:
+    """Return the reason why Triton cannot compile kernels for the device, or None."""
+    if importlib.util.find_spec("triton") is None:
+        return "the package triton is not installed"
+    if device.type != "cuda":  # the interpreter
+        return None
+    if not _has_compiler():
+        return "Triton needs a C compiler and Python's headers to start kernels, and found none"
+    if torch.cuda.is_available() and torch.version.hip is None:
+        major, minor = torch.cuda.get_device_capability(device)
+        if major < _OLDEST:
+            return f"it has compute capability {major}.{minor}, and the kernels need {_OLDEST}.0"
+    return None
+
+
+def _has_compiler() -> bool:
+    """As triton/runtime/build.py looks for it."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    return compiler is not None and (Path(sysconfig.get_path("include")) / "Python.h").exists()
