@@ -31,6 +31,7 @@ from kvasir.kernels.triton.tiling import (
     merge_constants,
     write_constants,
 )
+from tools import kernel_variants_fused as fused
 
 ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs/design/triton-kernels.md"
@@ -71,7 +72,7 @@ class Variant:
     dtype: str
     head_dim: int
     step: str
-    """Of the tile: decode or prefill; "" for a kernel without one."""
+    """Of the tile: decode or prefill; the form of a fused operation; "" for a kernel without one."""
     masks: bool = True
     """Whether there are a window and a cap. Kernels with both need the most registers."""
 
@@ -94,6 +95,8 @@ def variants() -> Iterator[Variant]:
             yield Variant("merge", dtype, head_dim, "decode")
             yield Variant("write", dtype, head_dim, "")
     yield Variant("merge", "bf16", 128, "prefill")
+    for name in fused.names():
+        yield Variant(*name)
 
 
 @dataclass(frozen=True)
@@ -126,10 +129,11 @@ _TYPES: Final = MappingProxyType(
         **dict.fromkeys(("partial_out", "partial_max", "partial_sum"), "*fp32"),
         **dict.fromkeys(("num_tokens", "window", "table_stride", "kv_stride", "q_stride"), "i32"),
         **dict.fromkeys(("inner_scale", "outer_scale"), "fp32"),
+        **fused.TYPES,
     }
 )
 """Of the parameters that are not of the cache's type."""
-_DIVISIBLE: Final = ("kv_stride", "q_stride")
+_DIVISIBLE: Final = ("kv_stride", "q_stride", *fused.DIVISIBLE)
 """Numbers that are multiples of 16 in every launch, as all addresses are: heads have multiples of 16 numbers."""
 
 
@@ -149,7 +153,12 @@ def compiled(variant: Variant, target: Target) -> Usage:
     tile = attention_tile(shape, dtype_bytes, prefill=prefill, warp_size=target.warp_size)
     options: dict[str, object] = {**OPTIONS}
     kernel: Any
-    if variant.kernel == "write":
+    if variant.kernel in fused.KERNELS:
+        kernel, constants, num_warps = fused.launch(
+            variant.kernel, variant.head_dim, variant.step, target.warp_size
+        )
+        options["num_warps"] = num_warps
+    elif variant.kernel == "write":
         kernel, constants = write_kv, write_constants(shape)
     elif variant.kernel == "merge":
         kernel, constants = merge_segments, merge_constants(shape, tile)
@@ -211,7 +220,8 @@ def _amd_registers(assembly: str) -> tuple[int, int]:
 _HEAD: Final = """\
 # The compiled Triton kernels
 
-The [attention kernels](triton-attention.md), compiled ahead of time by `make kernels` with Triton {version}.
+The kernels of [attention](triton-attention.md) and of the [fused operations](triton-operations.md), compiled ahead
+of time by `make kernels` with Triton {version}.
 **They have not run on a device yet.** The page shows that they compile, that they fit the devices, and that at most
 {spilled} bytes of a thread spill. It shows nothing about speed.
 
@@ -224,7 +234,7 @@ heads, the blocks 16 tokens. In float32, prefills have the tiles of decodes. The
 | registers of a thread | {registers} |
 | shared memory of a program | {shared} |
 
-| kernel, type, head size, step | {targets} |
+| kernel, type, size of a head or row, step or form | {targets} |
 |---|{lines}
 """
 
