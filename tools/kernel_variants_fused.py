@@ -12,15 +12,18 @@ from kvasir.kernels.triton.fused_tiling import (
     rotate_constants,
     rotate_tile,
 )
+from kvasir.kernels.triton.tiling import PagedShape, rotated_write_constants
 
-KERNELS: Final = ("norm", "gate", "rotate")
+KERNELS: Final = ("norm", "gate", "rotate", "rotate_write")
 TYPES: Final = MappingProxyType(
     {
-        **dict.fromkeys(("rows", "out_stride", "x_stride", "added_stride"), "i32"),
+        **dict.fromkeys(("rows", "out_stride", "x_stride", "added_stride", "qkv_stride"), "i32"),
         **dict.fromkeys(("eps", "shift"), "fp32"),
     }
 )
-DIVISIBLE: Final = ("out_stride", "x_stride", "added_stride")
+DIVISIBLE: Final = ("out_stride", "x_stride", "added_stride", "qkv_stride")
+_DEFAULT_WARPS: Final = 4
+"""Of a launch that does not choose."""
 _HEADS: Final = 40
 """Of a token, 32 queries and 8 keys."""
 
@@ -36,13 +39,17 @@ def names() -> Iterator[tuple[str, str, int, str]]:
     yield "norm", "bf16", 4096, ""
     yield "norm", "bf16", 128, "heads"
     yield "rotate", "bf16", 80, "partial"
+    for dtype in ("bf16", "fp32"):
+        for head_dim in (128, 256):
+            yield "rotate_write", dtype, head_dim, ""
+    yield "rotate_write", "bf16", 80, "partial"
 
 
 def launch(kernel: str, size: int, form: str, warp_size: int) -> tuple[Any, dict[str, object], int]:
     """Return the kernel, its constants and its number of warps."""
     from kvasir.kernels.triton.gated_activation import gated_activation
     from kvasir.kernels.triton.rms_norm import rms_norm
-    from kvasir.kernels.triton.rotary import rotate
+    from kvasir.kernels.triton.rotary import rotate, rotate_and_write
 
     if kernel == "norm":
         tile = norm_tile(size, warp_size)
@@ -52,5 +59,8 @@ def launch(kernel: str, size: int, form: str, warp_size: int) -> tuple[Any, dict
         tile = gate_tile(warp_size)
         return gated_activation, gate_constants(tile, size, gelu=form == "gelu"), tile.num_warps
     dim = 32 if form == "partial" else size
+    if kernel == "rotate_write":
+        shape = PagedShape(heads=32, kv_heads=8, head_dim=size, block_size=16)
+        return rotate_and_write, rotated_write_constants(shape, dim), _DEFAULT_WARPS
     tile = rotate_tile(dim, warp_size)
     return rotate, rotate_constants(tile, _HEADS, size, dim), tile.num_warps

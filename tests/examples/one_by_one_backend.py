@@ -13,6 +13,7 @@ from torch import Tensor
 from kvasir.layers.attention import BlockTable, HeadShape, KVCache, StepRows, head_major_cache
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
+from kvasir.layers.rotary import Rotation, rotate_qk_
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,17 @@ class OneByOnePlan:
         return torch.cat(parts)
 
     def write_and_attend(
-        self, qkv: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+        self,
+        qkv: Tensor,
+        cache: KVCache,
+        scale: float,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
+        if rotation is not None:
+            rotate_qk_(qkv, self.heads.kv_heads, self.heads.head_dim, rotation)
         self.write(qkv[:, self.heads.query_size :], cache)
         return self.attend(qkv[:, : self.heads.query_size], cache, scale, window=window, softcap=softcap)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
+from kvasir.layers.rotary import Rotation
 
 Ints = npt.NDArray[np.int64]
 BlockTable = npt.NDArray[np.int32]
@@ -113,11 +114,19 @@ class AttentionPlan(Protocol):
         ...
 
     def write_and_attend(
-        self, qkv: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+        self,
+        qkv: Tensor,
+        cache: KVCache,
+        scale: float,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
         """`write`, then `attend`: [T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim].
 
-        Most layers need both; a backend can be faster if it has Q, K and V at once.
+        Given a rotation, Q and K are rotated by it first, and qkv is not preserved. Most layers need all of this; a
+        backend can be faster if it has Q, K and V at once.
         """
         ...
 

@@ -155,6 +155,11 @@ def rotate_(x: Tensor, rotation: Rotation) -> None:
         operations.rotate_(x, rotation.cos, rotation.sin)
 
 
+def rotate_qk_(qkv: Tensor, kv_heads: int, head_dim: int, rotation: Rotation) -> None:
+    """Rotate Q and K of qkv [T, (heads + 2 kv_heads) * head_dim] in place."""
+    rotate_(qkv[:, : -kv_heads * head_dim].unflatten(1, (-1, head_dim)), rotation)
+
+
 def rotate_reference_(x: Tensor, rotation: Rotation) -> None:
     turned = x[..., : rotation.cos.shape[-1]]
     first, second = turned.chunk(2, dim=-1)

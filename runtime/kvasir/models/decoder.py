@@ -18,7 +18,7 @@ from kvasir.layers.mlp import GatedMLP
 from kvasir.layers.moe import SparseMoE
 from kvasir.layers.norm import Norm
 from kvasir.layers.parameter import Placement
-from kvasir.layers.rotary import RotaryEmbedding, Rotation, rotate_
+from kvasir.layers.rotary import RotaryEmbedding, Rotation
 from kvasir.models.causal_lm import Target
 from kvasir.models.decoder_config import DecoderConfig, LayerConfig
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
@@ -54,12 +54,13 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan) -> Tensor:
         heads = self._heads
         qkv = self.qkv_proj(x)  # [T, (heads + 2 kv_heads) * head_dim]
-        qk = qkv[:, : heads.query_size + heads.kv_size].unflatten(1, (-1, heads.head_dim))
         if self.q_norm is not None and self.k_norm is not None:
-            self.q_norm.normalise_(qk[:, : heads.heads])
-            self.k_norm.normalise_(qk[:, heads.heads :])
-        rotate_(qk, rotation)
-        attended = plan.write_and_attend(qkv, cache, self._scale, window=self._window, softcap=self._cap)
+            by_head = qkv.unflatten(1, (-1, heads.head_dim))
+            self.q_norm.normalise_(by_head[:, : heads.heads])
+            self.k_norm.normalise_(by_head[:, heads.heads : heads.heads + heads.kv_heads])
+        attended = plan.write_and_attend(
+            qkv, cache, self._scale, window=self._window, softcap=self._cap, rotation=rotation
+        )
         return self.o_proj(attended)  # type: ignore[no-any-return]
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kvasir.kernels.triton.kv_write import write_kv
 from kvasir.kernels.triton.paged_attention import attend_paged
+from kvasir.kernels.triton.rotary import rotate_and_write
 from kvasir.kernels.triton.segment_merge import merge_segments
 from kvasir.kernels.triton.tiling import (
     MERGED_ROWS,
@@ -19,6 +20,7 @@ from kvasir.kernels.triton.tiling import (
     PagedShape,
     attend_constants,
     merge_constants,
+    rotated_write_constants,
     write_constants,
 )
 
@@ -68,6 +70,22 @@ class PagedKernels:
         self._check(kv, 2 * shape.kv_heads, tokens, cache, "kv")
         grid = (triton.cdiv(tokens, WRITE_TOKENS), 2 * shape.kv_heads)
         write_kv[grid](cache, kv, slots, tokens, kv.stride(0), **write_constants(shape), **OPTIONS)
+
+    def rotate_and_write(self, slots: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, cache: Tensor) -> None:
+        """Rotate Q of qkv in place, and write rotated K, and V, to the slots [T]. K stays as it is in qkv.
+
+        qkv [T, (heads + 2 * kv_heads) * head_dim]; cos, sin [T, 1, dim] of a Rotation.
+        """
+        shape, tokens = self._shape, len(slots)
+        self._check(qkv, shape.heads + 2 * shape.kv_heads, tokens, cache, "qkv")
+        dim = cos.shape[-1]
+        for angles in (cos, sin):
+            fits = angles.shape == (tokens, 1, dim) and angles.is_contiguous() and angles.dtype == cache.dtype
+            if not fits or dim % 2 or dim > shape.head_dim:
+                raise ValueError(f"the kernel does not take angles of shape {list(angles.shape)}, {angles.dtype}")
+        rotate_and_write[triton.cdiv(tokens, WRITE_TOKENS), shape.heads + 2 * shape.kv_heads](
+            cache, qkv, cos, sin, slots, tokens, qkv.stride(0), **rotated_write_constants(shape, dim), **OPTIONS
+        )
 
     def attend(
         self,

@@ -1,4 +1,4 @@
-"""The kernel that rotates the queries and keys of a step in place."""
+"""The kernels that rotate queries and keys of a step: in place, or the keys on their way into the cache."""
 
 import triton
 import triton.language as tl
@@ -30,3 +30,55 @@ def rotate(
     second = tl.load(x + HALF + places, mask=mask, other=0.0).to(tl.float32)
     tl.store(x + places, (first * c - second * s).to(x.dtype.element_ty), mask=mask)
     tl.store(x + HALF + places, (second * c + first * s).to(x.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def rotate_and_write(
+    cache,  # [num_blocks, 2, KV_HEADS, BLOCK_SIZE, HEAD_DIM]
+    qkv,  # [T, (HEADS + 2 * KV_HEADS) * HEAD_DIM], of the stride qkv_stride between tokens
+    cos,  # as above
+    sin,
+    slots,  # [T] int32: block * BLOCK_SIZE + place in the block
+    num_tokens,
+    qkv_stride,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    PADDED_DIM: tl.constexpr,
+    HALF: tl.constexpr,
+    PADDED_HALF: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TOKENS: tl.constexpr,
+):
+    """Grid: (T / TOKENS, HEADS + 2 * KV_HEADS). A program takes one head of some tokens.
+
+    It rotates queries in place, rotates keys into the cache, or copies values into it. Keys in `qkv` stay as they
+    are.
+    """
+    piece = tl.program_id(1)
+    tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    exists = tokens < num_tokens
+    source = qkv + tokens.to(tl.int64) * qkv_stride + piece * HEAD_DIM  # [TOKENS]
+    target = source
+    if piece >= HEADS:
+        slot = tl.load(slots + tokens, mask=exists, other=0).to(tl.int64)
+        block = slot // BLOCK_SIZE * (2 * KV_HEADS) + (piece - HEADS)
+        target = cache + (block * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM
+    if piece < HEADS + KV_HEADS:
+        dims = tl.arange(0, PADDED_HALF)
+        mask = exists[:, None] & (dims < HALF)[None, :]
+        angles = tokens.to(tl.int64)[:, None] * (2 * HALF) + dims[None, :]
+        c = tl.load(cos + angles, mask=mask, other=0.0).to(tl.float32)
+        s = tl.load(sin + HALF + angles, mask=mask, other=0.0).to(tl.float32)
+        first = tl.load(source[:, None] + dims[None, :], mask=mask, other=0.0).to(tl.float32)
+        second = tl.load(source[:, None] + (HALF + dims)[None, :], mask=mask, other=0.0).to(tl.float32)
+        low = (first * c - second * s).to(cache.dtype.element_ty)
+        high = (second * c + first * s).to(cache.dtype.element_ty)
+        tl.store(target[:, None] + dims[None, :], low, mask=mask)
+        tl.store(target[:, None] + (HALF + dims)[None, :], high, mask=mask)
+    if piece >= HEADS:
+        begin = tl.where(piece < HEADS + KV_HEADS, 2 * HALF, 0)  # of the numbers that are not rotated
+        dims = tl.arange(0, PADDED_DIM)
+        copied = exists[:, None] & ((dims >= begin) & (dims < HEAD_DIM))[None, :]
+        numbers = tl.load(source[:, None] + dims[None, :], mask=copied)
+        tl.store(target[:, None] + dims[None, :], numbers, mask=copied)

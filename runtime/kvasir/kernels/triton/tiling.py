@@ -85,6 +85,12 @@ def write_constants(shape: PagedShape) -> dict[str, object]:
     }
 
 
+def rotated_write_constants(shape: PagedShape, dim: int) -> dict[str, object]:
+    """`dim`: the numbers of a head that are rotated."""
+    halves = {"HALF": dim // 2, "PADDED_HALF": _power_of_two(dim // 2)}
+    return {"HEADS": shape.heads, **halves, **write_constants(shape)}
+
+
 def attend_constants(
     shape: PagedShape, tile: AttentionTile, *, windowed: bool, capped: bool, exact: bool, interpreted: bool
 ) -> dict[str, object]:

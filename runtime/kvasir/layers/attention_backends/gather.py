@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvasir.layers.attention import HeadShape, KVCache
+from kvasir.layers.rotary import Rotation, rotate_qk_
 
 _CAPPED_QUERIES = 256
 """Queries of a prefill whose capped scores are held in memory at once."""
@@ -74,9 +75,18 @@ class GatherPlan:
         return self._attend(q, None, cache, scale, window, softcap)
 
     def write_and_attend(
-        self, qkv: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+        self,
+        qkv: Tensor,
+        cache: KVCache,
+        scale: float,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
         """Prompts without earlier tokens take their K and V from `qkv`, not from the cache."""
+        if rotation is not None:
+            rotate_qk_(qkv, self.heads.kv_heads, self.heads.head_dim, rotation)
         q, kv = qkv[:, : self.heads.query_size], qkv[:, self.heads.query_size :]
         self.write(kv, cache)
         return self._attend(q, self._by_head(kv), cache, scale, window, softcap)

@@ -11,6 +11,7 @@ from kvasir.kernels.cpu import LANES, MOST_NUMBERS, MOST_ROWS, Kernels, PagedSte
 from kvasir.layers.attention import BlockTable, HeadShape, Ints, KVCache, StepRows, head_major_cache
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
+from kvasir.layers.rotary import Rotation, rotate_qk_
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,17 @@ class TilePlan:
         return self.kernels.attend(self.step, q, cache.blocks, window, scale, softcap)
 
     def write_and_attend(
-        self, qkv: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+        self,
+        qkv: Tensor,
+        cache: KVCache,
+        scale: float,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
+        if rotation is not None:
+            rotate_qk_(qkv, self.step.kv_heads, self.step.head_dim, rotation)
         return self.kernels.write_and_attend(self.step, qkv, cache.blocks, window, scale, softcap)
 
 

@@ -15,6 +15,7 @@ from kvasir.kernels.triton.tiling import MOST_GROUP, MOST_NUMBERS, MULTIPLE_OF, 
 from kvasir.layers.attention import BlockTable, HeadShape, KVCache, head_major_cache
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
+from kvasir.layers.rotary import Rotation
 
 if TYPE_CHECKING:
     from kvasir.kernels.triton.paged_kernels import PagedKernels, Work
@@ -43,11 +44,21 @@ class TritonPlan:
         return self.kernels.attend(work, self.tile, q, cache.blocks, scale=scale, window=window, softcap=softcap)
 
     def write_and_attend(
-        self, qkv: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
+        self,
+        qkv: Tensor,
+        cache: KVCache,
+        scale: float,
+        *,
+        window: int | None = None,
+        softcap: float | None = None,
+        rotation: Rotation | None = None,
     ) -> Tensor:
         kv_size = 2 * cache.blocks.shape[2] * cache.blocks.shape[4]
         q, kv = qkv[:, :-kv_size], qkv[:, -kv_size:]
-        self.write(kv, cache)
+        if rotation is None:
+            self.write(kv, cache)
+        else:
+            self.kernels.rotate_and_write(self.slots, qkv, rotation.cos, rotation.sin, cache.blocks)
         return self.attend(q, cache, scale, window=window, softcap=softcap)
 
 
