@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvasir.kernels.triton.device_support import has_kernels
 from kvasir.sampling.random import exponential
 
 _CANDIDATES = 1024
@@ -39,6 +40,10 @@ def sample(logits: Tensor, random_rows: tuple[RandomRows, ...]) -> Tensor:
 
     In a row that holds NaN one of those is chosen, whatever its filters are: torch orders NaN above all numbers.
     """
+    if has_kernels(logits.device):
+        from kvasir.sampling import triton_sampler  # imports triton
+
+        return triton_sampler.sample(logits, random_rows)
     logits = logits.float()
     chosen = logits.argmax(dim=-1)
     for group in random_rows:

@@ -22,6 +22,11 @@ _OLDEST: Final = 8
 """Compute capability of the oldest NVIDIA GPU that the kernels have been compiled for (sm_80)."""
 
 
+def has_kernels(device: torch.device) -> bool:
+    """Return whether this is a GPU that Triton can compile kernels for."""
+    return device.type == "cuda" and can_compile(device)
+
+
 @functools.cache
 def can_compile(device: torch.device) -> bool:
     """Return whether Triton can compile kernels for the device; log once why not."""

@@ -1,0 +1,197 @@
+"""The kernels that find which tokens of a row min-p, top-k and top-p leave, without sorting it.
+
+The filters leave the first tokens of the order by (scaled logit, descending; token id, ascending). Two integers
+describe them: the key of the last one's scaled logit (float_order.py), and its id. These are the limits of a row:
+
+    key(token) > limit key,   or   key(token) == limit key and token id <= limit id
+
+`scale_rows` divides by the temperature and takes the maximum, with a program for each part of a row. `find_limits`
+has a program for each row. It bisects the keys: a pass over the row counts the tokens at or above a key (top-k), or
+adds up their probabilities (top-p). Both ends of the search move to keys that the row contains, so it ends when one
+key is left, after at most 33 passes.
+
+Probabilities are added up as integers, in units of 2**-40 of the most likely token's: sums do not depend on their
+order, and a row gets the same limits in any batch.
+"""
+
+import triton
+import triton.language as tl
+
+from kvasir.kernels.triton.sampling.float_order import (
+    INFINITY_KEY,
+    MINUS_INFINITY_KEY,
+    NAN_KEY,
+    NO_KEY,
+    key_of,
+    number_of,
+)
+
+UNITS = tl.constexpr(2.0**40)
+ALL = tl.constexpr(0x7FFFFFFF)
+"""A limit id that all token ids are within."""
+
+
+@triton.jit(do_not_specialize=["vocab"])
+def scale_rows(
+    scaled,  # [N, V] float32: out, if STORED
+    largest,  # [N, parts] int32: out, the largest key of each part
+    logits,  # [R, V] of any floating type, of the stride `stride`
+    rows,  # [N] int64
+    temperature,  # [N] float32
+    vocab,
+    stride,
+    scaled_stride,
+    PART_TOKENS: tl.constexpr,
+    STORED: tl.constexpr,
+):
+    """Grid: (N, parts)."""
+    place = tl.program_id(0)
+    part = tl.program_id(1)
+    ids = part * PART_TOKENS + tl.arange(0, PART_TOKENS)
+    exists = ids < vocab
+    x = tl.load(logits + tl.load(rows + place) * stride + ids, mask=exists, other=0.0).to(tl.float32)
+    x = tl.div_rn(x, tl.load(temperature + place))
+    if STORED:
+        tl.store(scaled + place.to(tl.int64) * scaled_stride + ids, x, mask=exists)
+    key = tl.where(exists, key_of(x), NO_KEY)
+    tl.store(largest + place.to(tl.int64) * tl.num_programs(1) + part, tl.max(key, 0))
+
+
+@triton.jit
+def _weight(key, maximum):
+    """Probability of a token in units of 2**-40 of the most likely one's. int32, float32 → int64"""
+    return (tl.exp(number_of(key) - maximum) * UNITS).to(tl.int64)
+
+
+@triton.jit
+def _count(numbers, bound, vocab, TOKENS: tl.constexpr):
+    """Return how many keys are at or above a bound, the least of these, and the largest key below it."""
+    places = tl.arange(0, TOKENS)
+    count = tl.zeros([TOKENS], tl.int32)
+    least_above = tl.full([TOKENS], NAN_KEY, tl.int32)
+    most_below = tl.full([TOKENS], NO_KEY, tl.int32)
+    for start in range(0, vocab, TOKENS):
+        exists = start + places < vocab
+        key = key_of(tl.load(numbers + start + places, mask=exists, other=0.0))
+        above = exists & (key >= bound)
+        count += above.to(tl.int32)
+        least_above = tl.minimum(least_above, tl.where(above, key, NAN_KEY))
+        most_below = tl.maximum(most_below, tl.where(exists & (key < bound), key, NO_KEY))
+    return tl.sum(count, 0), tl.min(least_above, 0).to(tl.int64), tl.max(most_below, 0).to(tl.int64)
+
+
+@triton.jit
+def _weigh(numbers, bound, maximum, vocab, TOKENS: tl.constexpr):
+    """Return the weights of all keys at or above a bound, the least of these, and the largest key below it."""
+    places = tl.arange(0, TOKENS)
+    weight = tl.zeros([TOKENS], tl.int64)
+    least_above = tl.full([TOKENS], NAN_KEY, tl.int32)
+    most_below = tl.full([TOKENS], NO_KEY, tl.int32)
+    for start in range(0, vocab, TOKENS):
+        exists = start + places < vocab
+        key = key_of(tl.load(numbers + start + places, mask=exists, other=0.0))
+        above = exists & (key >= bound)
+        weight += tl.where(above, _weight(key, maximum), 0)
+        least_above = tl.minimum(least_above, tl.where(above, key, NAN_KEY))
+        most_below = tl.maximum(most_below, tl.where(exists & (key < bound), key, NO_KEY))
+    return tl.sum(weight, 0), tl.min(least_above, 0).to(tl.int64), tl.max(most_below, 0).to(tl.int64)
+
+
+@triton.jit
+def _id_of_tie(numbers, tied_key, ties, vocab, TOKENS: tl.constexpr):
+    """Return the id of the last of the first `ties` tokens with a key."""
+    places = tl.arange(0, TOKENS)
+    before = tl.full((), 0, tl.int32)
+    last = tl.full((), 0, tl.int32)
+    for start in range(0, vocab, TOKENS):
+        exists = start + places < vocab
+        key = key_of(tl.load(numbers + start + places, mask=exists, other=0.0))
+        tied = (exists & (key == tied_key)).to(tl.int32)
+        numbered = before + tl.cumsum(tied, 0)  # 1 for the first
+        within = (tied != 0) & (numbered <= ties)
+        last = tl.maximum(last, tl.max(tl.where(within, start + places, 0), 0))
+        before += tl.sum(tied, 0)
+    return last
+
+
+@triton.jit
+def _most_likely(numbers, floor, largest, k, p, vocab, TOKENS: tl.constexpr):
+    """Return the limit key and id of top-k and top-p. Keys below `floor` are left out; `largest` is finite."""
+    count, low, most_below = _count(numbers, floor, vocab, TOKENS)
+    # `count` tokens have a key of `low` or more, and fewer than k tokens (`above`) one of `high` or more.
+    high = largest.to(tl.int64) + 1
+    above = tl.full((), 0, tl.int32)
+    while (count > k) & (high - low > 1):
+        middle = low + ((high - low) >> 1)
+        found, least_above, most_below = _count(numbers, middle.to(tl.int32), vocab, TOKENS)
+        if found >= k:
+            count = found
+            low = least_above
+        else:
+            above = found
+            high = most_below + 1
+    is_tied = count > k  # top-k leaves k - above of the tokens with the key `low`
+    ties = k - above
+    if p < 1.0:
+        maximum = number_of(largest)
+        edge = tl.where(is_tied, low + 1, low)
+        total, least_above, most_below = _weigh(numbers, edge.to(tl.int32), maximum, vocab, TOKENS)
+        if is_tied:
+            total += ties * _weight(low.to(tl.int32), maximum)
+        share = p * total.to(tl.float64)
+        needed = share.to(tl.int64)
+        needed = tl.minimum(tl.where(needed.to(tl.float64) < share, needed + 1, needed), total)
+        # The tokens of `low` or more weigh `needed` or more, and those of `high` or more weigh less (`heavier`).
+        high = largest.to(tl.int64) + 1
+        heavier = tl.full((), 0, tl.int64)
+        while high - low > 1:
+            middle = low + ((high - low) >> 1)
+            weight, least_above, most_below = _weigh(numbers, middle.to(tl.int32), maximum, vocab, TOKENS)
+            if weight >= needed:
+                low = least_above
+            else:
+                heavier = weight
+                high = most_below + 1
+        weight = tl.maximum(_weight(low.to(tl.int32), maximum), 1)
+        ties = tl.cdiv(needed - heavier, weight).to(tl.int32)
+        is_tied = ties > 0
+    last = tl.full((), ALL, tl.int32)
+    if is_tied:
+        last = _id_of_tie(numbers, low.to(tl.int32), ties, vocab, TOKENS)
+    return low.to(tl.int32), last
+
+
+@triton.jit(do_not_specialize=["vocab", "parts"])
+def find_limits(
+    limit_keys,  # [N] int32: out
+    limit_ids,  # [N] int32: out
+    scaled,  # [N, V] float32, of the stride scaled_stride: FILTERED
+    largest,  # [N, parts] int32
+    log_min_p,  # [N] float32: FLOORED
+    top_k,  # [N] int64: FILTERED
+    top_p,  # [N] float64, infinite where off: FILTERED
+    vocab,
+    scaled_stride,
+    parts,
+    PADDED_PARTS: tl.constexpr,
+    TOKENS: tl.constexpr,
+    FLOORED: tl.constexpr,
+    FILTERED: tl.constexpr,
+):
+    """Grid: (N,). If the maximum of a row is NaN or infinite, all stay: the race chooses a token of that logit."""
+    row = tl.program_id(0)
+    places = tl.arange(0, PADDED_PARTS)
+    keys = tl.load(largest + row.to(tl.int64) * parts + places, mask=places < parts, other=NO_KEY)
+    most = tl.max(keys, 0)
+    limit_key = tl.full((), NO_KEY, tl.int32)
+    limit_id = tl.full((), ALL, tl.int32)
+    if (most > MINUS_INFINITY_KEY) & (most < INFINITY_KEY):
+        if FLOORED:
+            limit_key = key_of(number_of(most) + tl.load(log_min_p + row))
+        if FILTERED:
+            k = tl.minimum(tl.load(top_k + row), vocab).to(tl.int32)
+            p = tl.load(top_p + row)
+            numbers = scaled + row.to(tl.int64) * scaled_stride
+            limit_key, limit_id = _most_likely(numbers, limit_key, most, k, p, vocab, TOKENS)
+    tl.store(limit_keys + row, limit_key)
+    tl.store(limit_ids + row, limit_id)

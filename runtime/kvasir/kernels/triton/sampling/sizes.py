@@ -1,0 +1,55 @@
+"""The sizes of the sampling kernels, for launches and for compilation ahead of time. No torch and no triton.
+
+They are not tuned: no device has measured them.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+PART_TOKENS: Final = 2048
+"""Tokens of a row that a program of the race takes."""
+SEARCH_TOKENS: Final = 2048
+"""Tokens that a search for the limits of a row looks at together: one program takes the row, as often as needed."""
+SEARCH_WARPS: Final = 16
+ENTRIES: Final = 256
+"""Entries of the logits that a program changes."""
+OPTIONS: Final[Mapping[str, object]] = MappingProxyType({"enable_fp_fusion": False})
+"""Of every launch. The reference rounds after each operation, so products and sums are not fused."""
+
+
+def num_parts(vocab_size: int) -> int:
+    """Return the number of programs that share a row."""
+    return -(-vocab_size // PART_TOKENS)
+
+
+def padded_parts(vocab_size: int) -> int:
+    """Return the power of two that holds the parts of a row."""
+    return 1 << (num_parts(vocab_size) - 1).bit_length()
+
+
+def race_constants(*, random: bool, scaled: bool, limited: bool, interpreted: bool) -> dict[str, object]:
+    return {
+        "PART_TOKENS": PART_TOKENS,
+        "RANDOM": random,
+        "SCALED": scaled,
+        "LIMITED": limited,
+        "INTERPRETED": interpreted,
+    }
+
+
+def pick_constants(vocab_size: int, *, indexed: bool) -> dict[str, object]:
+    return {"PADDED_PARTS": padded_parts(vocab_size), "INDEXED": indexed}
+
+
+def scale_constants(*, stored: bool) -> dict[str, object]:
+    return {"PART_TOKENS": PART_TOKENS, "STORED": stored}
+
+
+def limit_constants(vocab_size: int, *, floored: bool, filtered: bool) -> dict[str, object]:
+    return {
+        "PADDED_PARTS": padded_parts(vocab_size),
+        "TOKENS": SEARCH_TOKENS,
+        "FLOORED": floored,
+        "FILTERED": filtered,
+    }

@@ -1,0 +1,49 @@
+"""Chooses tokens by Triton kernels on a GPU, as `sampler.sample` does in plain torch. Imports triton."""
+
+import functools
+import logging
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from kvasir.kernels.triton.sampling.sampling_kernels import LOGIT_TYPES, Draw, choose_largest, draw
+
+if TYPE_CHECKING:
+    from kvasir.sampling.sampler import RandomRows
+
+log = logging.getLogger(__name__)
+
+
+def sample(logits: Tensor, random_rows: "tuple[RandomRows, ...]") -> Tensor:
+    """Return the token ids [R] of logits [R, V]."""
+    _log_unproven()
+    if logits.dtype not in LOGIT_TYPES or logits.stride(-1) != 1:
+        logits = logits.float().contiguous()
+    chosen = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    if sum(len(group.rows) for group in random_rows) < len(logits):
+        choose_largest(logits, chosen)  # of all rows: those that draw are written again
+    for group in random_rows:
+        draw(logits, chosen, _draw(group))
+    return chosen
+
+
+def _draw(group: "RandomRows") -> Draw:
+    is_filtered = group.top_k is not None and group.top_p is not None
+    return Draw(
+        rows=group.rows,
+        temperature=group.temperature.flatten(),
+        seeds=group.seeds,
+        positions=group.positions,
+        top_k=group.top_k.flatten() if is_filtered and group.top_k is not None else None,
+        top_p=group.top_p.flatten() if is_filtered and group.top_p is not None else None,
+        log_min_p=None if group.min_p is None else group.min_p.log().flatten(),
+    )
+
+
+@functools.cache
+def _log_unproven() -> None:
+    log.warning(
+        "tokens are chosen by Triton kernels that have not run on a device yet: they are proven under Triton's "
+        "interpreter and compiled ahead of time only. Compare answers with those of --device cpu"
+    )

@@ -1,0 +1,4 @@
+import importlib.util
+
+# Builds of torch without CUDA come without triton.
+collect_ignore = [] if importlib.util.find_spec("triton") else ["test_triton_logits.py", "test_triton_sampler.py"]
