@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvasir.kernels.triton.device_support import has_kernels
+
 
 @dataclass(frozen=True)
 class Entries:
@@ -29,6 +31,15 @@ class Bias:
     entries: Entries
     added: Tensor  # [M] float32
 
+    def apply_(self, logits: Tensor) -> None:
+        at = self.entries
+        if has_kernels(logits.device):
+            from kvasir.kernels.triton.sampling.logit_kernels import add_bias  # imports triton
+
+            add_bias(logits, at.rows, at.tokens, self.added)
+        else:
+            logits[at.rows, at.tokens] += self.added
+
 
 @dataclass(frozen=True)
 class Penalties:
@@ -37,6 +48,17 @@ class Penalties:
     entries: Entries
     repetition: Tensor  # [M] float32
     taken: Tensor  # [M] float32: frequency and presence penalty together
+
+    def apply_(self, logits: Tensor) -> None:
+        at, repetition = self.entries, self.repetition
+        if has_kernels(logits.device):
+            from kvasir.kernels.triton.sampling.logit_kernels import penalise  # imports triton
+
+            penalise(logits, at.rows, at.tokens, repetition, self.taken)
+        else:
+            values = logits[at.rows, at.tokens]  # [M]
+            values = torch.where(values > 0, values / repetition, values * repetition)
+            logits[at.rows, at.tokens] = values - self.taken
 
 
 @dataclass(frozen=True)
@@ -58,10 +80,6 @@ class LogitChanges:
         if self.forbidden is not None:
             logits[self.forbidden.rows, self.forbidden.tokens] = -torch.inf
         if self.bias is not None:
-            at = self.bias.entries
-            logits[at.rows, at.tokens] += self.bias.added
+            self.bias.apply_(logits)
         if self.penalties is not None:
-            at, repetition = self.penalties.entries, self.penalties.repetition
-            values = logits[at.rows, at.tokens]  # [M]
-            values = torch.where(values > 0, values / repetition, values * repetition)
-            logits[at.rows, at.tokens] = values - self.penalties.taken
+            self.penalties.apply_(logits)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kvasir.kernels.triton.device_support import has_kernels
 from kvasir.sampling.logits import LogitChanges
 
 
@@ -43,3 +44,38 @@ class TokenMasks:
             changed = logits[self.rows]  # [N, V]
             is_empty = (changed == -torch.inf).all(dim=-1, keepdim=True)  # [N, 1]
             logits[self.rows] = torch.where(is_empty, masked, changed)
+
+
+@dataclass(frozen=True)
+class PackedMasks:
+    """The masks of N rows on a GPU, where kernels apply them as they come. Imports triton when it is used."""
+
+    rows: Tensor  # [N] int64: their places in the logits
+    words: Tensor  # [N, V / 32] int32
+
+    @classmethod
+    def copy(cls, packed: bytes, rows: Sequence[int], device: torch.device) -> "PackedMasks":
+        """Copy the masks of these rows, one after the other in `packed`, to the device."""
+        words = np.frombuffer(packed, "<i4").reshape(len(rows), -1).astype(np.int32)
+        return cls(
+            torch.tensor(rows).to(device, non_blocking=True), torch.from_numpy(words).to(device, non_blocking=True)
+        )
+
+    def apply_(self, logits: Tensor, changes: LogitChanges | None) -> None:
+        """As `TokenMasks.apply_`."""
+        from kvasir.kernels.triton.sampling.logit_kernels import mask_rows, restore_rows
+
+        mask_rows(logits, self.words, self.rows)
+        if changes is not None:
+            masked = logits[self.rows]  # [N, V], a copy
+            changes.apply_(logits)
+            restore_rows(logits, masked, self.rows)
+
+
+def masks_for(
+    packed: bytes, rows: Sequence[int], vocab_size: int, device: torch.device
+) -> TokenMasks | PackedMasks:
+    """Return the masks of these rows of the logits, in the form for a device."""
+    if has_kernels(device):
+        return PackedMasks.copy(packed, rows, device)
+    return TokenMasks.unpack(packed, rows, vocab_size, device)

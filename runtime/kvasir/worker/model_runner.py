@@ -18,7 +18,7 @@ from kvasir.models.causal_lm import Generates
 from kvasir.models.forward_batch import ForwardBatch, Hidden, Intermediate
 from kvasir.sampling.sampler import holds_nan, sample
 from kvasir.sampling.token_logprobs import score
-from kvasir.sampling.token_masks import TokenMasks
+from kvasir.sampling.token_masks import PackedMasks, TokenMasks, masks_for
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.prompt_logprobs import score_prompts
 from kvasir.worker.batch.request_table import RequestTable
@@ -148,20 +148,25 @@ class ModelRunner:
     ) -> None:
         """`masked`: places in the step of the rows with a mask."""
         row_of = {place: row for row, place in enumerate(batch.outputs.tolist())}
-        masks = TokenMasks.unpack(late.masks, [row_of[place] for place in masked], logits.shape[1], logits.device)
+        masks = masks_for(late.masks, [row_of[place] for place in masked], logits.shape[1], logits.device)
         with phase("sample"):
             self._sample(launched, batch, logits, masks)
 
     def _sample(
-        self, launched: LaunchedStep, batch: StepBatch, logits: Tensor, masks: TokenMasks | None = None
+        self,
+        launched: LaunchedStep,
+        batch: StepBatch,
+        logits: Tensor,
+        masks: TokenMasks | PackedMasks | None = None,
     ) -> None:
         """Sample the next tokens of R rows. logits: [R, vocab_size]"""
         plan = batch.sampling
         raw = None if plan.logprobs is None else logits[plan.logprobs.rows]  # [P, vocab_size], a copy
-        logits = logits.float()
         if masks is not None:
+            logits = logits.float()
             masks.apply_(logits, plan.changes)
         elif plan.changes is not None:
+            logits = logits.float()
             plan.changes.apply_(logits)
         tokens = sample(logits, plan.random_rows)  # [R]
         self._inputs.device_rows.sampled(batch.rows, tokens)

@@ -1,0 +1,101 @@
+"""The kernels that change logits before tokens are chosen: masks of grammars, bias and penalties.
+
+A mask has a bit for each token: bit i % 32 of word i // 32 is set if token i is allowed. The others get -inf; the
+logits of allowed tokens are neither loaded nor stored.
+"""
+
+import triton
+import triton.language as tl
+
+MINUS_INFINITY = tl.constexpr(float("-inf"))
+
+
+@triton.jit(do_not_specialize=["vocab", "num_words"])
+def forbid_masked(
+    logits,  # [R, V] float32, of the stride `stride`: changed in place
+    words,  # [N, num_words] int32
+    rows,  # [N] int64
+    vocab,
+    stride,
+    num_words,
+    PART_TOKENS: tl.constexpr,
+):
+    """Grid: (N, parts)."""
+    place = tl.program_id(0)
+    ids = tl.program_id(1) * PART_TOKENS + tl.arange(0, PART_TOKENS)
+    exists = ids < vocab
+    word = tl.load(words + place.to(tl.int64) * num_words + ids // 32, mask=exists, other=0)
+    forbidden = exists & (((word >> (ids % 32)) & 1) == 0)
+    row = tl.load(rows + place)
+    tl.store(logits + row * stride + ids, tl.full([PART_TOKENS], MINUS_INFINITY, tl.float32), mask=forbidden)
+
+
+@triton.jit(do_not_specialize=["vocab"])
+def count_left(
+    left,  # [N, parts] int32: out, tokens of each part whose logit is not -inf
+    logits,  # [R, V] float32, of the stride `stride`
+    rows,  # [N] int64
+    vocab,
+    stride,
+    PART_TOKENS: tl.constexpr,
+):
+    """Grid: (N, parts)."""
+    place = tl.program_id(0)
+    part = tl.program_id(1)
+    ids = part * PART_TOKENS + tl.arange(0, PART_TOKENS)
+    row = tl.load(rows + place)
+    x = tl.load(logits + row * stride + ids, mask=ids < vocab, other=MINUS_INFINITY)
+    count = tl.sum((x != MINUS_INFINITY).to(tl.int32), 0)
+    tl.store(left + place.to(tl.int64) * tl.num_programs(1) + part, count)
+
+
+@triton.jit(do_not_specialize=["vocab", "parts"])
+def restore_empty(
+    logits,  # [R, V] float32, of the stride `stride`: changed in place
+    saved,  # [N, V] float32, of the stride saved_stride
+    left,  # [N, parts] int32
+    rows,  # [N] int64
+    vocab,
+    stride,
+    saved_stride,
+    parts,
+    PART_TOKENS: tl.constexpr,
+    PADDED_PARTS: tl.constexpr,
+):
+    """Grid: (N, parts). A program restores its part of a row if no token of the row is left."""
+    place = tl.program_id(0)
+    places = tl.arange(0, PADDED_PARTS)
+    counts = tl.load(left + place.to(tl.int64) * parts + places, mask=places < parts, other=0)
+    if tl.sum(counts, 0) == 0:
+        ids = tl.program_id(1) * PART_TOKENS + tl.arange(0, PART_TOKENS)
+        exists = ids < vocab
+        row = tl.load(rows + place)
+        x = tl.load(saved + place.to(tl.int64) * saved_stride + ids, mask=exists)
+        tl.store(logits + row * stride + ids, x, mask=exists)
+
+
+@triton.jit(do_not_specialize=["num_entries"])
+def change_entries(
+    logits,  # [R, V] float32, of the stride `stride`: changed in place
+    rows,  # [M] int64
+    tokens,  # [M] int64: with `rows`, no entry twice
+    added,  # [M] float32: not PENALTIES
+    repetition,  # [M] float32: PENALTIES
+    taken,  # [M] float32: PENALTIES
+    num_entries,
+    stride,
+    ENTRIES: tl.constexpr,
+    PENALTIES: tl.constexpr,
+):
+    """Grid: (M / ENTRIES,). Bias is added; a penalty divides or multiplies, and is then subtracted."""
+    entries = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
+    exists = entries < num_entries
+    row = tl.load(rows + entries, mask=exists, other=0)
+    at = logits + row * stride + tl.load(tokens + entries, mask=exists, other=0)
+    x = tl.load(at, mask=exists, other=0.0)
+    if PENALTIES:
+        times = tl.load(repetition + entries, mask=exists, other=1.0)
+        x = tl.where(x > 0, tl.div_rn(x, times), x * times) - tl.load(taken + entries, mask=exists, other=0.0)
+    else:
+        x += tl.load(added + entries, mask=exists, other=0.0)
+    tl.store(at, x, mask=exists)
