@@ -27,7 +27,7 @@ FILTERS: list[Filters] = [
     (None, 1e-300, None),
     (8, 0.7, None),
     (None, 0.999, None),
-    (10**9, 0.95, None),
+    (2**40, 0.95, None),
     (None, None, 0.1),
     (None, None, 1.0),
     (6, None, 0.02),

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -51,7 +52,9 @@ def expected(logits: Tensor, temperature: float, k: int, p: float, min_p: float)
     floor = float((logits / temperature).max() + torch.tensor(min_p).log()) if min_p else -math.inf
     order = sorted((token for token, x in enumerate(scaled) if x >= floor), key=lambda token: -scaled[token])[:k]
     weights = [math.exp(scaled[token] - scaled[order[0]]) for token in order]
-    total, before, stay, may = math.fsum(weights), 0.0, set(), set()
+    total, before = math.fsum(weights), 0.0
+    stay: set[int] = set()
+    may: set[int] = set()
     for token, weight in zip(order, weights, strict=True):
         if before / total < p - P_ROUNDING or not stay:
             stay.add(token)
@@ -101,6 +104,14 @@ def test_equally_likely_tokens_stay_by_their_ids(count: int) -> None:
     flat = torch.zeros(1, vocab)
     assert kept(flat, 1.0, vocab, (count - 0.5) / vocab, 0.0) == [set(range(count))]
     assert kept(flat, 1.0, 4000, (count - 0.5) / 4000, 0.0) == [set(range(count))]
+
+
+def test_tokens_whose_probabilities_reach_p_exactly_are_enough() -> None:
+    """By half a unit of the sums. numpy computes what the interpreter does, to the last bit."""
+    weights = [int(x) for x in np.exp(np.array([0.0, -0.5, -1.0], np.float32)) * np.float32(2**40)]
+    logits = torch.tensor([[-1.0, 0.0, -0.5]])
+    for count, order in enumerate([{1}, {1, 2}, {0, 1, 2}], start=1):
+        assert kept(logits, 1.0, 3, (sum(weights[:count]) - 0.5) / sum(weights), 0.0) == [order]
 
 
 numbers = st.one_of(

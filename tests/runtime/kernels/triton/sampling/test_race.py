@@ -16,14 +16,14 @@ from kvasir.sampling import random
 BEYOND_A_PART = 2 * PART_TOKENS + 37
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _store_uniform(out, seeds, positions, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     row = tl.program_id(0)
     ids = tl.arange(0, SIZE)
     tl.store(out + row * SIZE + ids, uniform(tl.load(seeds + row), tl.load(positions + row), ids))
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _store_log_exponential(out, numbers, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     ids = tl.arange(0, SIZE)
     tl.store(out + ids, log_exponential(tl.load(numbers + ids), True))
