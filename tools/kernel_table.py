@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -32,6 +32,8 @@ from kvasir.kernels.triton.tiling import (
     write_constants,
 )
 from tools import kernel_variants_fused as fused
+from tools.kernel_variants_sampling import DIVISIBLE as SAMPLING_DIVISIBLE
+from tools.kernel_variants_sampling import SamplingVariant, kernel_of, sampling_variants
 
 ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs/design/triton-kernels.md"
@@ -82,7 +84,15 @@ class Variant:
         return " ".join(part for part in (self.kernel, self.dtype, str(self.head_dim), self.step, plain) if part)
 
 
-def variants() -> Iterator[Variant]:
+AnyVariant = Variant | SamplingVariant
+
+
+def variants() -> Iterator[AnyVariant]:
+    yield from attention_variants()
+    yield from sampling_variants()
+
+
+def attention_variants() -> Iterator[Variant]:
     for dtype in ("bf16", "fp16", "fp32"):
         for head_dim in (64, 80, 128, 256):
             yield Variant("attend", dtype, head_dim, "decode")
@@ -137,12 +147,20 @@ _DIVISIBLE: Final = ("kv_stride", "q_stride", *fused.DIVISIBLE)
 """Numbers that are multiples of 16 in every launch, as all addresses are: heads have multiples of 16 numbers."""
 
 
-def compiled(variant: Variant, target: Target) -> Usage:
-    """Compile a kernel as a launch on this device would."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+@dataclass(frozen=True)
+class Source:
+    """A kernel with the parameters of its launches."""
 
+    kernel: Any
+    constants: Mapping[str, object]
+    types: Mapping[str, str]
+    """Of the parameters that are neither constants nor None."""
+    divisible: Collection[str]
+    """Numbers that are multiples of 16 in launches, as all addresses are."""
+    options: Mapping[str, object]
+
+
+def _attention_source(variant: Variant, target: Target) -> Source:
     from kvasir.kernels.triton.kv_write import write_kv
     from kvasir.kernels.triton.paged_attention import attend_paged
     from kvasir.kernels.triton.segment_merge import merge_segments
@@ -174,14 +192,34 @@ def compiled(variant: Variant, target: Target) -> Usage:
         )
         options |= {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
     types = {name: _TYPES.get(name, f"*{variant.dtype}") for name in kernel.arg_names if name not in constants}
-    source = ASTSource(
-        kernel,
-        signature={name: types.get(name, "constexpr") for name in kernel.arg_names},
-        constexprs=constants,
+    return Source(kernel, constants, types, _DIVISIBLE, options)
+
+
+def _sampling_source(variant: SamplingVariant) -> Source:
+    kernel = kernel_of(variant)
+    constants = {**variant.constants, **dict.fromkeys(variant.absent)}
+    return Source(kernel, constants, variant.types(kernel.arg_names), SAMPLING_DIVISIBLE, variant.options)
+
+
+def compiled(variant: AnyVariant, target: Target) -> Usage:
+    """Compile a kernel as a launch on this device would."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    if isinstance(variant, SamplingVariant):
+        source = _sampling_source(variant)
+    else:
+        source = _attention_source(variant, target)
+    names = source.kernel.arg_names
+    ast = ASTSource(
+        source.kernel,
+        signature={name: source.types.get(name, "constexpr") for name in names},
+        constexprs=source.constants,
         attrs={
             (place,): [["tt.divisibility", 16]]
-            for place, name in enumerate(kernel.arg_names)
-            if types.get(name, "").startswith("*") or name in _DIVISIBLE
+            for place, name in enumerate(names)
+            if source.types.get(name, "").startswith("*") or name in source.divisible
         },
     )
     gpu = GPUTarget(target.backend, target.arch, target.warp_size)
@@ -189,7 +227,7 @@ def compiled(variant: Variant, target: Target) -> Usage:
     triton.knobs.compilation.always_compile = True  # a cached kernel has no log
     log = io.StringIO()
     with contextlib.redirect_stdout(log):
-        result = triton.compile(source, target=gpu, options=options)
+        result = triton.compile(ast, target=gpu, options=dict(source.options))
     if target.backend == "cuda":
         registers, spilled = _cuda_registers(log.getvalue())
     else:
@@ -220,14 +258,15 @@ def _amd_registers(assembly: str) -> tuple[int, int]:
 _HEAD: Final = """\
 # The compiled Triton kernels
 
-The kernels of [attention](triton-attention.md) and of the [fused operations](triton-operations.md), compiled ahead
-of time by `make kernels` with Triton {version}.
+The kernels of [attention](triton-attention.md), the [fused operations](triton-operations.md) and
+[sampling](triton-sampling.md), compiled ahead of time by `make kernels` with Triton {version}.
 **They have not run on a device yet.** The page shows that they compile, that they fit the devices, and that at most
 {spilled} bytes of a thread spill. It shows nothing about speed.
 
 A cell has the registers of a thread, the KiB of shared memory, and the warps of a program. Rows of `attend` have a
 sliding window and a soft cap, which need the most registers, unless they are called plain; the groups have 4 query
-heads, the blocks 16 tokens. In float32, prefills have the tiles of decodes. These limits are checked:
+heads, the blocks 16 tokens. In float32, prefills have the tiles of decodes. Rows from `race` on are kernels of
+sampling, for a vocabulary of 151,936 tokens. These limits are checked:
 
 | | sm_80 (A100) | sm_90 (H100) | sm_100 (B200) | gfx942 (MI300X) |
 |---|---|---|---|---|
@@ -239,7 +278,7 @@ heads, the blocks 16 tokens. In float32, prefills have the tiles of decodes. The
 """
 
 
-def page(usages: Mapping[tuple[Variant, Target], Usage]) -> str:
+def page(usages: Mapping[tuple[AnyVariant, Target], Usage]) -> str:
     import triton
 
     head = _HEAD.format(
@@ -254,7 +293,7 @@ def page(usages: Mapping[tuple[Variant, Target], Usage]) -> str:
     return head + "".join(f"{_row(variant, usages)}\n" for variant in names)
 
 
-def _row(variant: Variant, usages: Mapping[tuple[Variant, Target], Usage]) -> str:
+def _row(variant: AnyVariant, usages: Mapping[tuple[AnyVariant, Target], Usage]) -> str:
     cells = []
     for target in TARGETS:
         usage = usages[variant, target]
@@ -286,7 +325,7 @@ def main(arguments: list[str]) -> int:
     return int(bool(problems))
 
 
-def compile_all(chosen: Sequence[Variant]) -> dict[tuple[Variant, Target], Usage]:
+def compile_all(chosen: Sequence[AnyVariant]) -> dict[tuple[AnyVariant, Target], Usage]:
     """Compile these kernels for all targets, in processes of their own, without Triton's interpreter and cache."""
     jobs = [(variant, target) for variant in chosen for target in TARGETS]
     os.environ.pop(_INTERPRETER, None)  # kernels under the interpreter cannot be compiled

@@ -1,0 +1,114 @@
+"""The sampling kernels as tools/kernel_table.py compiles them: their variants, types and constants."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from kvasir.kernels.triton.sampling.sizes import (
+    ENTRIES,
+    OPTIONS,
+    PART_TOKENS,
+    SEARCH_WARPS,
+    limit_constants,
+    padded_parts,
+    pick_constants,
+    race_constants,
+    scale_constants,
+)
+
+VOCAB: Final = 151_936
+"""Of Qwen 3. The number of parts of a row is the only size that depends on it."""
+
+
+@dataclass(frozen=True)
+class SamplingVariant:
+    kernel: str
+    dtype: str
+    """Of the logits; "" for kernels that do not load them."""
+    constants: Mapping[str, object] = field(hash=False)
+    absent: tuple[str, ...] = ()
+    """Tensors that a launch passes as None."""
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        return " ".join(part for part in (self.kernel, self.dtype, self.note) if part)
+
+    @property
+    def options(self) -> dict[str, object]:
+        return {**OPTIONS, "num_warps": SEARCH_WARPS} if self.kernel == "limits" else {**OPTIONS}
+
+    def types(self, names: Iterator[str]) -> dict[str, str]:
+        """Return the types of these parameters; absent ones and constants are left out."""
+        left_out = {*self.constants, *self.absent}
+        return {name: _TYPES.get(name, f"*{self.dtype}") for name in names if name not in left_out}
+
+
+_TYPES: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("best", "chosen", "rows", "tokens", "seeds", "positions", "top_k"), "*i64"),
+        **dict.fromkeys(("limit_keys", "limit_ids", "largest", "words", "left"), "*i32"),
+        **dict.fromkeys(("temperature", "scaled", "log_min_p", "saved", "added", "repetition", "taken"), "*fp32"),
+        **dict.fromkeys(("vocab", "parts", "num_words", "num_entries"), "i32"),
+        **dict.fromkeys(("stride", "scaled_stride", "saved_stride"), "i32"),
+        "top_p": "*fp64",
+    }
+)
+"""Of the parameters that are not of the type of the logits."""
+DIVISIBLE: Final = ("stride", "scaled_stride", "saved_stride")
+"""Numbers that are multiples of 16 in launches for most vocabularies."""
+
+
+def sampling_variants() -> Iterator[SamplingVariant]:
+    limits, draw = ("limit_keys", "limit_ids"), ("temperature", "seeds", "positions")
+    for dtype in ("bf16", "fp16", "fp32"):
+        yield SamplingVariant("race", dtype, _race(), ("rows", *draw, *limits), "greedy")
+        yield SamplingVariant("race", dtype, _race(random=True), limits, "random")
+        yield SamplingVariant("race", dtype, _race(random=True, limited=True), (), "random min-p")
+        yield SamplingVariant("scale", dtype, scale_constants(stored=True))
+    scaled = _race(random=True, scaled=True, limited=True)
+    yield SamplingVariant("race", "fp32", scaled, ("rows", "temperature"), "random filtered")
+    floor, both = _limits(floored=True, filtered=False), _limits(floored=True, filtered=True)
+    yield SamplingVariant("limits", "", floor, ("scaled", "top_k", "top_p"), "min-p")
+    yield SamplingVariant("limits", "", _limits(floored=False, filtered=True), ("log_min_p",), "top-k top-p")
+    yield SamplingVariant("limits", "", both, (), "min-p top-k top-p")
+    yield SamplingVariant("pick", "", pick_constants(VOCAB, indexed=True))
+    part: dict[str, object] = {"PART_TOKENS": PART_TOKENS}
+    yield SamplingVariant("mask", "fp32", part)
+    yield SamplingVariant("left", "fp32", part)
+    yield SamplingVariant("restore", "fp32", {**part, "PADDED_PARTS": padded_parts(VOCAB)})
+    yield SamplingVariant("bias", "fp32", {"ENTRIES": ENTRIES, "PENALTIES": False}, ("repetition", "taken"))
+    yield SamplingVariant("penalties", "fp32", {"ENTRIES": ENTRIES, "PENALTIES": True}, ("added",))
+
+
+def kernel_of(variant: SamplingVariant) -> Any:
+    from kvasir.kernels.triton.sampling.filters import find_limits, scale_rows
+    from kvasir.kernels.triton.sampling.logit_changes import (
+        change_entries,
+        count_left,
+        forbid_masked,
+        restore_empty,
+    )
+    from kvasir.kernels.triton.sampling.race import pick_tokens, race_tokens
+
+    kernels = {
+        "race": race_tokens,
+        "scale": scale_rows,
+        "limits": find_limits,
+        "pick": pick_tokens,
+        "mask": forbid_masked,
+        "left": count_left,
+        "restore": restore_empty,
+        "bias": change_entries,
+        "penalties": change_entries,
+    }
+    return kernels[variant.kernel]
+
+
+def _race(*, random: bool = False, scaled: bool = False, limited: bool = False) -> dict[str, object]:
+    return race_constants(random=random, scaled=scaled, limited=limited, interpreted=False)
+
+
+def _limits(*, floored: bool, filtered: bool) -> dict[str, object]:
+    return limit_constants(VOCAB, floored=floored, filtered=filtered)
