@@ -1,4 +1,5 @@
-"""Triton kernels for GPUs: attention over the paged KV cache, and the operations between a layer's matrix products.
+"""Triton kernels for GPUs: attention over the paged KV cache, the operations between a layer's matrix products, the
+products of a mixture of experts (experts/), and the choice of tokens (sampling/).
 
 These kernels have not run on a device yet: they are proven under Triton's interpreter and compiled ahead of time
 (docs/design/triton-kernels.md).

@@ -1,0 +1,63 @@
+"""The kernel that lists the blocks of a step: rows of one expert, as many as a tile has.
+
+A row is a pair of a token and one of its experts. Its place is token * top_k + the expert's number among the
+token's. The experts' rows are sorted by counting, and rows of one expert stay in the order of their places:
+
+    chosen experts        2 0 | 0 2 | 2 1 | 0 2        [T, top_k], flat: the places 0 to 7
+    places                1 2 6 | 5 | 0 3 4 7          sorted by expert
+    blocks of 2 rows      1 2, 6 | 5 | 0 3, 4 7        (expert, first row, rows)
+
+The host computes only an upper bound of the number of blocks, so it does not wait for the device.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _local(chosen, index, num_rows, first_expert, EXPERTS: tl.constexpr):
+    """Return the number of each expert on this rank; EXPERTS for those of other ranks and behind the last row."""
+    expert = tl.load(chosen + index, mask=index < num_rows, other=-1) - first_expert
+    return tl.where((expert >= 0) & (expert < EXPERTS), expert, EXPERTS).to(tl.int32)
+
+
+@triton.jit(do_not_specialize=["num_rows", "first_expert"])
+def list_blocks(
+    places,  # [num_rows] int32: those of this rank's experts, sorted by expert; the others are not written
+    blocks,  # [most_blocks, BLOCK_NUMBERS] int32: expert, first row in `places`, rows
+    num_blocks,  # [1] int32
+    chosen,  # [num_rows] int64
+    num_rows,
+    first_expert,
+    EXPERTS: tl.constexpr,
+    BINS: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_NUMBERS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """Grid: (EXPERTS,). A program counts the rows of all experts, and lists those of its own."""
+    expert = tl.program_id(0)
+    counts = tl.zeros([BINS], tl.int32)
+    for start in range(0, num_rows, CHUNK):
+        index = start + tl.arange(0, CHUNK)
+        counts += tl.histogram(_local(chosen, index, num_rows, first_expert, EXPERTS), BINS)
+    bins = tl.arange(0, BINS)
+    first_row = tl.sum(tl.where(bins < expert, counts, 0))
+    own_rows = tl.sum(tl.where(bins == expert, counts, 0))
+    first_block = tl.sum(tl.where(bins < expert, tl.cdiv(counts, ROWS), 0))
+    own_blocks = tl.cdiv(own_rows, ROWS)
+
+    written = first_row
+    for start in range(0, num_rows, CHUNK):
+        index = start + tl.arange(0, CHUNK)
+        own = _local(chosen, index, num_rows, first_expert, EXPERTS) == expert
+        ones = own.to(tl.int32)
+        tl.store(places + written + tl.cumsum(ones, 0) - 1, index, mask=own)
+        written += tl.sum(ones)
+    for block in range(own_blocks):
+        target = blocks + (first_block + block) * BLOCK_NUMBERS
+        tl.store(target, expert)
+        tl.store(target + 1, first_row + block * ROWS)
+        tl.store(target + 2, tl.minimum(own_rows - block * ROWS, ROWS))
+    if expert == EXPERTS - 1:
+        tl.store(num_blocks, first_block + own_blocks)

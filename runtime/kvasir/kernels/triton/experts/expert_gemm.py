@@ -1,0 +1,147 @@
+"""The kernels that multiply rows by the weights of their experts, in blocks of one expert (expert_blocks.py).
+
+A program computes some outputs of one block. It adds up the products of DEPTH inputs at a time in float32, from the
+first inputs to the last, whatever the other sizes of its tile are. Programs of blocks that the step does not have
+return at once. The blocks of an expert lie next to each other, so that programs that run at the same time load the
+same weights.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _add_product(sums, a, b, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
+    """Triton's interpreter multiplies the bits of bfloat16 as integers; devices multiply the given types."""
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), sums)
+    if EXACT:
+        return tl.dot(a, b, sums, input_precision="ieee")
+    return tl.dot(a, b, sums)
+
+
+@triton.jit
+def _rounded(x, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
+    """Round float32 to a type, and return float32. Triton's interpreter would truncate to bfloat16."""
+    if INTERPRETED and DTYPE is tl.bfloat16:
+        bits = x.to(tl.int32, bitcast=True)
+        bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000
+        return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
+    return x.to(DTYPE).to(tl.float32)
+
+
+@triton.jit
+def _activated(x, ACTIVATION: tl.constexpr):
+    """By the names of layers/activation.py, in float32."""
+    if ACTIVATION == "silu":
+        x = x / (1.0 + tl.exp(-x))
+    elif ACTIVATION == "gelu":
+        x = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif ACTIVATION == "gelu_pytorch_tanh":  # (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u))
+        x = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    else:
+        tl.static_assert(ACTIVATION == "relu")
+        x = tl.where(x < 0.0, 0.0, x)  # NaN stays
+    return x
+
+
+@triton.jit
+def multiply_gate_up(
+    inner,  # [num_rows, INNER], in the order of `places`
+    x,  # [T, SIZE]
+    weight,  # [experts, 2 * INNER, SIZE]: gates first
+    places,  # as in expert_blocks.py
+    blocks,
+    num_blocks,
+    SIZE: tl.constexpr,
+    INNER: tl.constexpr,
+    TOP_K: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BLOCK_NUMBERS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    EXACT: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """Grid: (most blocks, INNER / COLUMNS). activation(gate) * up, with the roundings of layers/activation.py."""
+    if tl.program_id(0) >= tl.load(num_blocks):
+        return
+    block = blocks + tl.program_id(0) * BLOCK_NUMBERS
+    expert = tl.load(block).to(tl.int64)
+    row = tl.load(block + 1) + tl.arange(0, ROWS)
+    exists = tl.arange(0, ROWS) < tl.load(block + 2)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    depth = tl.arange(0, DEPTH)
+    token = (tl.load(places + row, mask=exists, other=0) // TOP_K).to(tl.int64)
+    # Columns behind the last one compute the first ones again, and are not stored.
+    gate_row = (expert * (2 * INNER) + column % INNER) * SIZE
+    x_places = x + token[:, None] * SIZE + depth[None, :]  # [ROWS, DEPTH]
+    gate_places = weight + gate_row[None, :] + depth[:, None]  # [DEPTH, COLUMNS]
+    up_places = gate_places + INNER * SIZE
+    gate = tl.zeros([ROWS, COLUMNS], tl.float32)
+    up = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, SIZE, DEPTH):
+        if SIZE % DEPTH == 0:
+            numbers = tl.load(x_places + start, mask=exists[:, None], other=0.0)
+            gate_weights = tl.load(gate_places + start)
+            up_weights = tl.load(up_places + start)
+        else:
+            known = start + depth < SIZE
+            numbers = tl.load(x_places + start, mask=exists[:, None] & known[None, :], other=0.0)
+            gate_weights = tl.load(gate_places + start, mask=known[:, None], other=0.0)
+            up_weights = tl.load(up_places + start, mask=known[:, None], other=0.0)
+        gate = _add_product(gate, numbers, gate_weights, EXACT, INTERPRETED)
+        up = _add_product(up, numbers, up_weights, EXACT, INTERPRETED)
+    dtype: tl.constexpr = inner.dtype.element_ty
+    gate = _activated(_rounded(gate, dtype, INTERPRETED), ACTIVATION)
+    result = _rounded(gate, dtype, INTERPRETED) * _rounded(up, dtype, INTERPRETED)
+    result = _rounded(result, dtype, INTERPRETED).to(dtype)
+    target = inner + row.to(tl.int64)[:, None] * INNER + column[None, :]
+    tl.store(target, result, mask=exists[:, None] & (column < INNER)[None, :])
+
+
+@triton.jit
+def multiply_down(
+    out,  # [num_rows, SIZE], in the order of the tokens
+    inner,  # [num_rows, INNER], in the order of `places`
+    weight,  # [experts, SIZE, INNER]
+    places,  # as in expert_blocks.py
+    blocks,
+    num_blocks,
+    SIZE: tl.constexpr,
+    INNER: tl.constexpr,
+    BLOCK_NUMBERS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    EXACT: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):
+    """Grid: (most blocks, SIZE / COLUMNS). Rows of other ranks' experts are not written."""
+    if tl.program_id(0) >= tl.load(num_blocks):
+        return
+    block = blocks + tl.program_id(0) * BLOCK_NUMBERS
+    expert = tl.load(block).to(tl.int64)
+    row = tl.load(block + 1) + tl.arange(0, ROWS)
+    exists = tl.arange(0, ROWS) < tl.load(block + 2)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    depth = tl.arange(0, DEPTH)
+    weight_row = (expert * SIZE + column % SIZE) * INNER
+    inner_places = inner + row.to(tl.int64)[:, None] * INNER + depth[None, :]  # [ROWS, DEPTH]
+    weight_places = weight + weight_row[None, :] + depth[:, None]  # [DEPTH, COLUMNS]
+    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, INNER, DEPTH):
+        if INNER % DEPTH == 0:
+            numbers = tl.load(inner_places + start, mask=exists[:, None], other=0.0)
+            weights = tl.load(weight_places + start)
+        else:
+            known = start + depth < INNER
+            numbers = tl.load(inner_places + start, mask=exists[:, None] & known[None, :], other=0.0)
+            weights = tl.load(weight_places + start, mask=known[:, None], other=0.0)
+        sums = _add_product(sums, numbers, weights, EXACT, INTERPRETED)
+    dtype: tl.constexpr = out.dtype.element_ty
+    place = tl.load(places + row, mask=exists, other=0).to(tl.int64)
+    target = out + place[:, None] * SIZE + column[None, :]
+    numbers = _rounded(sums, dtype, INTERPRETED).to(dtype)
+    tl.store(target, numbers, mask=exists[:, None] & (column < SIZE)[None, :])

@@ -1,0 +1,139 @@
+"""The sizes of the kernels for a mixture of experts. Launches and compilation ahead of time use the same ones.
+
+No torch and no triton. The sizes are not tuned: no device has measured them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+TILE_ROWS: Final = (16, 64, 128)
+"""Rows of a block: as few as the mean expert of a step has tokens."""
+MOST_EXPERTS: Final = 1023
+"""Of a rank: with a bin for all others, they are counted in 1,024 bins."""
+ACTIVATIONS: Final = ("silu", "gelu", "gelu_pytorch_tanh", "relu")
+"""Names of layers/activation.py that the first product applies."""
+BLOCK_NUMBERS: Final = 4
+"""Of a block in the list, the last one unused: blocks start at multiples of 16 bytes."""
+SUM_COLUMNS: Final = 1024
+"""Numbers of a token that a program adds up."""
+SUM_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({"enable_fp_fusion": False})
+"""Products are rounded before they are added, as in plain torch."""
+_MOST_STAGES: Final = 4
+
+
+@dataclass(frozen=True)
+class ExpertShape:
+    """Of the experts of this rank. Split over ranks, each has a part of `inner`."""
+
+    experts: int
+    size: int
+    inner: int
+
+
+@dataclass(frozen=True)
+class DeviceLimits:
+    shared_bytes: int
+    """Most shared memory of a program."""
+    warp_size: int
+
+
+@dataclass(frozen=True)
+class ProductTile:
+    """The work of a program at a time, in one of the two products."""
+
+    rows: int
+    columns: int
+    """Outputs of a program. The first product computes as many gates, and as many others to multiply them with."""
+    depth: int
+    """Inputs that are multiplied at a time. It depends on the type alone, so that the sums of all tiles have one
+    order."""
+    num_warps: int
+    num_stages: int
+    """Tiles of rows and weights in flight."""
+
+
+def tile_rows(num_rows: int, experts: int, dtype_bytes: int) -> int:
+    """Return the rows of a block, for num_rows pairs of a token and an expert, and all experts of the layer.
+
+    Decodes have few rows for an expert, which fill the smallest tile; long prompts fill the largest one.
+    """
+    if dtype_bytes > 2:  # products of float32 are computed without tensor cores
+        return TILE_ROWS[0]
+    return next((rows for rows in TILE_ROWS if rows * experts >= num_rows), TILE_ROWS[-1])
+
+
+def product_tile(rows: int, dtype_bytes: int, limits: DeviceLimits, *, gated: bool) -> ProductTile:
+    """Return the tile of the first product (`gated`) or of the second one."""
+    depth = 64 if dtype_bytes <= 2 else 32
+
+    def stages(weight_rows: int) -> int:
+        return limits.shared_bytes // ((rows + weight_rows) * depth * dtype_bytes)
+
+    weight_rows = 64
+    if rows == TILE_ROWS[-1]:  # a wide tile loads rows less often; sm_80 has too few registers for it
+        weight_rows = 256 if stages(256) >= _MOST_STAGES else 128
+    num_stages = max(2, min(_MOST_STAGES, stages(weight_rows)))
+    num_warps = 8 if rows * weight_rows >= 128 * 128 and limits.warp_size == 32 else 4
+    return ProductTile(rows, weight_rows // 2 if gated else weight_rows, depth, num_warps, num_stages)
+
+
+def most_blocks(num_rows: int, experts: int, rows: int) -> int:
+    """Return the number of blocks that no choice of experts exceeds.
+
+    Most blocks have one row: each expert has one, and the rest of the rows fill blocks of a single expert.
+    """
+    used = min(num_rows, experts)
+    return used + (num_rows - used) // rows
+
+
+def listed_at_a_time(num_rows: int) -> int:
+    """Return the pairs of a token and an expert that the kernel that lists the blocks reads at a time."""
+    return 256 if num_rows <= 1024 else 4096
+
+
+def list_constants(experts: int, rows: int, num_rows: int) -> dict[str, object]:
+    return {
+        "EXPERTS": experts,
+        "BINS": 1 << experts.bit_length(),  # one more than the experts, at least
+        "ROWS": rows,
+        "BLOCK_NUMBERS": BLOCK_NUMBERS,
+        "CHUNK": listed_at_a_time(num_rows),
+    }
+
+
+def gate_up_constants(
+    shape: ExpertShape, tile: ProductTile, top_k: int, activation: str, *, exact: bool, interpreted: bool
+) -> dict[str, object]:
+    """`exact`: products of float32 are not rounded to TF32."""
+    return {
+        "SIZE": shape.size,
+        "INNER": shape.inner,
+        "TOP_K": top_k,
+        "ACTIVATION": activation,
+        **_tile_constants(tile, exact=exact, interpreted=interpreted),
+    }
+
+
+def down_constants(shape: ExpertShape, tile: ProductTile, *, exact: bool, interpreted: bool) -> dict[str, object]:
+    return {
+        "SIZE": shape.size,
+        "INNER": shape.inner,
+        **_tile_constants(tile, exact=exact, interpreted=interpreted),
+    }
+
+
+def sum_constants(size: int, top_k: int) -> dict[str, object]:
+    return {"SIZE": size, "TOP_K": top_k, "COLUMNS": SUM_COLUMNS}
+
+
+def _tile_constants(tile: ProductTile, *, exact: bool, interpreted: bool) -> dict[str, object]:
+    return {
+        "BLOCK_NUMBERS": BLOCK_NUMBERS,
+        "ROWS": tile.rows,
+        "COLUMNS": tile.columns,
+        "DEPTH": tile.depth,
+        "EXACT": exact,
+        "INTERPRETED": interpreted,
+    }

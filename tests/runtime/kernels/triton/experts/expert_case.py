@@ -1,0 +1,69 @@
+"""A layer's experts and a step's tokens: by the kernels, and one by one in plain torch, also in float64."""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kvasir.kernels.triton.experts.expert_kernels import ExpertKernels
+from kvasir.kernels.triton.experts.expert_tiling import ExpertShape
+from kvasir.layers.activation import ACTIVATIONS, gated_reference
+
+CPU: Final = torch.device("cpu")
+TOLERANCES: Final = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+"""Absolute and relative."""
+
+
+class ExpertCase:
+    """`own`: the experts of this rank."""
+
+    def __init__(
+        self,
+        chosen: Tensor,
+        experts: int,
+        dtype: torch.dtype,
+        *,
+        size: int = 80,
+        inner: int = 48,
+        activation: str = "silu",
+        own: range | None = None,
+    ) -> None:
+        self.chosen, self.experts, self.activation = chosen, experts, activation
+        self.own = range(experts) if own is None else own
+        generator = torch.Generator().manual_seed(len(chosen))
+
+        def numbers(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator).to(dtype)
+
+        self.x = numbers(len(chosen), size)
+        self.gate_up = numbers(experts, 2 * inner, size) / size**0.5
+        self.down = numbers(experts, size, inner) / inner**0.5
+
+    def by_kernels(self) -> Tensor:
+        """[T, top_k, size]"""
+        _, size, inner = self.down.shape
+        shape = ExpertShape(len(self.own), size, inner)
+        kernels = ExpertKernels(shape, self.own, self.experts, self.activation, CPU)
+        held = slice(self.own.start, self.own.stop)
+        return kernels(self.x, self.chosen, self.gate_up[held], self.down[held])
+
+    def by_torch(self, dtype: torch.dtype) -> Tensor:
+        """The same with all numbers of this type, an expert at a time."""
+        result = torch.zeros(*self.chosen.shape, self.x.shape[1], dtype=dtype)
+        for expert in self.own:
+            token, number = (self.chosen == expert).nonzero(as_tuple=True)
+            gate_up = self.x[token].to(dtype) @ self.gate_up[expert].to(dtype).T
+            inner = gated_reference(gate_up, ACTIVATIONS[self.activation])
+            result[token, number] = inner @ self.down[expert].to(dtype).T
+        return result
+
+    def check(self) -> None:
+        tolerance = TOLERANCES[self.x.dtype]
+        exact = self.by_torch(torch.float64)
+        torch.testing.assert_close(self.by_kernels().double(), exact, rtol=tolerance, atol=tolerance)
+
+
+def choices(tokens: int, top_k: int, experts: int, seed: int = 0) -> Tensor:
+    """[T, top_k] different experts of each token"""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(tokens, experts, generator=generator).topk(top_k).indices
