@@ -7,13 +7,24 @@ Engines that share experts have different tokens. A layer collects the tokens of
 (dispatch), and adds up the results (combine): see `SharedExperts`.
 """
 
+from typing import TYPE_CHECKING, Final
+
 import torch
 from torch import Tensor, nn
 
-from kvasir.layers.activation import Activation, gated
+from kvasir.kernels.triton.device_support import DTYPES, can_compile, log_unproven
+from kvasir.kernels.triton.experts.expert_tiling import ACTIVATIONS as KERNEL_ACTIVATIONS
+from kvasir.kernels.triton.experts.expert_tiling import MOST_EXPERTS, ExpertShape
+from kvasir.layers.activation import ACTIVATIONS, Activation, gated
 from kvasir.layers.linear import Linear, StackedLinear
 from kvasir.layers.parameter import Placement, Split
 from kvasir.parallel.group import Group
+
+if TYPE_CHECKING:
+    from kvasir.kernels.triton.experts.expert_kernels import ExpertKernels
+
+_KERNEL_DEVICE: Final = "cuda"
+"""Tests set "cpu", to run the kernels under Triton's interpreter."""
 
 
 class Experts(nn.Module):
@@ -43,9 +54,12 @@ class Experts(nn.Module):
         self._activation = activation
         self._all = len(self.own) == count
         self._grouped = placement.device.type != "cpu" and placement.dtype == torch.bfloat16
+        self._kernels = self._choose_kernels(count, placement)
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
         """x [T, size], chosen [T, top_k] → [T, top_k, size]; zeros for experts of other ranks."""
+        if self._kernels is not None:
+            return self._kernels(x, chosen, self.gate_up_proj.weight, self.down_proj.weight)
         top_k = chosen.shape[1]
         local = chosen.flatten()  # [T * top_k]
         if not self._all:
@@ -54,6 +68,13 @@ class Experts(nn.Module):
         sorted_experts, places = local.sort(stable=True)
         compute = self.in_groups if self._grouped else self.one_by_one
         return compute(x, sorted_experts, places, top_k).view(-1, top_k, x.shape[1])
+
+    def weighted_sum(self, parts: Tensor, weights: Tensor) -> Tensor:
+        """parts [T, top_k, size], weights [T, top_k] float32 → [T, size] float32"""
+        if self._kernels is not None:
+            return self._kernels.weighted_sum(parts, weights)
+        scaled = parts * weights[:, :, None]  # [T, top_k, size] float32
+        return scaled.sum(dim=1)
 
     def one_by_one(self, x: Tensor, sorted_experts: Tensor, places: Tensor, top_k: int) -> Tensor:
         """[T * top_k, size]; each expert that has tokens is a product, so the host reads their numbers."""
@@ -75,6 +96,20 @@ class Experts(nn.Module):
         if not self._all:
             products = products.masked_fill((sorted_experts == len(self.own))[:, None], 0)
         return torch.empty_like(products).index_copy_(0, places, products)
+
+    def _choose_kernels(self, count: int, placement: Placement) -> "ExpertKernels | None":
+        """Return the Triton kernels if they support the experts and the device."""
+        device, held = placement.device, len(self.own)
+        names = [name for name in KERNEL_ACTIVATIONS if ACTIVATIONS[name] is self._activation]
+        if device.type != _KERNEL_DEVICE or placement.dtype not in DTYPES or not names or held > MOST_EXPERTS:
+            return None
+        if not can_compile(device):
+            return None
+        from kvasir.kernels.triton.experts.expert_kernels import ExpertKernels  # imports triton
+
+        log_unproven()
+        _, size, inner = self.down_proj.weight.shape
+        return ExpertKernels(ExpertShape(held, size, inner), self.own, count, names[0], device)
 
 
 class SharedExperts:
@@ -166,6 +201,4 @@ class SparseMoE(nn.Module):
 
     def _weighted(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         """Return this rank's part of each token, [T, size] float32."""
-        scaled = self.experts(x, chosen) * weights[:, :, None]  # [T, top_k, size] float32
-        total: Tensor = scaled.sum(dim=1)
-        return total
+        return self.experts.weighted_sum(self.experts(x, chosen), weights)
