@@ -102,10 +102,10 @@ def table() -> str:
         "| step | programs | bytes: needed, loaded | operations: needed, executed | bound | estimate |\n"
         "|---|---|---|---|---|---|\n"
     )
-    return head + "".join(_row(name, estimate(requests)) for name, requests in CASES.items())
+    return head + "".join(table_row(name, estimate(requests)) for name, requests in CASES.items())
 
 
-def _row(name: str, of: Estimate) -> str:
+def table_row(name: str, of: Estimate) -> str:
     cells = (
         name,
         f"{of.programs:,}",

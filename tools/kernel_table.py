@@ -23,6 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from kvasir.kernels.triton.experts.expert_tiling import DeviceLimits
 from kvasir.kernels.triton.tiling import (
     OPTIONS,
     PagedShape,
@@ -31,6 +32,7 @@ from kvasir.kernels.triton.tiling import (
     merge_constants,
     write_constants,
 )
+from tools import kernel_variants_experts as experts
 from tools import kernel_variants_fused as fused
 from tools.kernel_variants_sampling import DIVISIBLE as SAMPLING_DIVISIBLE
 from tools.kernel_variants_sampling import SamplingVariant, kernel_of, sampling_variants
@@ -84,12 +86,13 @@ class Variant:
         return " ".join(part for part in (self.kernel, self.dtype, str(self.head_dim), self.step, plain) if part)
 
 
-AnyVariant = Variant | SamplingVariant
+AnyVariant = Variant | SamplingVariant | experts.ExpertVariant
 
 
 def variants() -> Iterator[AnyVariant]:
     yield from attention_variants()
     yield from sampling_variants()
+    yield from experts.expert_variants()
 
 
 def attention_variants() -> Iterator[Variant]:
@@ -201,6 +204,13 @@ def _sampling_source(variant: SamplingVariant) -> Source:
     return Source(kernel, constants, variant.types(kernel.arg_names), SAMPLING_DIVISIBLE, variant.options)
 
 
+def _expert_source(variant: experts.ExpertVariant, target: Target) -> Source:
+    kernel, constants, options = variant.launch(DeviceLimits(target.shared_bytes, target.warp_size))
+    names = [name for name in kernel.arg_names if name not in constants]
+    types = {name: experts.TYPES.get(name, f"*{variant.dtype}") for name in names}
+    return Source(kernel, constants, types, (), options)
+
+
 def compiled(variant: AnyVariant, target: Target) -> Usage:
     """Compile a kernel as a launch on this device would."""
     import triton
@@ -209,6 +219,8 @@ def compiled(variant: AnyVariant, target: Target) -> Usage:
 
     if isinstance(variant, SamplingVariant):
         source = _sampling_source(variant)
+    elif isinstance(variant, experts.ExpertVariant):
+        source = _expert_source(variant, target)
     else:
         source = _attention_source(variant, target)
     names = source.kernel.arg_names
@@ -258,15 +270,17 @@ def _amd_registers(assembly: str) -> tuple[int, int]:
 _HEAD: Final = """\
 # The compiled Triton kernels
 
-The kernels of [attention](triton-attention.md), the [fused operations](triton-operations.md) and
-[sampling](triton-sampling.md), compiled ahead of time by `make kernels` with Triton {version}.
+The kernels of [attention](triton-attention.md), the [fused operations](triton-operations.md),
+[sampling](triton-sampling.md) and [mixtures of experts](triton-experts.md), compiled ahead of time by `make kernels`
+with Triton {version}.
 **They have not run on a device yet.** The page shows that they compile, that they fit the devices, and that at most
 {spilled} bytes of a thread spill. It shows nothing about speed.
 
 A cell has the registers of a thread, the KiB of shared memory, and the warps of a program. Rows of `attend` have a
 sliding window and a soft cap, which need the most registers, unless they are called plain; the groups have 4 query
 heads, the blocks 16 tokens. In float32, prefills have the tiles of decodes. Rows from `race` on are kernels of
-sampling, for a vocabulary of 151,936 tokens. These limits are checked:
+sampling, for a vocabulary of 151,936 tokens. Rows of `experts` have the sizes of Qwen3-30B-A3B; their number is the
+rows of a block, and for `list` the rows of a step. These limits are checked:
 
 | | sm_80 (A100) | sm_90 (H100) | sm_100 (B200) | gfx942 (MI300X) |
 |---|---|---|---|---|

@@ -1,0 +1,77 @@
+"""The kernels for a mixture of experts, in the sizes of a known model, as kernel_table.py compiles them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from kvasir.kernels.triton.experts.expert_tiling import (
+    SUM_OPTIONS,
+    TILE_ROWS,
+    DeviceLimits,
+    ExpertShape,
+    down_constants,
+    gate_up_constants,
+    list_constants,
+    product_tile,
+    sum_constants,
+)
+from kvasir.kernels.triton.tiling import OPTIONS
+
+SHAPE: Final = ExpertShape(experts=128, size=2048, inner=768)
+"""Of Qwen3-30B-A3B."""
+TOP_K: Final = 8
+_DTYPE_BYTES: Final = MappingProxyType({"bf16": 2, "fp16": 2, "fp32": 4})
+TYPES: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("places", "blocks", "num_blocks"), "*i32"),
+        **dict.fromkeys(("total", "weights"), "*fp32"),
+        "chosen": "*i64",
+        **dict.fromkeys(("num_rows", "first_expert"), "i32"),
+    }
+)
+"""Of the parameters that are not of the model's type."""
+Launch = tuple[Any, Mapping[str, object], Mapping[str, object]]
+"""A kernel, its constants and its options."""
+
+
+@dataclass(frozen=True)
+class ExpertVariant:
+    kernel: str
+    """list, gate_up, down or sum."""
+    dtype: str
+    """"" for a kernel that reads no numbers of the model."""
+    rows: int
+    """Of a block; of a step for `list`; 0 for `sum`."""
+
+    @property
+    def name(self) -> str:
+        return " ".join(part for part in ("experts", self.kernel, self.dtype, str(self.rows or "")) if part)
+
+    def launch(self, limits: DeviceLimits) -> Launch:
+        """Return what a launch on such a device has."""
+        from kvasir.kernels.triton.experts.expert_blocks import list_blocks
+        from kvasir.kernels.triton.experts.expert_gemm import multiply_down, multiply_gate_up
+        from kvasir.kernels.triton.experts.expert_sum import add_weighted
+
+        if self.kernel == "list":
+            return list_blocks, list_constants(SHAPE.experts, TILE_ROWS[-1], self.rows), OPTIONS
+        if self.kernel == "sum":
+            return add_weighted, sum_constants(SHAPE.size, TOP_K), SUM_OPTIONS
+        exact, gated = self.dtype == "fp32", self.kernel == "gate_up"
+        tile = product_tile(self.rows, _DTYPE_BYTES[self.dtype], limits, gated=gated)
+        options = {**OPTIONS, "num_warps": tile.num_warps, "num_stages": tile.num_stages}
+        if gated:
+            constants = gate_up_constants(SHAPE, tile, TOP_K, "silu", exact=exact, interpreted=False)
+            return multiply_gate_up, constants, options
+        return multiply_down, down_constants(SHAPE, tile, exact=exact, interpreted=False), options
+
+
+def expert_variants() -> Iterator[ExpertVariant]:
+    for num_rows in (1024, 65536):
+        yield ExpertVariant("list", "", num_rows)
+    for dtype in ("bf16", "fp16", "fp32"):
+        for rows in TILE_ROWS if dtype != "fp32" else TILE_ROWS[:1]:
+            yield ExpertVariant("gate_up", dtype, rows)
+            yield ExpertVariant("down", dtype, rows)
+        yield ExpertVariant("sum", dtype, 0)
