@@ -271,8 +271,8 @@ _HEAD: Final = """\
 # The compiled Triton kernels
 
 The kernels of [attention](triton-attention.md), the [fused operations](triton-operations.md),
-[sampling](triton-sampling.md) and [mixtures of experts](triton-experts.md), compiled ahead of time by `make kernels`
-with Triton {version}.
+[sampling](triton-sampling.md) and [mixtures of experts](triton-experts.md), compiled ahead of time by
+`make kernels` with Triton {version}.
 **They have not run on a device yet.** The page shows that they compile, that they fit the devices, and that at most
 {spilled} bytes of a thread spill. It shows nothing about speed.
 
