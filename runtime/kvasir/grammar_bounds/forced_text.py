@@ -41,6 +41,7 @@ _PART: Final = re.compile(
 _REPEATS_OR_EMPTY: Final = re.compile(r"\[\^|[{&~]|\\[pPDWSbB]|--")
 """In a regular expression that may repeat a part, or match no text."""
 _COUNT: Final = re.compile(r"\{\s*(\d+)")
+_CHARACTER_BYTES: Final = 4
 _LEAST: Final = ("minItems", "minLength", "minProperties")
 _PATTERNS: Final = ('"pattern"', '"format"', '"patternProperties"')
 _COMBINED: Final = ('"allOf"', '"anyOf"', '"oneOf"', '"$ref"', '"patternProperties"')
@@ -73,7 +74,7 @@ def _of_schema(schema: Any, options: Mapping[str, Any]) -> int:
         return _UNBOUNDED  # the texts that match two patterns at once may be much longer than both
     if options.get("whitespace_flexible"):
         return _longest_token(schema) if options.get("whitespace_pattern") == JSON_WHITESPACE else _UNBOUNDED
-    return _UNBOUNDED if '"$ref"' in written else _repeated_size(schema)
+    return _UNBOUNDED if '"$ref"' in written else _sum_of(schema) * _repetitions(schema)
 
 
 def _longest_token(value: Any) -> int:
@@ -82,18 +83,34 @@ def _longest_token(value: Any) -> int:
         return max(map(_longest_token, value), default=0)
     if isinstance(value, dict):
         sizes = [max(_longest_token(name), _longest_token(inner)) for name, inner in value.items()]
-        return max([_least(value, "minLength"), *sizes])
+        return max(sizes, default=0) + (_least(value, "minLength") - 1) * _CHARACTER_BYTES
     return _scalar_size(value)
 
 
-def _repeated_size(value: Any) -> int:
-    """Of all that a JSON value has together, as often as its least counts say."""
+def _sum_of(value: Any) -> int:
+    """Of all that a JSON value has together."""
     if isinstance(value, list):
-        return 2 + sum(1 + _repeated_size(inner) for inner in value)
+        return 2 + sum(1 + _sum_of(inner) for inner in value)
     if isinstance(value, dict):
-        size = 2 + sum(2 + _repeated_size(name) + _repeated_size(inner) for name, inner in value.items())
-        return size * math.prod(_least(value, name) for name in _LEAST)
+        return 2 + sum(2 + _sum_of(name) + _sum_of(inner) for name, inner in value.items())
     return _scalar_size(value)
+
+
+def _repetitions(value: Any) -> int:
+    """Return how often a part of the schema is repeated if all counts apply to that part.
+
+    If schemas are merged, one of them may have the count and another one the part.
+    """
+    if isinstance(value, list):
+        return math.prod(map(_repetitions, value))
+    if isinstance(value, dict):
+        required = value.get("required")
+        names = required if isinstance(required, list) else ()
+        properties = value.get("properties")
+        known = properties if isinstance(properties, dict) else {}
+        counts = math.prod(_least(value, name) for name in _LEAST) * (1 + sum(name not in known for name in names))
+        return min(_UNBOUNDED, counts * math.prod(map(_repetitions, value.values())))
+    return 1
 
 
 def _scalar_size(value: str | float | None) -> int:

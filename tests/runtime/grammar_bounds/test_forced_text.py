@@ -16,6 +16,16 @@ NAMES = {
     "required": ["name"],
     "additionalProperties": False,
 }
+_NAMES = [f"k{number}" for number in range(10)]
+OPEN_OBJECTS: dict[str, Any] = {"const": "x"}
+for _ in range(3):  # ten names in each object, none of them with a schema of its own
+    OPEN_OBJECTS = {
+        "type": "object",
+        "required": _NAMES,
+        "additionalProperties": OPEN_OBJECTS,
+        "properties": {},
+        "maxProperties": 10,
+    }
 LONG = "x" * (LONGEST_FORCED_TEXT + 1)
 
 
@@ -65,6 +75,9 @@ def test_a_grammar_of_short_texts_may_force(grammar: Grammar) -> None:
         compact({"type": "string", "minLength": LONGEST_FORCED_TEXT}),
         compact({"type": "string", "pattern": "^a{900}$"}),
         compact({"minItems": 90, "items": {"type": "array", "minItems": 90, "items": {"const": 1}}}),
+        compact({"type": "array", "items": {"const": "x" * 1000}, "anyOf": [{"minItems": 150}]}),
+        compact(OPEN_OBJECTS),
+        schema_grammar({"type": "string", "pattern": "^(ab)*$", "minLength": 1500}),
         compact({"anyOf": [{"minimum": 1e300, "maximum": 1e300}] * 15}),
         schema_grammar({"type": "string", "pattern": "^(b{0}|x(a{90}){90})$"}),
         schema_grammar({"type": "string", "allOf": [{"pattern": "^(a{7})*$"}, {"pattern": "^(a{11})*$"}]}),
