@@ -88,6 +88,8 @@ class EngineLoop:
         core.num_in_inbox = lambda: inbox.num_requests
         self._status = status
         self._waves = waves or Independent()
+        self._calls: list[tuple[str, Call]] = []
+        """Those that have come during a step, with their frontends."""
         self._hand_over = hand_over or HandOver()
         pool = core.scheduler.blocks.pool
         self._cache_reports = CacheReports(pool.cache, pool.num_blocks, link.send)
@@ -103,6 +105,7 @@ class EngineLoop:
         the group, ends the engine and is raised here."""
         while True:
             self._take_messages(may_wait=True)
+            self._answer_calls()
             if self._drained():
                 return
             self._show_load()
@@ -190,7 +193,7 @@ class EngineLoop:
                 self._core.abort(frontend, request_ids)
                 self._linger()
             case Received(frontend, Call() as call):
-                self._link.send(frontend, self._core.call(call))
+                self._calls.append((frontend, call))
             case CacheEventsWanted(frontend):
                 self._cache_reports.follow(frontend)
             case FrontendLost(frontend):
@@ -212,6 +215,13 @@ class EngineLoop:
                 self._waves.begin(wave)
             case ExecutorFailed(error):
                 raise error
+
+    def _answer_calls(self) -> None:
+        """Between two steps: within one, a step in flight may wait for masks that this thread has to supply, and
+        the workers answer after that step."""
+        calls, self._calls = self._calls, []
+        for frontend, call in calls:
+            self._link.send(frontend, self._core.call(call))
 
     def _show_load(self) -> None:
         busy = self._core.has_work

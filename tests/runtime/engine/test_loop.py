@@ -3,7 +3,9 @@
 import queue
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -122,6 +124,33 @@ def test_a_call_is_answered_also_by_an_engine_without_work(engine: Engine) -> No
     assert engine.link.idle.wait(WAIT)
     engine.tell(Call(7, "reset_prefix_cache"))
     assert engine.link.sent.get(timeout=WAIT) == (FRONTEND, Result(7))
+
+
+def test_a_call_that_comes_during_a_step_is_answered_after_its_update(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The update supplies masks, and the workers answer no call before a step that waits for them."""
+    core, order = engine.harness.core, list[str]()
+
+    def noted(name: str) -> Callable[[Any], Any]:
+        method = getattr(core, name)
+
+        def call(argument: object) -> object:
+            order.append(name)
+            return method(argument)
+
+        return call
+
+    for name in ("update", "call"):
+        monkeypatch.setattr(core, name, noted(name))
+    begun, go_on = held_step(engine)
+    engine.tell(add_request("a", PROMPT, 1))
+    assert begun.wait(WAIT)
+    engine.tell(Call(7, "reset_prefix_cache"))
+    go_on.set()
+    assert isinstance(engine.link.sent.get(timeout=WAIT)[1], Outputs)
+    assert engine.link.sent.get(timeout=WAIT) == (FRONTEND, Result(7))
+    assert order[:2] == ["update", "call"]
 
 
 def test_a_frontend_that_asks_learns_what_the_cache_holds(engine: Engine) -> None:
