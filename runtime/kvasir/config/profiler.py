@@ -19,7 +19,7 @@ class ProfilerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     torch_profiler_with_memory: bool = False
     torch_profiler_with_flops: bool = False
     torch_profiler_use_gzip: bool = True
-    max_iterations: Annotated[int, msgspec.Meta(ge=1)] = MOST_STEPS
+    max_iterations: Annotated[int, msgspec.Meta(ge=1, le=1000)] = MOST_STEPS
     """Steps after which a profile ends by itself."""
 
 

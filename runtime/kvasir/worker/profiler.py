@@ -37,8 +37,9 @@ class Profiler:
         self._device = device
         self._name = name
         self._profile: profile | None = None
+        """Recorded, or ended by itself and not written yet."""
         self._steps_left = 0
-        self._written = ""
+        """0: the profile has ended."""
 
     @worker_call
     def start_profile(self) -> None:
@@ -64,44 +65,39 @@ class Profiler:
         )
         started.start()
         _profiles.add(started)
-        self._profile, self._steps_left, self._written = started, config.max_iterations, ""
+        self._profile, self._steps_left = started, config.max_iterations
         log.info("a profile is recorded, of %d steps at most", config.max_iterations)
 
     @worker_call
     def stop_profile(self) -> str:
-        """Write the profile and return its path. One that has ended by itself has been written already.
-
-        Raises CallError if there is none.
-        """
-        if self._profile is not None:
-            self._write(self._profile)
-        if not self._written:
+        """Write the profile and return its path. Raises CallError if there is none, or if it cannot be written."""
+        recorded, self._profile = self._profile, None
+        if recorded is None or self._config is None:
             raise CallError("no profile is recorded: start one first")
-        path, self._written = self._written, ""
-        return path
+        name = f"{self._name}.{os.getpid()}.{time.time_ns()}.pt.trace.json"
+        path = Path(self._config.torch_profiler_dir, name + ".gz" * self._config.torch_profiler_use_gzip)
+        try:
+            if self._steps_left:
+                self._end(recorded)
+            recorded.export_chrome_trace(str(path))
+        except Exception as error:
+            raise CallError(f"the profile could not be written: {error}") from error
+        log.info("a profile was written to %s", path)
+        return str(path)
 
     def after_step(self) -> None:
-        """Count a step; end a profile that has as many as it may have."""
-        if self._profile is not None:
-            self._steps_left -= 1
-            if self._steps_left == 0:
-                try:
-                    self._write(self._profile)
-                except CallError as error:  # requests go on
-                    log.error("%s", error)
+        """Count a step; end a profile that has its number of steps."""
+        if self._profile is None or not self._steps_left:
+            return
+        self._steps_left -= 1
+        if not self._steps_left:
+            try:
+                self._end(self._profile)
+            except Exception:  # requests go on
+                log.exception("the profile could not be ended")
 
-    def _write(self, recorded: profile) -> None:
-        assert self._config is not None, "a profile has a configuration"
-        self._profile = None
+    def _end(self, recorded: profile) -> None:
         _profiles.discard(recorded)
         if self._device == "cuda":
             torch.cuda.synchronize()
         recorded.stop()
-        name = f"{self._name}.{os.getpid()}.{time.time_ns()}.pt.trace.json"
-        path = Path(self._config.torch_profiler_dir, name + ".gz" * self._config.torch_profiler_use_gzip)
-        try:
-            recorded.export_chrome_trace(str(path))
-        except (OSError, RuntimeError) as error:
-            raise CallError(f"the profile could not be written: {error}") from error
-        self._written = str(path)
-        log.info("a profile was written to %s", path)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.profiler import profile
 
 from kvasir.config.profiler import ProfilerConfig
 from kvasir.executor.in_process import InProcessExecutor
@@ -45,17 +46,16 @@ def test_a_trace_has_the_phases_of_the_steps_in_between(tmp_path: Path) -> None:
     executor.shutdown()
 
 
-def test_a_profile_ends_by_itself_and_its_file_is_named_by_the_stop(tmp_path: Path) -> None:
+def test_a_profile_ends_by_itself_and_is_written_by_the_stop(tmp_path: Path) -> None:
     profiles = profiler(tmp_path, max_iterations=2, torch_profiler_use_gzip=False)
     profiles.start_profile()
     for step in range(4):
         with phase(f"step {step}"):
             pass
         profiles.after_step()
-    [path] = tmp_path.iterdir()
+    path = Path(profiles.stop_profile())
     events = json.loads(path.read_text())["traceEvents"]
     assert [event["name"] for event in events if event["name"].startswith("step")] == ["step 0", "step 1"]
-    assert profiles.stop_profile() == str(path)
     with pytest.raises(CallError, match="no profile is recorded: start one first"):
         profiles.stop_profile()
 
@@ -75,15 +75,24 @@ def test_profiles_that_cannot_be_are_refused_with_the_reason(tmp_path: Path) -> 
         profiler(tmp_path / "file").start_profile()
 
 
-def test_steps_go_on_if_a_profile_that_has_ended_cannot_be_written(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_steps_go_on_if_a_profile_cannot_be_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "traces"
-    profiles = profiler(folder, max_iterations=1)
+    profiles = profiler(tmp_path, max_iterations=1)
     profiles.start_profile()
-    folder.rmdir()
+    stop = profile.stop
+    monkeypatch.setattr(profile, "stop", lambda each: (stop(each), each.no_such_attribute))
     with caplog.at_level(logging.ERROR):
         profiles.after_step()
-    assert "the profile could not be written" in caplog.text
+    assert "the profile could not be ended" in caplog.text
+
+
+def test_a_profile_that_cannot_be_written_is_an_error_with_the_cause(tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    profiles = profiler(folder)
+    profiles.start_profile()
+    folder.rmdir()
+    with pytest.raises(CallError, match="the profile could not be written"):
+        profiles.stop_profile()
     profiles.start_profile()
     profiles.stop_profile()
