@@ -93,8 +93,9 @@ class InProcessExecutor:
         """`launches`: whether the device computes while the thread that has submitted a step goes on; by default a
         GPU does."""
         self.max_in_flight = 2 if settings.async_scheduling else 1
-        self._host: WorkerHost | None = WorkerHost(settings, model, parallel)
-        self._launches = settings.device != "cpu" if launches is None else launches
+        host = WorkerHost(settings, model, parallel)
+        self._host: WorkerHost | None = host
+        self._launches = host.launches and (settings.device != "cpu" if launches is None else launches)
         self._unsupplied: dict[int, _DeferredStep | _MaskedStep | LaunchedStep] = {}
         """Steps that wait for their masks, by number."""
         # Starts with the first step that is submitted. torch counts threads for each thread that calls it.

@@ -47,6 +47,11 @@ class WorkerHost:
             "".join(f", {name}={value}" for name, value in openmp_variables().items()),
         )
 
+    @property
+    def launches(self) -> bool:
+        """Whether steps can be launched. A worker class of another package may have an `execute` of its own."""
+        return type(self.worker).execute is Worker.execute
+
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
         """`late`: for a step with masked rows."""
         output = self._execute_counted(step, late)
@@ -65,7 +70,7 @@ class WorkerHost:
         return output
 
     def launch(self, step: StepInput) -> LaunchedStep:
-        """Give a step to a device that computes it meanwhile."""
+        """Give a step to a device that computes it meanwhile. Only if `launches`."""
         launched = self.worker.launch(step)
         self._profiler.after_step()
         return launched

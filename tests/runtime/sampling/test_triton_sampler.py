@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvasir.kernels.triton import compilation
+from kvasir.kernels.triton import device_support
 from kvasir.sampling import sampler, triton_sampler
 from kvasir.sampling.random import exponential
 from kvasir.sampling.sampler import RandomRows, holds_nan
@@ -132,20 +132,20 @@ def test_any_small_batch_gets_the_tokens_of_plain_torch(data: st.DataObject) -> 
 
 @pytest.fixture
 def cuda_with_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(compilation, "_has_compiler", lambda: True)
+    monkeypatch.setattr(device_support, "_has_compiler", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    compilation.can_compile.cache_clear()
+    device_support.can_compile.cache_clear()
     yield
-    compilation.can_compile.cache_clear()
+    device_support.can_compile.cache_clear()
 
 
 @pytest.mark.usefixtures("cuda_with_compiler")
 def test_a_gpu_has_the_kernels_and_a_cpu_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert compilation.has_kernels(torch.device("cuda"))
-    assert not compilation.has_kernels(torch.device("cpu"))
-    monkeypatch.setattr(compilation, "_has_compiler", lambda: False)
-    compilation.can_compile.cache_clear()
-    assert not compilation.has_kernels(torch.device("cuda"))
+    assert device_support.has_kernels(torch.device("cuda"))
+    assert not device_support.has_kernels(torch.device("cpu"))
+    monkeypatch.setattr(device_support, "_has_compiler", lambda: False)
+    device_support.can_compile.cache_clear()
+    assert not device_support.has_kernels(torch.device("cuda"))
 
 
 def test_the_kernels_sample_on_a_device_that_has_them(

@@ -40,8 +40,8 @@ def can_compile(device: torch.device) -> bool:
 def log_unproven() -> None:
     """Log once that the kernels in use have not run on a device yet."""
     log.warning(
-        "Triton kernels that have not run on a device yet compute: they are proven under Triton's interpreter and "
-        "compiled ahead of time only. Compare answers with those of --device cpu"
+        "the model is computed by Triton kernels that have not run on a device yet: they are proven under Triton's "
+        "interpreter and compiled ahead of time only. Compare answers with those of --device cpu"
     )
 
 

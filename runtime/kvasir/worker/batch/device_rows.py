@@ -25,7 +25,7 @@ class DeviceRows:
         self.last_tokens[self._tensor(rows)] = tokens
 
     def token_ids(self, known: Ints, rows: Ints) -> Tensor:
-        """Return tokens [T] on the device. Where `known` is PENDING it is the last token of its row. rows: [T]"""
+        """Return tokens [T] on the device: for a PENDING one the last token of its row. rows: [T]"""
         pending = np.flatnonzero(known == PENDING)
         token_ids = self._tensor(known)
         if len(pending):
