@@ -54,19 +54,16 @@ class WorkerHost:
 
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
         """`late`: for a step with masked rows."""
-        output = self._execute_counted(step, late)
-        self._profiler.after_step()
-        return output
-
-    def _execute_counted(self, step: StepInput, late: AwaitLateInput | None) -> StepOutput:
         count = self._count
         if count is None:
-            return self._execute(step, late)
-        count.begin_step()
-        if torch.get_num_threads() != count.threads:
-            torch.set_num_threads(count.threads)
-        output = self._execute(step, late)
-        count.end_step()
+            output = self._execute(step, late)
+        else:
+            count.begin_step()
+            if torch.get_num_threads() != count.threads:
+                torch.set_num_threads(count.threads)
+            output = self._execute(step, late)
+            count.end_step()
+        self._profiler.after_step()
         return output
 
     def launch(self, step: StepInput) -> LaunchedStep:

@@ -110,8 +110,8 @@ class WorkerCalls:
             return WorkerResult(error=f"{type(error).__name__}: {error}")
 
     def _unknown(self, method: str) -> CallError:
-        known = ", ".join(sorted(self._operations.keys() - self._of_engine)) or "none (see --worker-extension-cls)"
-        return CallError(f"no call {method!r}: there are {known}")
+        known = ", ".join(sorted(self._operations.keys() - self._of_engine)) or "none"
+        return CallError(f"no call {method!r}: there are {known}; --worker-extension-cls adds calls")
 
 
 def calls_of(owner: object) -> list[str]:

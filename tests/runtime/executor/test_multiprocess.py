@@ -158,7 +158,7 @@ def test_steps_in_flight_are_answered_in_their_order(path: Path) -> None:
     others = [StepInput([], [], [ScheduledRow("r", 28 + place, 1, [])]) for place in range(2)]
     pending = [executor.submit(step) for step in (first, *others)]
     assert [result.error for result in executor.call(WorkerCall("unknown"))] == [
-        "CallError: no call 'unknown': there are none (see --worker-extension-cls)"
+        "CallError: no call 'unknown': there are start_profile, stop_profile; --worker-extension-cls adds calls"
     ]
     assert [each.result().token_ids[0][0] for each in pending] == expected
     executor.shutdown()
