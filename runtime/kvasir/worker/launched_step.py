@@ -30,7 +30,9 @@ class LaunchedStep:
     Masked rows are sampled when their masks are there (`supply`), the other steps at once.
     """
 
-    def __init__(self, table: RequestTable, num_rows: int) -> None:
+    def __init__(self, table: RequestTable, num_rows: int, is_awaited: bool) -> None:
+        self.is_awaited = is_awaited
+        """Whether the next step is launched after its tokens are on the host."""
         self.tokens: SampledTokens | None = None
         """None: nothing was sampled, or all is settled."""
         self.awaited: Callable[[LateInput], None] | None = None

@@ -53,7 +53,7 @@ class ModelRunner:
     @torch.inference_mode()
     def execute(self, step: StepInput, late: AwaitLateInput | None = None) -> StepOutput:
         """`late`: for a step with masked rows. It is called between the forward pass and the sampling."""
-        launched = self.launch(step)
+        launched = self._launch(step, is_awaited=True)
         if launched.awaited is not None:
             assert late is not None, "masked rows need a late input"
             launched.supply(late())
@@ -62,6 +62,10 @@ class ModelRunner:
     @torch.inference_mode()
     def launch(self, step: StepInput) -> LaunchedStep:
         """Give a step to the device. Steps before it may have tokens that are not known yet."""
+        return self._launch(step, is_awaited=False)
+
+    def _launch(self, step: StepInput, *, is_awaited: bool) -> LaunchedStep:
+        """`is_awaited`: the host has the tokens before it launches the next step."""
         table = self._table
         if step.forced:
             self._settle()
@@ -75,10 +79,11 @@ class ModelRunner:
         for row in step.scheduled:
             if row.new_block_ids:
                 table.append_blocks(table.row_of(row.request_id), row.new_block_ids)
-        launched = LaunchedStep(table, len(step.scheduled))
+        launched = LaunchedStep(table, len(step.scheduled), is_awaited)
         if step.scheduled:
             self._compute(step, launched)
-        self._launched = [each for each in (*self._launched, launched) if not each.is_settled]
+        if not is_awaited:
+            self._launched = [each for each in (*self._launched, launched) if not each.is_settled]
         return launched
 
     def _settle(self) -> None:
@@ -169,7 +174,8 @@ class ModelRunner:
             logits = logits.float()
             plan.changes.apply_(logits)
         tokens = sample(logits, plan.random_rows)  # [R]
-        self._inputs.device_rows.sampled(batch.rows, tokens)
+        if not launched.is_awaited:
+            self._inputs.device_rows.sampled(batch.rows, tokens)
         marked = tokens.masked_fill(holds_nan(logits, tokens), NAN_TOKEN)
         pending = self._table.append_pending(batch.rows)
         outputs = batch.outputs.tolist()

@@ -177,5 +177,8 @@ class RequestTable:
 
     def settle(self, pending: PendingTokens, token_ids: Ints) -> None:
         """Write the tokens [R] in their places. Those of rows that were freed meanwhile are passed over."""
-        held = self._epochs[pending.rows] == pending.epochs
-        self.tokens[pending.rows[held], pending.places[held]] = token_ids[held]
+        rows, places = pending.rows, pending.places
+        held = self._epochs[rows] == pending.epochs
+        if not held.all():
+            rows, places, token_ids = rows[held], places[held], token_ids[held]
+        self.tokens[rows, places] = token_ids
