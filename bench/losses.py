@@ -23,7 +23,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from kvasir.config.settings import LinkConfig, ModelConfig
+from kvasir.config.process_settings import LinkConfig
+from kvasir.config.settings import ModelConfig
 from kvasir.engine.health.black_box import BlackBox, BoxFile
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.hub.located_model import read_model
@@ -41,7 +42,7 @@ PR_SET_THP_DISABLE = 41
 
 _SMALL_ENGINE = """
 import sys, time
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.link.engine_end.death_watch import start_death_watch
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, new_incarnation
 from kvasir.link.protocol import Ready

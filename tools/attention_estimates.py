@@ -6,7 +6,6 @@
 The work lists are those of the planner. Nothing is measured.
 """
 
-import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,9 @@ import numpy as np
 
 from kvasir.kernels.triton.tiling import PagedShape, attention_tile
 from kvasir.kernels.triton.work_list import work_list
+from tools.generated_table import GeneratedTable
 
 PAGE: Final = Path(__file__).parent.parent / "docs/design/triton-attention.md"
-BEGIN: Final = "<!-- tools/attention_estimates.py writes this table -->\n"
-END: Final = "<!-- end of the table -->\n"
 
 SHAPE: Final = PagedShape(heads=32, kv_heads=8, head_dim=128, block_size=16)
 DTYPE_BYTES: Final = 2
@@ -117,21 +115,8 @@ def table_row(name: str, of: Estimate) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def page() -> str:
-    """Return the page with the present table."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + "\n" + table() + "\n" + END + after
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.attention_estimates", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    if parser.parse_args(arguments).check:
-        return int(PAGE.read_text() != page())
-    PAGE.write_text(page())
-    return 0
+TABLE: Final = GeneratedTable(PAGE, "tools/attention_estimates.py", table)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(TABLE.main(sys.argv[1:], __doc__))

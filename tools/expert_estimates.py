@@ -6,18 +6,16 @@
 The tiles are those of the launches; the tokens choose all experts equally often. Nothing is measured.
 """
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Final
 
 from kvasir.kernels.triton.experts.expert_tiling import DeviceLimits, ProductTile, product_tile, tile_rows
 from tools.attention_estimates import DTYPE_BYTES, Estimate, table_row
+from tools.generated_table import GeneratedTable
 from tools.kernel_variants_experts import SHAPE, TOP_K
 
 PAGE: Final = Path(__file__).parent.parent / "docs/design/triton-experts.md"
-BEGIN: Final = "<!-- tools/expert_estimates.py writes this table -->\n"
-END: Final = "<!-- end of the table -->\n"
 
 LIMITS: Final = DeviceLimits(227 * 1024, 32)
 """Of an H100."""
@@ -68,21 +66,8 @@ def table() -> str:
     return head + "".join(table_row(f"{tokens:,}", estimate(tokens)) for tokens in CASES)
 
 
-def page() -> str:
-    """Return the page with the present table."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + "\n" + table() + "\n" + END + after
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.expert_estimates", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    if parser.parse_args(arguments).check:
-        return int(PAGE.read_text() != page())
-    PAGE.write_text(page())
-    return 0
+TABLE: Final = GeneratedTable(PAGE, "tools/expert_estimates.py", table)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(TABLE.main(sys.argv[1:], __doc__))

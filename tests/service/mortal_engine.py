@@ -8,14 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from kvasir.config.settings import (
-    CacheConfig,
-    DeviceConfig,
-    EngineConfig,
-    LinkConfig,
-    ModelConfig,
-    ParallelConfig,
-)
+from kvasir.config.process_settings import LinkConfig
+from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, ParallelConfig
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.inbox import Inbox

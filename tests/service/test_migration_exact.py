@@ -18,7 +18,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from runtime.frontend.harness import Frontend, demo_model, running_frontend
 from runtime.frontend.scripted import TIMEOUT
 from service.mortal_engine import NEVER, MortalEngine

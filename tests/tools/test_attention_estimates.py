@@ -1,11 +1,11 @@
 """The estimates of attention launches follow from the kernels' sizes, and the page has the present ones."""
 
 import pytest
-from tools.attention_estimates import CASES, PAGE, estimate, page
+from tools.attention_estimates import CASES, PAGE, TABLE, estimate
 
 
 def test_the_page_has_the_present_table() -> None:
-    assert PAGE.read_text() == page(), "run python -m tools.attention_estimates"
+    assert PAGE.read_text() == TABLE.written(), "run python -m tools.attention_estimates"
 
 
 @pytest.mark.parametrize("requests", CASES.values(), ids=CASES)

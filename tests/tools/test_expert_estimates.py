@@ -1,14 +1,14 @@
 """The estimates of experts follow from the kernels' sizes, and the page has the present ones."""
 
 import pytest
-from tools.expert_estimates import CASES, PAGE, estimate, page
+from tools.expert_estimates import CASES, PAGE, TABLE, estimate
 
 WEIGHTS = 3 * 2048 * 768 * 2
 """Bytes of an expert."""
 
 
 def test_the_page_has_the_present_table() -> None:
-    assert PAGE.read_text() == page(), "run python -m tools.expert_estimates"
+    assert PAGE.read_text() == TABLE.written(), "run python -m tools.expert_estimates"
 
 
 @pytest.mark.parametrize("tokens", CASES)

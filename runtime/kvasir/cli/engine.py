@@ -7,17 +7,15 @@ import os
 
 from kvasir.config.nodes import NodesConfig, pod_index
 from kvasir.config.options import ConfigError, OptionParser, add_options, flag_of, from_args, is_given
+from kvasir.config.process_settings import LinkConfig, OpsConfig, ProcessConfig
 from kvasir.config.settings import (
     RAY,
     CacheConfig,
     DeviceConfig,
     EngineConfig,
     ExecutorConfig,
-    LinkConfig,
     ModelConfig,
-    OpsConfig,
     ParallelConfig,
-    ProcessConfig,
     SchedulerConfig,
     TraceConfig,
 )

@@ -7,7 +7,8 @@ import os
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args
-from kvasir.config.settings import LinkConfig, ModelConfig, OpsConfig, ProcessConfig
+from kvasir.config.process_settings import LinkConfig, OpsConfig, ProcessConfig
+from kvasir.config.settings import ModelConfig
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
 from kvasir_contract.endpoints import LINK_PORT

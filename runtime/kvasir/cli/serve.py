@@ -20,13 +20,12 @@ from kvasir.config.options import (
     variable_of,
 )
 from kvasir.config.parsers import parse_int
+from kvasir.config.process_settings import LinkConfig, ProcessConfig
 from kvasir.config.settings import (
     CacheConfig,
     DeviceConfig,
     ExecutorConfig,
-    LinkConfig,
     ModelConfig,
-    ProcessConfig,
     SchedulerConfig,
     TraceConfig,
 )

@@ -24,7 +24,7 @@ class CallOutcome:
     rank: int
     error: str
     """Why the call failed; empty on success."""
-    value: list[str] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
     """The results of the workers."""
 
 
@@ -55,7 +55,7 @@ class Calls:
         late = f"it did not answer within {seconds:g} s; it may still execute the call"
         results = [(each, answer.result() if answer.done() else Result(id, late)) for each, id, answer in called]
         return [
-            CallOutcome(engine.incarnation, engine.rank, result.error, result.value) for engine, result in results
+            CallOutcome(engine.incarnation, engine.rank, result.error, result.values) for engine, result in results
         ]
 
     def answered(self, incarnation: str, result: Result) -> None:

@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.options import ConfigError, option
 from kvasir.config.parsers import parse_fraction, parse_int
-from kvasir.config.settings import LinkConfig, ModelConfig, OpsConfig, ProcessConfig
+from kvasir.config.process_settings import LinkConfig, OpsConfig, ProcessConfig
+from kvasir.config.settings import ModelConfig
 from kvasir.config.tls_settings import TlsConfig
 from kvasir_contract.endpoints import ANY_HOST, HTTP_PORT
 from kvasir_contract.units import parse_bytes, parse_duration

@@ -110,8 +110,8 @@ def option(
 
     `many` takes one or more values (comma-separated in the environment) into a tuple. A field whose default is a
     bool becomes a pair of flags, --x and --no-x; with another default, one that is parsed by parse_bool. With
-    `never_blank` an environment variable that is set and empty
-    is rejected; otherwise it counts as unset. `short` is a second, shorter flag.
+    `never_blank` an environment variable that is set and empty is rejected; otherwise it counts as unset. `short`
+    is a second, shorter flag.
     """
     return dataclasses.field(
         default=default,

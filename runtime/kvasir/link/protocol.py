@@ -286,7 +286,7 @@ class Result(_Message, frozen=True):
     id: int
     error: str = ""
     """Why it was not done; empty when it was."""
-    value: list[str] = []
+    values: list[str] = []
     """The results of the workers."""
 
 

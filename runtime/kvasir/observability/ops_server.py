@@ -28,7 +28,7 @@ from typing import Any, Final, Protocol
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from kvasir.config.options import ConfigError, flag_of
-from kvasir.config.settings import OpsConfig
+from kvasir.config.process_settings import OpsConfig
 from kvasir.listening import listening_socket, url, url_of
 from kvasir_contract.endpoints import (
     CLOSE_GATE_PATH,

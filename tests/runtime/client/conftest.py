@@ -5,7 +5,8 @@ import pytest
 
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
-from kvasir.config.settings import LinkConfig, ModelConfig
+from kvasir.config.process_settings import LinkConfig
+from kvasir.config.settings import ModelConfig
 from kvasir.hub.tokenizer import Tokenizer, load_tokenizer
 from runtime.client import trained
 from runtime.client.observers import RecordingObserver

@@ -3,7 +3,7 @@
 import asyncio
 import queue
 
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.engine_end.engine_link import (
     DrainSettled,

@@ -15,7 +15,8 @@ from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.input_processor import Prompted
 from kvasir.client.request_errors import EngineUnavailable, InvalidRequest, TooManyRequests
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
-from kvasir.config.settings import LinkConfig, ModelConfig
+from kvasir.config.process_settings import LinkConfig
+from kvasir.config.settings import ModelConfig
 from kvasir.hub.tokenizer import Tokenizer
 from kvasir.link.codec import Agreement, Codec
 from kvasir.link.protocol import (

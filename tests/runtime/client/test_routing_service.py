@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from kvasir.client.request_observer import Trace
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.engine.health.engine_status import EngineStatus
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.loop import EngineLoop

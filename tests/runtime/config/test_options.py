@@ -9,7 +9,8 @@ import pytest
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError, OptionParser, add_options, from_args, option, to_args
 from kvasir.config.parsers import parse_fraction, parse_int, parse_json_object, parse_number
-from kvasir.config.settings import LinkConfig, SchedulerConfig
+from kvasir.config.process_settings import LinkConfig
+from kvasir.config.settings import SchedulerConfig
 from kvasir.config.variables import KNOWN, refuse_unmanaged_variables, unknown_variables
 from kvasir_contract.units import parse_duration
 

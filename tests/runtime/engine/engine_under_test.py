@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.constraint import OutputConstraint
 from kvasir.hub.model_info import load_model_info
 from kvasir.hub.source import fetch

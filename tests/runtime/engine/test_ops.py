@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import OpsConfig
+from kvasir.config.process_settings import OpsConfig
 from kvasir.engine.handover.hand_over import HandOver
 from kvasir.engine.health.engine_collector import EngineCollector
 from kvasir.engine.health.engine_status import LINK_PATIENCE, EngineStatus

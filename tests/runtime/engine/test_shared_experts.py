@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from transformers import Qwen3MoeConfig
 
-from kvasir.config.settings import EngineConfig, LinkConfig, ModelConfig, ParallelConfig
+from kvasir.config.process_settings import LinkConfig
+from kvasir.config.settings import EngineConfig, ModelConfig, ParallelConfig
 from kvasir.engine.inbox import Inbox
 from kvasir.engine.shared_experts import SharedExpertsGroup
 from kvasir.hub.model_info import load_model_info

@@ -27,8 +27,8 @@ def test_each_worker_writes_a_profile(ranks: int, overlapped: bool, tmp_path: Pa
     engine.add("a", range(2, 9), greedy(4))
     engine.run()
     stopped = engine.core.call(Call(2, "stop_profile"))
-    assert (stopped.id, stopped.error, len(stopped.value)) == (2, "", ranks)
-    for rank, path in enumerate(stopped.value):
+    assert (stopped.id, stopped.error, len(stopped.values)) == (2, "", ranks)
+    for rank, path in enumerate(stopped.values):
         assert Path(path).name.startswith(f"rank0-0-{rank}.")
         with gzip.open(path) as file:
             assert "forward" in {event["name"] for event in json.load(file)["traceEvents"]}

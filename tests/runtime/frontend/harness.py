@@ -14,7 +14,8 @@ import openai
 
 from kvasir.config.chat_settings import ChatConfig
 from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
-from kvasir.config.settings import LinkConfig, ModelConfig, ProcessConfig
+from kvasir.config.process_settings import LinkConfig, ProcessConfig
+from kvasir.config.settings import ModelConfig
 from kvasir.config.tls_settings import TlsConfig
 from kvasir.frontend.http.listener import listen
 from kvasir.frontend.server import Server, build_service

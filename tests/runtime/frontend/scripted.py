@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.hub.model_info import ModelInfo
 from kvasir.link.engine_end.engine_link import EngineIdentity, FrontendLost, Received, new_incarnation
 from kvasir.link.protocol import (

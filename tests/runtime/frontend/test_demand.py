@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, closing
 import pytest
 
 import operator_facts
-from kvasir.config.settings import OpsConfig
+from kvasir.config.process_settings import OpsConfig
 from kvasir.frontend import status as status_module
 from kvasir.frontend.status import FrontendStatus
 from kvasir.observability import ops_server

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir_contract.exits import ExitCode
 from kvasir_contract.failure import find_failure
 from kvasir_contract.reasons import Reason

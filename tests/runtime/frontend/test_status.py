@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import OpsConfig
+from kvasir.config.process_settings import OpsConfig
 from kvasir.frontend.status import LOOP_LIMIT_SECONDS, STARTUP_LIMIT_SECONDS, FrontendStatus
 from kvasir.listening import has_ipv6
 from kvasir.observability.ops_server import OpsServer

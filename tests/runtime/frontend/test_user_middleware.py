@@ -8,7 +8,7 @@ import pytest
 
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.frontend.app import create_app
 from kvasir.frontend.http.user_middleware import load_middleware
 from kvasir.frontend.server import build_service

@@ -4,7 +4,7 @@ INCARNATION KEYS TIMEOUT`. Answers every request with one token."""
 import queue
 import sys
 
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, Received
 from kvasir.link.protocol import AddRequest, EngineStats, Outputs, Ready, RequestOutput
 

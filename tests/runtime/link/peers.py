@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.engine_link import EngineIdentity, FrontendLost, Received
 from kvasir.link.frontend_end.frontend_link import FrontendLink

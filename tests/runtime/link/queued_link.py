@@ -3,7 +3,7 @@
 import queue
 from typing import Any
 
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.link.engine_end.engine_link import CacheEventsWanted, EngineIdentity, EngineLink, LinkEvent
 
 

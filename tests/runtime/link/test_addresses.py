@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.link.address import LinkAddress, parse_address
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.listening import has_ipv6

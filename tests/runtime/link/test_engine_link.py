@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import zmq
 
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine
 from kvasir.link.engine_end.conversation import LinkProblem
 from kvasir.link.engine_end.engine_link import (

@@ -5,7 +5,7 @@ import os
 import queue
 import sys
 
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.link.engine_end.death_watch import DeathWatch
 from kvasir.link.engine_end.engine_link import EngineIdentity, EngineLink, Received
 from kvasir.link.protocol import AddRequest, EngineStats, Outputs, Ready, RequestOutput

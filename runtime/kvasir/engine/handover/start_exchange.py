@@ -7,7 +7,8 @@ from pathlib import PurePath
 from typing import Final
 
 from kvasir.config.options import ConfigError, flag_of
-from kvasir.config.settings import HAND_OVER_AUTO, HAND_OVER_OFF, EngineConfig, LinkConfig
+from kvasir.config.process_settings import LinkConfig
+from kvasir.config.settings import HAND_OVER_AUTO, HAND_OVER_OFF, EngineConfig
 from kvasir.engine.handover.events import HandOverEvent
 from kvasir.engine.handover.exchange import Exchange
 from kvasir.executor.executor import Executor

@@ -17,8 +17,8 @@ from functools import partial
 from typing import Final
 
 from kvasir.config.nodes import NodesConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.config.settings import LinkConfig
 from kvasir.executor.nodes.addresses import common_address, interface_of, reached_at
 from kvasir.executor.nodes.leader_socket import LeaderSocket, Peer
 from kvasir.executor.nodes.member_answers import Descriptions, MemberReplies

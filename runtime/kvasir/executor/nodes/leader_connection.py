@@ -15,7 +15,7 @@ from typing import Final
 import zmq
 
 from kvasir.config.nodes import NodesConfig
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.executor.nodes.curve import is_loopback, require_keys
 from kvasir.executor.nodes.leader_socket import LINGER_SECONDS
 from kvasir.executor.nodes.member_socket import MemberSocket

@@ -11,7 +11,7 @@ import zmq
 
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.executor.nodes.addresses import plain
 from kvasir.executor.nodes.curve import NodeKeyCheck, is_loopback, make_server, require_keys
 from kvasir.executor.nodes.node_messages import (

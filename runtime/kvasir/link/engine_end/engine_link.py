@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.link.address import LinkAddress, parse_address, private_directory, require_keys
 from kvasir.link.codec import CODEC, Codec
 from kvasir.link.engine_end.announced_engine import AnnouncedEngine, EngineIdentity

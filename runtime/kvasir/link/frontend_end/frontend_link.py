@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.link.codec import CODEC, Agreement, Codec, UnknownMessage, encode
 from kvasir.link.frontend_end.connection_probe import ConnectionProbe
 from kvasir.link.frontend_end.link_events import (

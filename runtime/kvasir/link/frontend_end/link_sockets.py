@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import zmq
 
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.link.frontend_end.bind import bind, frontend_address
 from kvasir.link.frontend_end.client_key_check import ClientKeyCheck, secure
 from kvasir.link.frontend_end.loop_socket import LoopSocket

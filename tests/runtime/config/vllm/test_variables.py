@@ -6,7 +6,7 @@ import pytest
 
 from kvasir.config.frontend_settings import ServerConfig
 from kvasir.config.options import ConfigError, from_args
-from kvasir.config.settings import ProcessConfig
+from kvasir.config.process_settings import ProcessConfig
 from kvasir.config.variables import refuse_unmanaged_variables, unknown_variables
 
 NOTHING = argparse.Namespace()

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import HAND_OVER_AUTO, CacheConfig, EngineConfig, LinkConfig, ModelConfig
+from kvasir.config.process_settings import LinkConfig
+from kvasir.config.settings import HAND_OVER_AUTO, CacheConfig, EngineConfig, ModelConfig
 from kvasir.engine.handover.exchange import Exchange
 from kvasir.engine.handover.start_exchange import own_address, start_exchange
 from kvasir_contract.environment import POD_IP

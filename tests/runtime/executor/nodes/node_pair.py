@@ -11,7 +11,7 @@ from typing import Any
 import zmq
 
 from kvasir.config.nodes import NodesConfig
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.executor.nodes.addresses import own_address
 from kvasir.executor.nodes.leader import Leader
 from kvasir.executor.nodes.leader_connection import LeaderConnection, LeaderEvent

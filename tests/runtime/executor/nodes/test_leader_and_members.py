@@ -12,7 +12,7 @@ import zmq
 
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import LinkConfig
+from kvasir.config.process_settings import LinkConfig
 from kvasir.executor.nodes.addresses import interface_of
 from kvasir.executor.nodes.leader import Leader
 from kvasir.executor.nodes.leader_connection import Begin, LeaderConnection, LeaderEvent, LeaderLost, Rejected

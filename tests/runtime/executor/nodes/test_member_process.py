@@ -8,7 +8,8 @@ import pytest
 
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError
-from kvasir.config.settings import DeviceConfig, EngineConfig, ModelConfig, ProcessConfig
+from kvasir.config.process_settings import ProcessConfig
+from kvasir.config.settings import DeviceConfig, EngineConfig, ModelConfig
 from kvasir.executor.nodes.member_process import MemberProcess
 from kvasir.executor.nodes.node_messages import Failed, FromMember, Leaving
 from kvasir.executor.shared_memory.ring import SlowReaderError

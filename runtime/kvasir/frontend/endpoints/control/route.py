@@ -86,7 +86,7 @@ def _check(outcomes: list[CallOutcome], problem: str, next_step: str, code: str)
 def _profiles(outcomes: list[CallOutcome], stopped: bool) -> ProfileAnswer:
     return ProfileAnswer(
         engines=[
-            EngineProfile(rank=each.rank, incarnation=each.incarnation, files=each.value if stopped else [])
+            EngineProfile(rank=each.rank, incarnation=each.incarnation, files=each.values if stopped else [])
             for each in outcomes
         ]
     )

@@ -46,6 +46,14 @@ def _activated(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
+def _own_rows(blocks, BLOCK_NUMBERS: tl.constexpr, ROWS: tl.constexpr):
+    """Return the expert of the program's block, its rows [ROWS], and which of these exist."""
+    block = blocks + tl.program_id(0) * BLOCK_NUMBERS
+    places = tl.arange(0, ROWS)
+    return tl.load(block).to(tl.int64), tl.load(block + 1) + places, places < tl.load(block + 2)
+
+
+@triton.jit
 def multiply_gate_up(
     inner,  # [num_rows, INNER], in the order of `places`
     x,  # [T, SIZE]
@@ -67,10 +75,7 @@ def multiply_gate_up(
     """Grid: (most blocks, INNER / COLUMNS). activation(gate) * up, with the roundings of layers/activation.py."""
     if tl.program_id(0) >= tl.load(num_blocks):
         return
-    block = blocks + tl.program_id(0) * BLOCK_NUMBERS
-    expert = tl.load(block).to(tl.int64)
-    row = tl.load(block + 1) + tl.arange(0, ROWS)
-    exists = tl.arange(0, ROWS) < tl.load(block + 2)
+    expert, row, exists = _own_rows(blocks, BLOCK_NUMBERS, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     depth = tl.arange(0, DEPTH)
     token = (tl.load(places + row, mask=exists, other=0) // TOP_K).to(tl.int64)
@@ -121,10 +126,7 @@ def multiply_down(
     """Grid: (most blocks, SIZE / COLUMNS). Rows of other ranks' experts are not written."""
     if tl.program_id(0) >= tl.load(num_blocks):
         return
-    block = blocks + tl.program_id(0) * BLOCK_NUMBERS
-    expert = tl.load(block).to(tl.int64)
-    row = tl.load(block + 1) + tl.arange(0, ROWS)
-    exists = tl.arange(0, ROWS) < tl.load(block + 2)
+    expert, row, exists = _own_rows(blocks, BLOCK_NUMBERS, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     depth = tl.arange(0, DEPTH)
     weight_row = (expert * SIZE + column % SIZE) * INNER

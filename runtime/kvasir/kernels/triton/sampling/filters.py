@@ -64,37 +64,26 @@ def _weight(key, maximum):
 
 
 @triton.jit
-def _count(numbers, bound, vocab, TOKENS: tl.constexpr):
-    """Return how many keys are at or above a bound, the least of these, and the largest key below it."""
+def _above(numbers, bound, maximum, vocab, TOKENS: tl.constexpr, WEIGHS: tl.constexpr):
+    """Return how many keys are at or above a bound, the least of these, and the largest key below it.
+
+    With WEIGHS, their weights in all instead of their number.
+    """
     places = tl.arange(0, TOKENS)
-    count = tl.zeros([TOKENS], tl.int32)
+    amount = tl.zeros([TOKENS], tl.int64 if WEIGHS else tl.int32)
     least_above = tl.full([TOKENS], NAN_KEY, tl.int32)
     most_below = tl.full([TOKENS], NO_KEY, tl.int32)
     for start in range(0, vocab, TOKENS):
         exists = start + places < vocab
         key = key_of(tl.load(numbers + start + places, mask=exists, other=0.0))
         above = exists & (key >= bound)
-        count += above.to(tl.int32)
+        if WEIGHS:
+            amount += tl.where(above, _weight(key, maximum), 0)
+        else:
+            amount += above.to(tl.int32)
         least_above = tl.minimum(least_above, tl.where(above, key, NAN_KEY))
         most_below = tl.maximum(most_below, tl.where(exists & (key < bound), key, NO_KEY))
-    return tl.sum(count, 0), tl.min(least_above, 0).to(tl.int64), tl.max(most_below, 0).to(tl.int64)
-
-
-@triton.jit
-def _weigh(numbers, bound, maximum, vocab, TOKENS: tl.constexpr):
-    """Return the weights of all keys at or above a bound, the least of these, and the largest key below it."""
-    places = tl.arange(0, TOKENS)
-    weight = tl.zeros([TOKENS], tl.int64)
-    least_above = tl.full([TOKENS], NAN_KEY, tl.int32)
-    most_below = tl.full([TOKENS], NO_KEY, tl.int32)
-    for start in range(0, vocab, TOKENS):
-        exists = start + places < vocab
-        key = key_of(tl.load(numbers + start + places, mask=exists, other=0.0))
-        above = exists & (key >= bound)
-        weight += tl.where(above, _weight(key, maximum), 0)
-        least_above = tl.minimum(least_above, tl.where(above, key, NAN_KEY))
-        most_below = tl.maximum(most_below, tl.where(exists & (key < bound), key, NO_KEY))
-    return tl.sum(weight, 0), tl.min(least_above, 0).to(tl.int64), tl.max(most_below, 0).to(tl.int64)
+    return tl.sum(amount, 0), tl.min(least_above, 0).to(tl.int64), tl.max(most_below, 0).to(tl.int64)
 
 
 @triton.jit
@@ -117,13 +106,14 @@ def _id_of_tie(numbers, tied_key, ties, vocab, TOKENS: tl.constexpr):
 @triton.jit
 def _most_likely(numbers, floor, largest, k, p, vocab, TOKENS: tl.constexpr):
     """Return the limit key and id of top-k and top-p. Keys below `floor` are left out; `largest` is finite."""
-    count, low, most_below = _count(numbers, floor, vocab, TOKENS)
+    maximum = number_of(largest)
+    count, low, most_below = _above(numbers, floor, maximum, vocab, TOKENS, False)
     # `count` tokens have a key of `low` or more, and fewer than k tokens (`above`) one of `high` or more.
     high = largest.to(tl.int64) + 1
     above = tl.full((), 0, tl.int32)
     while (count > k) & (high - low > 1):
         middle = low + ((high - low) >> 1)
-        found, least_above, most_below = _count(numbers, middle.to(tl.int32), vocab, TOKENS)
+        found, least_above, most_below = _above(numbers, middle.to(tl.int32), maximum, vocab, TOKENS, False)
         if found >= k:
             count = found
             low = least_above
@@ -133,9 +123,8 @@ def _most_likely(numbers, floor, largest, k, p, vocab, TOKENS: tl.constexpr):
     is_tied = count > k  # top-k leaves k - above of the tokens with the key `low`
     ties = k - above
     if p < 1.0:
-        maximum = number_of(largest)
         edge = tl.where(is_tied, low + 1, low)
-        total, least_above, most_below = _weigh(numbers, edge.to(tl.int32), maximum, vocab, TOKENS)
+        total, least_above, most_below = _above(numbers, edge.to(tl.int32), maximum, vocab, TOKENS, True)
         if is_tied:
             total += ties * _weight(low.to(tl.int32), maximum)
         share = p * total.to(tl.float64)
@@ -146,7 +135,7 @@ def _most_likely(numbers, floor, largest, k, p, vocab, TOKENS: tl.constexpr):
         heavier = tl.full((), 0, tl.int64)
         while high - low > 1:
             middle = low + ((high - low) >> 1)
-            weight, least_above, most_below = _weigh(numbers, middle.to(tl.int32), maximum, vocab, TOKENS)
+            weight, least_above, most_below = _above(numbers, middle.to(tl.int32), maximum, vocab, TOKENS, True)
             if weight >= needed:
                 low = least_above
             else:
