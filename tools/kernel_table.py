@@ -138,9 +138,9 @@ class Usage:
 _DTYPE_BYTES: Final = MappingProxyType({"bf16": 2, "fp16": 2, "fp32": 4})
 _TYPES: Final = MappingProxyType(
     {
-        **dict.fromkeys(("slots", "table", "items", "merges"), "*i32"),
+        **dict.fromkeys(("slots", "tables", "items", "merges"), "*i32"),
         **dict.fromkeys(("partial_out", "partial_max", "partial_sum"), "*fp32"),
-        **dict.fromkeys(("num_tokens", "window", "table_stride", "kv_stride", "q_stride"), "i32"),
+        **dict.fromkeys(("num_tokens", "window", "kv_stride", "q_stride"), "i32"),
         **dict.fromkeys(("inner_scale", "outer_scale"), "fp32"),
         **fused.TYPES,
     }

@@ -14,6 +14,7 @@ from kvasir.layers.attention import BlockTable, HeadShape, KVCache, StepRows, he
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rotation, rotate_qk_
+from kvasir.layers.step_memory import StepMemory
 
 
 @dataclass(frozen=True)
@@ -106,5 +107,6 @@ class OneByOneBackend:
         heads: HeadShape,
         windows: Set[int | None],
         placement: Placement,
+        memory: StepMemory,
     ) -> OneByOnePlanner:
         return OneByOnePlanner(table, heads, spec.block.block_size)

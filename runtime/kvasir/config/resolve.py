@@ -7,9 +7,10 @@ never changed.
 import dataclasses
 from dataclasses import dataclass
 
+from kvasir.config.cuda_graphs import ignored_fields, read_compilation_config
 from kvasir.config.options import ConfigError
 from kvasir.config.profiler import ProfilerConfig, read_profiler_config
-from kvasir.config.settings import CacheConfig, EngineConfig, ExecutorConfig
+from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
 
 CPU_KV_CACHE_BYTES = 2**30
 ONE_THREAD_WIDTH = 256
@@ -79,6 +80,8 @@ class ResolvedEngine:
     data_parallel_size_local: int
     """Ranks that share this machine's memory."""
     executor: ExecutorConfig
+    graph_sizes: tuple[int, ...] = ()
+    """Rows of the steps that CUDA graphs are captured for, ascending."""
     profiler: ProfilerConfig | None = None
     """None: no profiles."""
 
@@ -132,15 +135,29 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         data_parallel_rank=config.parallel.data_parallel_rank,
         data_parallel_size_local=config.parallel.data_parallel_size_local,
         executor=config.executor,
+        graph_sizes=_graph_sizes(config, max_num_seqs, on_cpu),
         profiler=read_profiler_config(config.device.profiler_config),
     )
 
 
 def without_effect(config: EngineConfig, device: DeviceFacts) -> list[str]:
     """Return a sentence for each option that this device ignores."""
-    if device.kind == "cpu" and config.cache.gpu_memory_utilization != CacheConfig.gpu_memory_utilization:
-        return ["--gpu-memory-utilization has no effect on a CPU: --kv-cache-memory-bytes is the KV cache's memory"]
-    return []
+    sentences = []
+    if device.kind == "cpu":
+        if config.cache.gpu_memory_utilization != CacheConfig.gpu_memory_utilization:
+            sentences.append(
+                "--gpu-memory-utilization has no effect on a CPU: --kv-cache-memory-bytes is the KV cache's memory"
+            )
+        if config.device.enforce_eager or config.device.compilation_config != DeviceConfig.compilation_config:
+            sentences.append(
+                "--enforce-eager and --compilation-config have no effect on a CPU, without CUDA graphs"
+            )
+    if fields := ignored_fields(config.device.compilation_config):
+        sentences.append(
+            f"--compilation-config: {', '.join(fields)} {'has' if len(fields) == 1 else 'have'} no effect: models "
+            "are not compiled by torch"
+        )
+    return sentences
 
 
 def check_context(asked: int | None, positions: int) -> None:
@@ -174,6 +191,12 @@ def _batch_invariant(asked: str, dtype: str, device: DeviceFacts) -> bool:
     if asked == "auto":
         return dtype == "float32" or not device.fast_bfloat16
     return asked == "on"
+
+
+def _graph_sizes(config: EngineConfig, max_num_seqs: int, on_cpu: bool) -> tuple[int, ...]:
+    if on_cpu or config.device.enforce_eager:
+        return ()
+    return read_compilation_config(config.device.compilation_config).sizes(max_num_seqs)
 
 
 def _async_scheduling(config: EngineConfig, on_cpu: bool) -> bool:

@@ -6,6 +6,7 @@ None stands for `auto` and is resolved later. Names are those of `vllm serve` if
 import dataclasses
 from dataclasses import dataclass
 
+from kvasir.config.cuda_graphs import read_compilation_config
 from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError, option
 from kvasir.config.parsers import (
@@ -117,8 +118,20 @@ class DeviceConfig:
         metavar="JSON",
     )
 
+    enforce_eager: bool = option(
+        False, "launch each kernel of a step by itself, without CUDA graphs, on a GPU", parse=parse_bool
+    )
+    compilation_config: str = option(
+        "{}",
+        'JSON object with the sizes of the CUDA graphs on a GPU, such as {"cudagraph_capture_sizes": [1, 8, 64]} '
+        "[default: sizes up to --max-num-seqs, 512 at most]",
+        parse=parse_json_object,
+        metavar="JSON",
+    )
+
     def __post_init__(self) -> None:
         read_profiler_config(self.profiler_config)
+        read_compilation_config(self.compilation_config)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ tokens attend to which. Every layer of the group follows it. `kvasir.layers.atte
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from torch import Tensor
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rotation
+from kvasir.layers.step_memory import StepMemory
 
 Ints = npt.NDArray[np.int64]
 BlockTable = npt.NDArray[np.int32]
@@ -135,6 +136,19 @@ class AttentionPlanner(Protocol):
     def plan(self, step: StepRows) -> AttentionPlan: ...
 
 
+@runtime_checkable
+class PadsDecodes(AttentionPlanner, Protocol):
+    """A planner whose plans a CUDA graph can follow."""
+
+    def plan_padded(self, step: StepRows, size: int) -> AttentionPlan:
+        """Plan a step of up to `size` rows of one new token each for `size` tokens.
+
+        The tokens behind those of the step attend to nothing, and are written to the null block. All tensors of a
+        plan and all sizes of launches are functions of `size`, except for the content of the tensors.
+        """
+        ...
+
+
 class AttentionBackend(Protocol):
     """A way to compute attention."""
 
@@ -157,7 +171,8 @@ class AttentionBackend(Protocol):
         heads: HeadShape,
         windows: Set[int | None],
         placement: Placement,
+        memory: StepMemory,
     ) -> AttentionPlanner:
         """`table`: the group's block table, whose content changes from step to step; `windows`: those of its
-        layers, None for a layer that sees all tokens."""
+        layers, None for a layer that sees all tokens. `memory`: for arrays of plans that a device reads."""
         ...

@@ -19,6 +19,8 @@ from kvasir.worker.huge_pages import take, zeroed_memory
 _TAKEN_AHEAD = 512 * 2**20
 """Bytes of a KV cache on CPU that are prefaulted before requests arrive: zeroing new pages takes a considerable
 part of a prompt's time. The pages of a larger cache are taken when they are first used."""
+_BYTES_OF_GRAPH = 16 * 2**20
+"""Of a CUDA graph's nodes, generously."""
 _PIECE = 2 * 2**20
 """Bytes that are prefaulted at once. A request may have to wait for this."""
 
@@ -108,12 +110,12 @@ def check_fits_memory(cache_bytes: int, ranks: int) -> None:
         )
 
 
-def profile_gpu(utilization: float, largest_step: Callable[[], None]) -> int:
+def profile_gpu(utilization: float, largest_step: Callable[[], None], capture: Callable[[], int]) -> int:
     """Return the bytes of GPU memory that remain for the KV cache while the largest step runs.
 
     `utilization` is a share of the whole device. Memory of others (the CUDA context, libraries, other processes) is
     measured after the step and counts as used. Two engines that start on one GPU at the same time therefore get
-    less than they could; give them --kv-cache-memory-bytes.
+    less than they could; give them --kv-cache-memory-bytes. `capture` returns the bytes of the CUDA graphs.
     """
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -124,4 +126,17 @@ def profile_gpu(utilization: float, largest_step: Callable[[], None]) -> int:
     free, total = torch.cuda.mem_get_info()
     others = (total - free) - torch.cuda.memory_reserved()
     torch.cuda.empty_cache()
-    return int(total * utilization) - peak - others
+    return int(total * utilization) - peak - others - capture()
+
+
+def captured_bytes(capture_largest: Callable[[], None], count: int) -> int:
+    """Return the bytes that `count` CUDA graphs take, from those that the largest one takes.
+
+    They share the memory of the largest one's tensors; each has nodes of its own.
+    """
+    before, _ = torch.cuda.mem_get_info()
+    capture_largest()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    after, _ = torch.cuda.mem_get_info()
+    return max(0, before - after) + (count - 1) * _BYTES_OF_GRAPH

@@ -5,6 +5,8 @@ On a pipeline stage before the last, the result of the forward pass goes to the 
 A device computes a step while the host prepares the next one. The tokens stay on the device for the next step
 (device_rows.py), and a copy of them comes to the host (host_copy.py). The host waits for it only when the result is
 taken, when rules of a row depend on all tokens, and for log probabilities.
+
+With CUDA graphs a step of decodes alone is one launch (decode_graphs.py).
 """
 
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ from kvasir.sampling.token_masks import PackedMasks, TokenMasks, masks_for
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.prompt_logprobs import score_prompts
 from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.decode_graphs import DecodeGraphs, Recorder
 from kvasir.worker.host_copy import HostCopies
 from kvasir.worker.launched_step import NAN_TOKEN, LaunchedStep, SampledTokens
 from kvasir.worker.profiler import phase
@@ -40,13 +43,16 @@ class ModelRunner:
         caches: Sequence[KVCache],
         link: StageLink,
         copies: HostCopies,
+        recorder: Recorder | None = None,
     ) -> None:
+        """`recorder`: captures CUDA graphs; None: there are none."""
         self._model = model
         self._table = table
         self._inputs = inputs
         self.caches = caches
         self._link = link
         self._copies = copies
+        self._graphs = DecodeGraphs(recorder, self._decode_logits) if recorder is not None else None
         self._launched: list[LaunchedStep] = []
         """Steps whose tokens the host does not know yet, in their order."""
 
@@ -86,6 +92,18 @@ class ModelRunner:
             self._launched = [each for each in (*self._launched, launched) if not each.is_settled]
         return launched
 
+    @torch.inference_mode()
+    def capture_graphs(self, sizes: Sequence[int]) -> None:
+        """Capture the graphs of these sizes, which are ascending."""
+        assert self._graphs is not None, "the runner was made without a recorder"
+        for size in reversed(sizes):
+            self._graphs.capture(self._inputs.build_idle(size))
+
+    @property
+    def graph_sizes(self) -> tuple[int, ...]:
+        """The sizes of the graphs that it can use, ascending."""
+        return () if self._graphs is None else self._inputs.sizes
+
     def _settle(self) -> None:
         """Wait for the tokens of all steps."""
         for launched in self._launched:
@@ -98,22 +116,30 @@ class ModelRunner:
             self._settle()  # rules are functions of all tokens
         with phase("inputs"):
             batch = self._build(step.scheduled)
-        with phase("forward"):
-            computed = self._forward(batch)
-        if isinstance(computed, Intermediate):
-            self._link.send(computed)
-            return
-        hidden = computed.last
         if self._table.failures:
             launched.failed = self._failed(step.scheduled)
-        if batch.prompt_spans:
-            launched.prompt_logprobs = score_prompts(batch.prompt_spans, hidden, self._model.logits, self._table)
-        if not len(batch.rows):
-            return
-        with phase("logits"):
-            logits = self._model.logits(
-                hidden if batch.sampled is None else hidden[batch.sampled]
-            )  # [R, vocab_size]
+        if batch.padded_to is not None and self._graphs is not None:
+            with phase("forward"):
+                logits = self._graphs.logits(batch)
+            if step.masked:
+                logits = logits.clone()  # they are waited for
+        else:
+            with phase("forward"):
+                computed = self._forward(batch)
+            if isinstance(computed, Intermediate):
+                self._link.send(computed)
+                return
+            hidden = computed.last
+            if batch.prompt_spans:
+                launched.prompt_logprobs = score_prompts(
+                    batch.prompt_spans, hidden, self._model.logits, self._table
+                )
+            if not len(batch.rows):
+                return
+            with phase("logits"):
+                logits = self._model.logits(
+                    hidden if batch.sampled is None else hidden[batch.sampled]
+                )  # [R, vocab_size]
         if step.masked:
             launched.awaited = partial(self._sample_masked, launched, batch, logits, step.masked)
         else:
@@ -143,9 +169,14 @@ class ModelRunner:
 
     def _forward(self, batch: StepBatch) -> Hidden | Intermediate:
         arrived = self._link.receive(len(batch.token_ids))
-        return self._model.forward(
-            ForwardBatch(batch.token_ids, batch.positions, batch.attention, self.caches, arrived)
-        )
+        token_ids = self._inputs.device_rows.token_ids(batch.token_ids, batch.pending_rows)
+        return self._model.forward(ForwardBatch(token_ids, batch.positions, batch.attention, self.caches, arrived))
+
+    def _decode_logits(self, batch: StepBatch) -> Tensor:
+        """Return the logits [T, vocab_size] of a padded step."""
+        computed = self._forward(batch)
+        assert isinstance(computed, Hidden), "a stage before the last has no graphs"
+        return self._model.logits(computed.last)
 
     @torch.inference_mode()
     def _sample_masked(
@@ -175,7 +206,7 @@ class ModelRunner:
             plan.changes.apply_(logits)
         tokens = sample(logits, plan.random_rows)  # [R]
         if not launched.is_awaited:
-            self._inputs.device_rows.sampled(batch.rows, tokens)
+            self._inputs.device_rows.sampled(batch.rows_there, tokens)
         marked = tokens.masked_fill(holds_nan(logits, tokens), NAN_TOKEN)
         pending = self._table.append_pending(batch.rows)
         outputs = batch.outputs.tolist()

@@ -67,6 +67,7 @@ def _compute(model: Generates, placement: Placement, tokens: dict[str, Tensor]) 
         heads=model.heads,
         windows=model.windows,
         vocab_size=model.vocab_size,
+        max_tokens=_BLOCK * _BLOCKS * len(tokens),
     )
     parts: dict[str, list[Tensor]] = {name: [] for name in tokens}
     for step in _STEPS:

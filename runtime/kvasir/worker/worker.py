@@ -4,6 +4,7 @@ The order of its life: load → kv_layout → allocate_kv_cache → warm_up → 
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 
 import torch
@@ -14,7 +15,7 @@ from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes, groups_of_stage, make_groups
 from kvasir.layers.moe import SparseMoE
 from kvasir.layers.parameter import Placement
-from kvasir.models.causal_lm import FitsContext, Generates
+from kvasir.models.causal_lm import FitsContext, Generates, ReferencedLM
 from kvasir.models.load_model import load_model
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.words import count
@@ -25,11 +26,13 @@ from kvasir.worker.cache_memory import (
     allocate,
     block_bytes_of,
     block_shape,
+    captured_bytes,
     check_fits_memory,
     profile_gpu,
     take_ahead,
     usable_blocks,
 )
+from kvasir.worker.decode_graphs import CudaRecorder
 from kvasir.worker.dummy import dummy_steps, longest_chunk
 from kvasir.worker.host_copy import host_copies
 from kvasir.worker.huge_pages import collapse
@@ -81,7 +84,7 @@ class Worker:
         settings = self._settings
         available = settings.kv_cache_memory_bytes
         if available is None and settings.num_blocks is None:
-            available = profile_gpu(settings.gpu_memory_utilization, self._largest_step)
+            available = profile_gpu(settings.gpu_memory_utilization, self._largest_step, self._captured_bytes)
         return KVCacheConfig(self._groups, usable_blocks(settings, available or 0, block_bytes(self._own_groups)))
 
     @worker_call
@@ -115,8 +118,11 @@ class Worker:
         if tokens > 0:
             for step in dummy_steps(requests=1, tokens=tokens, decodes=1, groups=self._groups):
                 _must_succeed(self.execute(step))
-        if self._placement.device.type == "cpu" and self._runner is not None:
+        if self._runner is None:
+            return
+        if self._placement.device.type == "cpu":
             self._ahead = take_ahead(self._runner.caches)
+        self._capture_graphs(self._runner)
 
     @worker_call
     def work_ahead(self) -> bool:
@@ -180,11 +186,38 @@ class Worker:
             heads=model.heads,
             windows=model.windows,
             vocab_size=model.vocab_size,
+            max_tokens=self._settings.max_num_batched_tokens,
             samples=model.stage.last,
+            sizes=self._graph_sizes(model),
         )
         caches = allocate(KVCacheConfig(self._own_groups, num_blocks), model.heads, self._placement)
         link = StageLink(model.hidden_size, self._placement)
-        return ModelRunner(model, self._table, inputs, caches, link, host_copies(self._placement.device))
+        device = self._placement.device
+        recorder = CudaRecorder(device) if inputs.sizes else None
+        return ModelRunner(model, self._table, inputs, caches, link, host_copies(device), recorder)
+
+    def _graph_sizes(self, model: Generates) -> tuple[int, ...]:
+        """Return the sizes of the CUDA graphs. Steps that wait for other processes have none."""
+        alone = model.stage.first and model.stage.last and self._placement.parallel.data.size == 1
+        return self._settings.graph_sizes if alone and not isinstance(model, ReferencedLM) else ()
+
+    def _capture_graphs(self, runner: ModelRunner) -> None:
+        began, sizes = time.monotonic(), runner.graph_sizes
+        if sizes:
+            runner.capture_graphs(sizes)
+            log.info(
+                "captured %s of up to %d rows in %.1f s",
+                count(len(sizes), "CUDA graph"),
+                max(sizes),
+                time.monotonic() - began,
+            )
+
+    def _captured_bytes(self) -> int:
+        """Return the bytes that the CUDA graphs will take."""
+        assert self._model is not None
+        runner = self._build_runner(self._model, num_blocks=0)
+        sizes = runner.graph_sizes
+        return captured_bytes(lambda: runner.capture_graphs(sizes[-1:]), len(sizes)) if sizes else 0
 
     def _largest_step(self) -> None:
         """Run the steps that need the most memory, over a cache of the null block only.

@@ -81,7 +81,9 @@ class Paged:
             own = [[next(blocks) for _ in range(-(-length // BLOCK))] for _ in groups]
             self._table.append_blocks(self._table.row_of(str(index)), own)
         self.caches = allocate(KVCacheConfig(groups, NUM_BLOCKS), shape, CPU)
-        self.inputs = InputBuilder(self._table, CPU, groups=groups, heads=shape, windows=windows, vocab_size=10)
+        self.inputs = InputBuilder(
+            self._table, CPU, groups=groups, heads=shape, windows=windows, vocab_size=10, max_tokens=256
+        )
 
     def step(self, counts: dict[int, int]) -> None:
         scheduled = [ScheduledRow(str(index), self.computed[index], count, []) for index, count in counts.items()]

@@ -147,7 +147,7 @@ def test_capped_prefills_of_many_queries_give_the_definition() -> None:
     table.append_blocks(0, [list(range(1, 76))])
     windows = (None, 50)
     groups = kv_groups(windows, SHAPE, freed=False)
-    builder = InputBuilder(table, CPU, groups=groups, heads=SHAPE, windows=windows, vocab_size=10)
+    builder = InputBuilder(table, CPU, groups=groups, heads=SHAPE, windows=windows, vocab_size=10, max_tokens=256)
     (plan,) = builder.build([ScheduledRow("r", 0, 300, [])]).attention.values()
     cache, _ = allocate(KVCacheConfig(groups, 75), SHAPE, CPU)
     for window in windows:

@@ -14,12 +14,13 @@ from transformers import Gemma2Config, PreTrainedModel
 
 from kvasir.kernels.triton import device_support
 from kvasir.layers.attention import HeadShape, StepRows
-from kvasir.layers.attention_backends import choose_backend, triton_planner
+from kvasir.layers.attention_backends import choose_backend
 from kvasir.layers.attention_backends.gather_planner import GatherBackend
 from kvasir.layers.attention_backends.triton_paged import TritonBackend, TritonPlan
 from kvasir.layers.attention_backends.triton_planner import TritonPlanner
 from kvasir.layers.kv import FullAttention
 from kvasir.layers.parameter import Placement
+from kvasir.layers.step_memory import DeviceMemory
 from kvasir.worker.cache_memory import block_shape
 from runtime.layers.paged import Paged
 from runtime.models.chunked_answers import answers
@@ -143,6 +144,7 @@ from kvasir.layers.attention import HeadShape
 from kvasir.layers.attention_backends.choose_backend import choose_backend
 from kvasir.layers.kv import FullAttention
 from kvasir.layers.parameter import Placement
+from kvasir.layers.step_memory import DeviceMemory
 from kvasir.worker.cache_memory import block_shape
 heads = HeadShape(4, 2, 16)
 spec = FullAttention(block_shape(heads, 16, torch.float32))
@@ -163,15 +165,10 @@ def test_one_line_states_that_no_device_has_run_it(caplog: pytest.LogCaptureFixt
 
 def test_without_a_context_longer_than_the_window_there_is_one_work_list() -> None:
     table = np.zeros((1, 4), np.int32)
-    planner = TritonPlanner(table, 16, GROUPED, {None, 20, 64}, Placement(torch.device("cpu"), torch.float32))
+    cpu = torch.device("cpu")
+    placement, memory = Placement(cpu, torch.float32), DeviceMemory(cpu, 1024, table.size)
+    planner = TritonPlanner(table, 16, GROUPED, {None, 20, 64}, placement, memory)
+    memory.begin()
     place = np.zeros(1, np.int64)
     step = StepRows(place, place + 19, place + 1, place, place + 1, place + 3)
     assert set(planner.plan(step).work) == {None}
-
-
-def test_parts_of_a_copy_are_aligned() -> None:
-    arrays = [np.arange(size, dtype=np.int32) for size in (5, 0, 8, 1)]
-    tensors = triton_planner.to_device(arrays, torch.device("cpu"))
-    assert [tensor.tolist() for tensor in tensors] == [array.tolist() for array in arrays]
-    offsets = [tensor.storage_offset() for tensor in tensors]
-    assert offsets == [0, 8, 8, 16]

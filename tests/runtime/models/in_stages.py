@@ -51,6 +51,7 @@ class Part:
             heads=model.heads,
             windows=model.windows,
             vocab_size=model.vocab_size,
+            max_tokens=256,
         )
 
     def compute(self, step: Sequence[tuple[str, int, int]], arrived: Intermediate | None) -> Hidden | Intermediate:

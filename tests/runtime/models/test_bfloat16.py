@@ -56,6 +56,7 @@ class Computing:
             heads=self.model.heads,
             windows=self.model.windows,
             vocab_size=VOCAB,
+            max_tokens=256,
         )
 
     def step(self, start: int, count: int) -> Tensor:

@@ -46,6 +46,7 @@ class Table:
             heads=HEADS,
             windows=windows,
             vocab_size=100,
+            max_tokens=256,
             samples=samples,
         )
         self._next_block = 1
@@ -98,6 +99,7 @@ def test_groups_without_a_layer_in_the_stage_are_not_planned() -> None:
         heads=HEADS,
         windows=(None,) * 5,
         vocab_size=100,
+        max_tokens=256,
     )
     table.add(NewRow("a", packed(range(6)), 6, GREEDY))
     table.append_blocks(table.row_of("a"), [[1, 2], [3, 4], [5, 6]])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kvasir.layers.parameter import Placement
+from kvasir.layers.step_memory import HostMemory
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir.worker.batch.request_table import RequestTable
@@ -75,7 +75,7 @@ def expected_logits(logits: list[float], case: Case) -> list[float]:
 
 
 def plan_of(table: RequestTable, names: Sequence[str]) -> SamplingPlan:
-    inputs = SamplingInputs(table, Placement(torch.device("cpu"), torch.float32), V)
+    inputs = SamplingInputs(table, HostMemory(0), V)
     return inputs.build(np.array([table.row_of(name) for name in names], np.int64))
 
 

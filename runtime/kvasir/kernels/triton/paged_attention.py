@@ -25,12 +25,12 @@ def _product(a, b, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
     return tl.dot(a, b)
 
 
-@triton.jit(do_not_specialize=["window", "table_stride"])
+@triton.jit(do_not_specialize=["window"])
 def attend_paged(
     out,  # [T, KV_HEADS * GROUP * HEAD_DIM]
     q,  # the same, of the stride q_stride between tokens
     cache,  # [num_blocks, 2, KV_HEADS, BLOCK_SIZE, HEAD_DIM]
-    table,  # [B, table_stride] int32: the blocks of the step's requests
+    tables,  # [numbers] int32: the blocks of the step's requests
     items,  # [N, ITEM_SIZE] int32
     partial_out,  # [slots, KV_HEADS, ROWS, HEAD_DIM] float32, not divided by the sum
     partial_max,  # [slots, KV_HEADS, ROWS] float32
@@ -39,7 +39,6 @@ def attend_paged(
     outer_scale,  # of a score, or of the capped one, times log2(e): exponents are of base 2
     window,
     q_stride,
-    table_stride,
     KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -56,7 +55,7 @@ def attend_paged(
     """Grid: (N, KV_HEADS)."""
     item = items + tl.program_id(0) * ITEM_SIZE
     kv_head = tl.program_id(1)
-    table_row = tl.load(item)
+    table = tables + tl.load(item)
     first_token = tl.load(item + 1)
     num_tokens = tl.load(item + 2)
     position = tl.load(item + 3)
@@ -86,14 +85,13 @@ def attend_paged(
     block_numbers = 2 * KV_HEADS * BLOCK_SIZE * HEAD_DIM
     k_head = cache + kv_head * (BLOCK_SIZE * HEAD_DIM)
     v_head = k_head + KV_HEADS * BLOCK_SIZE * HEAD_DIM
-    table_of_row = table + table_row.to(tl.int64) * table_stride
     maximum = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, PADDED_DIM], tl.float32)
     for start in range(begin, end, KEYS):
         keys = start + tl.arange(0, KEYS)  # positions
         known = keys < end
-        block = tl.load(table_of_row + keys // BLOCK_SIZE, mask=known, other=0).to(tl.int64)
+        block = tl.load(table + keys // BLOCK_SIZE, mask=known, other=0).to(tl.int64)
         place = block * block_numbers + keys % BLOCK_SIZE * HEAD_DIM  # [KEYS]
         k = tl.load(k_head + place[None, :] + dims[:, None], mask=known[None, :] & in_head[:, None], other=0.0)
         v = tl.load(v_head + place[:, None] + dims[None, :], mask=known[:, None] & in_head[None, :], other=0.0)

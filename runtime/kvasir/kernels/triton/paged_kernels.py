@@ -49,7 +49,7 @@ class Partials:
 class Work:
     """The work of a step on the device, for layers of one window."""
 
-    table: Tensor  # [B, blocks] int32: the blocks of the step's requests
+    tables: Tensor  # [numbers] int32: the blocks of the step's requests
     items: Tensor  # [N, 8] int32, see work_list.py
     merges: Tensor  # [M, 4] int32
     partials: Partials
@@ -107,7 +107,7 @@ class PagedKernels:
             out,
             q,
             cache,
-            work.table,
+            work.tables,
             work.items,
             partials.out,
             partials.maximum,
@@ -116,7 +116,6 @@ class PagedKernels:
             outer * _LOG2_E,
             window or 0,
             q.stride(0),
-            work.table.stride(0),
             **attend_constants(
                 shape,
                 tile,

@@ -20,6 +20,8 @@ Columns = npt.NDArray[np.int32]
 ITEM_SIZE: Final = 8
 """Numbers of an item, the last one unused: items start at multiples of 32 bytes."""
 MERGE_SIZE: Final = 4
+_SEGMENTS: Final = 5
+"""The place in an item of the number of its segments."""
 MIN_SEGMENT_KEYS: Final = 256
 """A segment has at least about this many keys: its partial results are written and read once more."""
 MAX_SEGMENTS: Final = 64
@@ -31,19 +33,50 @@ class WorkList(NamedTuple):
 
     items: Columns
     """[N, 8] row of the step's block table, first token in the step, tokens, position of the first token, segment,
-    segments, slot of the partial results, unused"""
+    segments, slot of the partial results, unused. Kernels read where the row begins in place of its number: see
+    `at_tables`."""
     merges: Columns
     """[M, 4] first slot, segments, first token in the step, tokens"""
     num_slots: int
     """The slots of all partial results."""
 
+    def at_tables(self, start: int, width: int) -> Columns:
+        """Return the items for a block table of rows of this width that begins at `start`."""
+        items = self.items.copy()
+        items[:, 0] = start + items[:, 0] * width
+        return items
+
+    def padded(self, num_items: int, num_merges: int) -> "WorkList":
+        """Return a list of these sizes, whose further items and merges do nothing."""
+        items = np.zeros((num_items, ITEM_SIZE), np.int32)
+        items[:, _SEGMENTS] = 1
+        items[: len(self.items)] = self.items
+        merges = np.zeros((num_merges, MERGE_SIZE), np.int32)
+        merges[: len(self.merges)] = self.merges
+        return WorkList(items, merges, self.num_slots)
+
+
+def most_items(size: int, kv_heads: int, programs: int) -> tuple[int, int]:
+    """Return how many items and merges the list of up to `size` decodes can have, with `padded_to` of this size."""
+    if size * kv_heads >= programs:
+        return size, 0
+    return size + programs // kv_heads, size
+
 
 def work_list(
-    computed: Ints, new: Ints, *, tokens_per_item: int, window: int | None, kv_heads: int, programs: int
+    computed: Ints,
+    new: Ints,
+    *,
+    tokens_per_item: int,
+    window: int | None,
+    kv_heads: int,
+    programs: int,
+    padded_to: int = 0,
 ) -> WorkList:
     """Return the items of B requests with `new` [B] tokens each after `computed` [B] ones.
 
-    `programs`: so many programs occupy the device. With fewer, items of long contexts are split.
+    `programs`: so many programs occupy the device. With fewer, items of long contexts are split. `padded_to`: items
+    that count as being there, for whether others are split.
     """
     counts = -(-new // tokens_per_item)
     request = np.repeat(np.arange(len(new)), counts)  # [items]
@@ -54,7 +87,8 @@ def work_list(
     keys = position + tokens
     if window is not None:
         keys = np.minimum(keys, tokens + window - 1)
-    segments = _segments(keys, kv_heads, programs)
+    split_allowed = max(len(keys), padded_to) * kv_heads < programs
+    segments = _segments(keys, kv_heads, programs) if split_allowed else np.ones_like(keys)
     item = np.repeat(np.arange(len(request)), segments)  # [N]
     split = segments > 1
     slots = np.where(split, segments, 0)
@@ -68,8 +102,6 @@ def work_list(
 
 def _segments(keys: Ints, kv_heads: int, programs: int) -> Ints:
     """Return the segments of items [items] that see so many keys, so that the programs have about equal work."""
-    if len(keys) * kv_heads >= programs:
-        return np.ones_like(keys)
     share = max(MIN_SEGMENT_KEYS, -(-int(keys.sum()) * kv_heads // programs))
     return np.minimum(-(-keys // share), MAX_SEGMENTS)
 

@@ -19,6 +19,7 @@ from kvasir.layers.attention import BlockTable, HeadShape, Ints, KVCache, StepRo
 from kvasir.layers.attention_backends.gather import DecodeGroup, GatheredReads, GatherPlan, PrefillChunk
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
+from kvasir.layers.step_memory import StepMemory
 
 CPU_GATHER_BYTES = 5 * 2**20
 """K and V that a decode group copies out of the cache: small enough to be read again from the CPU's caches."""
@@ -50,6 +51,7 @@ class GatherBackend:
         heads: HeadShape,
         windows: Set[int | None],
         placement: Placement,
+        memory: StepMemory,
     ) -> "GatherPlanner":
         return GatherPlanner(table, spec.block.block_size, heads, windows, placement)
 

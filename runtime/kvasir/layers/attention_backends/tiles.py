@@ -12,6 +12,7 @@ from kvasir.layers.attention import BlockTable, HeadShape, Ints, KVCache, StepRo
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rotation, rotate_qk_
+from kvasir.layers.step_memory import StepMemory
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class TileBackend:
         heads: HeadShape,
         windows: Set[int | None],
         placement: Placement,
+        memory: StepMemory,
     ) -> "TilePlanner":
         kernels = kernels_for(placement.device, placement.dtype)
         assert kernels is not None, "a planner needs a group that the backend supports"

@@ -16,6 +16,7 @@ from kvasir.layers.attention import BlockTable, HeadShape, KVCache, head_major_c
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rotation
+from kvasir.layers.step_memory import StepMemory
 
 if TYPE_CHECKING:
     from kvasir.kernels.triton.paged_kernels import PagedKernels, Work
@@ -85,8 +86,9 @@ class TritonBackend:
         heads: HeadShape,
         windows: Set[int | None],
         placement: Placement,
+        memory: StepMemory,
     ) -> "TritonPlanner":
         from kvasir.layers.attention_backends.triton_planner import TritonPlanner  # imports triton
 
         log_unproven()
-        return TritonPlanner(table, spec.block.block_size, heads, windows, placement)
+        return TritonPlanner(table, spec.block.block_size, heads, windows, placement, memory)

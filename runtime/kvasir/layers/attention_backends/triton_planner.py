@@ -1,29 +1,28 @@
-"""Plans a step's attention for the Triton kernels: slots, block tables and work lists, in a single copy."""
+"""Plans a step's attention for the Triton kernels: slots, block tables and work lists."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Set
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from kvasir.kernels.triton.paged_kernels import PagedKernels, Partials, Work
 from kvasir.kernels.triton.tiling import AttentionTile, PagedShape, attention_tile
-from kvasir.kernels.triton.work_list import WorkList, work_list
+from kvasir.kernels.triton.work_list import Columns, WorkList, most_items, work_list
 from kvasir.layers.attention import BlockTable, HeadShape, StepRows
 from kvasir.layers.attention_backends.triton_paged import TritonPlan
 from kvasir.layers.parameter import Placement
+from kvasir.layers.step_memory import StepMemory
 
 _PROGRAMS_PER_PROCESSOR: Final = 4
 """Programs of the attention kernel that a multiprocessor runs at the same time, about."""
 _INTERPRETED_PROGRAMS: Final = 16
 """Programs that "occupy" the interpreter: few, and enough to split long contexts."""
-_ALIGNMENT: Final = 4
-"""Numbers of 4 bytes: Triton compiles kernels for addresses that are multiples of 16 bytes."""
 
 
 class TritonPlanner:
+    """An AttentionPlanner that also PadsDecodes."""
+
     def __init__(
         self,
         table: BlockTable,
@@ -31,33 +30,75 @@ class TritonPlanner:
         heads: HeadShape,
         windows: Set[int | None],
         placement: Placement,
+        memory: StepMemory,
     ) -> None:
-        self._table, self._windows, self._placement = table, windows, placement
+        self._table, self._windows, self._placement, self._memory = table, windows, placement, memory
         self._shape = PagedShape(heads.heads, heads.kv_heads, heads.head_dim, block_size)
         self._kernels = PagedKernels(self._shape)
         self._programs, self._warp_size = _device_facts(placement.device)
+        self._padded_partials: Partials | None = None
 
     def plan(self, step: StepRows) -> TritonPlan:
-        shape, placement = self._shape, self._placement
-        tile = attention_tile(
-            shape, placement.dtype.itemsize, prefill=bool(step.new.max() > 1), warp_size=self._warp_size
-        )
+        tile = self._tile(prefill=bool(step.new.max() > 1))
         longest = int((step.computed + step.new).max())
         windows = {None if window is None or window >= longest else window for window in self._windows}
         lists = {window: self._work_list(step, tile, window) for window in windows}
-        blocks = self._table[step.token_rows, step.token_blocks]
-        slots = blocks * np.int32(shape.block_size) + step.offsets.astype(np.int32)  # [T]
-        table = self._table[step.rows, : -(-longest // shape.block_size)]  # [B, blocks]
-        all_items = [work.items for work in lists.values()]
-        all_merges = [work.merges for work in lists.values()]
-        there_slots, there_table, *there = to_device([slots, table, *all_items, *all_merges], placement.device)
         num_slots = max(work.num_slots for work in lists.values())
-        partials = Partials.empty(num_slots, shape, tile, placement.device)
-        pairs = zip(there[: len(lists)], there[len(lists) :], strict=True)
-        works = [Work(there_table, items, merges, partials) for items, merges in pairs]
-        return TritonPlan(self._kernels, tile, there_slots, dict(zip(lists, works, strict=True)))
+        partials = Partials.empty(num_slots, self._shape, tile, self._placement.device)
+        return self._placed(step, tile, self._slots(step), lists, partials)
 
-    def _work_list(self, step: StepRows, tile: AttentionTile, window: int | None) -> WorkList:
+    def plan_padded(self, step: StepRows, size: int) -> TritonPlan:
+        tile, shape = self._tile(prefill=False), self._shape
+        num_items, num_merges = most_items(size, shape.kv_heads, self._programs)
+        lists = {
+            window: self._work_list(step, tile, window, padded_to=size).padded(num_items, num_merges)
+            for window in self._windows
+        }
+        slots = np.zeros(size, np.int32)
+        slots[: len(step.rows)] = self._slots(step)
+        if self._padded_partials is None:  # all sizes share them
+            self._padded_partials = Partials.empty(
+                2 * (self._programs // shape.kv_heads), shape, tile, self._placement.device
+            )
+        return self._placed(step, tile, slots, lists, self._padded_partials)
+
+    def _placed(
+        self,
+        step: StepRows,
+        tile: AttentionTile,
+        slots: Columns,
+        lists: Mapping[int | None, WorkList],
+        partials: Partials,
+    ) -> TritonPlan:
+        memory = self._memory
+        longest = int((step.computed + step.new).max(initial=0))
+        table = self._table[step.rows, : -(-longest // self._shape.block_size)]  # [B, blocks]
+        start = memory.put_table(table)
+        works = {
+            window: Work(
+                tables=memory.tables,
+                items=memory.put(work.at_tables(start, table.shape[1])),
+                merges=memory.put(work.merges),
+                partials=partials,
+            )
+            for window, work in lists.items()
+        }
+        return TritonPlan(self._kernels, tile, memory.put(slots), works)
+
+    def _tile(self, *, prefill: bool) -> AttentionTile:
+        return attention_tile(
+            self._shape, self._placement.dtype.itemsize, prefill=prefill, warp_size=self._warp_size
+        )
+
+    def _slots(self, step: StepRows) -> Columns:
+        """[T]"""
+        blocks = self._table[step.token_rows, step.token_blocks]
+        slots: Columns = blocks * np.int32(self._shape.block_size) + step.offsets.astype(np.int32)
+        return slots
+
+    def _work_list(
+        self, step: StepRows, tile: AttentionTile, window: int | None, *, padded_to: int = 0
+    ) -> WorkList:
         return work_list(
             step.computed,
             step.new,
@@ -65,20 +106,8 @@ class TritonPlanner:
             window=window,
             kv_heads=self._shape.kv_heads,
             programs=self._programs,
+            padded_to=padded_to,
         )
-
-
-def to_device(arrays: Sequence[npt.NDArray[np.int32]], device: torch.device) -> list[Tensor]:
-    """Copy the arrays at once. Return tensors of their shapes, at aligned addresses of one memory."""
-    sizes = [-(-array.size // _ALIGNMENT) * _ALIGNMENT for array in arrays]
-    memory = np.zeros(sum(sizes), np.int32)
-    starts = (np.cumsum(sizes) - sizes).tolist()
-    for start, array in zip(starts, arrays, strict=True):
-        memory[start : start + array.size] = array.reshape(-1)
-    there = torch.from_numpy(memory).to(device, non_blocking=True)
-    return [
-        there[start : start + array.size].view(array.shape) for start, array in zip(starts, arrays, strict=True)
-    ]
 
 
 def _device_facts(device: torch.device) -> tuple[int, int]:

@@ -6,23 +6,26 @@ The tokens of a step stand in one flat batch, decodes first:
 
 numpy does all work per token. The planner of each KV group plans the attention of its layers; a group without a
 layer in this pipeline stage needs none.
+
+A step of decodes alone can be padded to a size that a CUDA graph was captured for (decode_graphs.py).
 """
 
+import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
-from kvasir.layers.attention import AttentionPlan, AttentionPlanner, HeadShape, StepRows
+from kvasir.layers.attention import AttentionPlan, AttentionPlanner, HeadShape, PadsDecodes, StepRows
 from kvasir.layers.attention_backends.choose_backend import choose_backend
 from kvasir.layers.kv import KVGroup
 from kvasir.layers.parameter import Placement
+from kvasir.layers.step_memory import step_memory
 from kvasir.worker.batch.device_rows import DeviceRows
 from kvasir.worker.batch.prompt_logprobs import PromptSpan, prompt_spans
-from kvasir.worker.batch.request_table import RequestTable
+from kvasir.worker.batch.request_table import PENDING, RequestTable
 from kvasir.worker.batch.sampling_inputs import SamplingInputs, SamplingPlan
 from kvasir.worker.step import ScheduledRow
 
@@ -30,20 +33,43 @@ Ints = npt.NDArray[np.int64]
 
 _PREFILL = 2**40
 """Sorts prefills after decodes: larger than every length of context."""
+_BYTES_OF_TOKEN = 24
+"""Token, row and position."""
+_BYTES_OF_ROW = 256
+"""Parameters of sampling."""
+_BYTES_OF_PLANS = 128
+"""Of a token and KV group: slots, items and merges."""
+_SPARE_BYTES = 2**20
+"""For rules of sampling, whose number has no bound: see DeviceMemory."""
 
 
 @dataclass(frozen=True)
 class StepBatch:
     """A batch of T tokens. R of them are the last known tokens of their requests: a token is sampled after each."""
 
-    token_ids: Tensor  # [T]
+    token_ids: Tensor  # [T], PENDING for tokens that only the device knows
+    pending_rows: Tensor | None  # [T] rows of the request table; None: no token is pending
     positions: Tensor  # [T]
     attention: Mapping[int, AttentionPlan]  # by number of the KV group
     sampled: Tensor | None  # [R] places of the tokens whose successors are sampled; None: all, in order
     sampling: SamplingPlan
     rows: Ints  # [R] rows of the request table
+    rows_there: Tensor  # [R] the same on the device
     outputs: Ints  # [R] places in the step's output
     prompt_spans: tuple[PromptSpan, ...]
+    padded_to: int | None = None
+    """The size of a step of B decodes that was padded: T is this size, and the last T - B tokens mean nothing."""
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """The parts of a StepBatch that the model reads."""
+
+    token_ids: Tensor
+    pending_rows: Tensor | None
+    positions: Tensor
+    attention: Mapping[int, AttentionPlan]
+    size: int | None
 
 
 class InputBuilder:
@@ -59,22 +85,29 @@ class InputBuilder:
         heads: HeadShape,
         windows: Sequence[int | None],
         vocab_size: int,
+        max_tokens: int,
         samples: bool = True,
+        sizes: Sequence[int] = (),
     ) -> None:
+        """`max_tokens`: of a step. `sizes`: ascending, to which steps of decodes alone are padded if all attention
+        backends support it."""
         self._table = table
         self.device_rows = DeviceRows(len(table.tokens), placement)
-        self._placement = placement
+        self._memory = step_memory(placement.device, *_memory_size(table, groups, max_tokens))
+        self._on_cpu = placement.device.type == "cpu"
         self._block_size = groups[0].spec.block.block_size
 
         def planner(group: KVGroup, block_table: npt.NDArray[np.int32]) -> AttentionPlanner:
             backend = choose_backend(group.spec, heads, placement)
             of_layers = {windows[layer] for layer in group.layers}
-            return backend.planner(block_table, group.spec, heads, of_layers, placement)
+            return backend.planner(block_table, group.spec, heads, of_layers, placement, self._memory)
 
         tables = zip(groups, table.block_tables, strict=True)
         self._planners = {number: planner(*each) for number, each in enumerate(tables) if each[0].layers}
         self._samples = samples
-        self._sampling = SamplingInputs(table, placement, vocab_size)
+        self._sampling = SamplingInputs(table, self._memory, vocab_size)
+        padded = all(isinstance(planner, PadsDecodes) for planner in self._planners.values())
+        self.sizes = tuple(sizes) if padded else ()
 
     def build(self, scheduled: Sequence[ScheduledRow]) -> StepBatch:
         table = self._table
@@ -91,18 +124,83 @@ class InputBuilder:
         token_ids = table.tokens[token_rows, positions].astype(np.int64)
         step = StepRows(rows, computed, new, token_rows, blocks, offsets)
         samples = (computed + new == table.num_tokens[rows]) & self._samples
-        sampled_rows = rows[samples]
         decodes = int(np.count_nonzero(new == 1))
-        return StepBatch(
-            token_ids=self.device_rows.token_ids(token_ids, token_rows),
-            positions=self._tensor(positions),
-            attention={group: planner.plan(step) for group, planner in self._planners.items()},
-            sampled=None if samples.all() and decodes == count else self._tensor(ends[samples] - 1),
-            sampling=self._sampling.build(sampled_rows),
-            rows=sampled_rows,
+        size = self._size(count) if decodes == count and not table.prompt_scores else None
+        self._memory.begin()
+        return self._sent(
+            self._tokens(token_ids, token_rows, positions, step, size),
+            sampled=None if samples.all() and decodes == count else ends[samples] - 1,
+            rows=rows[samples],
             outputs=order[samples],
             prompt_spans=tuple(prompt_spans(table, rows, computed, new, order)) if table.prompt_scores else (),
         )
 
-    def _tensor(self, values: npt.NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(values).to(self._placement.device, non_blocking=True)
+    def build_idle(self, size: int) -> StepBatch:
+        """Return a step of no request, padded to this size."""
+        nothing = np.zeros(0, np.int64)
+        step = StepRows(nothing, nothing, nothing, nothing, nothing, nothing)
+        self._memory.begin()
+        tokens = self._tokens(nothing, nothing, nothing, step, size)
+        return self._sent(tokens, sampled=None, rows=nothing, outputs=nothing, prompt_spans=())
+
+    def _size(self, count: int) -> int | None:
+        """Return the smallest size for so many rows."""
+        place = bisect.bisect_left(self.sizes, count)
+        return self.sizes[place] if place < len(self.sizes) else None
+
+    def _tokens(self, token_ids: Ints, rows: Ints, positions: Ints, step: StepRows, size: int | None) -> _Tokens:
+        """Put the parts that the model reads. What depends on the size alone comes first: its addresses recur."""
+        put = self._memory.put
+        if size is None:
+            pending = not self._on_cpu or bool((token_ids == PENDING).any())
+            attention = {group: planner.plan(step) for group, planner in self._planners.items()}
+            return _Tokens(put(token_ids), put(rows) if pending else None, put(positions), attention, None)
+        padded = (put(_padded(numbers, size)) for numbers in (token_ids, rows, positions))
+        there_tokens, there_rows, there_positions = padded
+        attention = {}
+        for group, planner in self._planners.items():
+            assert isinstance(planner, PadsDecodes), "sizes were given for planners that do not pad"
+            attention[group] = planner.plan_padded(step, size)
+        return _Tokens(there_tokens, there_rows, there_positions, attention, size)
+
+    def _sent(
+        self,
+        tokens: _Tokens,
+        *,
+        sampled: Ints | None,
+        rows: Ints,
+        outputs: Ints,
+        prompt_spans: tuple[PromptSpan, ...],
+    ) -> StepBatch:
+        batch = StepBatch(
+            token_ids=tokens.token_ids,
+            pending_rows=tokens.pending_rows,
+            positions=tokens.positions,
+            attention=tokens.attention,
+            sampled=None if sampled is None else self._memory.put(sampled),
+            sampling=self._sampling.build(rows),
+            rows=rows,
+            rows_there=self._memory.put(rows),
+            outputs=outputs,
+            prompt_spans=prompt_spans,
+            padded_to=tokens.size,
+        )
+        self._memory.send()
+        return batch
+
+
+def _padded(numbers: Ints, size: int) -> Ints:
+    """[B] → [size]"""
+    padded = np.zeros(size, np.int64)
+    padded[: len(numbers)] = numbers
+    return padded
+
+
+def _memory_size(table: RequestTable, groups: Sequence[KVGroup], max_tokens: int) -> tuple[int, int]:
+    """Return the bytes of a usual step, and the numbers of its block tables at most."""
+    num_rows = len(table.tokens)
+    of_plans = sum(_BYTES_OF_PLANS for group in groups if group.layers) * (max_tokens + num_rows)
+    return (
+        _SPARE_BYTES + max_tokens * _BYTES_OF_TOKEN + num_rows * _BYTES_OF_ROW + of_plans,
+        table.block_tables.size,
+    )

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
-from kvasir.layers.parameter import Placement
+from kvasir.layers.step_memory import StepMemory
 from kvasir.sampling.logit_rules import LogitRules
 from kvasir.sampling.logits import Allowed, Bias, Entries, LogitChanges, Penalties
 from kvasir.sampling.sampler import RandomRows
@@ -40,9 +39,9 @@ class SamplingPlan:
 
 
 class SamplingInputs:
-    def __init__(self, table: RequestTable, placement: Placement, vocab_size: int) -> None:
+    def __init__(self, table: RequestTable, memory: StepMemory, vocab_size: int) -> None:
         self._table = table
-        self._device = placement.device
+        self._memory = memory
         self._vocab_size = vocab_size
 
     def build(self, rows: Ints) -> SamplingPlan:
@@ -154,4 +153,4 @@ class SamplingInputs:
         return self._tensor(values.astype(np.float32))[:, None]
 
     def _tensor(self, values: npt.NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(values).to(self._device, non_blocking=True)
+        return self._memory.put(values)

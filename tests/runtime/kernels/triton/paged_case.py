@@ -54,8 +54,9 @@ class PagedCase:
         partials = Partials.empty(listed.num_slots, self.shape, tile, torch.device("cpu"))
         for part in (partials.out, partials.maximum, partials.total):
             part.fill_(torch.nan)
-        table, items, merges = (torch.from_numpy(array) for array in (self.table, listed.items, listed.merges))
-        work = Work(table, items, merges, partials)
+        items = listed.at_tables(0, self.table.shape[1])
+        tables, there, merges = (torch.from_numpy(each) for each in (self.table, items, listed.merges))
+        work = Work(tables.flatten(), there, merges, partials)
         return kernels.attend(work, tile, self.q, self.cache, scale=SCALE, window=window, softcap=softcap)
 
     def work_list(self, tile: AttentionTile, window: int | None, programs: int) -> WorkList:

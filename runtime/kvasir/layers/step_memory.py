@@ -1,0 +1,146 @@
+"""How the numbers that the host prepares for a step reach the device: in one copy, at addresses that recur.
+
+Tensors of a step are valid after `send`, for all work that is given to the device before the next `send`. A CUDA
+graph reads the addresses that it was captured with, so the tensors of two steps that put arrays of the same sizes
+in the same order have the same addresses.
+"""
+
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Array = npt.NDArray[np.generic]
+
+_ALIGNMENT: Final = 16
+"""Bytes. Triton compiles kernels for addresses that are multiples of it."""
+_TURNS: Final = 3
+"""Steps whose numbers the host keeps: the device may not have copied those of the last two."""
+
+
+class StepMemory(Protocol):
+    """Parts of one step, put between `begin` and `send`."""
+
+    tables: Tensor
+    """[numbers] int32, which holds all block tables of the step."""
+
+    def begin(self) -> None: ...
+
+    def put(self, array: Array) -> Tensor:
+        """Return a tensor of this shape and type on the device; it has its content after `send`."""
+        ...
+
+    def put_table(self, table: npt.NDArray[np.int32]) -> int:
+        """Put block tables behind one another in `tables`; return where this one begins."""
+        ...
+
+    def send(self) -> None: ...
+
+
+def step_memory(device: torch.device, num_bytes: int, table_numbers: int) -> "StepMemory":
+    """Return the memory for a device, for steps of up to so many bytes and numbers of block tables."""
+    if device.type == "cpu":
+        return HostMemory(table_numbers)
+    return DeviceMemory(device, num_bytes, table_numbers)
+
+
+class HostMemory:
+    """For a CPU, which reads the host's arrays."""
+
+    def __init__(self, table_numbers: int) -> None:
+        self._tables: npt.NDArray[np.int32] = np.zeros(table_numbers, np.int32)  # takes no memory until it is used
+        self.tables = torch.from_numpy(self._tables)
+        self._used = 0
+
+    def begin(self) -> None:
+        self._used = 0
+
+    def put(self, array: Array) -> Tensor:
+        return torch.from_numpy(array)
+
+    def put_table(self, table: npt.NDArray[np.int32]) -> int:
+        start = self._used
+        self._used += table.size
+        self._tables[start : self._used] = table.reshape(-1)
+        return start
+
+    def send(self) -> None:
+        pass
+
+
+class _Staging:
+    """Numbers of one step on the host, pinned, until the device has copied them."""
+
+    def __init__(self, num_bytes: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self.memory = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=pinned)
+        self.bytes: npt.NDArray[np.uint8] = self.memory.numpy()
+        self._copied = torch.cuda.Event() if pinned else None
+
+    def wait(self) -> None:
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def sent(self) -> None:
+        if self._copied is not None:
+            self._copied.record()
+
+
+class DeviceMemory:
+    """For a GPU. Tests give it a CPU, which copies at once.
+
+    An array that finds no room is copied by itself, and waits for the copy.
+    """
+
+    def __init__(self, device: torch.device, num_bytes: int, table_numbers: int) -> None:
+        self._device = device
+        self._num_bytes = -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+        size = self._num_bytes + 4 * table_numbers
+        self._memory = torch.zeros(size, dtype=torch.uint8, device=device)
+        self.tables = self._memory[self._num_bytes :].view(torch.int32)
+        self._stagings = [_Staging(size, device) for _ in range(_TURNS)]
+        self._turn = 0
+        self._used = 0
+        self._table_numbers = 0
+
+    def begin(self) -> None:
+        self._turn = (self._turn + 1) % _TURNS
+        self._stagings[self._turn].wait()
+        self._used = self._table_numbers = 0
+
+    def put(self, array: Array) -> Tensor:
+        start, size = self._used, array.nbytes
+        if start + size > self._num_bytes:
+            return torch.from_numpy(array).to(self._device)
+        flat = np.ascontiguousarray(array).reshape(-1)
+        self._stagings[self._turn].bytes[start : start + size] = flat.view(np.uint8)
+        self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return self._memory[start : start + size].view(_TYPES[array.dtype]).view(array.shape)
+
+    def put_table(self, table: npt.NDArray[np.int32]) -> int:
+        start = self._table_numbers
+        self._table_numbers += table.size
+        first = self._num_bytes + 4 * start
+        flat = np.ascontiguousarray(table).reshape(-1)
+        self._stagings[self._turn].bytes[first : first + flat.nbytes] = flat.view(np.uint8)
+        return start
+
+    def send(self) -> None:
+        staging = self._stagings[self._turn]
+        first = self._num_bytes
+        for start, end in ((0, self._used), (first, first + 4 * self._table_numbers)):
+            if end > start:
+                self._memory[start:end].copy_(staging.memory[start:end], non_blocking=True)
+        staging.sent()
+
+
+_TYPES: Final = {
+    np.dtype(np.int64): torch.int64,
+    np.dtype(np.int32): torch.int32,
+    np.dtype(np.float32): torch.float32,
+    np.dtype(np.float64): torch.float64,
+    np.dtype(np.uint8): torch.uint8,
+    np.dtype(np.bool_): torch.bool,
+}

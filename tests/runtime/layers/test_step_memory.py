@@ -1,0 +1,58 @@
+"""What the host puts into the memory of a step arrives on the device, at addresses that recur."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from kvasir.layers.step_memory import DeviceMemory, HostMemory, StepMemory
+
+CPU = torch.device("cpu")
+
+Array = npt.NDArray[np.generic]
+
+
+def arrays(value: int) -> list[Array]:
+    return [
+        np.full(5, value, np.int64),
+        np.full((2, 3), value, np.int32),
+        np.full(7, value / 2, np.float32),
+        np.zeros((0, 4), np.int32),
+        np.array([True, False]),
+        np.full((4, 3), value, np.int32)[::2],
+    ]
+
+
+@pytest.mark.parametrize("memory", [HostMemory(64), DeviceMemory(CPU, 1024, 64)], ids=["host", "device"])
+def test_parts_and_tables_arrive(memory: StepMemory) -> None:
+    for step in range(5):
+        memory.begin()
+        there = [memory.put(array) for array in arrays(step)]
+        tables = [np.full((2, 3), step, np.int32), np.full((1, 2), 10 + step, np.int32)]
+        starts = [memory.put_table(table) for table in tables]
+        memory.send()
+        for array, tensor in zip(arrays(step), there, strict=True):
+            assert tensor.numpy().dtype == array.dtype
+            assert np.array_equal(tensor.numpy(), array)
+        for table, start in zip(tables, starts, strict=True):
+            assert memory.tables[start : start + table.size].tolist() == table.flatten().tolist()
+
+
+def test_addresses_recur_and_are_aligned() -> None:
+    memory, seen = DeviceMemory(CPU, 1024, 8), []
+    for step in range(5):
+        memory.begin()
+        seen.append([memory.put(array).data_ptr() for array in arrays(step)])
+        memory.send()
+    assert seen == seen[:1] * 5
+    base = memory.tables.data_ptr() - 1024
+    assert all((address - base) % 16 == 0 for address in seen[0])
+
+
+def test_a_part_without_room_is_copied_by_itself() -> None:
+    memory = DeviceMemory(CPU, 64, 0)
+    memory.begin()
+    small, large = memory.put(np.arange(4)), memory.put(np.arange(100))
+    memory.send()
+    assert small.tolist() == [0, 1, 2, 3]
+    assert large.tolist() == list(range(100))

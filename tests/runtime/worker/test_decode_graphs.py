@@ -1,0 +1,79 @@
+"""Steps of decodes that replay a graph give the tokens of steps that are launched one by one."""
+
+import importlib.util
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import Gemma2Config, PreTrainedModel
+
+from kvasir.config.cuda_graphs import default_sizes
+from kvasir.params import SamplingParams
+from runtime.models.tiny import decoder, llama, save
+from runtime.worker.cpu_graphs import capture_on_cpu
+from runtime.worker.driver import Driver, greedy
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+SIZES = (1, 2, 4, 6)
+
+
+def gemma2() -> PreTrainedModel:
+    """Capped scores, and two KV groups: one has a window."""
+    return decoder(Gemma2Config, head_dim=16, sliding_window=12, attn_logit_softcapping=2.0)
+
+
+def outputs(driver: Driver) -> dict[str, list[int]]:
+    """Of eight requests with prompts of up to 60 tokens, two of them preempted and resumed."""
+    draw = random.Random(1)
+    for number in range(8):
+        prompt = [draw.randrange(30) for _ in range(draw.choice((1, 5, 23, 60)))]
+        params = greedy(6 + number)
+        if number % 2:
+            params = SamplingParams(max_tokens=6 + number, seed=number, temperature=0.8, top_k=20)
+        driver.add(f"{number}", prompt, params)
+    driver.step(budget=64)
+    driver.step(budget=64)
+    driver.preempt("0")
+    driver.preempt("3")
+    return driver.run(budget=64)
+
+
+@pytest.mark.parametrize("model", [llama, gemma2])
+def test_replayed_steps_give_the_same_tokens(
+    model: Callable[[], PreTrainedModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(model(), tmp_path)
+    expected = outputs(Driver.load(path))
+    recorder = capture_on_cpu(monkeypatch)
+    found = outputs(Driver.load(path, graph_sizes=SIZES))
+    assert recorder.recorded == list(reversed(SIZES)), "the largest is captured first"
+    assert set(recorder.replays) == set(SIZES), "a size was never used"
+    assert found == expected
+
+
+def test_a_step_with_more_rows_than_the_largest_graph_is_launched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(llama(), tmp_path)
+    recorder = capture_on_cpu(monkeypatch)
+    driver = Driver.load(path, graph_sizes=(2,))
+    for number in range(3):
+        driver.add(f"{number}", [1, 2, 3], greedy(4))
+    driver.step()
+    driver.step()
+    assert recorder.replays == []
+    driver.finish()
+    driver.preempt("2")  # its new prefill is a step with two decodes
+    driver.step()
+    assert recorder.replays == []
+
+
+def test_the_graphs_of_one_row_and_of_the_most_rows_are_always_captured() -> None:
+    assert default_sizes(1) == (1,)
+    assert default_sizes(3) == (1, 2, 3)
+    assert default_sizes(256)[-2:] == (240, 256)
+    assert default_sizes(512)[:5] == (1, 2, 4, 8, 16)
+    assert default_sizes(512)[-1] == 512
+    assert list(default_sizes(300)) == sorted(set(default_sizes(300)))
