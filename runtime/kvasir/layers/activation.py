@@ -31,12 +31,12 @@ ACTIVATIONS: Final = MappingProxyType[str, Activation](
     }
 )
 
-_KERNELS: Final = MappingProxyType[Activation, Kernel]({F.silu: Kernel.SILU, _gelu_tanh: Kernel.GELU_TANH})
+KERNELS: Final = MappingProxyType[Activation, Kernel]({F.silu: Kernel.SILU, _gelu_tanh: Kernel.GELU_TANH})
 
 
 def gated(x: Tensor, activation: Activation) -> Tensor:
     """x [T, 2 * size] → activation(x[:, :size]) * x[:, size:]"""
-    kernel = _KERNELS.get(activation)
+    kernel = KERNELS.get(activation)
     operations = operations_for(x.device, x.dtype)
     if kernel is None or operations is None or not operations.takes_gate(x.shape[1] // 2):
         return gated_reference(x, activation)
@@ -46,7 +46,7 @@ def gated(x: Tensor, activation: Activation) -> Tensor:
 def plain(x: Tensor, activation: Activation) -> Tensor:
     """x [T, size] → activation(x). On a CPU torch computes the last numbers of a part of x, and each thread has a
     part, by other code than those before: the kernel gives a row the same bits in any step."""
-    kernel = _KERNELS.get(activation)
+    kernel = KERNELS.get(activation)
     kernels = kernels_for(x.device, x.dtype)
     if kernel is None or kernels is None or not kernels.takes_gate(x.shape[1]):
         return activation(x)

@@ -55,6 +55,7 @@ class Linear(nn.Module):
         self.name = placement.name
         self.method = new_method(placement)
         self._group = group = placement.parallel.tensor
+        self.ranks = group.size
         shards = {WHOLE: outputs} if isinstance(outputs, int) else outputs
         self._outputs = sum(shards.values())
         split = None if self.split_dim is None else Split(self.split_dim, group.rank, group.size)

@@ -16,10 +16,10 @@ class GatedMLP(nn.Module):
             size, {"gate_proj": inner, "up_proj": inner}, bias=bias, placement=placement.at("gate_up_proj")
         )
         self.down_proj = RowLinear(inner, size, bias=bias, placement=placement.at("down_proj"))
-        self._activation = activation
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:  # [T, size]
-        return self.down_proj(gated(self.gate_up_proj(x), self._activation))  # type: ignore[no-any-return]
+        return self.down_proj(gated(self.gate_up_proj(x), self.activation))  # type: ignore[no-any-return]
 
 
 class MLP(nn.Module):

@@ -28,12 +28,12 @@ class RMSNorm(Norm):
     prefills.
     """
 
-    _shift = 0.0
+    shift = 0.0
 
     def __init__(self, size: int, eps: float, placement: Placement) -> None:
         super().__init__()
         self.weight = new_parameter(size, placement=placement)
-        self._eps = eps
+        self.eps = eps
         operations = operations_for(placement.device, placement.dtype)
         self._operations = operations if operations is not None and operations.takes_norm(size) else None
 
@@ -42,15 +42,15 @@ class RMSNorm(Norm):
         if fused is None:
             return self.reference(x if added is None else x.add_(added))
         if added is None:
-            return fused.rms_norm(x, self.weight, self._eps, self._shift)
-        return fused.add_rms_norm_(x, added, self.weight, self._eps, self._shift)
+            return fused.rms_norm(x, self.weight, self.eps, self.shift)
+        return fused.add_rms_norm_(x, added, self.weight, self.eps, self.shift)
 
     def normalise_(self, x: Tensor) -> None:
         fused = self._fused(x)
         if fused is None:
             x.copy_(self.reference(x))
         else:
-            fused.rms_norm_(x, self.weight, self._eps, self._shift)
+            fused.rms_norm_(x, self.weight, self.eps, self.shift)
 
     def reference(self, x: Tensor) -> Tensor:
         return self._unit(x).mul_(self.weight).to(x.dtype)
@@ -62,13 +62,13 @@ class RMSNorm(Norm):
         """x at a root mean square of 1, as a float32 copy."""
         exact = x.float() if x.dtype != torch.float32 else x.clone()
         length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)  # [..., 1]
-        return exact.mul_(length.square_().div_(x.shape[-1]).add_(self._eps).rsqrt_())
+        return exact.mul_(length.square_().div_(x.shape[-1]).add_(self.eps).rsqrt_())
 
 
 class OffsetRMSNorm(RMSNorm):
     """Gemma's: the weight is stored as its distance from 1, which is added in float32 to lose nothing of it."""
 
-    _shift = 1.0
+    shift = 1.0
 
     def reference(self, x: Tensor) -> Tensor:
         exact = self._unit(x)
@@ -83,9 +83,9 @@ class LayerNorm(Norm):
         self.weight = new_parameter(size, placement=placement)
         self.bias = new_parameter(size, placement=placement)
         self._shape = (size,)
-        self._eps = eps
+        self.eps = eps
 
     def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
         if added is not None:
             x.add_(added)
-        return F.layer_norm(x, self._shape, self.weight, self.bias, self._eps)
+        return F.layer_norm(x, self._shape, self.weight, self.bias, self.eps)

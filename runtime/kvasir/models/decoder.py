@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from kvasir.layers.attention import AttentionPlan, KVCache
 from kvasir.layers.embedding import VocabEmbedding
+from kvasir.layers.few_rows import FewRows, few_rows_for
 from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
 from kvasir.layers.linear import ColumnLinear, RowLinear, VocabHead
 from kvasir.layers.mlp import GatedMLP
 from kvasir.layers.moe import SparseMoE
-from kvasir.layers.norm import Norm
+from kvasir.layers.norm import Norm, RMSNorm
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import RotaryEmbedding, Rotation
 from kvasir.models.causal_lm import Target
@@ -52,16 +53,18 @@ class Attention(nn.Module):
         self._window = layer.window
 
     def forward(self, x: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan) -> Tensor:
+        return self.o_proj(self.attend(self.qkv_proj(x), rotation, cache, plan))  # type: ignore[no-any-return]
+
+    def attend(self, qkv: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan) -> Tensor:
+        """[T, (heads + 2 kv_heads) * head_dim] → [T, heads * head_dim]. qkv is not preserved."""
         heads = self._heads
-        qkv = self.qkv_proj(x)  # [T, (heads + 2 kv_heads) * head_dim]
         if self.q_norm is not None and self.k_norm is not None:
             by_head = qkv.unflatten(1, (-1, heads.head_dim))
             self.q_norm.normalise_(by_head[:, : heads.heads])
             self.k_norm.normalise_(by_head[:, heads.heads : heads.heads + heads.kv_heads])
-        attended = plan.write_and_attend(
+        return plan.write_and_attend(
             qkv, cache, self._scale, window=self._window, softcap=self._cap, rotation=rotation
         )
-        return self.o_proj(attended)  # type: ignore[no-any-return]
 
 
 class DecoderLayer(nn.Module):
@@ -83,17 +86,40 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = norm()
         self.mlp = _feed_forward(config, layer, placement.at("mlp"))
         self.mlp_output_norm = norm() if config.output_norms else nn.Identity()
+        self._few_rows = None if config.output_norms else self._choose_few_rows()
+
+    def _choose_few_rows(self) -> FewRows | None:
+        attention, norms = self.self_attn, (self.input_layernorm, self.post_attention_layernorm)
+        return few_rows_for((attention.qkv_proj, attention.o_proj), norms, self.mlp)
 
     def forward(
         self, x: Tensor, added: Tensor | None, rotation: Rotation, cache: KVCache, plan: AttentionPlan
-    ) -> Tensor:
-        """Return the last part that this layer adds to the residual stream x [T, hidden].
+    ) -> Tensor | None:
+        """Return the last part that this layer adds to the residual stream x [T, hidden], or None.
 
         The other parts are added in place, after `added`, which is the last part of the layer before.
         """
+        few_rows = self._few_rows
+        if few_rows is not None and x.shape[0] <= few_rows.most_rows:
+            if added is not None:
+                x.add_(added)
+            self._compute_few(few_rows, x, rotation, cache, plan)
+            return None
         attended = self.self_attn(self.input_layernorm(x, added), rotation, cache, plan)
         normalised = self.post_attention_layernorm(x, self.attention_output_norm(attended))
         return self.mlp_output_norm(self.mlp(normalised))  # type: ignore[no-any-return]
+
+    def _compute_few(
+        self, few_rows: FewRows, x: Tensor, rotation: Rotation, cache: KVCache, plan: AttentionPlan
+    ) -> None:
+        """The same with four products, each one launch together with the operations around it."""
+        attention, mlp = self.self_attn, self.mlp
+        assert isinstance(self.input_layernorm, RMSNorm)
+        assert isinstance(self.post_attention_layernorm, RMSNorm)
+        assert isinstance(mlp, GatedMLP)
+        qkv = few_rows.normed(x, self.input_layernorm, attention.qkv_proj)
+        few_rows.add_product_(x, attention.attend(qkv, rotation, cache, plan), attention.o_proj)
+        few_rows.add_product_(x, few_rows.normed_gate(x, self.post_attention_layernorm, mlp), mlp.down_proj)
 
 
 def _feed_forward(config: DecoderConfig, layer: LayerConfig, placement: Placement) -> nn.Module:

@@ -42,7 +42,7 @@ def norm(kind: type[RMSNorm], size: int, dtype: torch.dtype) -> tuple[RMSNorm, t
     """The layer, and the arguments of its operation after x."""
     layer = kind(size, EPS, Placement(CPU, dtype))
     layer.weight.data = numbers(size, dtype=dtype, seed=size, scale=0.5)
-    return layer, (layer.weight, EPS, layer._shift)
+    return layer, (layer.weight, EPS, layer.shift)
 
 
 def assert_norm(found: Tensor, layer: RMSNorm, x: Tensor) -> None:

@@ -1,0 +1,60 @@
+"""Products of a few rows on a GPU, each with the operations around it in one launch (kernels/triton/few_rows).
+
+A decoder layer asks `few_rows_for` once whether its layers can be computed so.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from torch import Tensor, nn
+
+from kvasir.kernels.triton.device_support import DTYPES, can_compile
+from kvasir.kernels.triton.few_rows.row_tiling import MOST_ROWS, MULTIPLE_OF
+from kvasir.layers.activation import KERNELS
+from kvasir.layers.linear import Linear
+from kvasir.layers.linear_method import PlainMethod
+from kvasir.layers.mlp import GatedMLP
+from kvasir.layers.norm import RMSNorm
+
+_KERNEL_DEVICE: Final = "cuda"
+"""Tests set "cpu", to run the kernel under Triton's interpreter."""
+
+
+class FewRows:
+    """For linear layers with a plain weight that no other rank has a part of."""
+
+    most_rows: Final = MOST_ROWS
+
+    def normed(self, x: Tensor, norm: RMSNorm, linear: Linear) -> Tensor:
+        """linear(norm(x)): [T, inputs] → [T, outputs]"""
+        from kvasir.kernels.triton.few_rows.row_products import RowNorm, product  # imports triton
+
+        return product(x, linear.weight, linear.bias, norm=RowNorm(norm.weight, norm.eps, norm.shift))
+
+    def normed_gate(self, x: Tensor, norm: RMSNorm, mlp: GatedMLP) -> Tensor:
+        """activation(gate(norm(x))) * up(norm(x)): [T, size] → [T, inner]"""
+        from kvasir.kernels.triton.few_rows.row_products import RowNorm, product  # imports triton
+
+        linear, around = mlp.gate_up_proj, RowNorm(norm.weight, norm.eps, norm.shift)
+        return product(x, linear.weight, linear.bias, norm=around, activation=KERNELS[mlp.activation])
+
+    def add_product_(self, total: Tensor, x: Tensor, linear: Linear) -> None:
+        """total [T, outputs] += linear(x)"""
+        from kvasir.kernels.triton.few_rows.row_products import add_product_  # imports triton
+
+        add_product_(total, x, linear.weight, linear.bias)
+
+
+def few_rows_for(linears: Sequence[Linear], norms: Sequence[nn.Module], mlp: nn.Module) -> FewRows | None:
+    """Return the operations if the kernel supports all these layers of a decoder layer, and the device."""
+    if not isinstance(mlp, GatedMLP) or mlp.activation not in KERNELS:
+        return None
+    if not all(isinstance(norm, RMSNorm) for norm in norms):
+        return None
+    for linear in (*linears, mlp.gate_up_proj, mlp.down_proj):
+        weight, plain = linear.weight, type(linear.method) is PlainMethod
+        if not plain or linear.ranks > 1 or weight.device.type != _KERNEL_DEVICE or weight.dtype not in DTYPES:
+            return None
+        if weight.shape[1] % MULTIPLE_OF or not can_compile(weight.device):
+            return None
+    return FewRows()
