@@ -1,0 +1,167 @@
+"""An engine in this process that is driven step by step, and the time that its thread spends in a step."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
+from kvasir.engine.build import build_core, prepare_workers, resolve_settings
+from kvasir.engine.core import EngineCore
+from kvasir.executor.executor import Executor, SubmittedStep
+from kvasir.executor.executor_for import executor_for
+from kvasir.hub.located_model import read_model
+from kvasir.link.protocol import AddRequest
+from kvasir.params import SamplingParams
+from kvasir.tokens import packed
+from kvasir.worker.step import StepInput, StepOutput
+
+_HERE = "bench"
+"""Stands for the name of a frontend."""
+
+
+def engine_config(
+    folder: str,
+    *,
+    device: str,
+    cache_bytes: int,
+    max_model_len: int,
+    load_format: str = "dummy",
+    is_eager: bool = False,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+) -> EngineConfig | None:
+    """Return the settings; None if no option switches CUDA graphs off."""
+    config = EngineConfig(
+        ModelConfig(folder, max_model_len=max_model_len),
+        device=DeviceConfig(device=device, load_format=load_format),
+        cache=CacheConfig(kv_cache_memory_bytes=cache_bytes),
+        scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
+    )
+    return _eager(config) if is_eager else config
+
+
+def _eager(config: EngineConfig) -> EngineConfig | None:
+    """Return the settings with enforce_eager, wherever that option is."""
+    for part in dataclasses.fields(config):
+        value = getattr(config, part.name)
+        if dataclasses.is_dataclass(value) and hasattr(value, "enforce_eager"):
+            changed: Any = dataclasses.replace(cast(Any, value), enforce_eager=True)
+            return dataclasses.replace(config, **{part.name: changed})
+    return None
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of a step."""
+
+    whole: float
+    submitting: float
+    """In the worker: inputs, and launches of kernels. On a CPU, the whole computation."""
+    waiting: float
+    """For tokens of the device."""
+    tokens: int
+    """Of all requests that came with this step."""
+
+
+@dataclass
+class TimedExecutor:
+    """Forwards the calls of the engine to an executor, and measures those that steps consist of."""
+
+    executor: Executor
+    submitting: float = 0.0
+    waiting: float = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.executor, name)
+
+    def submit(self, step: StepInput) -> SubmittedStep:
+        began = time.perf_counter()
+        submitted = self.executor.submit(step)
+        self.submitting += time.perf_counter() - began
+        return _TimedStep(submitted, self)
+
+
+@dataclass(frozen=True)
+class _TimedStep:
+    step: SubmittedStep
+    times: TimedExecutor
+
+    def done(self) -> bool:
+        return self.step.done()
+
+    def result(self) -> StepOutput:
+        began = time.perf_counter()
+        output = self.step.result()
+        self.times.waiting += time.perf_counter() - began
+        return output
+
+
+@dataclass
+class Engine:
+    """Made by `start`. Close it in the end."""
+
+    core: EngineCore
+    executor: TimedExecutor
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    """Output of each request that was added."""
+    logprobs: dict[str, list[float]] = field(default_factory=dict)
+    """Of the same tokens, if they were asked for."""
+
+    def add(self, request_id: str, prompt: Sequence[int], params: SamplingParams) -> None:
+        self.tokens[request_id], self.logprobs[request_id] = [], []
+        self.core.add(_HERE, AddRequest(request_id, 0, packed(prompt), b"", params))
+
+    def step(self) -> StepTimes:
+        """Raises RuntimeError if a request fails."""
+        submitting, waiting, tokens = self.executor.submitting, self.executor.waiting, 0
+        began = time.perf_counter()
+        outputs = self.core.step()
+        whole = time.perf_counter() - began
+        for output in outputs[_HERE].outputs if outputs else ():
+            if output.error:
+                raise RuntimeError(f"request {output.request_id} failed: {output.error}")
+            tokens += len(output.token_ids)
+            self.tokens[output.request_id] += output.token_ids
+            if output.logprobs is not None:
+                self.logprobs[output.request_id] += output.logprobs.token
+        return StepTimes(whole, self.executor.submitting - submitting, self.executor.waiting - waiting, tokens)
+
+    def finish(self) -> list[StepTimes]:
+        """Step until all requests have ended."""
+        steps = []
+        while self.core.has_work:
+            steps.append(self.step())
+        return steps
+
+    def abort(self) -> None:
+        """End all requests."""
+        self.core.abort(_HERE, list(self.tokens))
+        self.tokens.clear()
+        self.logprobs.clear()
+        while self.core.has_work:
+            self.core.step()
+
+    def close(self) -> None:
+        self.core.close()
+        self.executor.shutdown()
+
+
+def start(config: EngineConfig) -> Engine:
+    """As `kvasir.benchmark.local_engine.start_engine`, with a timed executor and without progress bars."""
+    model = read_model(config.model)
+    settings = resolve_settings(config, model)
+    timed = TimedExecutor(executor_for(settings, model))
+    executor = cast(Executor, timed)
+    try:
+        executor.start(lambda done, total: None, lambda error: None)
+        settings, cache = prepare_workers(executor, settings, asked=config.model.max_model_len)
+        return Engine(build_core(settings, model, cache, executor), timed)
+    except BaseException:
+        executor.shutdown()
+        raise
+
+
+def greedy(max_tokens: int, logprobs: int | None = None) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, seed=0, temperature=0.0, ignore_eos=True, logprobs=logprobs)

@@ -1,0 +1,135 @@
+"""Runs sections in worker processes, which it replaces if one hangs, ends or has broken its device.
+
+Sections that may run side by side go to several workers; those that measure times run alone.
+"""
+
+import multiprocessing
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Final
+
+from bench.gpu.results import Results
+from bench.gpu.sections import CEILINGS, Section
+from bench.gpu.worker import Ended, Facts, Job, Message, Options, serve
+
+START_LIMIT: Final = 90.0
+"""Seconds until a process has loaded torch and found its device."""
+_ENDING: Final = 5.0
+"""Seconds that a process may take to end."""
+
+
+class WorkerLost(Exception):
+    """The message has the reason."""
+
+
+class Supervisor:
+    """`deadline`: by time.monotonic(); no section runs past it."""
+
+    def __init__(self, options: Options, results: Results, deadline: float) -> None:
+        self._options, self._results, self._deadline = options, results, deadline
+
+    def run(self, sections: Sequence[Section], jobs: int) -> None:
+        """First those that may run side by side, in `jobs` processes, then the others."""
+        shared = [section for section in sections if not section.alone]
+        alone = [section for section in sections if section.alone]
+        threads = [
+            threading.Thread(target=self._drive, args=(one,))
+            for one in self._queues(shared, min(jobs, len(shared)))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for one in self._queues(alone, 1):
+            self._drive(one)
+
+    def _queues(self, sections: Sequence[Section], jobs: int) -> "list[queue.SimpleQueue[Section]]":
+        """Return the same queue of all sections for each job."""
+        waiting: queue.SimpleQueue[Section] = queue.SimpleQueue()
+        for section in sections:
+            waiting.put(section)
+        return [waiting] * jobs
+
+    def _drive(self, waiting: "queue.SimpleQueue[Section]") -> None:
+        """Run sections until none is left."""
+        worker: _Worker | None = None
+        while (section := _next(waiting)) is not None:
+            began = time.monotonic()
+            limit = min(section.limit, self._deadline - began)
+            if limit <= 0:
+                self._results.ended(section.name, "not run: the time of all sections was over", 0.0)
+                continue
+            try:
+                if worker is None:
+                    worker = _Worker(self._options, self._results, self._deadline)
+                    began = time.monotonic()
+                ended = worker.run(section, limit)
+            except WorkerLost as lost:
+                ended = Ended(str(lost), is_broken=True)
+            self._results.ended(section.name, ended.error, time.monotonic() - began)
+            if ended.is_broken and worker is not None:
+                worker.close()
+                worker = None
+        if worker is not None:
+            worker.close()
+
+
+def _next(waiting: "queue.SimpleQueue[Section]") -> Section | None:
+    try:
+        return waiting.get_nowait()
+    except queue.Empty:
+        return None
+
+
+class _Worker:
+    """A process. Raises WorkerLost if it does not start."""
+
+    def __init__(self, options: Options, results: Results, deadline: float) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._results = results
+        self._connection: Connection[Job, Message]
+        self._connection, theirs = context.Pipe()
+        self._process: SpawnProcess = context.Process(target=serve, args=(theirs, options), daemon=False)
+        self._process.start()
+        theirs.close()
+        try:
+            facts = self._receive(min(deadline, time.monotonic() + START_LIMIT))
+        except WorkerLost:
+            self.close()
+            raise
+        assert isinstance(facts, Facts)
+        results.facts(facts.values)
+
+    def run(self, section: Section, limit: float) -> Ended:
+        """Raises WorkerLost if it ends, or has not ended the section within the limit."""
+        deadline = time.monotonic() + limit
+        try:
+            self._connection.send(Job(section, self._results.figures(CEILINGS)))
+        except OSError as error:
+            raise WorkerLost(f"the process has ended: {error}") from error
+        while True:
+            message = self._receive(deadline)
+            if isinstance(message, Ended):
+                return message
+            self._results.take(section.name, message)
+
+    def close(self) -> None:
+        self._connection.close()
+        self._process.join(_ENDING)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def _receive(self, deadline: float) -> Message:
+        try:
+            if not self._connection.poll(max(0.0, deadline - time.monotonic())):
+                self._process.kill()
+                raise WorkerLost("killed: it took longer than its limit")
+            return self._connection.recv()
+        except (EOFError, OSError) as error:
+            self._process.join(_ENDING)
+            raise WorkerLost(f"the process ended with exit code {self._process.exitcode}") from error

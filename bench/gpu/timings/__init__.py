@@ -1,0 +1,5 @@
+"""How fast are the kernels and whole models, next to the measured rates of the device?
+
+Reading order: ceilings.py, operations.py, attention.py (baselines.py: torch's own attention; flex.py), decode.py
+(breakdown.py: time by kernel), prefill.py, workload.py, transformers_batching.py, startup.py (first_token.py).
+"""

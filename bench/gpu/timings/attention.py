@@ -1,0 +1,88 @@
+"""Attention over the paged cache, for the heads of Llama-3.1-8B: decodes by bandwidth, prefills by FLOP/s."""
+
+from collections.abc import Sequence
+
+import torch
+from bench.gpu.checks.comparison import numbers
+from bench.gpu.checks.interpreted import kernels_of
+from bench.gpu.checks.paged_step import PagedStep
+from bench.gpu.timing import Call, graph_seconds, sets_for
+from bench.gpu.timings.baselines import sdpa_seconds
+from bench.gpu.worker import Context
+from torch import Tensor
+
+from kvasir.layers.attention import HeadShape
+
+HEADS = HeadShape(32, 8, 128)
+TINY_HEADS = HeadShape(4, 2, 16)
+DTYPE = torch.bfloat16
+DECODES = ((1, 32768), (1, 4096), (32, 4096), (256, 1024), (256, 512))
+"""Requests and their contexts, the new token included."""
+PREFILLS = ((1, 8192), (8, 1024))
+"""Prompts and their lengths."""
+
+
+@torch.inference_mode()
+def run(context: Context, argument: str) -> None:
+    heads = TINY_HEADS if context.tiny else HEADS
+    with kernels_of(context.device):
+        for batch, length in ((2, 40),) if context.tiny else DECODES:
+            _decode(context, heads, batch, length)
+        for batch, length in ((2, 20),) if context.tiny else PREFILLS:
+            _prefill(context, heads, batch, length)
+
+
+def _decode(context: Context, heads: HeadShape, batch: int, length: int) -> None:
+    num_bytes = batch * length * heads.kv_bytes(DTYPE)
+    steps = [_step(context, heads, [(length - 1, 1)] * batch) for _ in range(min(4, sets_for(num_bytes)))]
+    seconds = graph_seconds([_call(step, heads) for step in steps], on_gpu=context.on_gpu)
+    del steps
+    rate = num_bytes / seconds
+    share = context.share(rate, "read_bytes_per_second")
+    figures = {"seconds": seconds, "bytes_per_second": rate, "share_of_read": share}
+    context.record(f"decode {batch} x {length}", figures)
+    shown = "" if share is None else f" {share:.0%} of reads"
+    context.line(f"attention: decode {batch} x {length}: {seconds * 1e6:.0f} us {rate / 1e9:.0f} GB/s{shown}")
+
+    q = _randn(context, batch, heads.heads, 1, heads.head_dim)
+    k, v = (_randn(context, batch, heads.kv_heads, length, heads.head_dim) for _ in range(2))
+    for name, other in sdpa_seconds(q, k, v, causal=False, on_gpu=context.on_gpu).items():
+        context.record(f"decode {batch} x {length}, torch {name}", other)
+        text = other if isinstance(other, str) else f"{other * 1e6:.0f} us {num_bytes / other / 1e9:.0f} GB/s"
+        context.line(f"attention:   torch {name}: {text}")
+
+
+def _prefill(context: Context, heads: HeadShape, batch: int, length: int) -> None:
+    flops = 4 * batch * heads.heads * heads.head_dim * length * (length + 1) // 2
+    step = _step(context, heads, [(0, length)] * batch)
+    seconds = graph_seconds([_call(step, heads)], on_gpu=context.on_gpu, least=4)
+    del step
+    share = context.share(flops / seconds, "matmul_flops")
+    figures = {"seconds": seconds, "flops": flops / seconds, "share_of_matmul": share}
+    context.record(f"prefill {batch} x {length}", figures)
+    shown = "" if share is None else f" {share:.0%} of a matrix product"
+    rate = f"{flops / seconds / 1e12:.0f} TFLOP/s{shown}"
+    context.line(f"attention: prefill {batch} x {length}: {seconds * 1e3:.2f} ms {rate}")
+
+    q = _randn(context, batch, heads.heads, length, heads.head_dim)
+    k, v = (_randn(context, batch, heads.kv_heads, length, heads.head_dim) for _ in range(2))
+    for name, other in sdpa_seconds(q, k, v, causal=True, on_gpu=context.on_gpu).items():
+        context.record(f"prefill {batch} x {length}, torch {name}", other)
+        text = other if isinstance(other, str) else f"{other * 1e3:.2f} ms {flops / other / 1e12:.0f} TFLOP/s"
+        context.line(f"attention:   torch {name}: {text}")
+
+
+def _step(context: Context, heads: HeadShape, requests: Sequence[tuple[int, int]]) -> PagedStep:
+    """A step whose whole cache holds random numbers."""
+    step = PagedStep(heads, requests, DTYPE, context.device)
+    step.cache.blocks.normal_()
+    return step
+
+
+def _call(step: PagedStep, heads: HeadShape) -> Call:
+    q = numbers(len(step.positions), heads.query_size, dtype=DTYPE, device=step.device, seed=0)
+    return lambda: step.plan.attend(q, step.cache, heads.head_dim**-0.5)
+
+
+def _randn(context: Context, *shape: int) -> Tensor:
+    return numbers(*shape, dtype=DTYPE, device=context.device, seed=shape[1])

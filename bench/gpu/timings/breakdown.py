@@ -1,0 +1,95 @@
+"""Time of the GPU by the names of kernels, from a profile of torch.
+
+The trace that the profiler exports is read, because its form is the same in all versions of torch.
+"""
+
+import json
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+_ON_DEVICE: Final = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
+_LONGEST_NAME: Final = 60
+_TEMPLATE: Final = re.compile(r"<.*>|\(.*\)|^void ")
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """All launches of one name."""
+
+    seconds: float
+    launches: int
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    kernels: Mapping[str, KernelTime]
+    """The longest first."""
+    busy: float
+    """Seconds in which the device computed or copied something."""
+    span: float
+    """Seconds from its first operation to the end of its last."""
+
+
+def profiled(run: Callable[[], object], *, on_gpu: bool) -> Breakdown:
+    """Return the operations of the device while `run` runs."""
+    activities = [ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
+    with profile(activities=activities) as recorded:
+        run()
+        if on_gpu:
+            torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        recorded.export_chrome_trace(str(path))
+        return breakdown(json.loads(path.read_text())["traceEvents"])
+
+
+def kernel_seconds(call: Callable[[], object], *, on_gpu: bool, repeats: int = 20) -> dict[str, float]:
+    """Return the mean time of a launch, by name."""
+    call()
+
+    def calls() -> None:
+        for _ in range(repeats):
+            call()
+
+    found = profiled(calls, on_gpu=on_gpu)
+    return {name: each.seconds / each.launches for name, each in found.kernels.items()}
+
+
+def breakdown(events: Iterable[Mapping[str, Any]]) -> Breakdown:
+    """`events`: of a trace in Chrome's format; times are in microseconds."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    launches: defaultdict[str, int] = defaultdict(int)
+    spans = []
+    for event in events:
+        if event.get("ph") != "X" or event.get("cat") not in _ON_DEVICE:
+            continue
+        name, duration = short_name(str(event["name"])), float(event["dur"]) * 1e-6
+        seconds[name] += duration
+        launches[name] += 1
+        begin = float(event["ts"]) * 1e-6
+        spans.append((begin, begin + duration))
+    spans.sort()
+    busy, end = 0.0, -1.0
+    for begin, ends in spans:
+        busy += max(0.0, ends - max(begin, end))
+        end = max(end, ends)
+    span = end - spans[0][0] if spans else 0.0
+    names = sorted(seconds, key=lambda name: -seconds[name])
+    return Breakdown({name: KernelTime(seconds[name], launches[name]) for name in names}, busy, span)
+
+
+def short_name(name: str) -> str:
+    """Return a kernel's name without the parameters of templates, unless it consists of nothing else."""
+    base = _TEMPLATE.sub("", name).strip()
+    if base in ("", "at::native::vectorized_elementwise_kernel", "at::native::elementwise_kernel"):
+        functor = re.search(r"(\w+)(?:Functor|_kernel_cuda|_kernel_impl)", name.partition("<")[2])
+        base += "" if functor is None else f" {functor[1]}"
+    return (base or name)[:_LONGEST_NAME]
