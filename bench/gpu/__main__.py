@@ -24,8 +24,8 @@ from bench.gpu.sections import SECTIONS, chosen
 from bench.gpu.supervisor import Supervisor
 from bench.gpu.worker import Options
 
-_NEEDED: Final = ("torch", "triton", "numpy", "msgspec", "orjson", "rich", "llguidance", "safetensors")
-_JOBS: Final = 8
+_NEEDED: Final = ("torch", "triton", "numpy", "safetensors", "tokenizers", "msgspec", "orjson", "llguidance")
+_JOBS: Final = 12
 """Most processes that check at the same time: compilation of the kernels takes most of their time."""
 
 
@@ -40,8 +40,8 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the sections and exit")
     parser.add_argument("--json", type=Path, metavar="PATH", help="file for all figures, written as they come")
     parser.add_argument("--commit", default="", help="of the code, for the file")
-    parser.add_argument("--seconds", type=float, default=420.0, help="limit of all sections together")
-    parser.add_argument("--jobs", type=int, default=max(1, min(_JOBS, (os.cpu_count() or 1) // 2)))
+    parser.add_argument("--seconds", type=float, default=300.0, help="limit of all sections together")
+    parser.add_argument("--jobs", type=int, default=max(1, min(_JOBS, (os.cpu_count() or 1) * 3 // 4)))
     args = parser.parse_args()
     if args.list:
         print(*(f"{s.name:<32}{s.limit:>5g} s{'' if s.by_default else '  by --only'}" for s in SECTIONS), sep="\n")

@@ -2,9 +2,10 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from functools import partial
+from typing import Any, Final, cast
 
 from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
@@ -17,7 +18,9 @@ from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir.worker.step import StepInput, StepOutput
 
-_HERE = "bench"
+_STARTING: Final = ("start", "kv_layout", "allocate_kv_cache", "warm_up")
+"""Calls of an executor: `start` loads the weights, `kv_layout` measures the memory that they leave."""
+_HERE: Final = "bench"
 """Stands for the name of a frontend."""
 
 
@@ -25,17 +28,18 @@ def engine_config(
     folder: str,
     *,
     device: str,
-    cache_bytes: int,
+    cache_bytes: int | None,
     max_model_len: int,
     load_format: str = "dummy",
     is_eager: bool = False,
+    threads: int | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
 ) -> EngineConfig | None:
     """Return the settings; None if no option switches CUDA graphs off."""
     config = EngineConfig(
         ModelConfig(folder, max_model_len=max_model_len),
-        device=DeviceConfig(device=device, load_format=load_format),
+        device=DeviceConfig(device=device, load_format=load_format, threads=threads),
         cache=CacheConfig(kv_cache_memory_bytes=cache_bytes),
         scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
     )
@@ -72,9 +76,18 @@ class TimedExecutor:
     executor: Executor
     submitting: float = 0.0
     waiting: float = 0.0
+    starting: dict[str, float] = field(default_factory=dict)
+    """Seconds of each call before the first step."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.executor, name)
+        found = getattr(self.executor, name)
+        return partial(self._start, name, found) if name in _STARTING else found
+
+    def _start(self, name: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        began = time.perf_counter()
+        result = call(*arguments)
+        self.starting[name] = time.perf_counter() - began
+        return result
 
     def submit(self, step: StepInput) -> SubmittedStep:
         began = time.perf_counter()

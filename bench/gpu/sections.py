@@ -26,17 +26,19 @@ class Section:
 
 
 def _checks() -> Iterator[Section]:
+    """Those that take the longest come first: many run at the same time."""
+
     def check(name: str, module: str, argument: str, limit: float = 100.0) -> Section:
         return Section(f"checks.{name}", f"checks.{module}", argument, limit, alone=False)
 
     yield from (check(f"model.{name}", "models", name) for name in ("qwen3", "gemma2"))
-    for heads in HEADS:
-        yield from (check(f"attention.{heads}.{dtype}", "attention", f"{heads} {dtype}") for dtype in DTYPES)
-    for heads in WINDOWED_HEADS:
-        yield from (check(f"windows.{heads}.{dtype}", "windows", f"{heads} {dtype}") for dtype in DTYPES)
     yield from (check(f"fused.{dtype}", "fused", dtype) for dtype in DTYPES)
     yield from (check(f"experts.{dtype}", "experts", dtype) for dtype in DTYPES)
-    yield from (check(f"sampling.{part}", "sampling", part) for part in ("greedy", "race", "filters", "logits"))
+    yield from (check(f"sampling.{part}", "sampling", part) for part in ("filters", "race", "greedy", "logits"))
+    for heads in WINDOWED_HEADS:
+        yield from (check(f"windows.{heads}.{dtype}", "windows", f"{heads} {dtype}") for dtype in DTYPES)
+    for heads in HEADS:
+        yield from (check(f"attention.{heads}.{dtype}", "attention", f"{heads} {dtype}") for dtype in DTYPES)
 
 
 SECTIONS: Final = (

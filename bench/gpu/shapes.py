@@ -1,6 +1,7 @@
 """Models by their shapes: config.json, tensors, and the bytes and operations that their steps need."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -104,20 +105,21 @@ class ModelShape:
     def save(self, folder: Path, dtype: torch.dtype, device: str, *, shard_bytes: int = 4 * 2**30) -> int:
         """Write a checkpoint of random numbers, whose outputs differ from token to token; return its bytes."""
         self.write_config(folder, str(dtype).removeprefix("torch."))
-        generator = torch.Generator(device).manual_seed(0)
-        shards: list[dict[str, Tensor]] = [{}]
-        total = size = 0
+        shards: list[dict[str, tuple[int, ...]]] = [{}]
+        size = total = 0
         for name, shape in self.tensors():
-            tensor = self._random(name, shape, generator).to(dtype).cpu()
-            if size + tensor.nbytes > shard_bytes:
+            num_bytes = math.prod(shape) * dtype.itemsize
+            if shards[-1] and size + num_bytes > shard_bytes:
                 shards.append({})
                 size = 0
-            shards[-1][name] = tensor
-            size, total = size + tensor.nbytes, total + tensor.nbytes
+            shards[-1][name] = shape
+            size, total = size + num_bytes, total + num_bytes
+        generator = torch.Generator(device).manual_seed(0)
         places = {}
         for number, shard in enumerate(shards, 1):
             file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-            save_file(shard, folder / file, metadata={"format": "pt"})
+            tensors = {name: self._random(name, shape, generator).to(dtype).cpu() for name, shape in shard.items()}
+            save_file(tensors, folder / file, metadata={"format": "pt"})
             places.update(dict.fromkeys(shard, file))
         index = {"metadata": {"total_size": total}, "weight_map": places}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))

@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Final
@@ -37,7 +38,7 @@ class Supervisor:
         shared = [section for section in sections if not section.alone]
         alone = [section for section in sections if section.alone]
         threads = [
-            threading.Thread(target=self._drive, args=(one,))
+            threading.Thread(target=self._drive, args=(one, True))
             for one in self._queues(shared, min(jobs, len(shared)))
         ]
         for thread in threads:
@@ -45,7 +46,7 @@ class Supervisor:
         for thread in threads:
             thread.join()
         for one in self._queues(alone, 1):
-            self._drive(one)
+            self._drive(one, False)
 
     def _queues(self, sections: Sequence[Section], jobs: int) -> "list[queue.SimpleQueue[Section]]":
         """Return the same queue of all sections for each job."""
@@ -54,8 +55,9 @@ class Supervisor:
             waiting.put(section)
         return [waiting] * jobs
 
-    def _drive(self, waiting: "queue.SimpleQueue[Section]") -> None:
+    def _drive(self, waiting: "queue.SimpleQueue[Section]", is_blocking: bool) -> None:
         """Run sections until none is left."""
+        options = replace(self._options, is_blocking=is_blocking)
         worker: _Worker | None = None
         while (section := _next(waiting)) is not None:
             began = time.monotonic()
@@ -65,7 +67,7 @@ class Supervisor:
                 continue
             try:
                 if worker is None:
-                    worker = _Worker(self._options, self._results, self._deadline)
+                    worker = _Worker(options, self._results, self._deadline)
                     began = time.monotonic()
                 ended = worker.run(section, limit)
             except WorkerLost as lost:

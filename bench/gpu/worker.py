@@ -3,6 +3,7 @@
 The figures of a section that is killed, or that breaks the device, are with the supervisor by then.
 """
 
+import gc
 import importlib
 import logging
 import os
@@ -25,6 +26,8 @@ class Options:
 
     device: str = "cuda"
     tiny: bool = False
+    is_blocking: bool = False
+    """Wait for each kernel, so that an error of the device is raised where its kernel was launched."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,8 @@ def serve(connection: "Connection[Message, Job]", options: Options) -> None:
     """Run the jobs of the connection until it is closed."""
     handler = _SendsWarnings(connection)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    if options.is_blocking:
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # read when torch begins to use the device
     connection.send(Facts(_facts(options)))
     while True:
         try:
@@ -135,17 +140,19 @@ def serve(connection: "Connection[Message, Job]", options: Options) -> None:
             section.run(context, job.section.argument)
         except Exception:
             error = traceback.format_exc()
-        connection.send(Ended(error, bool(error) and _is_broken(options)))
+        connection.send(Ended(error, _is_broken(options)))
 
 
 def _is_broken(options: Options) -> bool:
-    """Return whether an error of the device stays: each later call fails too."""
+    """Free the memory of a section. Return whether an error of the device stays: each later call fails too."""
     import torch
 
+    gc.collect()
     if options.device == "cpu":
         return False
     try:
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()
         torch.ones(1, device=options.device).item()
     except Exception:
         return True

@@ -1,7 +1,7 @@
 """Attention over the paged cache, and the writes to it: decodes, prefills, chunks and split contexts."""
 
 import torch
-from bench.gpu.checks.comparison import compare, report, same
+from bench.gpu.checks.comparison import compare, guarded, report, same
 from bench.gpu.checks.interpreted import kernels_of
 from bench.gpu.checks.paged_step import PagedStep, heads_of
 from bench.gpu.worker import Context
@@ -39,29 +39,30 @@ def run(context: Context, argument: str) -> None:
     steps = TINY_STEPS if context.tiny else SMALL_STEPS if dtype == torch.float32 else STEPS
     with kernels_of(context.device):
         for number, (name, requests) in enumerate(steps.items()):
-            step = PagedStep(heads, requests, dtype, context.device, seed=number)
             rotated = heads.head_dim if number % 2 else heads.head_dim // 2
-            check(context, f"{argument} {name}", step, number, rotated, is_split=SPLIT in name)
+            with guarded(context, "attend_paged", f"{argument} {name}"):
+                step = PagedStep(heads, requests, dtype, context.device, seed=number)
+                _check(context, f"{argument} {name}", step, number, rotated, is_split=SPLIT in name)
 
 
-def check(context: Context, case: str, step: PagedStep, seed: int, rotated: int, is_split: bool) -> None:
+def _check(context: Context, case: str, step: PagedStep, seed: int, rotated: int, is_split: bool) -> None:
     """Write and attend; then the same with a rotation of so many numbers of a head."""
     scale, heads = step.heads.head_dim**-0.5 * 2, step.heads
     kernel = "attend_paged, merged" if is_split else "attend_paged"
     step.fill(seed)
     q, kv = step.qkv[:, : heads.query_size], step.qkv[:, heads.query_size :]
     step.plan.write(kv, step.cache)
-    report(context, "write_kv", case, lambda: same(step.cache.blocks, step.written(kv)))
+    report(context, "write_kv", case, same(step.cache.blocks, step.written(kv)))
     out = step.plan.attend(q, step.cache, scale)
-    report(context, kernel, case, lambda: compare(out, step.attention(step.qkv, scale), step.dtype))
+    report(context, kernel, case, compare(out, step.attention(step.qkv, scale), step.dtype))
 
     rotation = step.rotation(rotated)
     exact = step.rotated(rotation)
     step.cache.blocks.copy_(step.before)
     out = step.plan.write_and_attend(step.qkv, step.cache, scale, rotation=rotation)
     found = torch.cat((step.qkv[:, : heads.query_size], step.of_step().flatten(1)), dim=1)
-    report(context, "rotate_and_write", case, lambda: compare(found, exact, step.dtype))
+    report(context, "rotate_and_write", case, compare(found, exact, step.dtype))
     expected = step.written(step.of_step().flatten(1))
-    report(context, "rotate_and_write", f"{case}, other places", lambda: same(step.cache.blocks, expected))
+    report(context, "rotate_and_write", f"{case}, other places", same(step.cache.blocks, expected))
     rounded = exact.to(step.dtype)
-    report(context, kernel, f"{case}, rotated", lambda: compare(out, step.attention(rounded, scale), step.dtype))
+    report(context, kernel, f"{case}, rotated", compare(out, step.attention(rounded, scale), step.dtype))

@@ -3,7 +3,8 @@
 The norm shows a small error of all numbers; a single wrong number shows next to its bound only.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -48,13 +49,21 @@ def same(found: Tensor, expected: Tensor) -> tuple[float, str]:
     return (0.0, "") if not differing else (float("inf"), f"{differing} of {found.numel()} numbers differ")
 
 
-def report(context: Context, kernel: str, case: str, compute: Callable[[], tuple[float, str]]) -> None:
-    """Send the outcome of a comparison. An error of Python fails its case only; one of the device is raised."""
+def report(context: Context, kernel: str, case: str, outcome: tuple[float, str]) -> None:
+    """Send the outcome of a comparison."""
+    context.check(kernel, case, *outcome)
+
+
+@contextmanager
+def guarded(context: Context, kernel: str, case: str) -> Iterator[None]:
+    """An error in the block fails this case only, unless the device is broken: then all others would fail too."""
     try:
-        error, problem = compute()
-    except (ValueError, TypeError, AssertionError, NotImplementedError) as failure:
-        error, problem = float("inf"), f"{type(failure).__name__}: {failure}"
-    context.check(kernel, case, error, problem)
+        yield
+    except Exception as error:
+        if context.on_gpu:
+            torch.cuda.synchronize()  # raises if the device is broken
+        text = " | ".join(str(error).strip().splitlines()[:3])
+        context.check(kernel, case, float("inf"), f"{type(error).__name__}: {text}"[:400])
 
 
 def numbers(*shape: int, dtype: torch.dtype, device: str, seed: int, scale: float = 1.0) -> Tensor:

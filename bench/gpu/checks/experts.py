@@ -1,9 +1,7 @@
 """The products of a mixture of experts, and their weighted sums, next to their definition."""
 
-from functools import partial
-
 import torch
-from bench.gpu.checks.comparison import compare, numbers, report, same
+from bench.gpu.checks.comparison import compare, guarded, numbers, report, same
 from bench.gpu.checks.interpreted import kernels_of
 from bench.gpu.worker import Context
 from torch import Tensor
@@ -33,7 +31,7 @@ def run(context: Context, argument: str) -> None:
     dtype = getattr(torch, argument)
     cases = TINY if context.tiny else SMALL if dtype == torch.float32 else CASES
     for case in cases:
-        with kernels_of(context.device):
+        with kernels_of(context.device), guarded(context, "experts' products", f"{dtype} {case}"):
             _check(context, case, dtype)
 
 
@@ -50,12 +48,12 @@ def _check(context: Context, case: Case, dtype: torch.dtype) -> None:
     text = f"{dtype} {tokens} tokens, {top_k} of {experts} experts, [{size}, {inner}], {activation}"
     found = kernels(x, chosen, gate_up, down)
     exact = _exact(x, chosen, gate_up, down, activation, own)
-    report(context, "experts' products", text, partial(compare, found, exact, dtype))
+    report(context, "experts' products", text, compare(found, exact, dtype))
     weights = torch.rand(tokens, top_k, generator=generator, device=device)
     total = torch.zeros(tokens, size, device=device)
     for number in range(top_k):
         total += found[:, number].float() * weights[:, number, None]
-    report(context, "add_weighted", text, lambda: same(kernels.weighted_sum(found, weights), total))
+    report(context, "add_weighted", text, same(kernels.weighted_sum(found, weights), total))
 
 
 def _exact(x: Tensor, chosen: Tensor, gate_up: Tensor, down: Tensor, activation: str, own: range) -> Tensor:

@@ -1,10 +1,9 @@
 """Norms, gated activations and rotations, each next to its definition in float64."""
 
 from collections.abc import Iterator
-from functools import partial
 
 import torch
-from bench.gpu.checks.comparison import compare, numbers, report, same
+from bench.gpu.checks.comparison import compare, guarded, numbers, report, same
 from bench.gpu.checks.interpreted import kernels_of
 from bench.gpu.worker import Context
 from torch import Tensor
@@ -34,16 +33,22 @@ def _run(context: Context, dtype: torch.dtype) -> None:
     tiny = context.tiny
     for tokens, size in ((3, 896),) if tiny else NORMS:
         for shift in (0.0, 1.0):
-            _norm(context, operations, tokens, size, shift, dtype)
-        _added(context, operations, tokens, size, dtype)
+            with guarded(context, "rms_norm", f"{dtype} [{tokens}, {size}]"):
+                _norm(context, operations, tokens, size, shift, dtype)
+        with guarded(context, "rms_norm, added", f"{dtype} [{tokens}, {size}]"):
+            _added(context, operations, tokens, size, dtype)
     for tokens, heads, size in HEADS[2:3] if tiny else HEADS:
-        _norm_of_heads(context, operations, tokens, heads, size, dtype)
+        with guarded(context, "rms_norm, in place", f"{dtype} [{tokens}, {heads}, {size}]"):
+            _norm_of_heads(context, operations, tokens, heads, size, dtype)
     for tokens, size in ((3, 1500),) if tiny else GATES:
         for activation in Activation:
-            _gate(context, operations, tokens, size, activation, dtype)
-    _far_out(context, operations, dtype)
+            with guarded(context, "gated_activation", f"{dtype} {activation.name} [{tokens}, {size}]"):
+                _gate(context, operations, tokens, size, activation, dtype)
+    with guarded(context, "gated_activation", f"{dtype}, far out"):
+        _far_out(context, operations, dtype)
     for tokens, heads, head_dim, dim in ROTATIONS[1:2] if tiny else ROTATIONS:
-        _rotate(context, operations, tokens, heads, head_dim, dim, dtype)
+        with guarded(context, "rotate", f"{dtype} [{tokens}, {heads}, {head_dim}]"):
+            _rotate(context, operations, tokens, heads, head_dim, dim, dtype)
 
 
 def normalised(x: Tensor, weight: Tensor, shift: float) -> Tensor:
@@ -58,7 +63,7 @@ def _norm(
     x, weight = _inputs(context, dtype, (tokens, size), (size,))
     out = operations.rms_norm(x, weight, EPS, shift)
     case = f"{dtype} [{tokens}, {size}], shift {shift:g}"
-    report(context, "rms_norm", case, partial(compare, out, normalised(x, weight, shift), dtype))
+    report(context, "rms_norm", case, compare(out, normalised(x, weight, shift), dtype))
 
 
 def _added(context: Context, operations: TritonOperations, tokens: int, size: int, dtype: torch.dtype) -> None:
@@ -67,8 +72,8 @@ def _added(context: Context, operations: TritonOperations, tokens: int, size: in
     total = x + added
     out = operations.add_rms_norm_(x, added, weight, EPS, 1.0)
     case = f"{dtype} [{tokens}, {size}]"
-    report(context, "rms_norm, added", f"{case}, the sum", partial(same, x, total))
-    report(context, "rms_norm, added", case, partial(compare, out, normalised(total, weight, 1.0), dtype))
+    report(context, "rms_norm, added", f"{case}, the sum", same(x, total))
+    report(context, "rms_norm, added", case, compare(out, normalised(total, weight, 1.0), dtype))
 
 
 def _norm_of_heads(
@@ -80,9 +85,9 @@ def _norm_of_heads(
     exact = normalised(before.unflatten(1, (-1, size))[:, 1 : 1 + heads], weight, 0.0)
     operations.rms_norm_(view, weight, EPS, 0.0)
     case = f"{dtype} [{tokens}, {heads}, {size}]"
-    report(context, "rms_norm, in place", case, partial(compare, view, exact, dtype))
+    report(context, "rms_norm, in place", case, compare(view, exact, dtype))
     before.unflatten(1, (-1, size))[:, 1 : 1 + heads] = view
-    report(context, "rms_norm, in place", f"{case}, other heads", partial(same, qkv, before))
+    report(context, "rms_norm, in place", f"{case}, other heads", same(qkv, before))
 
 
 def _gate(
@@ -101,7 +106,7 @@ def _gate(
         context,
         "gated_activation",
         f"{dtype} {activation.name} [{tokens}, {size}]",
-        partial(compare, out, exact, dtype),
+        compare(out, exact, dtype),
     )
 
 
@@ -142,8 +147,8 @@ def _rotate(
     rotate_reference_(exact.unflatten(1, (-1, head_dim))[:, :heads], turned)
     operations.rotate_(qkv[:, : heads * head_dim].unflatten(1, (heads, head_dim)), turn.cos, turn.sin)
     case = f"{dtype} [{tokens}, {heads}, {head_dim}], {dim} rotated"
-    report(context, "rotate", case, partial(compare, qkv, exact, dtype))
-    others = partial(same, qkv[:, heads * head_dim :], before[:, heads * head_dim :])
+    report(context, "rotate", case, compare(qkv, exact, dtype))
+    others = same(qkv[:, heads * head_dim :], before[:, heads * head_dim :])
     report(context, "rotate", f"{case}, other heads", others)
 
 

@@ -18,6 +18,8 @@ from bench.gpu.worker import Context
 
 LENGTHS: Final = (1, 2, 15, 16, 17, 31, 40, 64, 97, 129, 200, 255, 333, 470, 600, 801)
 OUTPUT: Final = 32
+THREADS: Final = 4
+"""On the CPU: other checks run at the same time."""
 EQUAL: Final = 0.95
 """Share of the tokens that must be equal."""
 LOGPROB_ERROR: Final = 5e-3
@@ -66,6 +68,7 @@ def _start(folder: str, device: str, shape: ModelShape) -> Engine:
         cache_bytes=2**30 if shape.hidden > 64 else 2**24,
         max_model_len=min(shape.context, 1024),
         load_format="safetensors",
+        threads=THREADS,
         max_num_seqs=64,
         max_num_batched_tokens=512,
     )

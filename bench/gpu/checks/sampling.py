@@ -6,12 +6,11 @@ Winners of a race may change places if their scores are equal to within rounding
 import dataclasses
 import math
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from bench.gpu.checks.comparison import report, same
+from bench.gpu.checks.comparison import guarded, report, same
 from bench.gpu.worker import Context
 from torch import Tensor
 
@@ -49,7 +48,8 @@ def run(context: Context, argument: str) -> None:
     vocabularies = TINY_VOCABULARIES if context.tiny else VOCABULARIES
     checks = {"greedy": _greedy, "race": _race, "filters": _filters, "logits": _logits}
     for vocab in vocabularies:
-        checks[argument](context, vocab)
+        with guarded(context, argument, f"{vocab} tokens"):
+            checks[argument](context, vocab)
 
 
 def odd_rows(vocab: int, rows: int, dtype: torch.dtype) -> Tensor:
@@ -74,9 +74,9 @@ def _greedy(context: Context, vocab: int) -> None:
         chosen = torch.full((9,), -7, device=context.device)
         choose_largest(there, chosen)
         expected = logits.float().argmax(dim=-1)
-        report(context, "greedy tokens", f"{dtype} {vocab} tokens", partial(same, chosen, expected))
+        report(context, "greedy tokens", f"{dtype} {vocab} tokens", same(chosen, expected))
         through = triton_sampler.sample(there, ())
-        report(context, "greedy tokens", f"{dtype} {vocab}, sampler", partial(same, through, expected))
+        report(context, "greedy tokens", f"{dtype} {vocab}, sampler", same(through, expected))
 
 
 def _race(context: Context, vocab: int) -> None:
@@ -174,11 +174,11 @@ def _logits(context: Context, vocab: int) -> None:
         found, expected = logits.to(device, copy=True), logits.clone()
         add_bias(found, at_rows, at_tokens, added.to(device))
         Bias(entries, added).apply_(expected)
-        report(context, "bias", case, partial(same, found, expected))
+        report(context, "bias", case, same(found, expected))
         found, expected = logits.to(device, copy=True), logits.clone()
         penalise(found, at_rows, at_tokens, repetition.to(device), taken.to(device))
         Penalties(entries, repetition, taken).apply_(expected)
-        report(context, "penalties", case, partial(same, found, expected))
+        report(context, "penalties", case, same(found, expected))
     _masks(context, logits)
 
 
@@ -195,7 +195,7 @@ def _masks(context: Context, logits: Tensor) -> None:
     rows = torch.tensor(masked, device=context.device)
     mask_rows(found, there.to(context.device), rows)
     TokenMasks.unpack(packed, masked, vocab, torch.device("cpu")).apply_(expected, None)
-    report(context, "masks", f"{vocab} tokens", lambda: same(found, expected))
+    report(context, "masks", f"{vocab} tokens", same(found, expected))
 
     saved = found[rows]
     emptied = found.clone()
@@ -203,4 +203,4 @@ def _masks(context: Context, logits: Tensor) -> None:
     restored = emptied.clone()
     restored[masked[1]] = saved[1]
     restore_rows(emptied, saved, rows)
-    report(context, "restored rows", f"{vocab} tokens", lambda: same(emptied, restored))
+    report(context, "restored rows", f"{vocab} tokens", same(emptied, restored))

@@ -1,13 +1,12 @@
 """Attention with a sliding window, with a soft cap, and with both; also with split contexts."""
 
-from functools import partial
-
 import torch
-from bench.gpu.checks.comparison import compare, report
+from bench.gpu.checks.comparison import compare, guarded, report
 from bench.gpu.checks.interpreted import kernels_of
 from bench.gpu.checks.paged_step import PagedStep, heads_of
 from bench.gpu.worker import Context
 
+KERNEL = "attend_paged, windows, caps"
 KINDS = ((1, None), (33, 1.5), (600, None), (1024, 30.0), (None, 5.0))
 """Window and soft cap."""
 STEPS = {
@@ -25,15 +24,19 @@ def run(context: Context, argument: str) -> None:
     if context.tiny and (heads.head_dim > 64 or dtype != torch.float32):
         return
     steps, kinds = (TINY_STEPS, TINY_KINDS) if context.tiny else (STEPS, KINDS)
-    scale = heads.head_dim**-0.5 * 2
     with kernels_of(context.device):
         for name, requests in steps.items():
             for window, cap in kinds:
-                step = PagedStep(heads, requests, dtype, context.device, window=window, block_size=32)
-                step.fill()
-                q, kv = step.qkv[:, : heads.query_size], step.qkv[:, heads.query_size :]
-                step.plan.write(kv, step.cache)
-                out = step.plan.attend(q, step.cache, scale, window=window, softcap=cap)
-                exact = step.attention(step.qkv, scale, cap)
                 case = f"{argument} {name}, window {window}, cap {cap}"
-                report(context, "attend_paged, windows, caps", case, partial(compare, out, exact, dtype))
+                with guarded(context, KERNEL, case):
+                    step = PagedStep(heads, requests, dtype, context.device, window=window, block_size=32)
+                    report(context, KERNEL, case, _outcome(step, cap))
+
+
+def _outcome(step: PagedStep, cap: float | None) -> tuple[float, str]:
+    heads, scale = step.heads, step.heads.head_dim**-0.5 * 2
+    step.fill()
+    q, kv = step.qkv[:, : heads.query_size], step.qkv[:, heads.query_size :]
+    step.plan.write(kv, step.cache)
+    out = step.plan.attend(q, step.cache, scale, window=step.window, softcap=cap)
+    return compare(out, step.attention(step.qkv, scale, cap), step.dtype)

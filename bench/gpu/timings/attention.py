@@ -7,9 +7,8 @@ from bench.gpu.checks.comparison import numbers
 from bench.gpu.checks.interpreted import kernels_of
 from bench.gpu.checks.paged_step import PagedStep
 from bench.gpu.timing import Call, graph_seconds, sets_for
-from bench.gpu.timings.baselines import sdpa_seconds
+from bench.gpu.timings.baselines import Inputs, sdpa_seconds
 from bench.gpu.worker import Context
-from torch import Tensor
 
 from kvasir.layers.attention import HeadShape
 
@@ -18,6 +17,7 @@ TINY_HEADS = HeadShape(4, 2, 16)
 DTYPE = torch.bfloat16
 DECODES = ((1, 32768), (1, 4096), (32, 4096), (256, 1024), (256, 512))
 """Requests and their contexts, the new token included."""
+_MOST_SETS = 16
 PREFILLS = ((1, 8192), (8, 1024))
 """Prompts and their lengths."""
 
@@ -34,21 +34,20 @@ def run(context: Context, argument: str) -> None:
 
 def _decode(context: Context, heads: HeadShape, batch: int, length: int) -> None:
     num_bytes = batch * length * heads.kv_bytes(DTYPE)
-    steps = [_step(context, heads, [(length - 1, 1)] * batch) for _ in range(min(4, sets_for(num_bytes)))]
+    sets = 1 if context.tiny else min(_MOST_SETS, max(2, sets_for(num_bytes)))
+    steps = [_step(context, heads, [(length - 1, 1)] * batch) for _ in range(sets)]
     seconds = graph_seconds([_call(step, heads) for step in steps], on_gpu=context.on_gpu)
     del steps
+    title = f"decode {batch} x {length}"
     rate = num_bytes / seconds
     share = context.share(rate, "read_bytes_per_second")
-    figures = {"seconds": seconds, "bytes_per_second": rate, "share_of_read": share}
-    context.record(f"decode {batch} x {length}", figures)
-    shown = "" if share is None else f" {share:.0%} of reads"
-    context.line(f"attention: decode {batch} x {length}: {seconds * 1e6:.0f} us {rate / 1e9:.0f} GB/s{shown}")
-
-    q = _randn(context, batch, heads.heads, 1, heads.head_dim)
-    k, v = (_randn(context, batch, heads.kv_heads, length, heads.head_dim) for _ in range(2))
-    for name, other in sdpa_seconds(q, k, v, causal=False, on_gpu=context.on_gpu).items():
-        context.record(f"decode {batch} x {length}, torch {name}", other)
-        text = other if isinstance(other, str) else f"{other * 1e6:.0f} us {num_bytes / other / 1e9:.0f} GB/s"
+    context.record(title, {"seconds": seconds, "bytes_per_second": rate, "share_of_read": share})
+    shown = "" if share is None else f", {share:.0%} of reads"
+    context.line(f"attention: {title}: {seconds * 1e6:.0f} us, {rate / 1e9:.0f} GB/s{shown}")
+    inputs = [inputs_of(context.device, heads, batch, 1, length, seed) for seed in range(sets)]
+    for name, other in sdpa_seconds(inputs, causal=False, on_gpu=context.on_gpu).items():
+        context.record(f"{title}, torch {name}", other)
+        text = other if isinstance(other, str) else f"{other * 1e6:.0f} us, {num_bytes / other / 1e9:.0f} GB/s"
         context.line(f"attention:   torch {name}: {text}")
 
 
@@ -56,19 +55,15 @@ def _prefill(context: Context, heads: HeadShape, batch: int, length: int) -> Non
     flops = 4 * batch * heads.heads * heads.head_dim * length * (length + 1) // 2
     step = _step(context, heads, [(0, length)] * batch)
     seconds = graph_seconds([_call(step, heads)], on_gpu=context.on_gpu, least=4)
-    del step
+    title = f"prefill {batch} x {length}"
     share = context.share(flops / seconds, "matmul_flops")
-    figures = {"seconds": seconds, "flops": flops / seconds, "share_of_matmul": share}
-    context.record(f"prefill {batch} x {length}", figures)
-    shown = "" if share is None else f" {share:.0%} of a matrix product"
-    rate = f"{flops / seconds / 1e12:.0f} TFLOP/s{shown}"
-    context.line(f"attention: prefill {batch} x {length}: {seconds * 1e3:.2f} ms {rate}")
-
-    q = _randn(context, batch, heads.heads, length, heads.head_dim)
-    k, v = (_randn(context, batch, heads.kv_heads, length, heads.head_dim) for _ in range(2))
-    for name, other in sdpa_seconds(q, k, v, causal=True, on_gpu=context.on_gpu).items():
-        context.record(f"prefill {batch} x {length}, torch {name}", other)
-        text = other if isinstance(other, str) else f"{other * 1e3:.2f} ms {flops / other / 1e12:.0f} TFLOP/s"
+    context.record(title, {"seconds": seconds, "flops": flops / seconds, "share_of_matmul": share})
+    shown = "" if share is None else f", {share:.0%} of a matrix product"
+    context.line(f"attention: {title}: {seconds * 1e3:.2f} ms, {flops / seconds / 1e12:.0f} TFLOP/s{shown}")
+    inputs = [inputs_of(context.device, heads, batch, length, length, 0)]
+    for name, other in sdpa_seconds(inputs, causal=True, on_gpu=context.on_gpu).items():
+        context.record(f"{title}, torch {name}", other)
+        text = other if isinstance(other, str) else f"{other * 1e3:.2f} ms, {flops / other / 1e12:.0f} TFLOP/s"
         context.line(f"attention:   torch {name}: {text}")
 
 
@@ -84,5 +79,12 @@ def _call(step: PagedStep, heads: HeadShape) -> Call:
     return lambda: step.plan.attend(q, step.cache, heads.head_dim**-0.5)
 
 
-def _randn(context: Context, *shape: int) -> Tensor:
-    return numbers(*shape, dtype=DTYPE, device=context.device, seed=shape[1])
+def inputs_of(device: str, heads: HeadShape, batch: int, queries: int, length: int, seed: int) -> Inputs:
+    """Contiguous Q, K and V."""
+    q = (batch, heads.heads, queries, heads.head_dim)
+    kv = (batch, heads.kv_heads, length, heads.head_dim)
+    drawn = [
+        numbers(*shape, dtype=DTYPE, device=device, seed=3 * seed + place)
+        for place, shape in enumerate((q, kv, kv))
+    ]
+    return drawn[0], drawn[1], drawn[2]

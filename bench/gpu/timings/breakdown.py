@@ -17,7 +17,10 @@ from torch.profiler import ProfilerActivity, profile
 
 _ON_DEVICE: Final = frozenset(("kernel", "gpu_memcpy", "gpu_memset"))
 _LONGEST_NAME: Final = 60
-_TEMPLATE: Final = re.compile(r"<.*>|\(.*\)|^void ")
+_PARAMETERS: Final = re.compile(r"<.*|\(.*", re.DOTALL)
+_GENERIC: Final = "at::native::"
+_GENERIC_ENDS: Final = ("UnaryFunctor", "BinaryFunctor", "_impl", "_nocast", "ReduceOp", "detail", "Iterator")
+_INNER: Final = re.compile(r"at::native::(\w+)")
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,12 @@ def breakdown(events: Iterable[Mapping[str, Any]]) -> Breakdown:
 
 
 def short_name(name: str) -> str:
-    """Return a kernel's name without the parameters of templates, unless it consists of nothing else."""
-    base = _TEMPLATE.sub("", name).strip()
-    if base in ("", "at::native::vectorized_elementwise_kernel", "at::native::elementwise_kernel"):
-        functor = re.search(r"(\w+)(?:Functor|_kernel_cuda|_kernel_impl)", name.partition("<")[2])
-        base += "" if functor is None else f" {functor[1]}"
-    return (base or name)[:_LONGEST_NAME]
+    """Return a kernel's name without parameters; of torch's generic kernels with the operation in them."""
+    if name.startswith("Mem"):  # copies, with their direction
+        return name[:_LONGEST_NAME]
+    whole = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    base = _PARAMETERS.sub("", whole) or whole
+    if base.startswith(_GENERIC):
+        inner = [each for each in _INNER.findall(whole[len(base) :]) if not each.endswith(_GENERIC_ENDS)]
+        base = " ".join([base.removeprefix("at::native::"), *inner[:1]])
+    return base[:_LONGEST_NAME]

@@ -5,7 +5,7 @@ from bench.gpu.timing import Call, median_seconds
 from bench.gpu.worker import Context
 
 COPY_BYTES = 4 * 2**30
-READ_BYTES = 8 * 2**30
+READ_BYTES = 4 * 2**30
 SIZE = 8192
 
 
@@ -14,8 +14,6 @@ def run(context: Context, argument: str) -> None:
     _copy(context, 2**20 if context.tiny else COPY_BYTES)
     _read(context, 2**20 if context.tiny else READ_BYTES)
     _multiply(context, 64 if context.tiny else SIZE)
-    if context.on_gpu:
-        torch.cuda.empty_cache()
 
 
 def _copy(context: Context, num_bytes: int) -> None:
