@@ -51,7 +51,13 @@ class PagedStep:
             table.append_blocks(table.row_of(str(index)), [[ids.pop() for _ in range(count)]])
         (self.cache,) = allocate(KVCacheConfig(groups, sum(blocks)), heads, placement)
         inputs = InputBuilder(
-            table, placement, groups=groups, heads=heads, windows=(window,), vocab_size=len(requests)
+            table,
+            placement,
+            groups=groups,
+            heads=heads,
+            windows=(window,),
+            vocab_size=len(requests),
+            max_tokens=2**14,
         )
         rows = [ScheduledRow(str(index), computed, new, []) for index, (computed, new) in enumerate(requests)]
         batch = inputs.build(rows)

@@ -25,6 +25,15 @@ def _product(a, b, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
     return tl.dot(a, b)
 
 
+@triton.jit
+def _scores(queries, k, inner_scale, CAPPED: tl.constexpr, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
+    """[ROWS, KEYS]"""
+    scores = _product(queries, k, EXACT, INTERPRETED)
+    if CAPPED:
+        scores = 1.0 - 2.0 / (tl.exp(scores * inner_scale) + 1.0)  # tanh
+    return scores
+
+
 @triton.jit(do_not_specialize=["window"])
 def attend_paged(
     out,  # [T, KV_HEADS * GROUP * HEAD_DIM]
@@ -88,17 +97,37 @@ def attend_paged(
     maximum = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, PADDED_DIM], tl.float32)
-    for start in range(begin, end, KEYS):
+    # All rows see the keys up to the first row's position: these tiles need no masks. Without a window only.
+    seen_by_all = begin
+    if not WINDOWED:
+        seen_by_all += tl.maximum(tl.minimum(position + 1, end) - begin, 0) // KEYS * KEYS
+    for start in range(begin, seen_by_all, KEYS):
         keys = start + tl.arange(0, KEYS)  # positions
+        block = tl.load(table + keys // BLOCK_SIZE).to(tl.int64)
+        place = block * block_numbers + keys % BLOCK_SIZE * HEAD_DIM  # [KEYS]
+        if HEAD_DIM == PADDED_DIM:
+            k = tl.load(k_head + place[None, :] + dims[:, None])
+            v = tl.load(v_head + place[:, None] + dims[None, :])
+        else:
+            k = tl.load(k_head + place[None, :] + dims[:, None], mask=in_head[:, None], other=0.0)
+            v = tl.load(v_head + place[:, None] + dims[None, :], mask=in_head[None, :], other=0.0)
+        scores = _scores(queries, k, inner_scale, CAPPED, EXACT, INTERPRETED)
+        new_maximum = tl.maximum(maximum, tl.max(scores, 1) * outer_scale)
+        weights = tl.exp2(scores * outer_scale - new_maximum[:, None])
+        rescale = tl.exp2(maximum - new_maximum)
+        total = total * rescale + tl.sum(weights, 1)
+        if not INTERPRETED:
+            weights = weights.to(v.dtype)
+        sums = sums * rescale[:, None] + _product(weights, v, EXACT, INTERPRETED)
+        maximum = new_maximum
+    for start in range(seen_by_all, end, KEYS):
+        keys = start + tl.arange(0, KEYS)
         known = keys < end
         block = tl.load(table + keys // BLOCK_SIZE, mask=known, other=0).to(tl.int64)
-        place = block * block_numbers + keys % BLOCK_SIZE * HEAD_DIM  # [KEYS]
+        place = block * block_numbers + keys % BLOCK_SIZE * HEAD_DIM
         k = tl.load(k_head + place[None, :] + dims[:, None], mask=known[None, :] & in_head[:, None], other=0.0)
         v = tl.load(v_head + place[:, None] + dims[None, :], mask=known[:, None] & in_head[None, :], other=0.0)
-        scores = _product(queries, k, EXACT, INTERPRETED)  # [ROWS, KEYS]
-        if CAPPED:
-            scores = 1.0 - 2.0 / (tl.exp(scores * inner_scale) + 1.0)  # tanh
-        scores *= outer_scale
+        scores = _scores(queries, k, inner_scale, CAPPED, EXACT, INTERPRETED) * outer_scale
         visible = known[None, :] & (keys[None, :] <= last[:, None])
         if WINDOWED:
             visible = visible & (keys[None, :] > last[:, None] - window)

@@ -38,6 +38,7 @@ def multiply_row(
     ADDS: tl.constexpr,
     BIASED: tl.constexpr,
     EVEN: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     """Grid: (outputs / OUTPUTS, T). A program computes some outputs of a row. ADDS: they are added to `out`."""
     row = tl.program_id(1).to(tl.int64)
@@ -49,7 +50,7 @@ def multiply_row(
     total = tl.zeros([OUTPUTS, INPUTS], tl.float32)
     other_total = tl.zeros([OUTPUTS, INPUTS], tl.float32)
     squares = tl.zeros([INPUTS], tl.float32)
-    for start in range(0, inputs, INPUTS):
+    for start in tl.range(0, inputs, INPUTS, num_stages=STAGES):
         if EVEN:
             mask = exists[:, None]
             numbers = tl.load(x + row * x_stride + start + columns).to(tl.float32)

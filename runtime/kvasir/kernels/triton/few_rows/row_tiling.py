@@ -19,11 +19,13 @@ class RowTile:
     outputs: int
     inputs: int
     num_warps: int
+    num_stages: int
+    """Tiles of weights in flight."""
 
 
 def row_tile(*, gated: bool) -> RowTile:
     """`gated`: a program multiplies by two weights for each output."""
-    return RowTile(outputs=2 if gated else 4, inputs=2048, num_warps=8)
+    return RowTile(outputs=4, inputs=512, num_warps=4, num_stages=1)
 
 
 def row_constants(
@@ -39,4 +41,5 @@ def row_constants(
         "ADDS": adds,
         "BIASED": biased,
         "EVEN": even,
+        "STAGES": tile.num_stages,
     }
