@@ -97,11 +97,13 @@ def attend_paged(
     maximum = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, PADDED_DIM], tl.float32)
-    # All rows see the keys up to the first row's position: these tiles need no masks. Without a window only.
-    seen_by_all = begin
-    if not WINDOWED:
-        seen_by_all += tl.maximum(tl.minimum(position + 1, end) - begin, 0) // KEYS * KEYS
-    for start in range(begin, seen_by_all, KEYS):
+    # All rows see the keys up to the first row's position: without a window, these tiles need no masks. A decode has
+    # little to compute, and gains nothing.
+    UNMASKED: tl.constexpr = ROWS >= 64 and not WINDOWED
+    masked_from = begin
+    if UNMASKED:
+        masked_from += tl.maximum(tl.minimum(position + 1, end) - begin, 0) // KEYS * KEYS
+    for start in range(begin, masked_from if UNMASKED else begin, KEYS):
         keys = start + tl.arange(0, KEYS)  # positions
         block = tl.load(table + keys // BLOCK_SIZE).to(tl.int64)
         place = block * block_numbers + keys % BLOCK_SIZE * HEAD_DIM  # [KEYS]
@@ -120,7 +122,7 @@ def attend_paged(
             weights = weights.to(v.dtype)
         sums = sums * rescale[:, None] + _product(weights, v, EXACT, INTERPRETED)
         maximum = new_maximum
-    for start in range(seen_by_all, end, KEYS):
+    for start in range(masked_from, end, KEYS):
         keys = start + tl.arange(0, KEYS)
         known = keys < end
         block = tl.load(table + keys // BLOCK_SIZE, mask=known, other=0).to(tl.int64)
