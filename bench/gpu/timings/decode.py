@@ -12,10 +12,11 @@ from bench.gpu.timings.breakdown import Breakdown, profiled
 from bench.gpu.worker import Context, Figures
 
 BATCHES = (1, 32, 256)
+EAGER_BATCHES = (1, 256)
 PROFILED = {"llama-3.1-8b": (1, 256), "qwen3-0.6b": (1, 256)}
 PROMPT = 480
 WARM, STEPS, PROFILED_STEPS = 8, 48, 6
-TOP = 15
+TOP = 12
 """Kernels that are printed."""
 _CACHE_BYTES = {"llama-3.1-8b": 21 * 2**30, "qwen3-0.6b": 18 * 2**30}
 _DTYPE_BYTES = 2
@@ -40,8 +41,9 @@ def run(context: Context, argument: str) -> None:
         engine = start(config)
     context.record("start_seconds", time.perf_counter() - began)
     try:
-        for batch in (1, 3) if context.tiny else BATCHES:
-            _measure(context, engine, argument, shape, batch, is_profiled=batch in PROFILED[name])
+        for batch in (1, 3) if context.tiny else EAGER_BATCHES if mode else BATCHES:
+            is_profiled = not mode and batch in (PROFILED[name] if not context.tiny else (1,))
+            _measure(context, engine, argument, shape, batch, is_profiled=is_profiled)
     finally:
         engine.close()
 
@@ -65,7 +67,7 @@ def _measure(
         f"{figures['submit_ms']:.2f} ms submitting, {figures['other_ms']:.2f} ms other, "
         f"{figures['wait_ms']:.2f} ms waiting"
     )
-    if is_profiled or context.tiny:
+    if is_profiled:
         _profile(context, engine, f"{model} batch {batch}")
     engine.abort()
 

@@ -1,6 +1,8 @@
 """torch's FlexAttention over contiguous K and V, compiled for the shapes of attention.py."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from bench.gpu.timings.attention import DECODES, HEADS, PREFILLS, TINY_HEADS, inputs_of
@@ -26,7 +28,7 @@ def run(context: Context, argument: str) -> None:
         _report(context, f"decode {batch} x {length}", measured([attend], on_gpu=context.on_gpu), num_bytes, "B/s")
 
 
-def _compiled(context: Context):  # type: ignore[no-untyped-def]
+def _compiled(context: Context) -> Callable[..., Any]:
     return torch.compile(flex_attention, dynamic=False) if context.on_gpu else flex_attention
 
 
