@@ -60,10 +60,9 @@ class Results:
 
     def take(self, section: str, message: Message) -> None:
         with self._lock:
-            entry = self._sections.setdefault(section, {"figures": {}})
             match message:
                 case Figure(key, value):
-                    entry["figures"][key] = value
+                    self._sections.setdefault(section, {"figures": {}})["figures"][key] = value
                 case Check(kernel, case, error, problem):
                     self._checks.setdefault(kernel, KernelChecks()).add(message)
                     if problem:

@@ -8,7 +8,6 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Final
@@ -27,18 +26,24 @@ class WorkerLost(Exception):
     """The message has the reason."""
 
 
+class StartFailed(WorkerLost):
+    """A process has not found the device."""
+
+
 class Supervisor:
     """`deadline`: by time.monotonic(); no section runs past it."""
 
     def __init__(self, options: Options, results: Results, deadline: float) -> None:
         self._options, self._results, self._deadline = options, results, deadline
+        self._is_lost = False
+        """A process did not start, and no other one will."""
 
     def run(self, sections: Sequence[Section], jobs: int) -> None:
         """First those that may run side by side, in `jobs` processes, then the others."""
         shared = [section for section in sections if not section.alone]
         alone = [section for section in sections if section.alone]
         threads = [
-            threading.Thread(target=self._drive, args=(one, True))
+            threading.Thread(target=self._drive, args=(one,))
             for one in self._queues(shared, min(jobs, len(shared)))
         ]
         for thread in threads:
@@ -46,7 +51,7 @@ class Supervisor:
         for thread in threads:
             thread.join()
         for one in self._queues(alone, 1):
-            self._drive(one, False)
+            self._drive(one)
 
     def _queues(self, sections: Sequence[Section], jobs: int) -> "list[queue.SimpleQueue[Section]]":
         """Return the same queue of all sections for each job."""
@@ -55,22 +60,23 @@ class Supervisor:
             waiting.put(section)
         return [waiting] * jobs
 
-    def _drive(self, waiting: "queue.SimpleQueue[Section]", is_blocking: bool) -> None:
+    def _drive(self, waiting: "queue.SimpleQueue[Section]") -> None:
         """Run sections until none is left."""
-        options = replace(self._options, is_blocking=is_blocking)
         worker: _Worker | None = None
         while (section := _next(waiting)) is not None:
             began = time.monotonic()
             limit = min(section.limit, self._deadline - began)
-            if limit <= 0:
-                self._results.ended(section.name, "not run: the time of all sections was over", 0.0)
+            if limit <= 0 or self._is_lost:
+                reason = "no process starts" if self._is_lost else "the time of all sections is over"
+                self._results.ended(section.name, f"not run: {reason}", 0.0)
                 continue
             try:
                 if worker is None:
-                    worker = _Worker(options, self._results, self._deadline)
+                    worker = _Worker(self._options, self._results, self._deadline)
                     began = time.monotonic()
                 ended = worker.run(section, limit)
             except WorkerLost as lost:
+                self._is_lost = self._is_lost or isinstance(lost, StartFailed)
                 ended = Ended(str(lost), is_broken=True)
             self._results.ended(section.name, ended.error, time.monotonic() - began)
             if ended.is_broken and worker is not None:
@@ -88,7 +94,7 @@ def _next(waiting: "queue.SimpleQueue[Section]") -> Section | None:
 
 
 class _Worker:
-    """A process. Raises WorkerLost if it does not start."""
+    """A process. Raises StartFailed if it does not start."""
 
     def __init__(self, options: Options, results: Results, deadline: float) -> None:
         context = multiprocessing.get_context("spawn")
@@ -98,13 +104,14 @@ class _Worker:
         self._process: SpawnProcess = context.Process(target=serve, args=(theirs, options), daemon=False)
         self._process.start()
         theirs.close()
+        limit = min(deadline, time.monotonic() + START_LIMIT)
         try:
-            facts = self._receive(min(deadline, time.monotonic() + START_LIMIT))
-        except WorkerLost:
+            while not isinstance(message := self._receive(limit), Facts):
+                results.take(CEILINGS, message)  # a warning
+        except WorkerLost as lost:
             self.close()
-            raise
-        assert isinstance(facts, Facts)
-        results.facts(facts.values)
+            raise StartFailed(str(lost)) from lost
+        results.facts(message.values)
 
     def run(self, section: Section, limit: float) -> Ended:
         """Raises WorkerLost if it ends, or has not ended the section within the limit."""
@@ -124,7 +131,7 @@ class _Worker:
         self._process.join(_ENDING)
         if self._process.is_alive():
             self._process.kill()
-            self._process.join()
+            self._process.join(_ENDING)
 
     def _receive(self, deadline: float) -> Message:
         try:

@@ -26,8 +26,6 @@ class Options:
 
     device: str = "cuda"
     tiny: bool = False
-    is_blocking: bool = False
-    """Wait for each kernel, so that an error of the device is raised where its kernel was launched."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +123,6 @@ def serve(connection: "Connection[Message, Job]", options: Options) -> None:
     """Run the jobs of the connection until it is closed."""
     handler = _SendsWarnings(connection)
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    if options.is_blocking:
-        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # read when torch begins to use the device
     connection.send(Facts(_facts(options)))
     while True:
         try:

@@ -29,7 +29,10 @@ def run(context: Context, argument: str) -> None:
 
 
 def _compiled(context: Context) -> Callable[..., Any]:
-    return torch.compile(flex_attention, dynamic=False) if context.on_gpu else flex_attention
+    if not context.on_gpu:
+        return flex_attention
+    compiled: Callable[..., Any] = torch.compile(flex_attention, dynamic=False)
+    return compiled
 
 
 def _causal(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
