@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from kvasir.kernels.triton.sampling.sizes import (
     ENTRIES,
+    IN_OUTPUT,
     OPTIONS,
     PART_TOKENS,
     SEARCH_WARPS,
@@ -45,19 +46,19 @@ class SamplingVariant:
         return {name: _TYPES.get(name, f"*{self.dtype}") for name in names if name not in left_out}
 
 
+DIVISIBLE: Final = ("stride", "scaled_stride", "saved_stride", "counts_stride")
+"""Numbers that are multiples of 16 in launches for most vocabularies."""
 _TYPES: Final = MappingProxyType(
     {
-        **dict.fromkeys(("best", "chosen", "rows", "tokens", "seeds", "positions", "top_k"), "*i64"),
-        **dict.fromkeys(("limit_keys", "limit_ids", "largest", "words", "left"), "*i32"),
-        **dict.fromkeys(("temperature", "scaled", "log_min_p", "saved", "added", "repetition", "taken"), "*fp32"),
+        **dict.fromkeys(("best", "chosen", "rows", "slots", "tokens", "seeds", "positions", "top_k"), "*i64"),
+        **dict.fromkeys(("limit_keys", "limit_ids", "largest", "words", "left", "counts"), "*i32"),
+        **dict.fromkeys(("temperature", "scaled", "log_min_p", "saved", "added"), "*fp32"),
         **dict.fromkeys(("vocab", "parts", "num_words", "num_entries"), "i32"),
-        **dict.fromkeys(("stride", "scaled_stride", "saved_stride"), "i32"),
-        "top_p": "*fp64",
+        **dict.fromkeys(DIVISIBLE, "i32"),
+        **dict.fromkeys(("top_p", "params"), "*fp64"),
     }
 )
 """Of the parameters that are not of the type of the logits."""
-DIVISIBLE: Final = ("stride", "scaled_stride", "saved_stride")
-"""Numbers that are multiples of 16 in launches for most vocabularies."""
 
 
 def sampling_variants() -> Iterator[SamplingVariant]:
@@ -78,16 +79,17 @@ def sampling_variants() -> Iterator[SamplingVariant]:
     yield SamplingVariant("mask", "fp32", part)
     yield SamplingVariant("left", "fp32", part)
     yield SamplingVariant("restore", "fp32", {**part, "PADDED_PARTS": padded_parts(VOCAB)})
-    yield SamplingVariant("bias", "fp32", {"ENTRIES": ENTRIES, "PENALTIES": False}, ("repetition", "taken"))
-    yield SamplingVariant("penalties", "fp32", {"ENTRIES": ENTRIES, "PENALTIES": True}, ("added",))
+    yield SamplingVariant("bias", "fp32", {"ENTRIES": ENTRIES})
+    yield SamplingVariant("penalties", "fp32", {**part, "IN_OUTPUT": IN_OUTPUT})
 
 
 def kernel_of(variant: SamplingVariant) -> Any:
     from kvasir.kernels.triton.sampling.filters import find_limits, scale_rows
     from kvasir.kernels.triton.sampling.logit_changes import (
-        change_entries,
+        add_to_entries,
         count_left,
         forbid_masked,
+        penalise_tokens,
         restore_empty,
     )
     from kvasir.kernels.triton.sampling.race import pick_tokens, race_tokens
@@ -100,8 +102,8 @@ def kernel_of(variant: SamplingVariant) -> Any:
         "mask": forbid_masked,
         "left": count_left,
         "restore": restore_empty,
-        "bias": change_entries,
-        "penalties": change_entries,
+        "bias": add_to_entries,
+        "penalties": penalise_tokens,
     }
     return kernels[variant.kernel]
 

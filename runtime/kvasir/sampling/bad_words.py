@@ -23,6 +23,11 @@ class BadWords:
                 self._longer.setdefault(word[-2], []).append((beginning, word[-1]))
         self._alone = sorted(alone)
 
+    @property
+    def depend_on_output(self) -> bool:
+        """Whether there are words of several tokens."""
+        return bool(self._longer)
+
     def completing(self, output: Tokens) -> Ints:
         """The tokens that must not follow this output."""
         longer = self._longer.get(int(output[-1]), ()) if len(output) else ()

@@ -29,25 +29,31 @@ def has_rules(params: SamplingParams) -> bool:
 
 
 class LogitRules:
-    """The rules of one request. Methods take its prompt and output so far."""
+    """The rules of one request. Methods take its prompt and output so far.
 
-    def __init__(
-        self, params: SamplingParams, tokens: Tokens, num_prompt_tokens: int, eos_token_ids: Sequence[int]
-    ) -> None:
+    A device can apply penalties by itself (`worker/batch/device_counts.py`); `penalised` is for the others.
+    """
+
+    def __init__(self, params: SamplingParams, num_prompt_tokens: int, eos_token_ids: Sequence[int]) -> None:
         bias = dict(params.logit_bias)
         self.allowed: Ints = np.unique(np.array(params.allowed_token_ids, np.int64))
         """The only tokens to choose from; empty: all."""
         self.biased: Ints = np.fromiter(bias.keys(), np.int64, len(bias))
         self.bias: Floats = np.fromiter(bias.values(), np.float32, len(bias))
         self.repetition = params.repetition_penalty
+        self.frequency, self.presence = params.frequency_penalty, params.presence_penalty
+        self.is_penalised = _is_penalised(params)
+        self.penalises_prompt = params.repetition_penalty != 1
         self._num_prompt_tokens = num_prompt_tokens
         self._min_tokens = params.min_tokens
         self._stops: Ints = np.array([*eos_token_ids, *params.stop_token_ids], np.int64)
         self._bad_words = BadWords(params.bad_words) if params.bad_words else None
-        self._frequency, self._presence = params.frequency_penalty, params.presence_penalty
         self._counts: TokenCounts | None = None
-        if _is_penalised(params):
-            self._counts = TokenCounts(tokens, num_prompt_tokens, with_prompt=params.repetition_penalty != 1)
+
+    @property
+    def need_tokens(self) -> bool:
+        """Whether `forbidden` depends on the tokens of the output. Otherwise it depends on their number only."""
+        return self._bad_words is not None and self._bad_words.depend_on_output
 
     def forbidden(self, tokens: Tokens, vocab_size: int) -> Ints:
         """[F] tokens that bad words and min_tokens rule out next.
@@ -72,10 +78,12 @@ class LogitRules:
 
         `repetition` concerns all of them: the prompt's are among them only where there is such a penalty.
         """
-        if self._counts is None:
+        if not self.is_penalised:
             return _NONE, _NONE.astype(np.float32)
+        if self._counts is None:
+            self._counts = TokenCounts(tokens, self._num_prompt_tokens, self.penalises_prompt)
         ids, counts = self._counts.after(tokens)
-        taken = self._frequency * counts + self._presence * (counts > 0)
+        taken = self.frequency * counts + self.presence * (counts > 0)
         return ids, taken.astype(np.float32)
 
 

@@ -1,6 +1,6 @@
 """Changes logits before tokens are chosen: allowed and forbidden tokens, bias, penalties.
 
-The worker gathers a step's LogitChanges from the rules of its rows. All of them are lists of single entries of the
+The worker gathers a step's LogitChanges from the rules of its rows. Most of them are lists of single entries of the
 logits: a row is touched where its request asks for it, the other rows not at all.
 """
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kvasir.kernels.triton.device_support import has_kernels
+from kvasir.sampling.counted_penalties import CountedPenalties, penalise
 
 
 @dataclass(frozen=True)
@@ -43,22 +44,15 @@ class Bias:
 
 @dataclass(frozen=True)
 class Penalties:
-    """Of the tokens that a request has; for each entry its request's penalties."""
+    """Of the tokens that a request has; for each entry its request's penalties. For steps without counted ones."""
 
     entries: Entries
     repetition: Tensor  # [M] float32
     taken: Tensor  # [M] float32: frequency and presence penalty together
 
     def apply_(self, logits: Tensor) -> None:
-        at, repetition = self.entries, self.repetition
-        if has_kernels(logits.device):
-            from kvasir.kernels.triton.sampling.logit_kernels import penalise  # imports triton
-
-            penalise(logits, at.rows, at.tokens, repetition, self.taken)
-        else:
-            values = logits[at.rows, at.tokens]  # [M]
-            values = torch.where(values > 0, values / repetition, values * repetition)
-            logits[at.rows, at.tokens] = values - self.taken
+        at = self.entries
+        logits[at.rows, at.tokens] = penalise(logits[at.rows, at.tokens], self.repetition, self.taken)
 
 
 @dataclass(frozen=True)
@@ -68,7 +62,7 @@ class LogitChanges:
     allowed: Allowed | None
     forbidden: Entries | None
     bias: Bias | None
-    penalties: Penalties | None
+    penalties: Penalties | CountedPenalties | None
 
     def apply_(self, logits: Tensor) -> None:
         """logits: [R, V] float32, changed in place."""

@@ -4,7 +4,7 @@ On a pipeline stage before the last, the result of the forward pass goes to the 
 
 A device computes a step while the host prepares the next one. The tokens stay on the device for the next step
 (device_rows.py), and a copy of them comes to the host (host_copy.py). The host waits for it only when the result is
-taken, when rules of a row depend on all tokens, and for log probabilities.
+taken, when rules of a row depend on all tokens (bad words), and for log probabilities.
 
 With CUDA graphs a step of decodes alone is one launch (decode_graphs.py).
 """
@@ -79,6 +79,7 @@ class ModelRunner:
             table.append_chosen(step.sampled)
         table.append_chosen(step.forced)
         for request_id in step.finished:
+            self._inputs.sampling.device_counts.remove(table.row_of(request_id))
             table.remove(request_id)
         for new in step.new:
             table.add(new)
@@ -110,12 +111,12 @@ class ModelRunner:
             launched.settle()
 
     def _compute(self, step: StepInput, launched: LaunchedStep) -> None:
-        if self._launched and any(
-            self._table.row_of(row.request_id) in self._table.rules for row in step.scheduled
-        ):
-            self._settle()  # rules are functions of all tokens
+        is_awaited = launched.is_awaited
+        rows = (self._table.row_of(row.request_id) for row in step.scheduled)
+        if self._launched and self._inputs.sampling.need_tokens(rows, is_awaited=is_awaited):
+            self._settle()
         with phase("inputs"):
-            batch = self._build(step.scheduled)
+            batch = self._build(step.scheduled, is_awaited)
         if self._table.failures:
             launched.failed = self._failed(step.scheduled)
         if batch.padded_to is not None and self._graphs is not None:
@@ -146,18 +147,19 @@ class ModelRunner:
             with phase("sample"):
                 self._sample(launched, batch, logits)
 
-    def _build(self, scheduled: Sequence[ScheduledRow]) -> StepBatch:
+    def _build(self, scheduled: Sequence[ScheduledRow], is_awaited: bool) -> StepBatch:
         """Build the step's inputs; rows whose inputs cannot be built become failed rows."""
         try:
-            return self._inputs.build(scheduled)
+            return self._inputs.build(scheduled, is_awaited=is_awaited)
         except Exception:
             for row in scheduled:
-                self._check_alone(row)
-        return self._inputs.build(scheduled)  # raises again if no single request is the cause
+                self._check_alone(row, is_awaited)
+        # Raises again if no single request is the cause.
+        return self._inputs.build(scheduled, is_awaited=is_awaited)
 
-    def _check_alone(self, row: ScheduledRow) -> None:
+    def _check_alone(self, row: ScheduledRow, is_awaited: bool) -> None:
         try:
-            self._inputs.build([row])
+            self._inputs.build([row], is_awaited=is_awaited)
         except Exception as error:
             self._table.fail(row.request_id, error)
 
@@ -205,6 +207,7 @@ class ModelRunner:
             logits = logits.float()
             plan.changes.apply_(logits)
         tokens = sample(logits, plan.random_rows)  # [R]
+        self._inputs.sampling.sampled(plan, tokens)
         if not launched.is_awaited:
             self._inputs.device_rows.sampled(batch.rows_there, tokens)
         marked = tokens.masked_fill(holds_nan(logits, tokens), NAN_TOKEN)

@@ -55,6 +55,7 @@ PARAMS = st.builds(
     temperature=st.sampled_from([0.0, 1.0]),
     top_k=st.sampled_from([0, 5]),
     repetition_penalty=st.sampled_from([1.0, 1.3]),
+    frequency_penalty=st.sampled_from([0.0, 0.0, 0.7]),
     logprobs=st.sampled_from([None, 3]),
     prompt_logprobs=st.sampled_from([None, 2]),
     ignore_eos=st.just(True),

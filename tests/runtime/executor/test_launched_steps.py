@@ -7,6 +7,7 @@ when they are waited for.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,7 @@ from kvasir.worker import worker
 from runtime.executor.split_engine import SplitEngine
 from runtime.executor.split_runs import ACTIONS, Action, assert_same_until_aborted, play
 from runtime.models.tiny import llama, save
-from runtime.worker.driver import engine_settings, greedy
+from runtime.worker.driver import engine_settings
 from runtime.worker.late_copies import LateCopies
 
 LIMITS = {"num_blocks": 14, "max_num_batched_tokens": 24, "max_num_seqs": 8}
@@ -57,29 +58,46 @@ def test_random_requests_are_answered_as_by_plain_steps(engines: Engines, action
     assert_same_until_aborted(engines.launching, engines.whole)
 
 
-def test_a_step_is_launched_before_the_tokens_of_the_one_before_are_awaited(tmp_path: Path) -> None:
-    copies = LateCopies()
-    engine = launching(load_model_info(save(llama(), tmp_path)), copies, overlapped=True)
-    copies.trace.clear()  # of the steps that warm it up
-    engine.add("a", range(2, 12), greedy(5))
-    engine.run()
-    started = [int(event.split()[1]) for event in copies.trace if event.startswith("start")]
-    names = {number: place for place, number in enumerate(started, 1)}
-    trace = [f"{word} {names[int(number)]}" for word, number in map(str.split, copies.trace)]
-    assert trace == [
-        "start 1", "start 2", "wait 1", "start 3", "wait 2", "start 4", "wait 3", "start 5", "wait 4", "wait 5",
-    ]  # fmt: skip
-    engine.close()
+OVERLAPPED = [
+    "start 1",
+    "start 2",
+    "wait 1",
+    "start 3",
+    "wait 2",
+    "start 4",
+    "wait 3",
+    "start 5",
+    "wait 4",
+    "wait 5",
+]
+AWAITED = ["start 1", "wait 1", "start 2", "wait 2", "start 3", "wait 3", "start 4", "wait 4", "start 5", "wait 5"]
+RULES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "none": ({}, OVERLAPPED),
+    "penalties": ({"frequency_penalty": 2.0, "presence_penalty": -1.3, "repetition_penalty": 1.3}, OVERLAPPED),
+    "fixed-tokens": (
+        {"logit_bias": ((9, 3.0),), "allowed_token_ids": tuple(range(64)), "bad_words": ((7,),), "min_tokens": 3},
+        OVERLAPPED,
+    ),
+    "bad-words": ({"bad_words": ((7, 8),), "repetition_penalty": 1.3}, AWAITED),
+}
+"""Rules of a request, and the copies of 5 steps. Only bad words of several tokens depend on all tokens."""
 
 
-def test_rules_wait_for_the_tokens_that_they_are_functions_of(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rules", RULES)
+def test_only_rules_that_are_functions_of_all_tokens_wait_for_them(tmp_path: Path, rules: str) -> None:
+    changes, expected = RULES[rules]
     model = load_model_info(save(llama(), tmp_path))
-    params = SamplingParams(max_tokens=12, seed=1, temperature=1.0, frequency_penalty=2.0, ignore_eos=True)
+    params = SamplingParams(max_tokens=5, seed=1, ignore_eos=True, **changes)
+    copies = LateCopies()
     answers = []
-    for engine in (SplitEngine(model, engine_settings()), launching(model, LateCopies(), overlapped=True)):
+    for engine in (SplitEngine(model, engine_settings()), launching(model, copies, overlapped=True)):
+        copies.trace.clear()  # of the steps that warm it up
         engine.add("a", range(2, 12), params)
         engine.run()
         answers.append(engine.answers["a"].tokens)
         engine.close()
+    started = [int(event.split()[1]) for event in copies.trace if event.startswith("start")]
+    names = {number: place for place, number in enumerate(started, 1)}
+    assert [f"{word} {names[int(number)]}" for word, number in map(str.split, copies.trace)] == expected
     assert answers[0] == answers[1]
-    assert len(answers[0]) == 12
+    assert len(answers[0]) == 5

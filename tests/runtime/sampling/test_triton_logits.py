@@ -5,11 +5,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvasir.kernels.triton.sampling.logit_kernels import add_bias, mask_rows, penalise, restore_rows
+from kvasir.kernels.triton.sampling.logit_kernels import (
+    add_bias,
+    mask_rows,
+    penalise_counted,
+    restore_rows,
+)
 from kvasir.kernels.triton.sampling.sizes import ENTRIES, PART_TOKENS
+from kvasir.sampling import counted_penalties, token_masks
 from kvasir.sampling import logits as logits_module
-from kvasir.sampling import token_masks
-from kvasir.sampling.logits import Allowed, Bias, Entries, LogitChanges, Penalties
+from kvasir.sampling.counted_penalties import CountedPenalties
+from kvasir.sampling.logits import Allowed, Bias, Entries, LogitChanges
 from kvasir.sampling.token_masks import PackedMasks, TokenMasks
 
 CPU = torch.device("cpu")
@@ -40,8 +46,8 @@ def entries(vocab: int, count: int, seed: int) -> Entries:
 
 
 def changes_of(vocab: int, count: int) -> LogitChanges:
-    """`count` entries with a bias, and as many with penalties; row 3 has some allowed tokens only."""
-    biased, penalised = entries(vocab, count, 1), entries(vocab, count, 2)
+    """`count` entries with a bias; rows 1 to 3 have penalties; row 3 has some allowed tokens only."""
+    biased = entries(vocab, count, 1)
     allowed = torch.arange(0, vocab, 3)
     generator = torch.Generator().manual_seed(3)
     length = len(biased.rows)
@@ -49,10 +55,12 @@ def changes_of(vocab: int, count: int) -> LogitChanges:
         allowed=Allowed(torch.tensor([3]), Entries(torch.full_like(allowed, 3), allowed)),
         forbidden=entries(vocab, min(count, 5), 4),
         bias=Bias(biased, torch.randn(length, generator=generator)),
-        penalties=Penalties(
-            penalised,
-            repetition=torch.rand(length, generator=generator) + 0.5,
-            taken=torch.randn(length, generator=generator),
+        penalties=CountedPenalties(
+            rows=torch.tensor([2, 1, 3]),
+            slots=torch.tensor([4, 0, 2]),
+            host_slots=np.array([4, 0, 2]),
+            counts=torch.randint(-3, 9, (5, vocab), generator=generator, dtype=torch.int32).clamp_(min=0),
+            params=torch.rand(5, 3, generator=generator, dtype=torch.float64) + torch.tensor([0.5, -0.5, -0.5]),
         ),
     )
 
@@ -63,19 +71,19 @@ def assert_same(logits: Tensor, expected: Tensor) -> None:
 
 @pytest.fixture
 def with_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logits_module, "has_kernels", lambda device: True)
-    monkeypatch.setattr(token_masks, "has_kernels", lambda device: True)
+    for module in (logits_module, counted_penalties, token_masks):
+        monkeypatch.setattr(module, "has_kernels", lambda device: True)
 
 
 @pytest.mark.parametrize("vocab", [1, 33, PART_TOKENS + 77])
 @pytest.mark.parametrize("count", [1, ENTRIES + 3])
 def test_bias_and_penalties_are_those_of_plain_torch(
-    vocab: int, count: int, monkeypatch: pytest.MonkeyPatch
+    vocab: int, count: int, request: pytest.FixtureRequest
 ) -> None:
     changes = changes_of(vocab, count)
     logits, expected = logits_of(vocab), logits_of(vocab)
     changes.apply_(expected)
-    monkeypatch.setattr(logits_module, "has_kernels", lambda device: True)
+    request.getfixturevalue("with_kernels")
     changes.apply_(logits)
     assert_same(logits, expected)
 
@@ -125,5 +133,8 @@ def test_other_types_are_rejected() -> None:
         restore_rows(logits, torch.zeros(2, 49), rows)
     with pytest.raises(ValueError, match=r"added of shape \[1\]"):
         add_bias(logits, rows, rows, torch.ones(1))
-    with pytest.raises(ValueError, match="taken of shape"):
-        penalise(logits, rows, rows, torch.ones(2), torch.ones(2).double())
+    counts, params = torch.zeros(3, 50, dtype=torch.int32), torch.zeros(3, 3)
+    with pytest.raises(ValueError, match="params of shape"):
+        penalise_counted(logits, rows, rows, counts, params)
+    with pytest.raises(ValueError, match=r"counts of shape \[3, 49\] for 50 tokens"):
+        penalise_counted(logits, rows, rows, counts[:, 1:].contiguous(), params.double())

@@ -47,7 +47,7 @@ def test_sampled_tokens_are_appended_up_to_the_end_of_the_context() -> None:
     table.add(new("b", [5]))
     rows = np.array([table.row_of("b"), table.row_of("a")])
     pending = table.append_pending(rows)
-    assert table.known_tokens(table.row_of("b")).tolist() == [5, PENDING]
+    assert table.tokens_of(table.row_of("b")).tolist() == [5, PENDING]
     table.settle(pending, np.array([6, 7]))
     assert table.tokens[table.row_of("b"), :2].tolist() == [5, 6]
     assert table.tokens[table.row_of("a"), :5].tolist() == [1, 2, 3, 4, 7]
@@ -61,7 +61,7 @@ def test_the_token_of_a_row_that_was_freed_meanwhile_is_passed_over() -> None:
     table.remove("a")
     table.add(new("b", [3, 4, 5]))
     table.settle(pending, np.array([9]))
-    assert table.known_tokens(table.row_of("b")).tolist() == [3, 4, 5]
+    assert table.tokens_of(table.row_of("b")).tolist() == [3, 4, 5]
 
 
 def test_tokens_that_another_stage_sampled_are_appended_by_request() -> None:
@@ -69,7 +69,7 @@ def test_tokens_that_another_stage_sampled_are_appended_by_request() -> None:
     for name, tokens in {"a": [1, 2], "b": [5], "c": [8]}.items():
         table.add(new(name, tokens))
     table.append_chosen({"c": [9], "a": [3, 4]})
-    assert [table.known_tokens(table.row_of(name)).tolist() for name in "abc"] == [[1, 2, 3, 4], [5], [8, 9]]
+    assert [table.tokens_of(table.row_of(name)).tolist() for name in "abc"] == [[1, 2, 3, 4], [5], [8, 9]]
 
 
 def test_a_stage_that_does_not_sample_ignores_sampling_parameters() -> None:
@@ -77,7 +77,7 @@ def test_a_stage_that_does_not_sample_ignores_sampling_parameters() -> None:
     params = SamplingParams(max_tokens=1, seed=2**63, logprobs=1, prompt_logprobs=1, repetition_penalty=1.5)
     table.add(NewRow("a", packed([1, 2]), 2, params))
     assert not any((table.failures, table.rules, table.num_logprobs, table.prompt_scores))
-    assert table.known_tokens(0).tolist() == [1, 2]
+    assert table.tokens_of(0).tolist() == [1, 2]
     table.remove("a")
     assert len(table) == 0
 

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import HostMemory
 from kvasir.params import SamplingParams
+from kvasir.sampling.logits import Penalties
 from kvasir.tokens import packed
 from kvasir.worker.batch.request_table import RequestTable
 from kvasir.worker.batch.sampling_inputs import SamplingInputs, SamplingPlan
@@ -75,7 +77,7 @@ def expected_logits(logits: list[float], case: Case) -> list[float]:
 
 
 def plan_of(table: RequestTable, names: Sequence[str]) -> SamplingPlan:
-    inputs = SamplingInputs(table, HostMemory(0), V)
+    inputs = SamplingInputs(table, Placement(torch.device("cpu"), torch.float32), HostMemory(0), V)
     return inputs.build(np.array([table.row_of(name) for name in names], np.int64))
 
 
@@ -160,7 +162,7 @@ def test_rows_that_ask_for_nothing_are_not_touched_by_those_that_do() -> None:
     assert (changes.forbidden.rows.tolist(), changes.forbidden.tokens.tolist()) == ([2, 2], [0, 1])
     assert changes.bias is not None
     assert changes.bias.entries.rows.tolist() == [1, 2]
-    assert changes.penalties is not None
+    assert isinstance(changes.penalties, Penalties)
     assert changes.penalties.entries.rows.tolist() == [1]
     assert changes.penalties.entries.tokens.tolist() == [6]
 

@@ -172,7 +172,7 @@ def test_failed_rows_go_on_until_they_are_freed(two_failing: Worker, expected: d
 
 def test_a_failure_of_no_single_request_is_raised(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Driver.load(path).worker
-    monkeypatch.setattr(InputBuilder, "build", lambda self, scheduled: 1 / 0)
+    monkeypatch.setattr(InputBuilder, "build", lambda self, scheduled, is_awaited: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         worker.execute(StepInput([], [NewRow("a", packed([5, 6]), 2, greedy(3))], [ScheduledRow("a", 0, 2, [[1]])]))
 

@@ -105,11 +105,11 @@ class InputBuilder:
         tables = zip(groups, table.block_tables, strict=True)
         self._planners = {number: planner(*each) for number, each in enumerate(tables) if each[0].layers}
         self._samples = samples
-        self._sampling = SamplingInputs(table, self._memory, vocab_size)
+        self.sampling = SamplingInputs(table, placement, self._memory, vocab_size)
         padded = all(isinstance(planner, PadsDecodes) for planner in self._planners.values())
         self.sizes = tuple(sizes) if padded else ()
 
-    def build(self, scheduled: Sequence[ScheduledRow]) -> StepBatch:
+    def build(self, scheduled: Sequence[ScheduledRow], *, is_awaited: bool = True) -> StepBatch:
         table = self._table
         count = len(scheduled)
         rows = np.fromiter((table.row_of(row.request_id) for row in scheduled), np.int64, count)
@@ -133,6 +133,7 @@ class InputBuilder:
             rows=rows[samples],
             outputs=order[samples],
             prompt_spans=tuple(prompt_spans(table, rows, computed, new, order)) if table.prompt_scores else (),
+            is_awaited=is_awaited,
         )
 
     def build_idle(self, size: int) -> StepBatch:
@@ -141,7 +142,7 @@ class InputBuilder:
         step = StepRows(nothing, nothing, nothing, nothing, nothing, nothing)
         self._memory.begin()
         tokens = self._tokens(nothing, nothing, nothing, step, size)
-        return self._sent(tokens, sampled=None, rows=nothing, outputs=nothing, prompt_spans=())
+        return self._sent(tokens, sampled=None, rows=nothing, outputs=nothing, prompt_spans=(), is_awaited=True)
 
     def _size(self, count: int) -> int | None:
         """Return the smallest size for so many rows."""
@@ -171,6 +172,7 @@ class InputBuilder:
         rows: Ints,
         outputs: Ints,
         prompt_spans: tuple[PromptSpan, ...],
+        is_awaited: bool,
     ) -> StepBatch:
         batch = StepBatch(
             token_ids=tokens.token_ids,
@@ -178,7 +180,7 @@ class InputBuilder:
             positions=tokens.positions,
             attention=tokens.attention,
             sampled=None if sampled is None else self._memory.put(sampled),
-            sampling=self._sampling.build(rows),
+            sampling=self.sampling.build(rows, is_awaited=is_awaited),
             rows=rows,
             rows_there=self._memory.put(rows),
             outputs=outputs,

@@ -126,16 +126,15 @@ class RequestTable:
         self.greedy[row] = params.greedy
         self.params[row] = tuple(getattr(params, name) for name in _NUMBERS.names or ())
         if has_rules(params):
-            prompt = int(self.num_prompt_tokens[row])
-            self.rules[row] = LogitRules(params, self.known_tokens(row), prompt, self._eos_token_ids)
+            self.rules[row] = LogitRules(params, int(self.num_prompt_tokens[row]), self._eos_token_ids)
         if params.logprobs is not None:
             self.num_logprobs[row] = params.logprobs
         # With the first output token the prompt's have been reported: a request that has one is only resumed.
         if params.prompt_logprobs is not None and self.num_tokens[row] == self.num_prompt_tokens[row]:
             self.prompt_scores[row] = PromptScores(params.prompt_logprobs)
 
-    def known_tokens(self, row: int) -> npt.NDArray[np.int32]:
-        """[num_tokens] prompt and output of a row; a view. None of them may be pending."""
+    def tokens_of(self, row: int) -> npt.NDArray[np.int32]:
+        """[num_tokens] prompt and output of a row, with PENDING for pending tokens; a view."""
         return self.tokens[row, : self.num_tokens[row]]
 
     def remove(self, request_id: str) -> None:

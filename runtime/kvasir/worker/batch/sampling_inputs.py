@@ -3,17 +3,21 @@
 Rows are grouped by their parameters. A step without special parameters costs three lookups in empty dictionaries.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import StepMemory
+from kvasir.sampling.counted_penalties import CountedPenalties
 from kvasir.sampling.logit_rules import LogitRules
 from kvasir.sampling.logits import Allowed, Bias, Entries, LogitChanges, Penalties
+from kvasir.sampling.penalties import Tokens
 from kvasir.sampling.sampler import RandomRows
+from kvasir.worker.batch.device_counts import DeviceCounts
 from kvasir.worker.batch.request_table import RequestTable
 
 Ints = npt.NDArray[np.int64]
@@ -39,14 +43,38 @@ class SamplingPlan:
 
 
 class SamplingInputs:
-    def __init__(self, table: RequestTable, memory: StepMemory, vocab_size: int) -> None:
+    def __init__(self, table: RequestTable, placement: Placement, memory: StepMemory, vocab_size: int) -> None:
         self._table = table
         self._memory = memory
+        self._on_cpu = placement.device.type == "cpu"
         self._vocab_size = vocab_size
+        self.device_counts = DeviceCounts(table, placement, memory, vocab_size)
 
-    def build(self, rows: Ints) -> SamplingPlan:
-        """rows: [R] rows of the table, in the order of the logits."""
-        return SamplingPlan(tuple(self._random_rows(rows)), self._changes(rows), self._logprobs(rows))
+    def build(self, rows: Ints, *, is_awaited: bool = True) -> SamplingPlan:
+        """rows: [R] rows of the table, in the order of the logits. `is_awaited`: no row has a pending token."""
+        return SamplingPlan(tuple(self._random_rows(rows)), self._changes(rows, is_awaited), self._logprobs(rows))
+
+    def need_tokens(self, rows: Iterable[int], *, is_awaited: bool) -> bool:
+        """Return whether `build` for these rows of the table depends on tokens that may be pending."""
+        rules = self._table.rules
+        if not rules:
+            return False
+        on_host = self._counts_on_host(is_awaited)
+        ruled = [rules[row] for row in rows if row in rules]
+        return any(rule.need_tokens or (on_host and rule.is_penalised) for rule in ruled)
+
+    def sampled(self, plan: SamplingPlan, tokens: Tensor) -> None:
+        """Count the tokens [R] that were sampled by this plan, if rows need that."""
+        if plan.changes is not None and isinstance(plan.changes.penalties, CountedPenalties):
+            self.device_counts.sampled(plan.changes.penalties, tokens)
+
+    def _counts_on_host(self, is_awaited: bool) -> bool:
+        """Return whether penalties are lists of the tokens of each row, which the host counts.
+
+        A CPU has the tokens before it computes the next step, so it gains nothing from counts on the device. They
+        would cost it several passes over the vocabulary, instead of one over the distinct tokens of each row.
+        """
+        return is_awaited and self._on_cpu
 
     def _random_rows(self, rows: Ints) -> Iterator[RandomRows]:
         table = self._table
@@ -91,7 +119,7 @@ class SamplingInputs:
         places = [place for place, _ in asked]
         return LogprobRows(self._tensor(np.array(places)), places, [count for _, count in asked])
 
-    def _changes(self, rows: Ints) -> LogitChanges | None:
+    def _changes(self, rows: Ints, is_awaited: bool) -> LogitChanges | None:
         table = self._table
         if not table.rules:
             return None
@@ -100,16 +128,16 @@ class SamplingInputs:
             return None
         places = [place for place, _ in ruled]
         rules = [table.rules[row] for _, row in ruled]
-        tokens = [table.known_tokens(row) for _, row in ruled]
+        tokens = [table.tokens_of(row) for _, row in ruled]
         return LogitChanges(
             allowed=self._allowed(places, rules),
             forbidden=self._entries(
                 places, [rule.forbidden(known, self._vocab_size) for rule, known in zip(rules, tokens, strict=True)]
             ),
             bias=self._bias(places, rules),
-            penalties=self._penalties(
-                places, rules, [rule.penalised(known) for rule, known in zip(rules, tokens, strict=True)]
-            ),
+            penalties=self._listed(places, rules, tokens)
+            if self._counts_on_host(is_awaited)
+            else self._counted([each for each, rule in zip(ruled, rules, strict=True) if rule.is_penalised]),
         )
 
     def _allowed(self, places: list[int], rules: list[LogitRules]) -> Allowed | None:
@@ -125,9 +153,14 @@ class SamplingInputs:
             return None
         return Bias(entries, self._tensor(np.concatenate([rule.bias for rule in rules])))
 
-    def _penalties(
-        self, places: list[int], rules: list[LogitRules], penalised: list[tuple[Ints, npt.NDArray[np.float32]]]
-    ) -> Penalties | None:
+    def _counted(self, penalised: list[tuple[int, int]]) -> CountedPenalties | None:
+        """`penalised`: places and rows."""
+        if not penalised:
+            return None
+        return self.device_counts.penalties([place for place, _ in penalised], [row for _, row in penalised])
+
+    def _listed(self, places: list[int], rules: list[LogitRules], known: list[Tokens]) -> Penalties | None:
+        penalised = [rule.penalised(each) for rule, each in zip(rules, known, strict=True)]
         tokens = [each for each, _ in penalised]
         entries = self._entries(places, tokens)
         if entries is None:

@@ -75,27 +75,46 @@ def restore_empty(
 
 
 @triton.jit(do_not_specialize=["num_entries"])
-def change_entries(
+def add_to_entries(
     logits,  # [R, V] float32, of the stride `stride`: changed in place
     rows,  # [M] int64
     tokens,  # [M] int64: with `rows`, no entry twice
-    added,  # [M] float32: not PENALTIES
-    repetition,  # [M] float32: PENALTIES
-    taken,  # [M] float32: PENALTIES
+    added,  # [M] float32
     num_entries,
     stride,
     ENTRIES: tl.constexpr,
-    PENALTIES: tl.constexpr,
 ):
-    """Grid: (M / ENTRIES,). Bias is added; a penalty divides or multiplies, and is then subtracted."""
+    """Grid: (M / ENTRIES,)."""
     entries = tl.program_id(0) * ENTRIES + tl.arange(0, ENTRIES)
     exists = entries < num_entries
     row = tl.load(rows + entries, mask=exists, other=0)
     at = logits + row * stride + tl.load(tokens + entries, mask=exists, other=0)
-    x = tl.load(at, mask=exists, other=0.0)
-    if PENALTIES:
-        times = tl.load(repetition + entries, mask=exists, other=1.0)
-        x = tl.where(x > 0, tl.div_rn(x, times), x * times) - tl.load(taken + entries, mask=exists, other=0.0)
-    else:
-        x += tl.load(added + entries, mask=exists, other=0.0)
+    x = tl.load(at, mask=exists, other=0.0) + tl.load(added + entries, mask=exists, other=0.0)
     tl.store(at, x, mask=exists)
+
+
+@triton.jit(do_not_specialize=["vocab"])
+def penalise_tokens(
+    logits,  # [R, V] float32, of the stride `stride`: changed in place
+    rows,  # [N] int64
+    slots,  # [N] int64
+    counts,  # [S, V] int32, of the stride counts_stride: 0 for tokens without a penalty
+    params,  # [S, 3] float64: repetition, frequency and presence penalty
+    vocab,
+    stride,
+    counts_stride,
+    PART_TOKENS: tl.constexpr,
+    IN_OUTPUT: tl.constexpr,
+):
+    """Grid: (N, parts). What frequency and presence penalty take is rounded once, as in the reference."""
+    place = tl.program_id(0)
+    ids = tl.program_id(1) * PART_TOKENS + tl.arange(0, PART_TOKENS)
+    slot = tl.load(slots + place)
+    count = tl.load(counts + slot * counts_stride + ids, mask=ids < vocab, other=0)
+    repetition = tl.load(params + slot * 3).to(tl.float32)
+    times = count // IN_OUTPUT
+    taken = tl.load(params + slot * 3 + 1) * times + tl.load(params + slot * 3 + 2) * (times > 0).to(tl.float64)
+    at = logits + tl.load(rows + place) * stride + ids
+    x = tl.load(at, mask=count > 0, other=0.0)
+    x = tl.where(x > 0, tl.div_rn(x, repetition), x * repetition) - taken.to(tl.float32)
+    tl.store(at, x, mask=count > 0)

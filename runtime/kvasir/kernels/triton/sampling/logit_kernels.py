@@ -4,8 +4,14 @@ import torch
 import triton
 from torch import Tensor
 
-from kvasir.kernels.triton.sampling.logit_changes import change_entries, count_left, forbid_masked, restore_empty
-from kvasir.kernels.triton.sampling.sizes import ENTRIES, OPTIONS, PART_TOKENS, num_parts, padded_parts
+from kvasir.kernels.triton.sampling.logit_changes import (
+    add_to_entries,
+    count_left,
+    forbid_masked,
+    penalise_tokens,
+    restore_empty,
+)
+from kvasir.kernels.triton.sampling.sizes import ENTRIES, IN_OUTPUT, OPTIONS, PART_TOKENS, num_parts, padded_parts
 
 
 def mask_rows(logits: Tensor, words: Tensor, rows: Tensor) -> None:
@@ -44,42 +50,37 @@ def restore_rows(logits: Tensor, saved: Tensor, rows: Tensor) -> None:
 
 def add_bias(logits: Tensor, rows: Tensor, tokens: Tensor, added: Tensor) -> None:
     """Add to the logits [R, V] of M entries, none of them twice. rows, tokens: [M] int64; added: [M] float32"""
-    _check(logits, {**_entries(rows, tokens), "added": (added, torch.float32)}, len(rows))
-    _change(logits, rows, tokens, added, None, None)
-
-
-def penalise(logits: Tensor, rows: Tensor, tokens: Tensor, repetition: Tensor, taken: Tensor) -> None:
-    """Divide positive logits by `repetition`, multiply the others by it, and subtract `taken`. All of them: [M]"""
-    floats = {"repetition": (repetition, torch.float32), "taken": (taken, torch.float32)}
-    _check(logits, {**_entries(rows, tokens), **floats}, len(rows))
-    _change(logits, rows, tokens, None, repetition, taken)
-
-
-def _change(
-    logits: Tensor,
-    rows: Tensor,
-    tokens: Tensor,
-    added: Tensor | None,
-    repetition: Tensor | None,
-    taken: Tensor | None,
-) -> None:
-    change_entries[triton.cdiv(len(rows), ENTRIES),](
-        logits,
-        rows,
-        tokens,
-        added,
-        repetition,
-        taken,
-        len(rows),
-        logits.stride(0),
-        ENTRIES=ENTRIES,
-        PENALTIES=added is None,
-        **OPTIONS,
+    count = len(rows)
+    given = {"rows": (rows, torch.int64), "tokens": (tokens, torch.int64), "added": (added, torch.float32)}
+    _check(logits, given, count)
+    add_to_entries[triton.cdiv(count, ENTRIES),](
+        logits, rows, tokens, added, count, logits.stride(0), ENTRIES=ENTRIES, **OPTIONS
     )
 
 
-def _entries(rows: Tensor, tokens: Tensor) -> dict[str, tuple[Tensor, torch.dtype]]:
-    return {"rows": (rows, torch.int64), "tokens": (tokens, torch.int64)}
+def penalise_counted(logits: Tensor, rows: Tensor, slots: Tensor, counts: Tensor, params: Tensor) -> None:
+    """Apply the penalties [S, 3] (repetition, frequency, presence; float64) of the slots [N] to the rows [N].
+
+    counts: [S, V] int32
+    """
+    count, vocab = len(rows), logits.shape[1]
+    _check(logits, {"rows": (rows, torch.int64), "slots": (slots, torch.int64)}, count)
+    _check(logits, {"counts": (counts, torch.int32), "params": (params, torch.float64)}, len(counts))
+    if counts.shape[1] != vocab or params.shape[1] != 3:
+        raise ValueError(f"the kernel does not take counts of shape {list(counts.shape)} for {vocab} tokens")
+    penalise_tokens[count, num_parts(vocab)](
+        logits,
+        rows,
+        slots,
+        counts,
+        params,
+        vocab,
+        logits.stride(0),
+        counts.stride(0),
+        PART_TOKENS=PART_TOKENS,
+        IN_OUTPUT=IN_OUTPUT,
+        **OPTIONS,
+    )
 
 
 def _check(logits: Tensor, given: dict[str, tuple[Tensor, torch.dtype]], length: int | None = None) -> None:

@@ -1,6 +1,6 @@
-"""The sizes of the sampling kernels, for launches and for compilation ahead of time. No torch and no triton.
+"""The constants of the sampling kernels, for launches and for compilation ahead of time. No torch and no triton.
 
-They are not tuned: no device has measured them.
+The sizes are not tuned: no device has measured them.
 """
 
 from collections.abc import Mapping
@@ -14,6 +14,10 @@ SEARCH_TOKENS: Final = 2048
 SEARCH_WARPS: Final = 16
 ENTRIES: Final = 256
 """Entries of the logits that a program changes."""
+IN_PROMPT: Final = 1
+"""Count of a token that is in the prompt of a penalised row, and not in its output."""
+IN_OUTPUT: Final = 2
+"""What each time in the output adds to the count of a token."""
 OPTIONS: Final[Mapping[str, object]] = MappingProxyType({"enable_fp_fusion": False})
 """Of every launch. The reference rounds after each operation, so products and sums are not fused."""
 
