@@ -14,10 +14,11 @@ from bench.gpu.checks.comparison import guarded, report, same
 from bench.gpu.worker import Context
 from torch import Tensor
 
-from kvasir.kernels.triton.sampling.logit_kernels import add_bias, mask_rows, penalise, restore_rows
+from kvasir.kernels.triton.sampling.logit_kernels import add_bias, mask_rows, penalise_counted, restore_rows
 from kvasir.kernels.triton.sampling.sampling_kernels import choose_largest
 from kvasir.sampling import sampler, triton_sampler
-from kvasir.sampling.logits import Bias, Entries, Penalties
+from kvasir.sampling.counted_penalties import CountedPenalties
+from kvasir.sampling.logits import Bias, Entries
 from kvasir.sampling.random import exponential
 from kvasir.sampling.sampler import RandomRows
 from kvasir.sampling.token_masks import TokenMasks
@@ -165,9 +166,7 @@ def _logits(context: Context, vocab: int) -> None:
     for count in (1, min(700, rows * vocab)):
         at = torch.randperm(rows * vocab, generator=torch.Generator().manual_seed(count))[:count]
         entries = Entries(at // vocab, at % vocab)
-        generator = torch.Generator().manual_seed(3)
-        added, taken = (torch.randn(count, generator=generator) for _ in range(2))
-        repetition = torch.rand(count, generator=generator) + 0.5
+        added = torch.randn(count, generator=torch.Generator().manual_seed(3))
         at_rows, at_tokens = entries.rows.to(device), entries.tokens.to(device)
         case = f"{vocab} tokens, {count} entries"
 
@@ -175,11 +174,21 @@ def _logits(context: Context, vocab: int) -> None:
         add_bias(found, at_rows, at_tokens, added.to(device))
         Bias(entries, added).apply_(expected)
         report(context, "bias", case, same(found, expected))
-        found, expected = logits.to(device, copy=True), logits.clone()
-        penalise(found, at_rows, at_tokens, repetition.to(device), taken.to(device))
-        Penalties(entries, repetition, taken).apply_(expected)
-        report(context, "penalties", case, same(found, expected))
+    _penalties(context, logits)
     _masks(context, logits)
+
+
+def _penalties(context: Context, logits: Tensor) -> None:
+    """Of three rows, whose counts are in other slots."""
+    device, generator = context.device, torch.Generator().manual_seed(3)
+    vocab = logits.shape[1]
+    rows, slots = torch.tensor([4, 0, 6]), torch.tensor([1, 3, 0])
+    counts = torch.randint(0, 9, (4, vocab), generator=generator, dtype=torch.int32)
+    params = torch.rand(4, 3, generator=generator, dtype=torch.float64) + 0.5
+    found, expected = logits.to(device, copy=True), logits.clone()
+    penalise_counted(found, *(each.to(device) for each in (rows, slots, counts, params)))
+    CountedPenalties(rows, slots, slots.numpy(), counts, params).apply_(expected)
+    report(context, "penalties", f"{vocab} tokens", same(found, expected))
 
 
 def _masks(context: Context, logits: Tensor) -> None:

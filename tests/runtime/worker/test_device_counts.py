@@ -127,7 +127,11 @@ class Rows:
         table = self._new_table()
         for name in names:
             table.add(self._requests[name].row(name))
-        changes = SamplingInputs(table, CPU, HostMemory(0), V).build(np.array([table.row_of(name) for name in names])).changes
+        changes = (
+            SamplingInputs(table, CPU, HostMemory(0), V)
+            .build(np.array([table.row_of(name) for name in names]))
+            .changes
+        )
         logits = logits_of(len(names))
         if changes is not None:
             changes.apply_(logits)

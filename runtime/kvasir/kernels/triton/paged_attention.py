@@ -97,8 +97,8 @@ def attend_paged(
     maximum = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, PADDED_DIM], tl.float32)
-    # All rows see the keys up to the first row's position: without a window, these tiles need no masks. A decode has
-    # little to compute, and gains nothing.
+    # All rows see the keys up to the first row's position: without a window, these tiles need no masks. Decodes are
+    # bound by memory, and gain nothing.
     UNMASKED: tl.constexpr = ROWS >= 64 and not WINDOWED
     masked_from = begin
     if UNMASKED:
