@@ -164,7 +164,9 @@ class InProcessExecutor:
         for masked in self._unsupplied.values():
             if isinstance(masked, _MaskedStep):
                 masked.late.cancel()  # ends the wait of the thread
-        self._host = None
+        host, self._host = self._host, None
+        if host is not None:
+            host.worker.close()
 
     @property
     def _worker(self) -> Worker:

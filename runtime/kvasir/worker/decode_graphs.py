@@ -19,6 +19,8 @@ from torch import Tensor
 
 from kvasir.worker.batch.inputs import StepBatch
 
+Compute = Callable[[StepBatch], Tensor]
+
 
 class Recording(Protocol):
     def replay(self) -> None:
@@ -56,26 +58,28 @@ class _Captured:
 
 
 class DecodeGraphs:
-    """The graphs of one model runner. Its caches and step memory must outlive them."""
+    """The graphs of one model runner. Its caches and step memory must outlive them.
 
-    def __init__(self, recorder: Recorder, compute: Callable[[StepBatch], Tensor]) -> None:
-        """`compute` returns the logits [T, vocab_size] of a step whose tokens are all sampled after."""
+    `compute` returns the logits [T, vocab_size] of a padded step. It is not kept, so that a runner and its graphs are
+    freed together.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._compute = compute
         self._captured: dict[int, _Captured] = {}
 
-    def capture(self, batch: StepBatch) -> None:
+    def capture(self, batch: StepBatch, compute: Compute) -> None:
         """Capture the graph of the batch's size."""
         assert batch.padded_to is not None, "only padded steps can be captured"
-        recording, logits = self._recorder.record(lambda: self._compute(batch))
+        recording, logits = self._recorder.record(lambda: compute(batch))
         self._captured[batch.padded_to] = _Captured(recording, logits, _addresses(batch))
 
-    def logits(self, batch: StepBatch) -> Tensor:
+    def logits(self, batch: StepBatch, compute: Compute) -> Tensor:
         """Return the logits [R, vocab_size] of a padded step. They hold until the next one."""
         assert batch.padded_to is not None, "only padded steps have graphs"
         captured = self._captured.get(batch.padded_to)
         if captured is None:
-            logits = self._compute(batch)
+            logits = compute(batch)
         else:
             assert captured.addresses == _addresses(batch), "a graph reads other addresses than the step's"
             captured.recording.replay()

@@ -52,7 +52,7 @@ class ModelRunner:
         self.caches = caches
         self._link = link
         self._copies = copies
-        self._graphs = DecodeGraphs(recorder, self._decode_logits) if recorder is not None else None
+        self._graphs = DecodeGraphs(recorder) if recorder is not None else None
         self._launched: list[LaunchedStep] = []
         """Steps whose tokens the host does not know yet, in their order."""
 
@@ -98,7 +98,7 @@ class ModelRunner:
         """Capture the graphs of these sizes, which are ascending."""
         assert self._graphs is not None, "the runner was made without a recorder"
         for size in reversed(sizes):
-            self._graphs.capture(self._inputs.build_idle(size))
+            self._graphs.capture(self._inputs.build_idle(size), self._decode_logits)
 
     @property
     def graph_sizes(self) -> tuple[int, ...]:
@@ -121,7 +121,7 @@ class ModelRunner:
             launched.failed = self._failed(step.scheduled)
         if batch.padded_to is not None and self._graphs is not None:
             with phase("forward"):
-                logits = self._graphs.logits(batch)
+                logits = self._graphs.logits(batch, self._decode_logits)
             if step.masked:
                 logits = logits.clone()  # they are waited for
         else:

@@ -3,6 +3,7 @@
 The order of its life: load → kv_layout → allocate_kv_cache → warm_up → execute, once per step.
 """
 
+import gc
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -155,6 +156,14 @@ class Worker:
         with torch.inference_mode():
             for layer in self._expert_layers:
                 layer.forward_empty()
+
+    def close(self) -> None:
+        """Free the memory of weights, KV cache and CUDA graphs; nothing can be computed any more."""
+        self._runner = self._model = self._table = None
+        self._expert_layers, self._ahead = [], iter(())
+        gc.collect()  # modules refer to one another
+        if self._placement.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     @worker_call
     def check_idle(self) -> None:

@@ -1,4 +1,5 @@
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,3 +134,12 @@ def test_shutdown_may_come_at_any_time_and_twice(tmp_path: Path) -> None:
     executor.shutdown()
     with pytest.raises(AssertionError, match="shut down"):
         executor.check_idle()
+
+
+def test_a_shut_down_executor_keeps_no_weights(tmp_path: Path) -> None:
+    executor = InProcessExecutor(engine_settings(), load_model_info(save(llama(), tmp_path)))
+    started(executor)
+    weights = [weakref.ref(weight) for weight in executor._worker._model.parameters()]  # type: ignore[union-attr]
+    executor.shutdown()
+    assert weights
+    assert all(weight() is None for weight in weights)
