@@ -17,6 +17,7 @@ from kvasir.executor.torchrun.launched_rank import shows_results
 from kvasir.hub.located_model import read_model
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.source import fetch, normalise
+from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import AddRequest
 from kvasir.observability.progress import progress_bar
 
@@ -51,8 +52,16 @@ class Run:
 class LocalEngine:
     """Made by `start_engine`."""
 
-    def __init__(self, core: EngineCore, executor: Executor, model: ModelInfo, settings: ResolvedEngine) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        executor: Executor,
+        model: ModelInfo,
+        settings: ResolvedEngine,
+        cache: KVCacheConfig,
+    ) -> None:
         self._core = core
+        self.groups = cache.groups
         self._executor = executor
         self.shows_results = shows_results(settings.executor)
         self.model = model
@@ -110,4 +119,4 @@ def start_engine(config: EngineConfig) -> LocalEngine:
     except BaseException:
         executor.shutdown()
         raise
-    return LocalEngine(core, executor, model, settings)
+    return LocalEngine(core, executor, model, settings, cache)

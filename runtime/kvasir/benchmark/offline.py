@@ -2,16 +2,19 @@
 
 import random
 import resource
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from kvasir.benchmark.device_use import decode_bytes, prefill_operations
 from kvasir.benchmark.figures import Figures, percentiles, time_lines
 from kvasir.benchmark.local_engine import LocalEngine, Run, start_engine
 from kvasir.benchmark.workload import OfflineWorkload, lengths
 from kvasir.config.options import CommandFailed, ConfigError
 from kvasir.config.settings import EngineConfig
 from kvasir.link.protocol import AddRequest
+from kvasir.models.product_weights import product_weights
 from kvasir.observability.progress import progress_bar
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
@@ -89,14 +92,46 @@ def _latency(engine: LocalEngine, workload: OfflineWorkload, batch_size: int, it
         "tpot_ms": percentiles([(each.last - each.first) / (each.tokens - 1) for each in times if each.tokens > 1]),
     }
     figures = _described(engine) | {"batch_size": batch_size, "iterations": iterations, **rows}
+    use = _device_use(engine, workload, batch_size, runs[1:], rows["tpot_ms"])
+    figures |= use
     figures["peak_memory_bytes"] = _peak_memory()
     lines = [
         _title(engine),
         f"batches    {iterations} of {batch_size}, {workload.input_len} tokens in, {workload.output_len} out",
         f"memory     {_peak_memory() / 2**30:.2f} GiB at most",
         *time_lines(list(zip(("batch", "TTFT", "TPOT"), rows.values(), strict=True))),
+        *_use_lines(use),
     ]
     return Measurement(figures, lines)
+
+
+def _device_use(
+    engine: LocalEngine,
+    workload: OfflineWorkload,
+    batch_size: int,
+    runs: Sequence[Run],
+    tpot: dict[str, float] | None,
+) -> Figures:
+    """Return the achieved bandwidth of decodes and operations of prefills, by medians; nothing for experts."""
+    weights = product_weights(engine.model, engine.settings.dtype)
+    if weights is None:
+        return {}
+    prefilled = statistics.median(max(times.first for times in run.requests.values()) for run in runs)
+    use = {"prefill_flops": prefill_operations(weights, batch_size * workload.input_len) / prefilled}
+    if tpot is not None:
+        context = workload.input_len + workload.output_len // 2
+        read = decode_bytes(weights, engine.groups, batch_size, context)
+        use["decode_bytes_per_second"] = read / tpot["p50"] * 1000
+    return use
+
+
+def _use_lines(use: Figures) -> list[str]:
+    lines = []
+    if "decode_bytes_per_second" in use:
+        lines.append(f"decode     {use['decode_bytes_per_second'] / 1e9:.1f} GB/s of weights and KV cache")
+    if "prefill_flops" in use:
+        lines.append(f"prefill    {use['prefill_flops'] / 1e12:.2f} TFLOP/s of products with weights")
+    return lines
 
 
 def random_requests(engine: LocalEngine, workload: OfflineWorkload) -> Iterator[AddRequest]:

@@ -63,6 +63,8 @@ class Linear(nn.Module):
         parameters = self.method.parameters(shape, placement) if tied is None else {"weight": tied}
         for name, parameter in parameters.items():
             self.register_parameter(name, parameter)
+        self.num_weights = sum(parameter.numel() for parameter in parameters.values())
+        """That this rank multiplies by."""
         self.bias: nn.Parameter | None = None
         if bias:
             of_rows = split if self.split_dim == 0 else None

@@ -29,7 +29,7 @@ class Recording(Protocol):
 
 
 class Recorder(Protocol):
-    """Records what is given to the device. Tests use one for a CPU."""
+    """Records the launches of a computation. Tests use one for a CPU."""
 
     def record(self, compute: Callable[[], Tensor]) -> tuple[Recording, Tensor]:
         """Return the recording and the tensor that each replay fills."""
@@ -60,8 +60,8 @@ class _Captured:
 class DecodeGraphs:
     """The graphs of one model runner. Its caches and step memory must outlive them.
 
-    `compute` returns the logits [T, vocab_size] of a padded step. It is not kept, so that a runner and its graphs are
-    freed together.
+    `compute` returns the logits [T, vocab_size] of a padded step. It is not kept, so that a runner and its graphs
+    are freed together.
     """
 
     def __init__(self, recorder: Recorder) -> None:

@@ -150,7 +150,11 @@ def test_throughput_runs_an_engine_without_a_server(tmp_path: Path) -> None:
 def test_latency_times_batches(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     figures = bench(tmp_path, "latency", *ENGINE, "--batch-size", "2", "--iterations", "2")
     assert figures["batch_ms"]["mean"] >= figures["ttft_ms"]["mean"] > 0
-    assert "batches    2 of 2, 9 tokens in, 4 out" in capfd.readouterr().out
+    output = capfd.readouterr().out
+    assert "batches    2 of 2, 9 tokens in, 4 out" in output
+    assert "GB/s of weights and KV cache" in output
+    assert figures["decode_bytes_per_second"] > 0
+    assert figures["prefill_flops"] > 0
 
 
 @pytest.mark.parametrize(

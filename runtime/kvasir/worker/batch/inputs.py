@@ -47,7 +47,7 @@ _SPARE_BYTES = 2**20
 class StepBatch:
     """A batch of T tokens. R of them are the last known tokens of their requests: a token is sampled after each."""
 
-    token_ids: Tensor  # [T], PENDING for tokens that only the device knows
+    token_ids: Tensor  # [T], PENDING for tokens that only the device has
     pending_rows: Tensor | None  # [T] rows of the request table; None: no token is pending
     positions: Tensor  # [T]
     attention: Mapping[int, AttentionPlan]  # by number of the KV group
