@@ -4,7 +4,8 @@ worker.
 Their requests own the null block only, whose content counts for nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from kvasir.layers.kv import KVGroup
 from kvasir.params import SamplingParams
@@ -24,6 +25,28 @@ _EVERYTHING = SamplingParams(
     prompt_logprobs=1,
 )
 """The sampler's costliest path."""
+_KINDS: Final = (
+    SamplingParams(max_tokens=2, seed=0, temperature=0.0),
+    SamplingParams(max_tokens=2, seed=0),
+    SamplingParams(max_tokens=2, seed=0, top_p=0.9),
+    SamplingParams(max_tokens=2, seed=0, min_p=0.1),
+    SamplingParams(max_tokens=2, seed=0, top_k=20, min_p=0.1),
+    SamplingParams(max_tokens=2, seed=0, temperature=0.0, presence_penalty=0.1),
+    SamplingParams(max_tokens=2, seed=0, top_p=0.9, presence_penalty=0.1),
+    SamplingParams(max_tokens=2, seed=0, logit_bias=((0, 1.0),)),
+    SamplingParams(max_tokens=2, seed=0, temperature=0.0, logit_bias=((0, 1.0),)),
+)
+"""Each needs kernels that the others do not need."""
+
+
+def kernel_steps(context: int, groups: Sequence[KVGroup]) -> Iterator[StepInput]:
+    """Yield steps that use all kernels of a GPU, which are compiled when they are first used.
+
+    They sample in each way, and compute a short chunk after a long context, whose attention is split.
+    """
+    for params in _KINDS:
+        yield from dummy_steps(1, min(2, context), decodes=0, groups=groups, params=params)
+    yield from longest_chunk(min(16, context), context, groups)
 
 
 def longest_chunk(tokens: int, context: int, groups: Sequence[KVGroup]) -> list[StepInput]:
@@ -35,14 +58,20 @@ def longest_chunk(tokens: int, context: int, groups: Sequence[KVGroup]) -> list[
     return [chunk, StepInput(finished=[name], new=[], scheduled=[])]
 
 
-def dummy_steps(requests: int, tokens: int, decodes: int, groups: Sequence[KVGroup]) -> list[StepInput]:
+def dummy_steps(
+    requests: int,
+    tokens: int,
+    decodes: int,
+    groups: Sequence[KVGroup],
+    params: SamplingParams = _EVERYTHING,
+) -> list[StepInput]:
     """A step that prefills `tokens` for each of the requests, steps that decode, a step that frees the rows."""
     names = [f"dummy-{index}" for index in range(requests)]
     num_blocks = -(-(tokens + decodes) // groups[0].spec.block.block_size)
     prompt = packed([0] * tokens)
     prefill = StepInput(
         finished=[],
-        new=[NewRow(name, prompt, tokens, _EVERYTHING) for name in names],
+        new=[NewRow(name, prompt, tokens, params) for name in names],
         scheduled=[ScheduledRow(name, 0, tokens, [[0] * num_blocks for _ in groups]) for name in names],
     )
     decode = [

@@ -7,6 +7,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import torch
 from torch import nn
@@ -34,7 +35,7 @@ from kvasir.worker.cache_memory import (
     usable_blocks,
 )
 from kvasir.worker.decode_graphs import CudaRecorder
-from kvasir.worker.dummy import dummy_steps, longest_chunk
+from kvasir.worker.dummy import dummy_steps, kernel_steps, longest_chunk
 from kvasir.worker.host_copy import host_copies
 from kvasir.worker.huge_pages import collapse
 from kvasir.worker.launched_step import LaunchedStep
@@ -45,6 +46,9 @@ from kvasir.worker.step import NAN_COMPUTED, AwaitLateInput, StepInput, StepOutp
 from kvasir.worker.worker_calls import worker_call
 
 log = logging.getLogger(__name__)
+
+_SPLIT_CONTEXT: Final = 8192
+"""Tokens of a context that attention is split for."""
 
 
 class Worker:
@@ -113,7 +117,7 @@ class Worker:
 
     @worker_call
     def warm_up(self) -> None:
-        """Run a prefill and a decode, so that the first request does not wait for libraries to set up."""
+        """Run small steps, so that the first requests do not wait for libraries to set up or kernels to compile."""
         settings = self._settings
         tokens = min(settings.block_size, settings.max_model_len - 1, settings.max_num_batched_tokens)
         if tokens > 0:
@@ -123,6 +127,9 @@ class Worker:
             return
         if self._placement.device.type == "cpu":
             self._ahead = take_ahead(self._runner.caches)
+        else:
+            for step in kernel_steps(min(settings.max_model_len, _SPLIT_CONTEXT), self._groups):
+                _must_succeed(self.execute(step))
         self._capture_graphs(self._runner)
 
     @worker_call

@@ -1,4 +1,4 @@
-"""Graphs on a CPU, in place of CUDA graphs: a replay calls the recorded function again, with the tensors of the recording."""
+"""Graphs on a CPU, in place of CUDA graphs: a replay calls the recorded function again, with the same tensors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
