@@ -15,7 +15,10 @@ _Size = Annotated[int, msgspec.Meta(ge=1, le=8192)]
 
 
 class CompilationConfig(msgspec.Struct, frozen=True):
-    cudagraph_mode: Literal["NONE", "FULL_DECODE_ONLY"] = "FULL_DECODE_ONLY"
+    cudagraph_mode: Literal["NONE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "FULL_AND_PIECEWISE"] = (
+        "FULL_DECODE_ONLY"
+    )
+    """NONE: no graphs. With any other mode steps of decodes have graphs, and other steps have none."""
     cudagraph_capture_sizes: list[_Size] | None = None
     """Rows of a step. A step with fewer rows is padded to the next size."""
     max_cudagraph_capture_size: _Size | None = None

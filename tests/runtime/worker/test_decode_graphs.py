@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from transformers import Gemma2Config, PreTrainedModel
 
-from kvasir.config.cuda_graphs import default_sizes
 from kvasir.params import SamplingParams
 from runtime.models.tiny import decoder, llama, save
 from runtime.worker.cpu_graphs import capture_on_cpu
@@ -68,12 +67,3 @@ def test_a_step_with_more_rows_than_the_largest_graph_is_launched(
     driver.preempt("2")  # its new prefill is a step with two decodes
     driver.step()
     assert recorder.replays == []
-
-
-def test_the_graphs_of_one_row_and_of_the_most_rows_are_always_captured() -> None:
-    assert default_sizes(1) == (1,)
-    assert default_sizes(3) == (1, 2, 3)
-    assert default_sizes(256)[-2:] == (240, 256)
-    assert default_sizes(512)[:5] == (1, 2, 4, 8, 16)
-    assert default_sizes(512)[-1] == 512
-    assert list(default_sizes(300)) == sorted(set(default_sizes(300)))

@@ -39,9 +39,9 @@ READ: Final = MappingProxyType(
 
 IGNORED: Final = _each({
     # speed on GPUs
-    "enforce-eager compilation-config optimization-level cudagraph-capture-sizes cuda-graph-sizes "
-    "max-cudagraph-capture-size cudagraph-metrics performance-mode monokernel":
-        "models are not compiled and steps are not captured as CUDA graphs",
+    "optimization-level cudagraph-metrics performance-mode monokernel": "models are not compiled by torch",
+    "cudagraph-capture-sizes cuda-graph-sizes max-cudagraph-capture-size":
+        "give the sizes in `--compilation-config`",
     "attention-backend attention-config mamba-backend moe-backend linear-backend kernel-config ir-op-priority "
     "sparse-indexer-topk-backend gdn-prefill-backend kda-prefill-backend kda-decode-backend "
     "enable-flashinfer-autotune mamba-ssu-algorithm disable-cascade-attn":

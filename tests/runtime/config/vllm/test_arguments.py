@@ -1,6 +1,7 @@
 """Command lines of `vllm serve`: kept, rewritten, left out with a note, or rejected with the reason."""
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
@@ -101,13 +102,10 @@ def test_a_command_with_an_option_of_the_name_model_keeps_it() -> None:
 @pytest.mark.parametrize(
     ("given", "note"),
     [
-        ("--enforce-eager", "--enforce-eager has no effect: models are not compiled"),
         ("-O3", "--optimization-level 3 has no effect"),
         ("-O 3", "--optimization-level 3 has no effect"),
         ("-O", "--optimization-level has no effect"),
-        ("-O.level=3", '--compilation-config {"level": 3} has no effect'),
-        ("--compilation-config.level 3", '--compilation-config {"level": 3} has no effect'),
-        ("-cc.a.b+ x,y", '--compilation-config {"a": {"b": ["x", "y"]}} has no effect'),
+        ("--attention-config.a.b+ x,y", '--attention-config {"a": {"b": ["x", "y"]}} has no effect'),
         ("--swap-space 4", "--swap-space 4 has no effect"),
         ("--no-enable-chunked-prefill", "--no-enable-chunked-prefill has no effect: long prompts are always"),
         ("--cudagraph_capture_sizes 1 2 4", "--cudagraph-capture-sizes 1 2 4 has no effect"),
@@ -120,6 +118,11 @@ def test_options_without_effect_are_named(given: str, note: str) -> None:
     assert len(found.notes) == 1
     assert found.notes[0].startswith(note)
     assert parsed("m", *given.split()).notes == found.notes
+
+
+@pytest.mark.parametrize("given", ["-O.level=3", "--compilation-config.level 3", '-cc {"level":3}'])
+def test_fields_with_dots_are_read_as_json(given: str) -> None:
+    assert json.loads(parsed("m", *given.split()).compilation_config) == {"level": 3}
 
 
 @pytest.mark.parametrize(
@@ -171,13 +174,13 @@ def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(
         "model: gpt2\nmax_model_len: 64\nport: 12323\nenable-prefix-caching: false\nenable-lora: false\n"
-        "served-model-name: [a, b]\ncompilation-config: {level: 3}\nseed:\n"
+        "served-model-name: [a, b]\nattention-config: {level: 3}\nseed:\n"
     )
     args = parsed("--config", str(file), "--port", "1")
     assert (args.model, args.max_model_len, args.port) == ("gpt2", 64, 1)
     assert args.enable_prefix_caching is False
     assert args.served_model_name == ["a", "b"]
-    assert [note.split(" has ")[0] for note in args.notes] == ['--compilation-config {"level": 3}']
+    assert [note.split(" has ")[0] for note in args.notes] == ['--attention-config {"level": 3}']
     other = parsed("other", "--port", "2", f"--config={file}")
     assert (other.model, other.port, other.max_model_len) == ("other", 2, 64)
     assert parsed("--model", "other", "--config", str(file)).model == "other"
@@ -231,8 +234,9 @@ def test_the_list_holds_what_is_known_of_vllms_newest_release() -> None:
 
 
 def test_benchmarks_of_an_engine_read_the_same_options() -> None:
-    args = bench.parser().parse_args(["latency", "--model", "m", "--max_num_seqs", "3", "--enforce-eager"])
+    args = bench.parser().parse_args(["latency", "--model", "m", "--max_num_seqs", "3", "--enforce-eager", "-O3"])
     assert (args.model, args.max_num_seqs, len(args.notes)) == ("m", 3, 1)
+    assert args.enforce_eager
 
 
 @pytest.mark.parametrize("text", ["4GB", "32 k", "long"])
