@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from kvasir.kernels.triton.tiling import PagedShape, attention_tile
+from kvasir.kernels.triton.device_tiles import device_entries
+from kvasir.kernels.triton.tiling import PagedShape, StepKind, attention_tile, decodes_kind
 from kvasir.kernels.triton.work_list import work_list
 from tools.generated_table import GeneratedTable
 
@@ -26,6 +27,7 @@ OPERATIONS_PER_SECOND: Final = 989e12
 """Dense products of bfloat16, and memory bandwidth, of an H100 SXM by its data sheet."""
 PROGRAMS: Final = 4 * 132
 """As the planner counts them for its 132 multiprocessors."""
+TILES: Final = device_entries()["NVIDIA H100 80GB HBM3"].attention
 
 CASES: Final = {
     "1 decode after 32,767 tokens": [(32767, 1)],
@@ -63,8 +65,9 @@ class Estimate:
 def estimate(requests: list[tuple[int, int]]) -> Estimate:
     """`requests`: tokens before the step, and tokens of the step."""
     computed, new = np.array(requests).T
-    shape, prefill = SHAPE, bool(new.max() > 1)
-    tile = attention_tile(shape, DTYPE_BYTES, prefill=prefill, warp_size=32)
+    shape = SHAPE
+    kind = StepKind.PREFILL if new.max() > 1 else decodes_kind(len(new), shape.kv_heads, PROGRAMS)
+    tile = attention_tile(shape, DTYPE_BYTES, kind, TILES, warp_size=32)
     tokens_per_item = tile.tokens(shape.group)
     work = work_list(
         computed,

@@ -23,10 +23,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from kvasir.kernels.triton.device_tiles import device_tiles
 from kvasir.kernels.triton.experts.expert_tiling import DeviceLimits
 from kvasir.kernels.triton.tiling import (
     OPTIONS,
     PagedShape,
+    StepKind,
     attend_constants,
     attention_tile,
     merge_constants,
@@ -50,6 +52,8 @@ MOST_SPILLED_BYTES: Final = 16
 @dataclass(frozen=True)
 class Target:
     name: str
+    device: str
+    """A device of this kind, by its name in device_tiles.json."""
     backend: str
     arch: int | str
     warp_size: int
@@ -62,12 +66,12 @@ class Target:
 
 
 TARGETS: Final = (
-    Target("sm_80", "cuda", 80, 32, 163 * 1024, 255, 2**16),
-    Target("sm_90", "cuda", 90, 32, 227 * 1024, 255, 2**16),
-    Target("sm_100", "cuda", 100, 32, 227 * 1024, 255, 2**16),
-    Target("gfx942", "hip", "gfx942", 64, 64 * 1024, 512, 2**17),
+    Target("sm_80", "NVIDIA A100-SXM4-80GB", "cuda", 80, 32, 163 * 1024, 255, 2**16),
+    Target("sm_90", "NVIDIA H200", "cuda", 90, 32, 227 * 1024, 255, 2**16),
+    Target("sm_100", "NVIDIA B200", "cuda", 100, 32, 227 * 1024, 255, 2**16),
+    Target("gfx942", "AMD Instinct MI300X", "hip", "gfx942", 64, 64 * 1024, 512, 2**17),
 )
-"""A100, H100, B200, MI300X; limits from CUDA's programming guide and the CDNA 3 instruction set."""
+"""A100, H100 and H200, B200, MI300X; limits from CUDA's programming guide and the CDNA 3 instruction set."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class Variant:
     dtype: str
     head_dim: int
     step: str
-    """Of the tile: decode or prefill; the form of a fused operation; "" for a kernel without one."""
+    """Of the tile, a StepKind; the form of a fused operation; "" for a kernel without one."""
     masks: bool = True
     """Whether there are a window and a cap. Kernels with both need the most registers."""
 
@@ -170,8 +174,9 @@ def _attention_source(variant: Variant, target: Target) -> Source:
 
     shape = PagedShape(heads=32, kv_heads=8, head_dim=variant.head_dim, block_size=16)
     dtype_bytes = _DTYPE_BYTES[variant.dtype]
-    prefill = variant.step == "prefill"
-    tile = attention_tile(shape, dtype_bytes, prefill=prefill, warp_size=target.warp_size)
+    kind = StepKind(variant.step) if variant.kernel in ("attend", "merge") else StepKind.DECODES
+    tiles = device_tiles(target.device, target.shared_bytes).attention
+    tile = attention_tile(shape, dtype_bytes, kind, tiles, warp_size=target.warp_size)
     options: dict[str, object] = {**OPTIONS}
     kernel: Any
     if variant.kernel in fused.KERNELS:

@@ -13,6 +13,7 @@ import torch
 from transformers import Gemma2Config, PreTrainedModel
 
 from kvasir.kernels.triton import device_support
+from kvasir.kernels.triton.device_tiles import device_entries
 from kvasir.layers.attention import HeadShape, StepRows
 from kvasir.layers.attention_backends import choose_backend
 from kvasir.layers.attention_backends.gather_planner import GatherBackend
@@ -161,6 +162,27 @@ def test_one_line_states_that_no_device_has_run_it(caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.WARNING):
         Paged((None, 6), None, GROUPED, freed=0.0)  # two groups
     assert caplog.text.count("have not run on a device yet") == 1
+
+
+def test_a_graph_has_the_tile_of_its_padded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes that replay a graph have the tile of its recording, whatever the number of requests."""
+    monkeypatch.setattr(
+        "kvasir.layers.attention_backends.triton_planner.tiles_for",
+        lambda device: device_entries()["NVIDIA H200"],
+    )
+    table = np.zeros((4, 4), np.int32)
+    cpu = torch.device("cpu")
+    placement, memory = Placement(cpu, torch.bfloat16), DeviceMemory(cpu, 1024, table.size)
+    planner = TritonPlanner(table, 16, GROUPED, {None}, placement, memory)  # 16 programs of 2 heads
+    tiles = device_entries()["NVIDIA H200"].attention
+
+    def step(requests: int) -> StepRows:
+        row = np.arange(requests)
+        return StepRows(row, np.full(requests, 19), np.full(requests, 1), row, row * 0 + 1, row * 0 + 3)
+
+    memory.begin()
+    assert planner.plan_padded(step(1), 4).tile == planner.plan(step(4)).tile == tiles.decode.of_rows(16)
+    assert planner.plan_padded(step(1), 2).tile == planner.plan(step(2)).tile == tiles.few.of_rows(16)
 
 
 def test_without_a_context_longer_than_the_window_there_is_one_work_list() -> None:

@@ -14,6 +14,8 @@ from typing import Final
 
 import torch
 
+from kvasir.kernels.triton.device_tiles import DEFAULT, DeviceTiles, device_tiles
+
 log = logging.getLogger(__name__)
 
 DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
@@ -42,6 +44,28 @@ def log_unproven() -> None:
     log.warning(
         "the model is computed by Triton kernels that have not run on a device yet: they are proven under Triton's "
         "interpreter and compiled ahead of time only. Compare answers with those of --device cpu"
+    )
+
+
+@functools.cache
+def tiles_for(device: torch.device) -> DeviceTiles:
+    """Return the tiles of the kernels for the device; log once if they are not tuned for it."""
+    if device.type != "cuda":  # the interpreter
+        return device_tiles(DEFAULT, 0)
+    properties = torch.cuda.get_device_properties(device)
+    # ROCm has no such limit, and its devices have the default tiles.
+    tiles = device_tiles(properties.name, getattr(properties, "shared_memory_per_block_optin", 0))
+    if tiles.measured is None:
+        _log_untuned(properties.name)
+    return tiles
+
+
+@functools.cache
+def _log_untuned(name: str) -> None:
+    log.info(
+        "the tiles of the Triton kernels are not tuned for %s. `python -m bench.gpu --only tune` in Kvasir's "
+        "repository measures tiles for it",
+        name,
     )
 
 

@@ -1,13 +1,16 @@
 """The sizes of the kernels. Launches and compilation ahead of time use the same ones, so that a table of the
 compiled kernels describes the ones that run.
 
-No torch and no triton. The sizes are not tuned: no device has measured them.
+No torch and no triton. The tiles of attention for usual heads come from device_tiles.py.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from kvasir.kernels.triton.work_list import ITEM_SIZE, MERGE_SIZE
 
@@ -23,6 +26,8 @@ WRITE_TOKENS: Final = 16
 """Tokens that a program of the write kernel copies."""
 MERGED_ROWS: Final = 8
 """Rows of a tile that a program of the merge kernel takes: each tile has a multiple of them."""
+_TILED_BYTES: Final = 256
+"""Of K or V of a key, in the tiles of a device."""
 OPTIONS: Final[Mapping[str, object]] = MappingProxyType({"enable_fp_fusion": True})
 """Of every launch. Given explicitly, because the default differs between versions of Triton."""
 
@@ -46,8 +51,25 @@ class PagedShape:
         return _power_of_two(self.head_dim)
 
 
-@dataclass(frozen=True)
-class AttentionTile:
+class StepKind(Enum):
+    """Kinds of steps whose attention has tiles of their own."""
+
+    FEW_DECODES = "few"
+    """One new token of each request; the contexts of few requests are split, to occupy the device."""
+    DECODES = "decode"
+    PREFILL = "prefill"
+    """A request of the step has several new tokens."""
+
+
+def decodes_kind(requests: int, kv_heads: int, programs: int) -> StepKind:
+    """Return the kind of a step of decodes. `programs`: so many programs occupy the device.
+
+    A CUDA graph gives its padded size, because the steps that replay it have the tile of the recording.
+    """
+    return StepKind.FEW_DECODES if 4 * requests * kv_heads <= programs else StepKind.DECODES
+
+
+class AttentionTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The work of a program at a time."""
 
     rows: int
@@ -63,13 +85,45 @@ class AttentionTile:
         return self.rows // group
 
 
-def attention_tile(shape: PagedShape, dtype_bytes: int, *, prefill: bool, warp_size: int) -> AttentionTile:
-    """Return the tile of a step. `prefill`: a request of the step has several new tokens."""
+class DecodeTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The tile of a step of decodes, whose rows are the query heads of one KV head."""
+
+    keys: int
+    num_warps: int
+    num_stages: int
+
+    def of_rows(self, rows: int) -> AttentionTile:
+        return AttentionTile(rows, self.keys, self.num_warps, self.num_stages)
+
+
+class AttentionTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tiles of a device for usual heads: up to 128 numbers of 2 bytes, and warps of 32 threads."""
+
+    few: DecodeTile
+    decode: DecodeTile
+    prefill: AttentionTile
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a program, at most."""
+        tiles = (self.few.of_rows(MIN_ROWS), self.decode.of_rows(MIN_ROWS), self.prefill)
+        return max(_TILED_BYTES * (tile.rows + 2 * tile.num_stages * tile.keys) for tile in tiles)  # Q, K and V
+
+
+def attention_tile(
+    shape: PagedShape, dtype_bytes: int, kind: StepKind, tiles: AttentionTiles, *, warp_size: int
+) -> AttentionTile:
+    """Return the tile of a step. `tiles`: of the device. They hold for usual heads, and a rule for all others."""
     rows = max(MIN_ROWS, _power_of_two(shape.group))
-    if prefill and dtype_bytes <= 2:
-        rows = max(rows, 128 if shape.padded_dim <= 128 else 64)
     row_bytes = shape.padded_dim * dtype_bytes  # of K or V of a key
-    keys = 64 if row_bytes <= 256 and dtype_bytes <= 2 else 32 if row_bytes <= 512 else 16
+    if row_bytes <= _TILED_BYTES and dtype_bytes <= 2 and warp_size == 32:
+        if kind is StepKind.PREFILL:
+            return msgspec.structs.replace(tiles.prefill, rows=max(rows, tiles.prefill.rows))
+        if rows == MIN_ROWS:  # one warp has no registers for more
+            return (tiles.few if kind is StepKind.FEW_DECODES else tiles.decode).of_rows(rows)
+    if kind is StepKind.PREFILL and dtype_bytes <= 2:
+        rows = max(rows, 128 if shape.padded_dim <= 128 else 64)
+    keys = 64 if row_bytes <= _TILED_BYTES and dtype_bytes <= 2 else 32 if row_bytes <= 512 else 16
     # The scores [rows, keys] and sums [rows, padded_dim] do not fit into the registers of 128 threads.
     num_warps = 8 if rows * max(keys, shape.padded_dim) >= 64 * 128 and warp_size == 32 else 4
     return AttentionTile(rows, keys, num_warps, num_stages=2)

@@ -22,7 +22,7 @@ ITEM_SIZE: Final = 8
 MERGE_SIZE: Final = 4
 _SEGMENTS: Final = 5
 """The place in an item of the number of its segments."""
-MIN_SEGMENT_KEYS: Final = 256
+MIN_SEGMENT_KEYS: Final = 128
 """A segment has at least about this many keys: its partial results are written and read once more."""
 MAX_SEGMENTS: Final = 64
 """Of an item: one program merges them."""

@@ -6,8 +6,9 @@ from typing import Final
 import numpy as np
 import torch
 
+from kvasir.kernels.triton.device_support import tiles_for
 from kvasir.kernels.triton.paged_kernels import PagedKernels, Partials, Work
-from kvasir.kernels.triton.tiling import AttentionTile, PagedShape, attention_tile
+from kvasir.kernels.triton.tiling import AttentionTile, PagedShape, StepKind, attention_tile, decodes_kind
 from kvasir.kernels.triton.work_list import Columns, WorkList, most_items, work_list
 from kvasir.layers.attention import BlockTable, HeadShape, StepRows
 from kvasir.layers.attention_backends.triton_paged import TritonPlan
@@ -36,10 +37,12 @@ class TritonPlanner:
         self._shape = PagedShape(heads.heads, heads.kv_heads, heads.head_dim, block_size)
         self._kernels = PagedKernels(self._shape)
         self._programs, self._warp_size = _device_facts(placement.device)
+        self._tiles = tiles_for(placement.device).attention
         self._padded_partials: Partials | None = None
 
     def plan(self, step: StepRows) -> TritonPlan:
-        tile = self._tile(prefill=bool(step.new.max() > 1))
+        is_prefill = bool(step.new.max() > 1)
+        tile = self._tile(StepKind.PREFILL if is_prefill else self._decodes_kind(len(step.rows)))
         longest = int((step.computed + step.new).max())
         windows = {None if window is None or window >= longest else window for window in self._windows}
         lists = {window: self._work_list(step, tile, window) for window in windows}
@@ -48,7 +51,7 @@ class TritonPlanner:
         return self._placed(step, tile, self._slots(step), lists, partials)
 
     def plan_padded(self, step: StepRows, size: int) -> TritonPlan:
-        tile, shape = self._tile(prefill=False), self._shape
+        tile, shape = self._tile(self._decodes_kind(size)), self._shape
         num_items, num_merges = most_items(size, shape.kv_heads, self._programs)
         lists = {
             window: self._work_list(step, tile, window, padded_to=size).padded(num_items, num_merges)
@@ -85,10 +88,12 @@ class TritonPlanner:
         }
         return TritonPlan(self._kernels, tile, memory.put(slots), works)
 
-    def _tile(self, *, prefill: bool) -> AttentionTile:
-        return attention_tile(
-            self._shape, self._placement.dtype.itemsize, prefill=prefill, warp_size=self._warp_size
-        )
+    def _decodes_kind(self, requests: int) -> StepKind:
+        return decodes_kind(requests, self._shape.kv_heads, self._programs)
+
+    def _tile(self, kind: StepKind) -> AttentionTile:
+        dtype_bytes = self._placement.dtype.itemsize
+        return attention_tile(self._shape, dtype_bytes, kind, self._tiles, warp_size=self._warp_size)
 
     def _slots(self, step: StepRows) -> Columns:
         """[T]"""

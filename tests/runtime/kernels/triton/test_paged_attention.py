@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvasir.kernels.triton.tiling import AttentionTile, PagedShape, attention_tile
+from kvasir.kernels.triton.device_tiles import DEFAULT, device_entries
+from kvasir.kernels.triton.tiling import AttentionTile, PagedShape, StepKind, attention_tile
 from runtime.kernels.triton.paged_case import PagedCase
 
 MIXED = [(37, 1), (90, 1), (0, 1), (0, 40), (21, 19)]
@@ -26,8 +27,17 @@ SHAPES = {
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_a_mixed_step_gives_the_definition(shape: PagedShape, dtype: torch.dtype) -> None:
-    tile = attention_tile(shape, dtype.itemsize, prefill=True, warp_size=32)
-    PagedCase(shape, MIXED, dtype).check(tile)
+    tiles = device_entries()[DEFAULT].attention
+    PagedCase(shape, MIXED, dtype).check(
+        attention_tile(shape, dtype.itemsize, StepKind.PREFILL, tiles, warp_size=32)
+    )
+
+
+@pytest.mark.parametrize("kind", list(StepKind))
+def test_tiles_of_a_device_give_the_definition(kind: StepKind) -> None:
+    shape, requests = SHAPES["128 in groups of 4"], [(300, 1), (127, 1), (0, 1)]
+    tile = attention_tile(shape, 2, kind, device_entries()["NVIDIA H200"].attention, warp_size=32)
+    PagedCase(shape, requests, torch.float16).check(tile, programs=16)
 
 
 @pytest.mark.parametrize("softcap", [None, 1.5])
@@ -51,16 +61,16 @@ def test_segments_give_the_definition(window: int | None, softcap: float | None)
 
 
 def test_a_segment_without_keys_changes_nothing() -> None:
-    case = PagedCase(SHAPES["64"], [(599, 1)], torch.float32)
-    wide = AttentionTile(rows=16, keys=512, num_warps=4, num_stages=2)
-    assert case.work_list(wide, None, programs=1000).num_slots == 3  # of 512, 88 and 0 keys
+    case = PagedCase(SHAPES["64"], [(359, 1)], torch.float32)
+    wide = AttentionTile(rows=16, keys=256, num_warps=4, num_stages=2)
+    assert case.work_list(wide, None, programs=1000).num_slots == 3  # of 256, 104 and 0 keys
     case.check(wide, programs=1000)
 
 
 def test_the_last_segment_may_begin_after_a_query() -> None:
-    case = PagedCase(SHAPES["64"], [(510, 16)], torch.float32)
+    case = PagedCase(SHAPES["64"], [(254, 16)], torch.float32)
     wide = AttentionTile(rows=16, keys=128, num_warps=4, num_stages=2)
-    assert case.work_list(wide, None, programs=1000).num_slots == 3  # the last one begins at key 512
+    assert case.work_list(wide, None, programs=1000).num_slots == 3  # the last one begins at key 256
     case.check(wide, programs=1000)
 
 

@@ -24,7 +24,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of more than one tile, and outputs that do not fill the last program."""
-    monkeypatch.setattr(row_products, "row_tile", lambda gated: RowTile(4, 64, 4, 1))
+    monkeypatch.setattr(row_products, "row_tile", lambda *sizes, **form: RowTile(4, 64, 4, 1))
 
 
 def numbers(*shape: int, dtype: torch.dtype, seed: int) -> Tensor:

@@ -26,7 +26,7 @@ def test_chunks_are_cut_into_items() -> None:
 
 
 def test_a_long_decode_is_split() -> None:
-    work = listed([(10, 1), (1023, 1)], programs=132)
+    work = listed([(10, 1), (511, 1)], programs=132)
     assert work.items[:, [0, 4, 5, 6]].tolist() == [
         [0, 0, 1, 0],
         [1, 0, 4, 0],

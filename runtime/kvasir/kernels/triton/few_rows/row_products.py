@@ -7,6 +7,7 @@ import triton
 from torch import Tensor
 
 from kvasir.kernels.fused_operations import Activation
+from kvasir.kernels.triton.device_support import tiles_for
 from kvasir.kernels.triton.few_rows.row_product import multiply_row
 from kvasir.kernels.triton.few_rows.row_tiling import row_constants, row_tile
 from kvasir.kernels.triton.tiling import OPTIONS
@@ -61,7 +62,8 @@ def _launch(
     others = [each for each in (weight, out, bias, None if norm is None else norm.weight) if each is not None]
     if not all(each.dtype == x.dtype and each.stride(-1) == 1 for each in others) or not weight.is_contiguous():
         raise TypeError(f"the kernel takes contiguous weights of {x.dtype}")
-    tile = row_tile(gated=activation is not None)
+    tiles = tiles_for(x.device).row_product
+    tile = row_tile(tiles, inputs, gated=activation is not None, adds=adds)
     multiply_row[triton.cdiv(outputs, tile.outputs), rows](
         out,
         x,

@@ -1,19 +1,21 @@
 """The sizes of the kernel for a few rows. Launches and compilation ahead of time use the same ones.
 
-No torch and no triton.
+No torch and no triton. The tiles come from device_tiles.py.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 MOST_ROWS: Final = 1
 """With more, torch's products take less time."""
 MULTIPLE_OF: Final = 16
 """The numbers of a row are a multiple of it, so that rows of weights are aligned."""
+WIDE_INPUTS: Final = 2048
+"""Numbers of a row from which gates have a tile of their own."""
 
 
-@dataclass(frozen=True)
-class RowTile:
+class RowTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The weights that a program loads at a time."""
 
     outputs: int
@@ -23,9 +25,29 @@ class RowTile:
     """Tiles of weights in flight."""
 
 
-def row_tile(*, gated: bool) -> RowTile:
-    """`gated`: a program multiplies by two weights for each output."""
-    return RowTile(outputs=4, inputs=512, num_warps=4, num_stages=1)
+class RowTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tiles of a device."""
+
+    norm: RowTile
+    """Of a product that is stored, usually of a normalised row."""
+    add: RowTile
+    """Of a product that is added to the residual stream."""
+    gate_wide: RowTile
+    """Of a gate, whose programs multiply by two weights for each output; of rows of at least WIDE_INPUTS."""
+    gate: RowTile
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a program, at most: the tiles in flight of one or two weights of 4 bytes."""
+        tiles = ((self.norm, 1), (self.add, 1), (self.gate_wide, 2), (self.gate, 2))
+        return max(4 * weights * tile.outputs * tile.inputs * tile.num_stages for tile, weights in tiles)
+
+
+def row_tile(tiles: RowTiles, inputs: int, *, gated: bool, adds: bool) -> RowTile:
+    """`tiles`: of the device."""
+    if gated:
+        return tiles.gate_wide if inputs >= WIDE_INPUTS else tiles.gate
+    return tiles.add if adds else tiles.norm
 
 
 def row_constants(
