@@ -55,7 +55,7 @@ _TYPES: Final = MappingProxyType(
         **dict.fromkeys(("temperature", "scaled", "log_min_p", "saved", "added"), "*fp32"),
         **dict.fromkeys(("vocab", "parts", "num_words", "num_entries"), "i32"),
         **dict.fromkeys(DIVISIBLE, "i32"),
-        **dict.fromkeys(("top_p", "params"), "*fp64"),
+        **dict.fromkeys(("top_p", "penalties"), "*fp64"),
     }
 )
 """Of the parameters that are not of the type of the logits."""

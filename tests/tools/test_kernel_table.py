@@ -1,10 +1,12 @@
 """The Triton kernels compile for GPUs without one, and the table finds those that exceed a device."""
 
+import ast
 import importlib.util
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tools.kernel_table import PAGE, ROOT, TARGETS, Usage, variants
@@ -46,3 +48,15 @@ def test_devices_have_limits_of_their_own() -> None:
     usage = Usage(registers=300, spilled_bytes=0, shared_bytes=100_000, num_warps=4)
     assert "shared memory" in next(usage.problems(GFX942))
     assert "300 registers of a thread" in next(usage.problems(SM_90))
+
+
+def test_no_parameter_has_a_name_that_triton_gives_its_own_variables() -> None:
+    """The function that Triton generates for launches has these variables, and overwrites such a parameter."""
+    taken = {"params", "specialization", "options", "specialize_impl"}
+    names: set[str] = set()
+    for file in Path(ROOT, "runtime/kvasir/kernels/triton").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef) and any("triton" in ast.unparse(d) for d in node.decorator_list):
+                names |= {argument.arg for argument in node.args.args}
+    assert "logits" in names
+    assert not names & taken

@@ -141,6 +141,18 @@ def _compare(context: Context, kernel: str, vocab: int, logits: Tensor, groups: 
     context.check(kernel, case, float(len(problems) > 0), "; ".join(problems[:3]))
 
 
+def _at_limit(logits: Tensor, group: RandomRows, pair: Tensor) -> Tensor:
+    """[N] whether the tokens before one of the two have the probability p to within rounding."""
+    if group.top_k is None or group.top_p is None:
+        return torch.zeros(len(pair), dtype=torch.bool)
+    scaled = (logits[group.rows].float() / group.temperature).double()
+    ordered, tokens = scaled.sort(dim=-1, descending=True, stable=True)
+    ordered = ordered.masked_fill(torch.arange(ordered.shape[1]) >= group.top_k, -torch.inf)
+    probabilities = ordered.softmax(-1)
+    before = torch.empty_like(probabilities).scatter_(1, tokens, probabilities.cumsum(-1) - probabilities)
+    return ((before.gather(1, pair) - group.top_p).abs() < ROUNDING).any(1)
+
+
 def _problems(logits: Tensor, groups: tuple[RandomRows, ...], chosen: Tensor, expected: Tensor) -> Iterator[str]:
     if bad := [token for token in chosen.tolist() if not 0 <= token < logits.shape[1]]:
         yield f"tokens {bad[:5]} are not in the vocabulary"
@@ -152,7 +164,7 @@ def _problems(logits: Tensor, groups: tuple[RandomRows, ...], chosen: Tensor, ex
         scores -= exponential(group.seeds, group.positions, logits.shape[1]).log_()
         pair = torch.stack([chosen[group.rows], expected[group.rows]], dim=1)
         first, second = scores.gather(1, pair).unbind(1)
-        equal = (pair[:, 0] == pair[:, 1]) | ((first - second).abs() < ROUNDING)
+        equal = (pair[:, 0] == pair[:, 1]) | ((first - second).abs() < ROUNDING) | _at_limit(logits, group, pair)
         for row, (found, wanted) in zip(group.rows[~equal].tolist(), pair[~equal].tolist(), strict=True):
             yield f"row {row} draws token {found} instead of {wanted}"
     for row in ((chosen != expected) & ~drawn).nonzero()[:, 0].tolist():

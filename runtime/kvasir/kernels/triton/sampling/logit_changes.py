@@ -99,7 +99,7 @@ def penalise_tokens(
     rows,  # [N] int64
     slots,  # [N] int64
     counts,  # [S, V] int32, of the stride counts_stride: 0 for tokens without a penalty
-    params,  # [S, 3] float64: repetition, frequency and presence penalty
+    penalties,  # [S, 3] float64: repetition, frequency and presence penalty
     vocab,
     stride,
     counts_stride,
@@ -111,9 +111,11 @@ def penalise_tokens(
     ids = tl.program_id(1) * PART_TOKENS + tl.arange(0, PART_TOKENS)
     slot = tl.load(slots + place)
     count = tl.load(counts + slot * counts_stride + ids, mask=ids < vocab, other=0)
-    repetition = tl.load(params + slot * 3).to(tl.float32)
+    repetition = tl.load(penalties + slot * 3).to(tl.float32)
     times = count // IN_OUTPUT
-    taken = tl.load(params + slot * 3 + 1) * times + tl.load(params + slot * 3 + 2) * (times > 0).to(tl.float64)
+    taken = tl.load(penalties + slot * 3 + 1) * times + tl.load(penalties + slot * 3 + 2) * (times > 0).to(
+        tl.float64
+    )
     at = logits + tl.load(rows + place) * stride + ids
     x = tl.load(at, mask=count > 0, other=0.0)
     x = tl.where(x > 0, tl.div_rn(x, repetition), x * repetition) - taken.to(tl.float32)
