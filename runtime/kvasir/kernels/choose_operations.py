@@ -20,5 +20,5 @@ def _on_gpu(device: torch.device, dtype: torch.dtype) -> FusedOperations | None:
         return None
     from kvasir.kernels.triton.fused_kernels import TritonOperations  # imports triton
 
-    log_unproven()
+    log_unproven(device)
     return TritonOperations(device, dtype)

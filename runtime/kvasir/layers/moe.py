@@ -107,7 +107,7 @@ class Experts(nn.Module):
             return None
         from kvasir.kernels.triton.experts.expert_kernels import ExpertKernels  # imports triton
 
-        log_unproven()
+        log_unproven(device)
         _, size, inner = self.down_proj.weight.shape
         return ExpertKernels(ExpertShape(held, size, inner), self.own, count, names[0], device)
 

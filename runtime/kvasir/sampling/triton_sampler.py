@@ -1,23 +1,20 @@
 """Chooses tokens by Triton kernels on a GPU, as `sampler.sample` does in plain torch. Imports triton."""
 
-import functools
-import logging
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from kvasir.kernels.triton.device_support import log_unproven
 from kvasir.kernels.triton.sampling.sampling_kernels import LOGIT_TYPES, Draw, choose_largest, draw
 
 if TYPE_CHECKING:
     from kvasir.sampling.sampler import RandomRows
 
-log = logging.getLogger(__name__)
-
 
 def sample(logits: Tensor, random_rows: "tuple[RandomRows, ...]") -> Tensor:
     """Return the token ids [R] of logits [R, V]."""
-    _log_unproven()
+    log_unproven(logits.device)
     if logits.dtype not in LOGIT_TYPES or logits.stride(-1) != 1:
         logits = logits.float().contiguous()
     chosen = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
@@ -38,12 +35,4 @@ def _draw(group: "RandomRows") -> Draw:
         top_k=group.top_k.flatten() if is_filtered and group.top_k is not None else None,
         top_p=group.top_p.flatten() if is_filtered and group.top_p is not None else None,
         log_min_p=None if group.min_p is None else group.min_p.log().flatten(),
-    )
-
-
-@functools.cache
-def _log_unproven() -> None:
-    log.warning(
-        "tokens are chosen by Triton kernels that have not run on a device yet: they are proven under Triton's "
-        "interpreter and compiled ahead of time only. Compare answers with those of --device cpu"
     )

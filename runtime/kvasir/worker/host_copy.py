@@ -62,10 +62,7 @@ class _OnStream:
 
 
 class _StreamCopies:
-    """A stream of its own copies to pinned memory, so that the next step need not wait for the copy.
-
-    It has not run on a device yet.
-    """
+    """A stream of its own copies to pinned memory, so that the next step need not wait for the copy."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -150,12 +150,12 @@ def test_without_triton_torch_computes(monkeypatch: pytest.MonkeyPatch, caplog: 
 
 
 @pytest.mark.usefixtures("interpreted")
-def test_one_line_states_that_no_device_has_run_it(caplog: pytest.LogCaptureFixture) -> None:
-    device_support.log_unproven.cache_clear()
+def test_one_line_names_the_devices_that_have_run_it(caplog: pytest.LogCaptureFixture) -> None:
+    device_support._log_unproven.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             Experts(SIZE, 8, F.silu, 4, Placement(CPU, torch.float32))
-    assert caplog.text.count("have not run on a device yet") == 1
+    assert caplog.text.count("have been checked on") == 1
 
 
 def test_triton_is_imported_for_no_cpu() -> None:

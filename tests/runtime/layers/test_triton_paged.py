@@ -157,11 +157,11 @@ assert "triton" not in sys.modules
 
 @torch.inference_mode()
 @pytest.mark.usefixtures("interpreted")
-def test_one_line_states_that_no_device_has_run_it(caplog: pytest.LogCaptureFixture) -> None:
-    device_support.log_unproven.cache_clear()
+def test_one_line_names_the_devices_that_have_run_it(caplog: pytest.LogCaptureFixture) -> None:
+    device_support._log_unproven.cache_clear()
     with caplog.at_level(logging.WARNING):
         Paged((None, 6), None, GROUPED, freed=0.0)  # two groups
-    assert caplog.text.count("have not run on a device yet") == 1
+    assert caplog.text.count("have been checked on") == 1
 
 
 def test_a_graph_has_the_tile_of_its_padded_size(monkeypatch: pytest.MonkeyPatch) -> None:

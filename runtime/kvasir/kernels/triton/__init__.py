@@ -1,9 +1,6 @@
 """Triton kernels for GPUs: attention over the paged KV cache, the operations between a layer's matrix products, the
 products of a mixture of experts (experts/), and the choice of tokens (sampling/).
 
-These kernels have not run on a device yet: they are proven under Triton's interpreter and compiled ahead of time
-(docs/design/triton-kernels.md).
-
 Reading order: device_support.py (which devices can run them). Attention: work_list.py (the programs of a step, in
 numpy), tiling.py (the sizes that launches and compilation ahead of time share), kv_write.py, paged_attention.py
 and segment_merge.py (the kernels), paged_kernels.py (launches them). The fused operations: fused_tiling.py (their

@@ -1,7 +1,4 @@
-"""Whether a device can run the Triton kernels. Imports no triton.
-
-The kernels have not run on a device yet: they are proven under Triton's interpreter and compiled ahead of time.
-"""
+"""Whether a device can run the Triton kernels. Imports no triton."""
 
 import functools
 import importlib.util
@@ -20,6 +17,8 @@ log = logging.getLogger(__name__)
 
 DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 """The types of number that the kernels take."""
+PROVEN: Final = ("NVIDIA H200",)
+"""Devices on which `python -m bench.gpu` has found all kernels right: bench/results has the figures."""
 _OLDEST: Final = 8
 """Compute capability of the oldest NVIDIA GPU that the kernels have been compiled for (sm_80)."""
 
@@ -38,12 +37,19 @@ def can_compile(device: torch.device) -> bool:
     return problem is None
 
 
+def log_unproven(device: torch.device) -> None:
+    """Log once that the kernels have not run on this kind of device, if that is so."""
+    name = torch.cuda.get_device_name(device) if torch.cuda.is_available() else "this device"
+    if name not in PROVEN:
+        _log_unproven(name)
+
+
 @functools.cache
-def log_unproven() -> None:
-    """Log once that the kernels in use have not run on a device yet."""
+def _log_unproven(name: str) -> None:
     log.warning(
-        "the model is computed by Triton kernels that have not run on a device yet: they are proven under Triton's "
-        "interpreter and compiled ahead of time only. Compare answers with those of --device cpu"
+        "the Triton kernels have been checked on %s and not on %s: compare answers with those of --device cpu",
+        ", ".join(PROVEN),
+        name,
     )
 
 

@@ -1,7 +1,6 @@
 """Attention by Triton kernels on a GPU, which read the paged cache in place.
 
-They have not run on a device yet: they are proven under Triton's interpreter and compiled ahead of time, and not
-measured on a GPU. Triton is imported when the backend plans for a group, not before.
+Triton is imported when the backend plans for a group, not before.
 """
 
 from collections.abc import Mapping, Set
@@ -90,5 +89,5 @@ class TritonBackend:
     ) -> "TritonPlanner":
         from kvasir.layers.attention_backends.triton_planner import TritonPlanner  # imports triton
 
-        log_unproven()
+        log_unproven(placement.device)
         return TritonPlanner(table, spec.block.block_size, heads, windows, placement, memory)

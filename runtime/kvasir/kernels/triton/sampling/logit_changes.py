@@ -113,9 +113,8 @@ def penalise_tokens(
     count = tl.load(counts + slot * counts_stride + ids, mask=ids < vocab, other=0)
     repetition = tl.load(penalties + slot * 3).to(tl.float32)
     times = count // IN_OUTPUT
-    taken = tl.load(penalties + slot * 3 + 1) * times + tl.load(penalties + slot * 3 + 2) * (times > 0).to(
-        tl.float64
-    )
+    frequency, presence = tl.load(penalties + slot * 3 + 1), tl.load(penalties + slot * 3 + 2)
+    taken = frequency * times + presence * (times > 0).to(tl.float64)
     at = logits + tl.load(rows + place) * stride + ids
     x = tl.load(at, mask=count > 0, other=0.0)
     x = tl.where(x > 0, tl.div_rn(x, repetition), x * repetition) - taken.to(tl.float32)
