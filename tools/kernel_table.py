@@ -278,8 +278,8 @@ _HEAD: Final = """\
 The kernels of [attention](triton-attention.md), the [fused operations](triton-operations.md),
 [sampling](triton-sampling.md) and [mixtures of experts](triton-experts.md), compiled ahead of time by
 `make kernels` with Triton {version}.
-**They have not run on a device yet.** The page shows that they compile, that they fit the devices, and that at most
-{spilled} bytes of a thread spill. It shows nothing about speed.
+The page shows that they compile, that they fit the devices, and that at most
+{spilled} bytes of a thread spill. It shows nothing about speed: that is in [Performance](../performance.md).
 
 A cell has the registers of a thread, the KiB of shared memory, and the warps of a program. Rows of `attend` have a
 sliding window and a soft cap, which need the most registers, unless they are called plain; the groups have 4 query
