@@ -26,8 +26,9 @@ WRITE_TOKENS: Final = 16
 """Tokens that a program of the write kernel copies."""
 MERGED_ROWS: Final = 8
 """Rows of a tile that a program of the merge kernel takes: each tile has a multiple of them."""
-_TILED_BYTES: Final = 256
-"""Of K or V of a key, in the tiles of a device."""
+_USUAL_DIM: Final = 128
+_USUAL_BYTES: Final = 2
+"""Most numbers of a head, and bytes of a number, for which tiles are measured."""
 OPTIONS: Final[Mapping[str, object]] = MappingProxyType({"enable_fp_fusion": True})
 """Of every launch. Given explicitly, because the default differs between versions of Triton."""
 
@@ -97,7 +98,7 @@ class DecodeTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class AttentionTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The tiles of a device for usual heads: up to 128 numbers of 2 bytes, and warps of 32 threads."""
+    """The tiles of a device, for has_usual_heads."""
 
     few: DecodeTile
     decode: DecodeTile
@@ -106,8 +107,14 @@ class AttentionTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a program, at most."""
-        tiles = (self.few.of_rows(MIN_ROWS), self.decode.of_rows(MIN_ROWS), self.prefill)
-        return max(_TILED_BYTES * (tile.rows + 2 * tile.num_stages * tile.keys) for tile in tiles)  # Q, K and V
+        tiles = self.few.of_rows(MIN_ROWS), self.decode.of_rows(MIN_ROWS), self.prefill
+        vectors = (tile.rows + 2 * tile.num_stages * tile.keys for tile in tiles)  # of Q, K and V
+        return max(vectors) * _USUAL_DIM * _USUAL_BYTES
+
+
+def has_usual_heads(shape: PagedShape, dtype_bytes: int, warp_size: int) -> bool:
+    """Return whether the tiles of a device are for such heads."""
+    return shape.head_dim <= _USUAL_DIM and dtype_bytes <= _USUAL_BYTES and warp_size == 32
 
 
 def attention_tile(
@@ -115,15 +122,15 @@ def attention_tile(
 ) -> AttentionTile:
     """Return the tile of a step. `tiles`: of the device. They hold for usual heads, and a rule for all others."""
     rows = max(MIN_ROWS, _power_of_two(shape.group))
-    row_bytes = shape.padded_dim * dtype_bytes  # of K or V of a key
-    if row_bytes <= _TILED_BYTES and dtype_bytes <= 2 and warp_size == 32:
+    if has_usual_heads(shape, dtype_bytes, warp_size):
         if kind is StepKind.PREFILL:
             return msgspec.structs.replace(tiles.prefill, rows=max(rows, tiles.prefill.rows))
         if rows == MIN_ROWS:  # one warp has no registers for more
             return (tiles.few if kind is StepKind.FEW_DECODES else tiles.decode).of_rows(rows)
     if kind is StepKind.PREFILL and dtype_bytes <= 2:
         rows = max(rows, 128 if shape.padded_dim <= 128 else 64)
-    keys = 64 if row_bytes <= _TILED_BYTES and dtype_bytes <= 2 else 32 if row_bytes <= 512 else 16
+    row_bytes = shape.padded_dim * dtype_bytes  # of K or V of a key
+    keys = 64 if row_bytes <= 256 and dtype_bytes <= 2 else 32 if row_bytes <= 512 else 16
     # The scores [rows, keys] and sums [rows, padded_dim] do not fit into the registers of 128 threads.
     num_warps = 8 if rows * max(keys, shape.padded_dim) >= 64 * 128 and warp_size == 32 else 4
     return AttentionTile(rows, keys, num_warps, num_stages=2)
