@@ -222,7 +222,11 @@ def debian_mirror() -> str | None:
 
 
 def build_arguments(base_image: str | None) -> list[str]:
-    values = {"BASE_IMAGE": base_image, "TORCH_INDEX_URL": os.environ.get("TORCH_INDEX_URL")}
+    values = {
+        "BASE_IMAGE": base_image,
+        "ENGINE_BASE_IMAGE": os.environ.get("ENGINE_BASE_IMAGE") or base_image,
+        "TORCH_INDEX_URL": os.environ.get("TORCH_INDEX_URL"),
+    }
     return [f"--build-arg={name}={value}" for name, value in values.items() if value]
 
 
