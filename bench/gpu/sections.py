@@ -33,6 +33,7 @@ def _checks() -> Iterator[Section]:
 
     yield from (check(f"model.{name}", "models", name) for name in ("qwen3", "gemma2"))
     yield from (check(f"fused.{dtype}", "fused", dtype) for dtype in DTYPES)
+    yield from (check(f"few_rows.{dtype}", "few_rows", dtype) for dtype in DTYPES)
     yield from (check(f"experts.{dtype}", "experts", dtype) for dtype in DTYPES)
     yield from (check(f"sampling.{part}", "sampling", part) for part in ("filters", "race", "greedy", "logits"))
     for heads in WINDOWED_HEADS:

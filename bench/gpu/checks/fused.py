@@ -101,7 +101,7 @@ def _gate(
     (x,) = _inputs(context, dtype, (tokens, 2 * size))
     out = operations.gate(x, activation)
     gate, up = x.double().chunk(2, dim=1)
-    exact = _activated(gate, activation) * up
+    exact = activated(gate, activation) * up
     report(
         context,
         "gated_activation",
@@ -110,7 +110,7 @@ def _gate(
     )
 
 
-def _activated(gate: Tensor, activation: Activation) -> Tensor:
+def activated(gate: Tensor, activation: Activation) -> Tensor:
     if activation is Activation.SILU:
         return torch.nn.functional.silu(gate)
     return torch.nn.functional.gelu(gate, approximate="tanh")
@@ -122,7 +122,7 @@ def _far_out(context: Context, operations: TritonOperations, dtype: torch.dtype)
     gate = torch.tensor([-largest, -200.0, -89.0, 0.0, 89.0, 200.0, largest, torch.nan], dtype=dtype)
     x = torch.cat((gate, torch.ones_like(gate)))[None].to(context.device)
     for activation in Activation:
-        expected = _activated(gate.double(), activation).to(dtype)
+        expected = activated(gate.double(), activation).to(dtype)
         found = operations.gate(x, activation)[0].cpu()
         is_same = torch.isclose(found.double(), expected.double(), rtol=1e-5, atol=1e-30, equal_nan=True)
         problem = "" if is_same.all() else f"{found.tolist()} instead of {expected.tolist()}"
