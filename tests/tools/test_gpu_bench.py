@@ -6,28 +6,68 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from bench.gpu.sections import CEILINGS, chosen
 from bench.gpu.shapes import LLAMA_8B, QWEN3_06B
 from bench.gpu.timings.breakdown import breakdown, short_name
+from bench.gpu.timings.tile_candidates import CANDIDATES, TINY, entry_text, fastest
 from bench.gpu.timings.workload import LONGEST, REQUESTS, TOKENS, requests
+
+from kvasir.kernels.triton.device_tiles import DeviceTiles, device_entries
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.skipif(
+needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="builds of torch without CUDA have no triton"
 )
-def test_checks_pass_under_the_interpreter(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench.gpu", "--device", "cpu", "--tiny", "--only", "checks"]
+
+
+def run_bench(sections: str, folder: Path) -> Any:
+    """Return the figures of the smallest sizes under the interpreter."""
+    command = [sys.executable, "-m", "bench.gpu", "--device", "cpu", "--tiny", "--only", sections]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(["runtime", "."])}
-    found = tmp_path / "found.json"
+    found = folder / "found.json"
     done = subprocess.run([*command, "--json", str(found)], cwd=ROOT, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    checks = json.loads(found.read_text())["checks"]
-    assert {"attend_paged", "rms_norm", "race", "experts' products", "whole model"} <= set(checks)
+    return json.loads(found.read_text())
+
+
+@needs_triton
+def test_checks_pass_under_the_interpreter(tmp_path: Path) -> None:
+    checks = run_bench("checks", tmp_path)["checks"]
+    kernels = {"attend_paged", "rms_norm", "multiply_row, gate", "race", "experts' products", "whole model"}
+    assert kernels <= set(checks)
     assert all(each["cases"] and not each["failures"] for each in checks.values())
+
+
+@needs_triton
+def test_tiles_are_measured_for_an_entry_of_the_file(tmp_path: Path) -> None:
+    figures = run_bench("tune", tmp_path)["sections"]["tune"]["figures"]
+    ((name, entry),) = figures["entry"].items()
+    found = msgspec.convert(entry, DeviceTiles)
+    assert found.attention.few in TINY.decodes
+    assert found.attention.prefill in TINY.prefills
+    assert found.row_product.gate in TINY.rows
+    assert msgspec.json.decode(f"{{{entry_text(name, found)}}}") == {name: entry}
+
+
+def test_the_fastest_tile_has_the_least_geometric_mean() -> None:
+    steady, quick = TINY.rows
+    assert fastest({steady: [3.0, 3.0], quick: [1.0, 10.0]}) == [steady, quick]
+    assert fastest({steady: [3.0, 3.0], quick: [1.0, 8.0]}) == [quick, steady]
+
+
+def test_the_tiles_of_all_devices_are_candidates() -> None:
+    """So that a measurement shows what it gains."""
+    for entry in device_entries().values():
+        attention, rows = entry.attention, entry.row_product
+        assert {attention.few, attention.decode} <= set(CANDIDATES.decodes)
+        assert attention.prefill in CANDIDATES.prefills
+        assert {rows.norm, rows.add, rows.gate_wide, rows.gate} <= set(CANDIDATES.rows)
 
 
 def test_models_have_the_sizes_of_their_checkpoints() -> None:

@@ -2,4 +2,5 @@
 
 Reading order: ceilings.py, operations.py, attention.py (baselines.py: torch's own attention; flex.py), decode.py
 (breakdown.py: time by kernel), prefill.py, workload.py, transformers_batching.py, startup.py (first_token.py).
+tune.py chooses the tiles of the kernels (tile_candidates.py, tile_compilation.py).
 """

@@ -57,12 +57,11 @@ def _log_unproven(name: str) -> None:
 def tiles_for(device: torch.device) -> DeviceTiles:
     """Return the tiles of the kernels for the device; log once if they are not tuned for it."""
     if device.type != "cuda":  # the interpreter
-        return device_tiles(DEFAULT, 0)
-    properties = torch.cuda.get_device_properties(device)
-    # ROCm has no such limit, and its devices have the default tiles.
-    tiles = device_tiles(properties.name, getattr(properties, "shared_memory_per_block_optin", 0))
+        return device_tiles(DEFAULT, shared_bytes(device))
+    name = torch.cuda.get_device_name(device)
+    tiles = device_tiles(name, shared_bytes(device))
     if tiles.measured is None:
-        _log_untuned(properties.name)
+        _log_untuned(name)
     return tiles
 
 
@@ -73,6 +72,15 @@ def _log_untuned(name: str) -> None:
         "repository measures tiles for it",
         name,
     )
+
+
+def shared_bytes(device: torch.device) -> int:
+    """Return the most shared memory of a program; plenty for the interpreter."""
+    if device.type != "cuda":
+        return 2**20
+    properties = torch.cuda.get_device_properties(device)
+    # ROCm has one limit only.
+    return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
 
 
 def warp_size(device: torch.device) -> int:

@@ -85,6 +85,11 @@ class AttentionTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
         """Return the query tokens that a program takes."""
         return self.rows // group
 
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a program with usual heads, at most: Q, and the tiles of K and V."""
+        return (self.rows + 2 * self.num_stages * self.keys) * _USUAL_DIM * _USUAL_BYTES
+
 
 class DecodeTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The tile of a step of decodes, whose rows are the query heads of one KV head."""
@@ -108,8 +113,7 @@ class AttentionTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def shared_bytes(self) -> int:
         """Shared memory of a program, at most."""
         tiles = self.few.of_rows(MIN_ROWS), self.decode.of_rows(MIN_ROWS), self.prefill
-        vectors = (tile.rows + 2 * tile.num_stages * tile.keys for tile in tiles)  # of Q, K and V
-        return max(vectors) * _USUAL_DIM * _USUAL_BYTES
+        return max(tile.shared_bytes for tile in tiles)
 
 
 def has_usual_heads(shape: PagedShape, dtype_bytes: int, warp_size: int) -> bool:

@@ -119,7 +119,7 @@ def test_products_have_tiles_by_form_and_size() -> None:
 
 @dataclass
 class Properties:
-    name: str
+    shared_memory_per_block: int = 48 * 1024
     shared_memory_per_block_optin: int = 227 * 1024
 
 
@@ -127,7 +127,8 @@ def test_one_line_states_that_tiles_are_not_tuned(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = {0: "NVIDIA H100 80GB HBM3", 1: H200, 2: "NVIDIA H100 80GB HBM3"}
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties(names[device.index]))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: names[device.index])
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties())
     device_support.tiles_for.cache_clear()
     device_support._log_untuned.cache_clear()
     with caplog.at_level(logging.INFO):

@@ -24,6 +24,10 @@ class RowTile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     num_stages: int
     """Tiles of weights in flight."""
 
+    def shared_bytes(self, weights: int) -> int:
+        """Return the shared memory of a program, at most, with numbers of 4 bytes. `weights`: 2 for a gate."""
+        return 4 * weights * self.outputs * self.inputs * self.num_stages
+
 
 class RowTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tiles of a device."""
@@ -38,9 +42,9 @@ class RowTiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def shared_bytes(self) -> int:
-        """Shared memory of a program, at most: the tiles in flight of one or two weights of 4 bytes."""
-        tiles = ((self.norm, 1), (self.add, 1), (self.gate_wide, 2), (self.gate, 2))
-        return max(4 * weights * tile.outputs * tile.inputs * tile.num_stages for tile, weights in tiles)
+        """Shared memory of a program, at most."""
+        single, double = (self.norm, self.add), (self.gate_wide, self.gate)
+        return max(*(tile.shared_bytes(1) for tile in single), *(tile.shared_bytes(2) for tile in double))
 
 
 def row_tile(tiles: RowTiles, inputs: int, *, gated: bool, adds: bool) -> RowTile:
