@@ -39,14 +39,17 @@ _KINDS: Final = (
 """Each needs kernels that the others do not need."""
 
 
-def kernel_steps(context: int, groups: Sequence[KVGroup]) -> Iterator[StepInput]:
+def kernel_steps(context: int, requests: int, groups: Sequence[KVGroup]) -> Iterator[StepInput]:
     """Yield steps that use all kernels of a GPU, which are compiled when they are first used.
 
-    They sample in each way, and compute a short chunk after a long context, whose attention is split.
+    They sample in each way, compute a short chunk after a long context, whose attention is split, and decode tokens
+    of so many requests, whose attention has a tile of its own.
     """
     for params in _KINDS:
         yield from dummy_steps(1, min(2, context), decodes=0, groups=groups, params=params)
     yield from longest_chunk(min(16, context), context, groups)
+    if context > 1:
+        yield from dummy_steps(requests, 1, decodes=1, groups=groups, params=_KINDS[0])
 
 
 def longest_chunk(tokens: int, context: int, groups: Sequence[KVGroup]) -> list[StepInput]:

@@ -128,7 +128,8 @@ class Worker:
         if self._placement.device.type == "cpu":
             self._ahead = take_ahead(self._runner.caches)
         else:
-            for step in kernel_steps(min(settings.max_model_len, _SPLIT_CONTEXT), self._groups):
+            requests = min(settings.max_num_seqs, settings.max_num_batched_tokens)
+            for step in kernel_steps(min(settings.max_model_len, _SPLIT_CONTEXT), requests, self._groups):
                 _must_succeed(self.execute(step))
         self._capture_graphs(self._runner)
 

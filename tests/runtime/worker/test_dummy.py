@@ -16,7 +16,7 @@ def test_they_succeed_and_leave_no_row(context: int, tmp_path: Path) -> None:
     driver.add("a", [5, 6, 7], greedy(4))
     expected = driver.run()["a"]
     groups = worker._groups  # type: ignore[attr-defined]
-    for step in kernel_steps(context, groups):
+    for step in kernel_steps(context, 4, groups):
         assert not worker.execute(step).failed
     worker.check_idle()
     driver.add("b", [5, 6, 7], greedy(4))
