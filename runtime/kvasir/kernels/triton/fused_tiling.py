@@ -1,6 +1,6 @@
 """The sizes of the kernels of the fused operations. Launches and compilation ahead of time use the same ones.
 
-No torch and no triton. The sizes are not tuned: no device has measured them.
+No torch and no triton. The sizes are not tuned: no device has measured other ones.
 """
 
 from dataclasses import dataclass

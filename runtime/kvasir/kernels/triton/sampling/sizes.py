@@ -1,6 +1,6 @@
 """The constants of the sampling kernels, for launches and for compilation ahead of time. No torch and no triton.
 
-The sizes are not tuned: no device has measured them.
+The sizes are not tuned: no device has measured other ones.
 """
 
 from collections.abc import Mapping
