@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from kvasir.kernels.triton.device_tiles import device_tiles
+from kvasir.kernels.triton.device_tiles import DeviceTiles, device_tiles
 from kvasir.kernels.triton.experts.expert_tiling import DeviceLimits
 from kvasir.kernels.triton.tiling import (
     OPTIONS,
@@ -31,10 +31,12 @@ from kvasir.kernels.triton.tiling import (
     StepKind,
     attend_constants,
     attention_tile,
+    has_usual_heads,
     merge_constants,
     write_constants,
 )
 from tools import kernel_variants_experts as experts
+from tools import kernel_variants_few_rows as few_rows
 from tools import kernel_variants_fused as fused
 from tools.kernel_variants_sampling import DIVISIBLE as SAMPLING_DIVISIBLE
 from tools.kernel_variants_sampling import SamplingVariant, kernel_of, sampling_variants
@@ -64,6 +66,10 @@ class Target:
     register_file: int
     """Registers for all threads of a program."""
 
+    @property
+    def tiles(self) -> DeviceTiles:
+        return device_tiles(self.device, self.shared_bytes)
+
 
 TARGETS: Final = (
     Target("sm_80", "NVIDIA A100-SXM4-80GB", "cuda", 80, 32, 163 * 1024, 255, 2**16),
@@ -90,11 +96,12 @@ class Variant:
         return " ".join(part for part in (self.kernel, self.dtype, str(self.head_dim), self.step, plain) if part)
 
 
-AnyVariant = Variant | SamplingVariant | experts.ExpertVariant
+AnyVariant = Variant | SamplingVariant | experts.ExpertVariant | few_rows.RowVariant
 
 
 def variants() -> Iterator[AnyVariant]:
     yield from attention_variants()
+    yield from few_rows.row_variants()
     yield from sampling_variants()
     yield from experts.expert_variants()
 
@@ -102,10 +109,12 @@ def variants() -> Iterator[AnyVariant]:
 def attention_variants() -> Iterator[Variant]:
     for dtype in ("bf16", "fp16", "fp32"):
         for head_dim in (64, 80, 128, 256):
+            if dtype != "fp32" and head_dim <= 128:  # others have the tiles of decodes
+                yield Variant("attend", dtype, head_dim, "few")
             yield Variant("attend", dtype, head_dim, "decode")
             if dtype != "fp32":  # whose prefills have the tiles of decodes
                 yield Variant("attend", dtype, head_dim, "prefill")
-    for step in ("decode", "prefill"):
+    for step in ("few", "decode", "prefill"):
         yield Variant("attend", "bf16", 128, step, masks=False)
     for dtype in ("bf16", "fp32"):
         for head_dim in (80, 128, 256):
@@ -127,8 +136,9 @@ class Usage:
     shared_bytes: int
     num_warps: int
 
-    def problems(self, target: Target) -> Iterator[str]:
-        if self.spilled_bytes > MOST_SPILLED_BYTES:
+    def problems(self, target: Target, *, has_measured_tile: bool = False) -> Iterator[str]:
+        """A tile that is the fastest one on a device may spill."""
+        if self.spilled_bytes > MOST_SPILLED_BYTES and not has_measured_tile:
             yield f"{self.spilled_bytes} bytes spill"
         if self.shared_bytes > target.shared_bytes:
             yield f"{self.shared_bytes} bytes of shared memory of {target.shared_bytes}"
@@ -167,16 +177,27 @@ class Source:
     options: Mapping[str, object]
 
 
+def _shape(variant: Variant) -> PagedShape:
+    return PagedShape(heads=32, kv_heads=8, head_dim=variant.head_dim, block_size=16)
+
+
+def has_measured_tile(variant: AnyVariant, target: Target) -> bool:
+    """Return whether a device has chosen the tile by its time."""
+    if target.tiles.measured is None:
+        return False
+    if isinstance(variant, Variant) and variant.kernel == "attend":
+        return has_usual_heads(_shape(variant), _DTYPE_BYTES[variant.dtype], target.warp_size)
+    return isinstance(variant, few_rows.RowVariant)
+
+
 def _attention_source(variant: Variant, target: Target) -> Source:
     from kvasir.kernels.triton.kv_write import write_kv
     from kvasir.kernels.triton.paged_attention import attend_paged
     from kvasir.kernels.triton.segment_merge import merge_segments
 
-    shape = PagedShape(heads=32, kv_heads=8, head_dim=variant.head_dim, block_size=16)
-    dtype_bytes = _DTYPE_BYTES[variant.dtype]
+    shape, dtype_bytes = _shape(variant), _DTYPE_BYTES[variant.dtype]
     kind = StepKind(variant.step) if variant.kernel in ("attend", "merge") else StepKind.DECODES
-    tiles = device_tiles(target.device, target.shared_bytes).attention
-    tile = attention_tile(shape, dtype_bytes, kind, tiles, warp_size=target.warp_size)
+    tile = attention_tile(shape, dtype_bytes, kind, target.tiles.attention, warp_size=target.warp_size)
     options: dict[str, object] = {**OPTIONS}
     kernel: Any
     if variant.kernel in fused.KERNELS:
@@ -216,6 +237,13 @@ def _expert_source(variant: experts.ExpertVariant, target: Target) -> Source:
     return Source(kernel, constants, types, (), options)
 
 
+def _row_source(variant: few_rows.RowVariant, target: Target) -> Source:
+    kernel, constants, options = variant.launch(target.tiles.row_product)
+    names = [name for name in kernel.arg_names if name not in constants]
+    types = {name: few_rows.TYPES.get(name, f"*{variant.dtype}") for name in names}
+    return Source(kernel, constants, types, few_rows.DIVISIBLE, options)
+
+
 def compiled(variant: AnyVariant, target: Target) -> Usage:
     """Compile a kernel as a launch on this device would."""
     import triton
@@ -226,6 +254,8 @@ def compiled(variant: AnyVariant, target: Target) -> Usage:
         source = _sampling_source(variant)
     elif isinstance(variant, experts.ExpertVariant):
         source = _expert_source(variant, target)
+    elif isinstance(variant, few_rows.RowVariant):
+        source = _row_source(variant, target)
     else:
         source = _attention_source(variant, target)
     names = source.kernel.arg_names
@@ -275,19 +305,22 @@ def _amd_registers(assembly: str) -> tuple[int, int]:
 _HEAD: Final = """\
 # The compiled Triton kernels
 
-The kernels of [attention](triton-attention.md), the [fused operations](triton-operations.md),
-[sampling](triton-sampling.md) and [mixtures of experts](triton-experts.md), compiled ahead of time by
-`make kernels` with Triton {version}.
-The page shows that they compile, that they fit the devices, and that at most
-{spilled} bytes of a thread spill. It shows nothing about speed: that is in [Performance](../performance.md).
+The kernels of [attention](triton-attention.md), the [fused operations](triton-operations.md), the
+[products of a few rows](triton-few-rows.md), [sampling](triton-sampling.md) and
+[mixtures of experts](triton-experts.md), compiled ahead of time by `make kernels` with Triton {version}.
+The page shows that they compile and that they fit the devices. At most {spilled} bytes of a thread spill, except
+in tiles that were the fastest ones on a device. It shows nothing about speed: that is in
+[Performance](../performance.md). `attend` and `row` have the [tiles](device-tiles.md) of an A100, an H200, a B200
+and the default.
 
 A cell has the registers of a thread, the KiB of shared memory, and the warps of a program. Rows of `attend` have a
 sliding window and a soft cap, which need the most registers, unless they are called plain; the groups have 4 query
-heads, the blocks 16 tokens. In float32, prefills have the tiles of decodes. Rows from `race` on are kernels of
-sampling, for a vocabulary of 151,936 tokens. Rows of `experts` have the sizes of Qwen3-30B-A3B; their number is the
-rows of a block, and for `list` the rows of a step. These limits are checked:
+heads, the blocks 16 tokens. `few` are decodes of few requests. In float32, prefills have the tiles of decodes.
+`row` are products of a few rows, by the numbers of a row. Rows from `race` to `penalties` are kernels of sampling,
+for a vocabulary of 151,936 tokens. Rows of `experts` have the sizes of Qwen3-30B-A3B; their number is the rows of a
+block, and for `list` the rows of a step. These limits are checked:
 
-| | sm_80 (A100) | sm_90 (H100) | sm_100 (B200) | gfx942 (MI300X) |
+| | sm_80 (A100) | sm_90 (H100, H200) | sm_100 (B200) | gfx942 (MI300X) |
 |---|---|---|---|---|
 | registers of a thread | {registers} |
 | shared memory of a program | {shared} |
@@ -331,7 +364,7 @@ def main(arguments: list[str]) -> int:
     problems = [
         f"{variant.name} on {target.name}: {problem}"
         for (variant, target), usage in usages.items()
-        for problem in usage.problems(target)
+        for problem in usage.problems(target, has_measured_tile=has_measured_tile(variant, target))
     ]
     if options.only:
         print(*(_row(variant, usages) for variant in chosen), sep="\n")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.kernel_table import PAGE, ROOT, TARGETS, Usage, variants
+from tools.kernel_table import PAGE, ROOT, TARGETS, Usage, Variant, has_measured_tile, variants
 
 GFX942, SM_90 = TARGETS[3], TARGETS[1]
 
@@ -42,6 +42,15 @@ def test_the_page_has_a_row_for_each_kernel() -> None:
 def test_limits_of_a_device_are_checked(usage: Usage, problem: str) -> None:
     problems = list(usage.problems(SM_90))
     assert (problem in problems[0]) if problem else not problems
+
+
+def test_only_a_tile_that_a_device_has_chosen_may_spill() -> None:
+    usage = Usage(registers=128, spilled_bytes=80, shared_bytes=60_000, num_warps=4)
+    assert not list(usage.problems(SM_90, has_measured_tile=True))
+    usual, large = Variant("attend", "bf16", 128, "prefill"), Variant("attend", "bf16", 256, "prefill")
+    assert has_measured_tile(usual, SM_90)
+    assert not has_measured_tile(large, SM_90)
+    assert not has_measured_tile(usual, TARGETS[0])
 
 
 def test_devices_have_limits_of_their_own() -> None:

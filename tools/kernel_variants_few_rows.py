@@ -1,0 +1,55 @@
+"""The product of a few rows in the table of compiled kernels (tools/kernel_table.py)."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from kvasir.kernels.triton.few_rows.row_tiling import RowTiles, row_constants, row_tile
+from kvasir.kernels.triton.tiling import OPTIONS
+
+TYPES: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("outputs", "inputs", "out_stride", "x_stride"), "i32"),
+        **dict.fromkeys(("eps", "shift"), "fp32"),
+    }
+)
+DIVISIBLE: Final = ("outputs", "inputs", "out_stride", "x_stride")
+
+
+@dataclass(frozen=True)
+class RowVariant:
+    form: str
+    """norm, add or gate: a field of RowTiles."""
+    dtype: str
+    inputs: int
+    biased: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"row {self.form} {self.dtype} {self.inputs}{' bias' if self.biased else ''}"
+
+    def launch(self, tiles: RowTiles) -> tuple[Any, Mapping[str, object], Mapping[str, object]]:
+        """Return the kernel, its constants and its options."""
+        from kvasir.kernels.triton.few_rows.row_product import multiply_row
+
+        gated, adds = self.form == "gate", self.form == "add"
+        tile = row_tile(tiles, self.inputs, gated=gated, adds=adds)
+        constants = row_constants(
+            tile,
+            normed=not adds,
+            activation="silu" if gated else "",
+            adds=adds,
+            biased=self.biased,
+            even=self.inputs % tile.inputs == 0,
+        )
+        return multiply_row, constants, {**OPTIONS, "num_warps": tile.num_warps}
+
+
+def row_variants() -> Iterator[RowVariant]:
+    for dtype in ("bf16", "fp16", "fp32"):
+        for form in ("norm", "add", "gate"):
+            yield RowVariant(form, dtype, 4096)
+        yield RowVariant("gate", dtype, 1024)
+    yield RowVariant("norm", "bf16", 896, biased=True)  # rows that no tile divides
+    yield RowVariant("gate", "bf16", 2880, biased=True)
