@@ -1,7 +1,8 @@
 """How much of the device's memory bandwidth and arithmetic an engine uses, by the work that a step cannot avoid.
 
-A decode reads each weight of a product once, and K and V of all tokens that its rows see. A prefill multiplies each
-of its tokens by these weights. Further work of the engine is not counted, so both figures are lower bounds.
+A decode reads each weight of a product once, and K and V of all tokens that its rows see. A prefill multiplies
+each of its tokens by the weights of the layers, and the last one of a prompt by those of the head. Further work
+of the engine is not counted, so both figures are lower bounds.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ def decode_bytes(weights: ProductWeights, groups: Sequence[KVGroup], rows: int, 
     return weights.num_bytes + rows * kv
 
 
-def prefill_operations(weights: ProductWeights, tokens: int) -> int:
-    """Return the operations of the products: a multiplication and an addition for each weight and token."""
-    return 2 * weights.numbers * tokens
+def prefill_operations(weights: ProductWeights, prompts: int, tokens: int) -> int:
+    """Return the operations of the products: a multiplication and an addition for each weight. `tokens`: of all
+    prompts."""
+    return 2 * (weights.layers * tokens + weights.head * prompts)

@@ -117,7 +117,8 @@ def _device_use(
     if weights is None:
         return {}
     prefilled = statistics.median(max(times.first for times in run.requests.values()) for run in runs)
-    use = {"prefill_flops": prefill_operations(weights, batch_size * workload.input_len) / prefilled}
+    operations = prefill_operations(weights, batch_size, batch_size * workload.input_len)
+    use = {"prefill_flops": operations / prefilled}
     if tpot is not None:
         context = workload.input_len + workload.output_len // 2
         read = decode_bytes(weights, engine.groups, batch_size, context)

@@ -1,5 +1,6 @@
 """--compilation-config: the sizes of CUDA graphs. Names are vLLM's."""
 
+import difflib
 import json
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
@@ -9,27 +10,31 @@ import msgspec
 from kvasir.config.options import ConfigError
 
 MOST_ROWS: Final = 512
-"""Of a graph, by default. In larger steps the device computes for longer than the host launches."""
+"""The largest graph, by default. Larger steps usually take the device longer than the host."""
 
+_SLIP: Final = 0.9
+"""Similarity from which a name is a misspelled one."""
 _Size = Annotated[int, msgspec.Meta(ge=1, le=8192)]
+_Mode = Literal["NONE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "FULL_AND_PIECEWISE"]
 
 
 class CompilationConfig(msgspec.Struct, frozen=True):
-    cudagraph_mode: Literal["NONE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "FULL_AND_PIECEWISE"] = (
-        "FULL_DECODE_ONLY"
-    )
-    """NONE: no graphs. With any other mode steps of decodes have graphs, and other steps have none."""
+    cudagraph_mode: _Mode | None = None
+    """NONE: no graphs. In all other modes steps of decodes have graphs, and other steps have none."""
+    use_cudagraph: bool = True
+    """False: no graphs; older releases of vLLM have this field."""
     cudagraph_capture_sizes: list[_Size] | None = None
     """Rows of a step. A step with fewer rows is padded to the next size."""
     max_cudagraph_capture_size: _Size | None = None
 
     def sizes(self, max_num_seqs: int) -> tuple[int, ...]:
         """Return the sizes of the graphs, ascending, for steps of up to so many rows."""
-        if self.cudagraph_mode == "NONE":
+        if self.cudagraph_mode == "NONE" or not self.use_cudagraph:
             return ()
-        if self.cudagraph_capture_sizes is not None:
-            return tuple(sorted({size for size in self.cudagraph_capture_sizes if size <= max_num_seqs}))
-        return default_sizes(min(max_num_seqs, self.max_cudagraph_capture_size or MOST_ROWS))
+        if self.cudagraph_capture_sizes is None:
+            return default_sizes(min(max_num_seqs, self.max_cudagraph_capture_size or MOST_ROWS))
+        most = min(max_num_seqs, self.max_cudagraph_capture_size or max_num_seqs)
+        return tuple(sorted({min(size, most) for size in self.cudagraph_capture_sizes}))
 
 
 def default_sizes(most: int) -> tuple[int, ...]:
@@ -39,11 +44,15 @@ def default_sizes(most: int) -> tuple[int, ...]:
 
 
 def read_compilation_config(text: str) -> CompilationConfig:
-    """Raises ConfigError. Fields that Kvasir does not have are passed over: see `without_effect`."""
+    """Return the fields that Kvasir has; `ignored_fields` returns the others. Raises ConfigError."""
     try:
-        return msgspec.json.decode(text, type=CompilationConfig)
+        config = msgspec.json.decode(text, type=CompilationConfig)
     except msgspec.MsgspecError as error:
         raise ConfigError(f"--compilation-config: {error}") from error
+    for name in ignored_fields(text):
+        if meant := difflib.get_close_matches(name, CompilationConfig.__struct_fields__, n=1, cutoff=_SLIP):
+            raise ConfigError(f"--compilation-config: there is no field {name!r} (did you mean {meant[0]!r}?)")
+    return config
 
 
 def ignored_fields(text: str) -> list[str]:

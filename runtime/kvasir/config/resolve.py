@@ -7,7 +7,7 @@ never changed.
 import dataclasses
 from dataclasses import dataclass
 
-from kvasir.config.cuda_graphs import ignored_fields, read_compilation_config
+from kvasir.config.cuda_graphs import CompilationConfig, ignored_fields, read_compilation_config
 from kvasir.config.options import ConfigError
 from kvasir.config.profiler import ProfilerConfig, read_profiler_config
 from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
@@ -150,13 +150,12 @@ def without_effect(config: EngineConfig, device: DeviceFacts) -> list[str]:
             )
         if config.device.enforce_eager or config.device.compilation_config != DeviceConfig.compilation_config:
             sentences.append(
-                "--enforce-eager and --compilation-config have no effect on a CPU, without CUDA graphs"
+                "--enforce-eager and --compilation-config have no effect on a CPU, which has no CUDA graphs"
             )
     if fields := ignored_fields(config.device.compilation_config):
-        sentences.append(
-            f"--compilation-config: {', '.join(fields)} {'has' if len(fields) == 1 else 'have'} no effect: models "
-            "are not compiled by torch"
-        )
+        have = "has" if len(fields) == 1 else "have"
+        known = ", ".join(CompilationConfig.__struct_fields__)
+        sentences.append(f"--compilation-config: {', '.join(fields)} {have} no effect. There are {known}")
     return sentences
 
 

@@ -164,6 +164,7 @@ class InProcessExecutor:
         for masked in self._unsupplied.values():
             if isinstance(masked, _MaskedStep):
                 masked.late.cancel()  # ends the wait of the thread
+        self._unsupplied.clear()  # they refer to the worker
         host, self._host = self._host, None
         if host is not None:
             host.worker.close()

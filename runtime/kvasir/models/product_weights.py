@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from kvasir.hub.model_info import ModelInfo
-from kvasir.layers.linear import Linear
+from kvasir.layers.linear import Linear, VocabHead
 from kvasir.layers.moe import SparseMoE
 from kvasir.layers.parameter import Placement
 from kvasir.models.registry import ARCHITECTURES
@@ -14,10 +14,17 @@ from kvasir.parallel.parallel_state import SINGLE
 
 @dataclass(frozen=True)
 class ProductWeights:
-    """The weights that each token of a model is multiplied by."""
+    """How many weights a model multiplies by."""
 
-    numbers: int
-    num_bytes: int
+    layers: int
+    """Each token is multiplied by them."""
+    head: int
+    """The last token of a prompt, and each sampled token, is multiplied by them."""
+    dtype_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        return (self.layers + self.head) * self.dtype_bytes
 
 
 def product_weights(model: ModelInfo, dtype: str) -> ProductWeights | None:
@@ -29,5 +36,7 @@ def product_weights(model: ModelInfo, dtype: str) -> ProductWeights | None:
     layers = list(build(model.config, placement, model.max_model_len).modules())
     if any(isinstance(layer, SparseMoE) for layer in layers):
         return None
-    numbers = sum(layer.num_weights for layer in layers if isinstance(layer, Linear))
-    return ProductWeights(numbers, numbers * placement.dtype.itemsize)
+    weights = [layer for layer in layers if isinstance(layer, Linear)]
+    head = sum(layer.num_weights for layer in weights if isinstance(layer, VocabHead))
+    total = sum(layer.num_weights for layer in weights)
+    return ProductWeights(total - head, head, placement.dtype.itemsize)

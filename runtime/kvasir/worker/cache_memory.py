@@ -134,9 +134,8 @@ def captured_bytes(capture_largest: Callable[[], None], count: int) -> int:
 
     They share the memory of the largest one's tensors; each has nodes of its own.
     """
-    before, _ = torch.cuda.mem_get_info()
+    before = torch.cuda.memory_reserved()
     capture_largest()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    after, _ = torch.cuda.mem_get_info()
-    return max(0, before - after) + (count - 1) * _BYTES_OF_GRAPH
+    return torch.cuda.memory_reserved() - before + count * _BYTES_OF_GRAPH

@@ -1,10 +1,10 @@
 """CUDA graphs: a step of decodes is given to the device as one launch, instead of hundreds.
 
-Between two kernels of a decode the host takes longer to launch than the device to compute. A graph is captured
+A decode of few rows takes the host longer to launch than the device to compute. A graph is captured
 once for each size, with the sizes and addresses of all launches; a step of fewer rows is padded to the next size.
 From replay to replay only the content of the step memory changes (step_memory.py). The largest size is captured
-first, and all share one pool of memory: graphs are replayed one after the other, and by then the tensors of one
-are not needed.
+first, and all share one pool of memory: graphs are replayed one after the other, and no tensor of one is needed
+when the next one is replayed. Each copies its logits to a memory that all share.
 
 Captured are the gather of pending tokens, the forward pass and the logits. Sampling depends on the requests of a
 step, and stays outside.
@@ -31,29 +31,33 @@ class Recording(Protocol):
 class Recorder(Protocol):
     """Records the launches of a computation. Tests use one for a CPU."""
 
-    def record(self, compute: Callable[[], Tensor]) -> tuple[Recording, Tensor]:
-        """Return the recording and the tensor that each replay fills."""
-        ...
+    def record(self, compute: Callable[[], None]) -> Recording: ...
 
 
 class CudaRecorder:
+    """Raises RuntimeError if a computation cannot be captured: it waits for the device, for example."""
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
 
-    def record(self, compute: Callable[[], Tensor]) -> tuple[Recording, Tensor]:
+    def record(self, compute: Callable[[], None]) -> Recording:
         compute()  # compiles kernels and sets up libraries, which cannot be captured
         torch.cuda.synchronize(self._device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            result = compute()
-        return graph, result
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                compute()
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"a step of this model cannot be captured as a CUDA graph: start with --enforce-eager ({error})"
+            ) from error
+        return graph
 
 
 @dataclass(frozen=True)
 class _Captured:
     recording: Recording
-    logits: Tensor  # [size, vocab_size]
     addresses: list[int]
 
 
@@ -67,24 +71,32 @@ class DecodeGraphs:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._captured: dict[int, _Captured] = {}
+        self._logits: Tensor | None = None  # [largest size, vocab_size]
 
     def capture(self, batch: StepBatch, compute: Compute) -> None:
-        """Capture the graph of the batch's size."""
-        assert batch.padded_to is not None, "only padded steps can be captured"
-        recording, logits = self._recorder.record(lambda: compute(batch))
-        self._captured[batch.padded_to] = _Captured(recording, logits, _addresses(batch))
+        """Capture the graph of the batch's size. The largest one comes first."""
+        size = batch.padded_to
+        assert size is not None, "only padded steps can be captured"
+        if self._logits is None:
+            self._logits = torch.empty_like(compute(batch))
+        logits = self._logits[:size]
+
+        def fill() -> None:
+            logits.copy_(compute(batch))
+
+        self._captured[size] = _Captured(self._recorder.record(fill), _addresses(batch))
 
     def logits(self, batch: StepBatch, compute: Compute) -> Tensor:
         """Return the logits [R, vocab_size] of a padded step. They hold until the next one."""
         assert batch.padded_to is not None, "only padded steps have graphs"
+        assert batch.sampled is None, "a padded step samples after each of its tokens"
         captured = self._captured.get(batch.padded_to)
         if captured is None:
-            logits = compute(batch)
-        else:
-            assert captured.addresses == _addresses(batch), "a graph reads other addresses than the step's"
-            captured.recording.replay()
-            logits = captured.logits
-        return logits[: len(batch.rows)]
+            return compute(batch)[: len(batch.rows)]
+        assert captured.addresses == _addresses(batch), "a graph reads other addresses than the step's"
+        assert self._logits is not None
+        captured.recording.replay()
+        return self._logits[: len(batch.rows)]
 
 
 def _addresses(batch: StepBatch) -> list[int]:

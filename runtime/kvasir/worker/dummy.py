@@ -36,7 +36,7 @@ _KINDS: Final = (
     SamplingParams(max_tokens=2, seed=0, logit_bias=((0, 1.0),)),
     SamplingParams(max_tokens=2, seed=0, temperature=0.0, logit_bias=((0, 1.0),)),
 )
-"""Each needs kernels that the others do not need."""
+"""Together they need all kernels of sampling."""
 
 
 def kernel_steps(context: int, requests: int, groups: Sequence[KVGroup]) -> Iterator[StepInput]:

@@ -73,6 +73,8 @@ class ModelRunner:
     def _launch(self, step: StepInput, *, is_awaited: bool) -> LaunchedStep:
         """`is_awaited`: the host has the tokens before it launches the next step."""
         table = self._table
+        # Such a step would be sampled by the parameters of this one, whose numbers take the same memory.
+        assert not any(each.awaited for each in self._launched), "a step before still waits for its masks"
         if step.forced:
             self._settle()
         if not self._model.stage.last:
@@ -122,8 +124,6 @@ class ModelRunner:
         if batch.padded_to is not None and self._graphs is not None:
             with phase("forward"):
                 logits = self._graphs.logits(batch, self._decode_logits)
-            if step.masked:
-                logits = logits.clone()  # they are waited for
         else:
             with phase("forward"):
                 computed = self._forward(batch)

@@ -36,12 +36,15 @@ def test_a_gpu_captures_sizes_up_to_the_rows_of_a_step() -> None:
     assert sizes(config(rows=3)) == (1, 2, 3)
     assert sizes(config(rows=4000))[-1] == 512
     assert sizes(config('{"max_cudagraph_capture_size": 8}')) == (1, 2, 4, 8)
-    assert sizes(config('{"cudagraph_capture_sizes": [64, 1, 999, 64]}')) == (1, 64)
+    assert sizes(config('{"cudagraph_capture_sizes": [64, 1, 999, 64]}')) == (1, 64, 256)
+    assert sizes(config('{"cudagraph_capture_sizes": [64, 1], "max_cudagraph_capture_size": 8}')) == (1, 8)
+    assert sizes(config('{"cudagraph_mode": null}')) == default_sizes(256)
 
 
 def test_graphs_can_be_left_out() -> None:
     assert sizes(config(eager=True)) == ()
     assert sizes(config('{"cudagraph_mode": "NONE"}')) == ()
+    assert sizes(config('{"use_cudagraph": false}')) == ()
     assert sizes(config(), CPU) == ()
 
 
@@ -52,7 +55,12 @@ def test_other_modes_of_vllm_capture_decodes(mode: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['{"cudagraph_mode": "ALL"}', '{"cudagraph_capture_sizes": [0]}', '{"max_cudagraph_capture_size": "8"}'],
+    [
+        '{"cudagraph_mode": "ALL"}',
+        '{"cudagraph_capture_size": [4]}',
+        '{"cudagraph_capture_sizes": [0]}',
+        '{"max_cudagraph_capture_size": "8"}',
+    ],
 )
 def test_other_values_are_refused_when_the_options_are_read(text: str) -> None:
     with pytest.raises(ConfigError, match="--compilation-config: "):

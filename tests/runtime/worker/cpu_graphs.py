@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import Tensor
 
 from kvasir.layers.attention_backends import choose_backend
 from kvasir.layers.attention_backends.triton_paged import TritonBackend
@@ -13,31 +12,31 @@ from kvasir.layers.step_memory import DeviceMemory
 
 
 @dataclass
-class _Replayed:
-    compute: Callable[[], Tensor]
-    result: Tensor
-    replays: "list[int]"
+class _Recording:
+    compute: Callable[[], None]
+    number: int
+    replays: list[int]
 
     def replay(self) -> None:
-        self.replays.append(len(self.result))
-        self.result.copy_(self.compute())
+        self.replays.append(self.number)
+        self.compute()
 
 
 class CpuRecorder:
-    """A Recorder. `replays` has the size of each replay."""
+    """A Recorder. `replays` has the number of the recording of each replay, in the order of recording."""
 
     def __init__(self) -> None:
-        self.recorded: list[int] = []
+        self.count = 0
         self.replays: list[int] = []
 
-    def record(self, compute: Callable[[], Tensor]) -> tuple[_Replayed, Tensor]:
-        result = compute()
-        self.recorded.append(len(result))
-        return _Replayed(compute, result, self.replays), result
+    def record(self, compute: Callable[[], None]) -> _Recording:
+        compute()
+        self.count += 1
+        return _Recording(compute, self.count - 1, self.replays)
 
 
 def capture_on_cpu(monkeypatch: pytest.MonkeyPatch) -> CpuRecorder:
-    """Make workers use the Triton kernels, a memory for steps, and this recorder, as on a GPU."""
+    """Make new workers use the Triton kernels, a memory for steps, and this recorder, as on a GPU."""
     recorder = CpuRecorder()
 
     def device_memory(device: torch.device, num_bytes: int, table_numbers: int) -> DeviceMemory:

@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 """The types of number that the kernels take."""
 PROVEN: Final = ("NVIDIA H200",)
-"""Devices on which `python -m bench.gpu` has found all kernels right: bench/results has the figures."""
+"""Devices on which the kernels were found right: by `python -m bench.gpu`, and the row product within whole models
+(bench/results)."""
 _OLDEST: Final = 8
 """Compute capability of the oldest NVIDIA GPU that the kernels have been compiled for (sm_80)."""
 

@@ -27,7 +27,8 @@ class DeviceCounts:
 
     Nothing is allocated before the first penalised row. If all slots are taken, their number doubles, up to the
     rows of the table. A slot takes 4 bytes for each token of the vocabulary: 256 slots of 151,936 tokens take
-    148 MiB. The dummy step that measures the memory of a GPU takes all slots, so the KV cache leaves room for them.
+    148 MiB. While their number doubles, the old ones are there too. The dummy step that measures the memory of a
+    GPU takes all slots, so the KV cache leaves room for them.
     """
 
     def __init__(self, table: RequestTable, placement: Placement, memory: StepMemory, vocab_size: int) -> None:

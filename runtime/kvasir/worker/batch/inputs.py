@@ -125,11 +125,12 @@ class InputBuilder:
         step = StepRows(rows, computed, new, token_rows, blocks, offsets)
         samples = (computed + new == table.num_tokens[rows]) & self._samples
         decodes = int(np.count_nonzero(new == 1))
-        size = self._size(count) if decodes == count and not table.prompt_scores else None
+        only_decodes = decodes == count and bool(samples.all())  # and no chunk of one token
+        size = self._size(count) if only_decodes and not table.prompt_scores else None
         self._memory.begin()
         return self._sent(
             self._tokens(token_ids, token_rows, positions, step, size),
-            sampled=None if samples.all() and decodes == count else ends[samples] - 1,
+            sampled=None if only_decodes else ends[samples] - 1,
             rows=rows[samples],
             outputs=order[samples],
             prompt_spans=tuple(prompt_spans(table, rows, computed, new, order)) if table.prompt_scores else (),
