@@ -155,7 +155,7 @@ _TYPES: Final = MappingProxyType(
         **dict.fromkeys(("slots", "tables", "items", "merges"), "*i32"),
         **dict.fromkeys(("partial_out", "partial_max", "partial_sum"), "*fp32"),
         **dict.fromkeys(("num_tokens", "window", "kv_stride", "q_stride"), "i32"),
-        **dict.fromkeys(("inner_scale", "outer_scale"), "fp32"),
+        **dict.fromkeys(("inner_scale", "outer_scale", "v_scale", "k_inverse", "v_inverse"), "fp32"),
         **fused.TYPES,
     }
 )

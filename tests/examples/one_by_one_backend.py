@@ -95,7 +95,7 @@ class OneByOneBackend:
     name = "one-by-one"
 
     def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
-        return placement.device.type == "cpu"
+        return placement.device.type == "cpu" and not spec.block.is_fp8
 
     def cache(self, memory: Tensor, block: BlockShape, group: int) -> KVCache:
         return head_major_cache(memory, block, group)

@@ -2,15 +2,23 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 from unittest.mock import patch
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from kvasir.kernels import choose_operations
 from kvasir.kernels.triton.fused_kernels import TritonOperations
 from kvasir.layers.attention_backends import choose_backend
 from kvasir.layers.attention_backends.triton_paged import TritonBackend
+
+_TYPES: Final = MappingProxyType(
+    {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn}
+)
+_BITS: Final = MappingProxyType({1: torch.uint8, 2: torch.int16, 4: torch.int32})
 
 
 @contextmanager
@@ -29,16 +37,28 @@ def kernels_of(device: str) -> Iterator[None]:
 
 @contextmanager
 def rounding_to_nearest() -> Iterator[None]:
-    """The interpreter cuts numbers off when it converts them to bfloat16; devices round them."""
+    """Let torch convert numbers of Triton's interpreter, to the nearest bfloat16 and float8_e4m3fn, as devices do.
+
+    By itself the interpreter cuts numbers off when it converts them to bfloat16. Of its conversions to
+    float8_e4m3fn, about one in ten is wrong: carries into the exponent get lost, small numbers are cut off, and NaN
+    becomes a number. Numbers beyond the range of float8_e4m3fn become NaN here, because devices and versions of
+    torch differ in them: kernels have to limit them first.
+    """
     from triton.runtime import interpreter
 
     convert = interpreter._convert_float
 
-    def rounded(values: Any, source: Any, target: Any, mode: Any) -> Any:
-        if str(target) != "bf16" or str(source) != "fp32":
-            return convert(values, source, target, mode)
-        bits = torch.from_numpy(values.astype("float32")).bfloat16().view(torch.int16)
-        return bits.numpy().view("uint16")
+    def converted(numbers: npt.NDArray[Any], source: Any, target: Any, mode: Any) -> npt.NDArray[Any]:
+        names = str(source), str(target)
+        if names != ("fp32", "bf16") and "fp8e4nv" not in names:
+            return convert(numbers, source, target, mode)  # type: ignore[no-any-return]
+        before, after = (_TYPES[name] for name in names)
+        given = torch.from_numpy(np.ascontiguousarray(numbers).view(f"i{before.itemsize}")).view(before)
+        if after == torch.float8_e4m3fn:
+            given = torch.where(given.float().abs() > 448, torch.nan, given.float())
+        bits = given.to(after).view(_BITS[after.itemsize]).numpy()
+        unsigned: npt.NDArray[Any] = bits.view(f"u{after.itemsize}")
+        return unsigned
 
-    with patch.object(interpreter, "_convert_float", rounded):
+    with patch.object(interpreter, "_convert_float", converted):
         yield

@@ -6,7 +6,7 @@ tokens attend to which. Every layer of the group follows it. `kvasir.layers.atte
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,17 @@ class HeadShape:
         return 2 * self.kv_size * dtype.itemsize
 
 
+@dataclass(frozen=True)
+class KVScales:
+    """What K and V of a layer are divided by before an fp8 cache stores them."""
+
+    k: float = 1.0
+    v: float = 1.0
+
+
+UNSCALED: Final = KVScales()
+
+
 class KVCache:
     """One layer's cache: [num_blocks, 2, kv_heads, block_size, head_dim], K at 0 and V at 1.
 
@@ -65,11 +76,13 @@ class KVCache:
     `p % block_size`.
 
     `group`: the KV group that the layer belongs to. Layers of one group share the block tables of the requests.
+    `scales`: of an fp8 cache. They are set before the first step, and CUDA graphs capture them.
     """
 
     def __init__(self, blocks: Tensor, group: int = 0) -> None:
         self.blocks = blocks
         self.group = group
+        self.scales = UNSCALED
         self.by_token = blocks.permute(0, 3, 1, 2, 4)  # [num_blocks, block_size, 2, kv_heads, head_dim]
         self.by_head = blocks.flatten(0, 2).flatten(1)  # [num_blocks * 2 * kv_heads, block_size * head_dim]
         assert self.by_head.data_ptr() == blocks.data_ptr(), "the cache must be contiguous"
@@ -155,7 +168,9 @@ class AttentionBackend(Protocol):
     @property
     def name(self) -> str: ...
 
-    def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool: ...
+    def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
+        """`spec`: its blocks may be fp8, in which K and V are divided by the scales of their KVCache."""
+        ...
 
     def cache(self, memory: Tensor, block: BlockShape, group: int) -> KVCache:
         """Lay the cache of a layer out in a memory [numbers] of zeros.

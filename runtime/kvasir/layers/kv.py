@@ -36,6 +36,11 @@ class BlockShape(msgspec.Struct, frozen=True):
     dtype_bytes: int
 
     @property
+    def is_fp8(self) -> bool:
+        """Whether K and V are stored in 8 bits, divided by scales."""
+        return self.dtype == "float8_e4m3fn"
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of K and V."""
         return 2 * self.block_size * self.kv_heads * self.head_dim * self.dtype_bytes

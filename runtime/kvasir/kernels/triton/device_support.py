@@ -20,6 +20,8 @@ DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 PROVEN: Final = ("NVIDIA H200",)
 """Devices on which the kernels were found right: by `python -m bench.gpu`, and the row product within whole models
 (bench/results)."""
+FP8: Final = torch.float8_e4m3fn
+"""The type of a KV cache whose numbers take a byte each."""
 _OLDEST: Final = 8
 """Compute capability of the oldest NVIDIA GPU that the kernels have been compiled for (sm_80)."""
 
@@ -51,6 +53,15 @@ def _log_unproven(name: str) -> None:
         "the Triton kernels have been checked on %s and not on %s: compare answers with those of --device cpu",
         ", ".join(PROVEN),
         name,
+    )
+
+
+@functools.cache
+def log_unproven_fp8() -> None:
+    """Log once that the kernels for an fp8 cache have not run on a device yet."""
+    log.warning(
+        "the kernels of an fp8 KV cache have not run on a GPU yet: they are checked under Triton's interpreter and "
+        "compiled ahead of time. Compare answers with those of --kv-cache-dtype auto"
     )
 
 

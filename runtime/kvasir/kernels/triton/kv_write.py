@@ -2,10 +2,20 @@
 
 It writes these places and no other. Stale numbers of a block's last owner stay, because the attention kernel loads
 no place behind a context.
+
+A cache of float8_e4m3fn stores x / scale, rounded to the nearest number and limited to ±448, the largest one.
 """
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def stored(x, inverse_scale, cache):
+    """Return numbers in the type of the cache. NaN stays NaN, so that a broken request is still detected."""
+    if cache.dtype.element_ty.is_fp8():
+        x = tl.clamp(x.to(tl.float32) * inverse_scale, -448.0, 448.0, propagate_nan=tl.PropagateNan.ALL)
+    return x.to(cache.dtype.element_ty)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -15,6 +25,8 @@ def write_kv(
     slots,  # [T] int32: block * BLOCK_SIZE + place in the block
     num_tokens,
     kv_stride,
+    k_inverse,  # 1 / scale of an fp8 cache, for K and for V
+    v_inverse,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
@@ -32,4 +44,5 @@ def write_kv(
     block = slot // BLOCK_SIZE * (2 * KV_HEADS) + piece
     place = (block * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM
     numbers = tl.load(kv + source[:, None] + dims[None, :], mask=mask)
-    tl.store(cache + place[:, None] + dims[None, :], numbers, mask=mask)
+    inverse = tl.where(piece < KV_HEADS, k_inverse, v_inverse)
+    tl.store(cache + place[:, None] + dims[None, :], stored(numbers, inverse, cache), mask=mask)

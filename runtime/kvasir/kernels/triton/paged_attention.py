@@ -9,6 +9,9 @@ heads of that KV head, so K and V are loaded once for all of them. The softmax i
     query head        0  1  2  3 | 0  1  2  3 | …        of the KV head
 
 Only keys that a query of the item sees are loaded. Other places of the cache may hold NaN.
+
+K and V of an fp8 cache are converted to the type of the queries, which is exact. Their scales are applied to the
+scores, by `inner_scale` and `outer_scale`, and to the result.
 """
 
 import triton
@@ -34,11 +37,19 @@ def _scores(queries, k, inner_scale, CAPPED: tl.constexpr, EXACT: tl.constexpr, 
     return scores
 
 
+@triton.jit
+def _of_type(x, queries):
+    """Return K or V in the type of the queries."""
+    if x.dtype.is_fp8():
+        x = x.to(tl.float32)  # sm_89 has no instruction from fp8 to bfloat16
+    return x.to(queries.dtype)
+
+
 @triton.jit(do_not_specialize=["window"])
 def attend_paged(
     out,  # [T, KV_HEADS * GROUP * HEAD_DIM]
     q,  # the same, of the stride q_stride between tokens
-    cache,  # [num_blocks, 2, KV_HEADS, BLOCK_SIZE, HEAD_DIM]
+    cache,  # [num_blocks, 2, KV_HEADS, BLOCK_SIZE, HEAD_DIM] of the type of q, or of float8_e4m3fn
     tables,  # [numbers] int32: the blocks of the step's requests
     items,  # [N, ITEM_SIZE] int32
     partial_out,  # [slots, KV_HEADS, ROWS, HEAD_DIM] float32, not divided by the sum
@@ -46,6 +57,7 @@ def attend_paged(
     partial_sum,  # [slots, KV_HEADS, ROWS] float32
     inner_scale,  # of a score within the soft cap, times 2
     outer_scale,  # of a score, or of the capped one, times log2(e): exponents are of base 2
+    v_scale,  # of an fp8 cache
     window,
     q_stride,
     KV_HEADS: tl.constexpr,
@@ -113,6 +125,7 @@ def attend_paged(
         else:
             k = tl.load(k_head + place[None, :] + dims[:, None], mask=in_head[:, None], other=0.0)
             v = tl.load(v_head + place[:, None] + dims[None, :], mask=in_head[None, :], other=0.0)
+        k, v = _of_type(k, queries), _of_type(v, queries)
         scores = _scores(queries, k, inner_scale, CAPPED, EXACT, INTERPRETED)
         new_maximum = tl.maximum(maximum, tl.max(scores, 1) * outer_scale)
         weights = tl.exp2(scores * outer_scale - new_maximum[:, None])
@@ -129,6 +142,7 @@ def attend_paged(
         place = block * block_numbers + keys % BLOCK_SIZE * HEAD_DIM
         k = tl.load(k_head + place[None, :] + dims[:, None], mask=known[None, :] & in_head[:, None], other=0.0)
         v = tl.load(v_head + place[:, None] + dims[None, :], mask=known[:, None] & in_head[None, :], other=0.0)
+        k, v = _of_type(k, queries), _of_type(v, queries)
         scores = _scores(queries, k, inner_scale, CAPPED, EXACT, INTERPRETED) * outer_scale
         visible = known[None, :] & (keys[None, :] <= last[:, None])
         if WINDOWED:
@@ -145,6 +159,8 @@ def attend_paged(
         sums = sums * rescale[:, None] + _product(weights, v, EXACT, INTERPRETED)
         maximum = new_maximum
 
+    if cache.dtype.element_ty.is_fp8():
+        sums *= v_scale
     if segments == 1:
         sums = sums / tl.where(exists, total, 1.0)[:, None]
         places = (first_token + token).to(tl.int64) * (KV_HEADS * GROUP * HEAD_DIM) + head * HEAD_DIM

@@ -8,6 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
+from kvasir.kernels.triton.device_support import DTYPES, FP8
 from kvasir.kernels.triton.kv_write import write_kv
 from kvasir.kernels.triton.paged_attention import attend_paged
 from kvasir.kernels.triton.rotary import rotate_and_write
@@ -58,20 +59,35 @@ class Work:
 class PagedKernels:
     """The kernels for one shape of heads and cache.
 
-    Raises ValueError for tensors of other shapes: kernels receive addresses only.
+    A cache has the type of the queries, or float8_e4m3fn: then it stores K and V divided by `k_scale` and
+    `v_scale`, which have no effect otherwise. Raises ValueError for tensors of other shapes: kernels receive
+    addresses only.
     """
 
     def __init__(self, shape: PagedShape) -> None:
         self._shape = shape
 
-    def write(self, slots: Tensor, kv: Tensor, cache: Tensor) -> None:
+    def write(
+        self, slots: Tensor, kv: Tensor, cache: Tensor, *, k_scale: float = 1.0, v_scale: float = 1.0
+    ) -> None:
         """Write kv [T, 2 * kv_heads * head_dim] to the slots [T] of the cache."""
         shape, tokens = self._shape, len(slots)
         self._check(kv, 2 * shape.kv_heads, tokens, cache, "kv")
         grid = (triton.cdiv(tokens, WRITE_TOKENS), 2 * shape.kv_heads)
-        write_kv[grid](cache, kv, slots, tokens, kv.stride(0), **write_constants(shape), **OPTIONS)
+        inverses = 1.0 / k_scale, 1.0 / v_scale
+        write_kv[grid](cache, kv, slots, tokens, kv.stride(0), *inverses, **write_constants(shape), **OPTIONS)
 
-    def rotate_and_write(self, slots: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, cache: Tensor) -> None:
+    def rotate_and_write(
+        self,
+        slots: Tensor,
+        qkv: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        cache: Tensor,
+        *,
+        k_scale: float = 1.0,
+        v_scale: float = 1.0,
+    ) -> None:
         """Rotate Q of qkv in place, and write rotated K, and V, to the slots [T]. K stays as it is in qkv.
 
         qkv [T, (heads + 2 * kv_heads) * head_dim]; cos, sin [T, 1, dim] of a Rotation.
@@ -80,11 +96,21 @@ class PagedKernels:
         self._check(qkv, shape.heads + 2 * shape.kv_heads, tokens, cache, "qkv")
         dim = cos.shape[-1]
         for angles in (cos, sin):
-            fits = angles.shape == (tokens, 1, dim) and angles.is_contiguous() and angles.dtype == cache.dtype
+            fits = angles.shape == (tokens, 1, dim) and angles.is_contiguous() and angles.dtype == qkv.dtype
             if not fits or dim % 2 or dim > shape.head_dim:
                 raise ValueError(f"the kernel does not take angles of shape {list(angles.shape)}, {angles.dtype}")
         rotate_and_write[triton.cdiv(tokens, WRITE_TOKENS), shape.heads + 2 * shape.kv_heads](
-            cache, qkv, cos, sin, slots, tokens, qkv.stride(0), **rotated_write_constants(shape, dim), **OPTIONS
+            cache,
+            qkv,
+            cos,
+            sin,
+            slots,
+            tokens,
+            qkv.stride(0),
+            1.0 / k_scale,
+            1.0 / v_scale,
+            **rotated_write_constants(shape, dim),
+            **OPTIONS,
         )
 
     def attend(
@@ -97,11 +123,15 @@ class PagedKernels:
         scale: float,
         window: int | None,
         softcap: float | None,
+        k_scale: float = 1.0,
+        v_scale: float = 1.0,
     ) -> Tensor:
         """q [T, heads * head_dim] → the same shape"""
         shape, partials = self._shape, work.partials
         self._check(q, shape.heads, len(q), cache, "q")
         out = q.new_empty(q.shape)
+        if cache.dtype == FP8:
+            scale *= k_scale
         inner, outer = (0.0, scale) if softcap is None else (2 * scale / softcap, softcap)
         attend_paged[len(work.items), shape.kv_heads](
             out,
@@ -114,6 +144,7 @@ class PagedKernels:
             partials.total,
             inner,
             outer * _LOG2_E,
+            v_scale,
             window or 0,
             q.stride(0),
             **attend_constants(
@@ -143,7 +174,9 @@ class PagedKernels:
     def _check(self, x: Tensor, heads: int, tokens: int, cache: Tensor, name: str) -> None:
         """`heads`: the heads of a token in x."""
         shape = self._shape
-        if x.shape != (tokens, heads * shape.head_dim) or x.stride(1) != 1 or x.dtype != cache.dtype:
-            raise ValueError(f"the kernel does not take {name} of shape {list(x.shape)}, {x.dtype} and this stride")
+        if x.shape != (tokens, heads * shape.head_dim) or x.stride(1) != 1:
+            raise ValueError(f"the kernel does not take {name} of shape {list(x.shape)} and this stride")
+        if x.dtype not in DTYPES or cache.dtype not in (x.dtype, FP8):
+            raise ValueError(f"the kernel does not take {name} of {x.dtype} and a cache of {cache.dtype}")
         if cache.shape[1:] != (2, shape.kv_heads, shape.block_size, shape.head_dim) or not cache.is_contiguous():
             raise ValueError(f"the kernel does not take a cache of shape {list(cache.shape)}")

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from kvasir.kernels.triton.kv_write import stored
+
 
 @triton.jit
 def rotate(
@@ -41,6 +43,8 @@ def rotate_and_write(
     slots,  # [T] int32: block * BLOCK_SIZE + place in the block
     num_tokens,
     qkv_stride,
+    k_inverse,  # 1 / scale of an fp8 cache, for K and for V
+    v_inverse,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -59,11 +63,10 @@ def rotate_and_write(
     tokens = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     exists = tokens < num_tokens
     source = qkv + tokens.to(tl.int64) * qkv_stride + piece * HEAD_DIM  # [TOKENS]
-    target = source
-    if piece >= HEADS:
-        slot = tl.load(slots + tokens, mask=exists, other=0).to(tl.int64)
-        block = slot // BLOCK_SIZE * (2 * KV_HEADS) + (piece - HEADS)
-        target = cache + (block * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM
+    slot = tl.load(slots + tokens, mask=exists, other=0).to(tl.int64)
+    block = slot // BLOCK_SIZE * (2 * KV_HEADS) + (piece - HEADS)
+    target = cache + (block * BLOCK_SIZE + slot % BLOCK_SIZE) * HEAD_DIM  # [TOKENS] of keys and values
+    inverse = tl.where(piece < HEADS + KV_HEADS, k_inverse, v_inverse)
     if piece < HEADS + KV_HEADS:
         dims = tl.arange(0, PADDED_HALF)
         mask = exists[:, None] & (dims < HALF)[None, :]
@@ -72,13 +75,17 @@ def rotate_and_write(
         s = tl.load(sin + HALF + angles, mask=mask, other=0.0).to(tl.float32)
         first = tl.load(source[:, None] + dims[None, :], mask=mask, other=0.0).to(tl.float32)
         second = tl.load(source[:, None] + (HALF + dims)[None, :], mask=mask, other=0.0).to(tl.float32)
-        low = (first * c - second * s).to(cache.dtype.element_ty)
-        high = (second * c + first * s).to(cache.dtype.element_ty)
-        tl.store(target[:, None] + dims[None, :], low, mask=mask)
-        tl.store(target[:, None] + (HALF + dims)[None, :], high, mask=mask)
+        low = first * c - second * s
+        high = second * c + first * s
+        if piece < HEADS:
+            tl.store(source[:, None] + dims[None, :], low.to(qkv.dtype.element_ty), mask=mask)
+            tl.store(source[:, None] + (HALF + dims)[None, :], high.to(qkv.dtype.element_ty), mask=mask)
+        else:
+            tl.store(target[:, None] + dims[None, :], stored(low, inverse, cache), mask=mask)
+            tl.store(target[:, None] + (HALF + dims)[None, :], stored(high, inverse, cache), mask=mask)
     if piece >= HEADS:
         begin = tl.where(piece < HEADS + KV_HEADS, 2 * HALF, 0)  # of the numbers that are not rotated
         dims = tl.arange(0, PADDED_DIM)
         copied = exists[:, None] & ((dims >= begin) & (dims < HEAD_DIM))[None, :]
         numbers = tl.load(source[:, None] + dims[None, :], mask=copied)
-        tl.store(target[:, None] + dims[None, :], numbers, mask=copied)
+        tl.store(target[:, None] + dims[None, :], stored(numbers, inverse, cache), mask=copied)

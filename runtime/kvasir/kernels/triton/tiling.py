@@ -121,6 +121,13 @@ def has_usual_heads(shape: PagedShape, dtype_bytes: int, warp_size: int) -> bool
     return shape.head_dim <= _USUAL_DIM and dtype_bytes <= _USUAL_BYTES and warp_size == 32
 
 
+FP8_TILES: Final = AttentionTiles(
+    few=DecodeTile(64, 4, 2), decode=DecodeTile(64, 4, 2), prefill=AttentionTile(128, 64, 8, 2)
+)
+"""For an fp8 cache on all devices, not tuned. Its numbers are converted in registers, so the tiles that are the
+fastest for numbers of 2 bytes do not fit."""
+
+
 def attention_tile(
     shape: PagedShape, dtype_bytes: int, kind: StepKind, tiles: AttentionTiles, *, warp_size: int
 ) -> AttentionTile:

@@ -10,9 +10,22 @@ from kvasir.layers.kv import KVSpec
 from kvasir.layers.parameter import Placement
 
 BACKENDS: Final[tuple[AttentionBackend, ...]] = (TileBackend(), TritonBackend(), GatherBackend())
-"""The fastest first; the last one supports everything."""
+"""The fastest first; the last one supports everything but an fp8 cache."""
+
+
+class NoBackendError(Exception):
+    """No backend supports an fp8 cache of these heads on this device."""
 
 
 def choose_backend(spec: KVSpec, heads: HeadShape, placement: Placement) -> AttentionBackend:
-    """Return the first backend that supports a group with these heads on this device."""
-    return next(backend for backend in BACKENDS if backend.supports(spec, heads, placement))
+    """Return the first backend that supports a group with these heads on this device.
+
+    Raises NoBackendError, only for an fp8 cache.
+    """
+    for backend in BACKENDS:
+        if backend.supports(spec, heads, placement):
+            return backend
+    raise NoBackendError(
+        f"no attention kernel for {placement.device.type} reads {spec.block.dtype} with {heads.heads} query heads, "
+        f"{heads.kv_heads} KV heads of {heads.head_dim} numbers and {placement.dtype}"
+    )

@@ -34,12 +34,12 @@ _PADDING_SHARE = 1.25
 
 
 class GatherBackend:
-    """Plain torch, for every device and every shape."""
+    """Plain torch, for every device and every shape. Its caches have the model's type."""
 
     name = "torch"
 
     def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
-        return True
+        return not spec.block.is_fp8
 
     def cache(self, memory: Tensor, block: BlockShape, group: int) -> KVCache:
         return head_major_cache(memory, block, group)

@@ -54,6 +54,7 @@ class TileBackend:
 
     def supports(self, spec: KVSpec, heads: HeadShape, placement: Placement) -> bool:
         fits = heads.head_dim % LANES == 0 and heads.head_dim <= MOST_NUMBERS and heads.group <= MOST_ROWS
+        fits = fits and not spec.block.is_fp8
         return fits and kernels_for(placement.device, placement.dtype) is not None
 
     def cache(self, memory: Tensor, block: BlockShape, group: int) -> KVCache:

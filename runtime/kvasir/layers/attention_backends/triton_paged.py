@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from kvasir.kernels.triton.device_support import DTYPES, can_compile, log_unproven
+from kvasir.kernels.triton.device_support import DTYPES, can_compile, log_unproven, log_unproven_fp8
 from kvasir.kernels.triton.tiling import MOST_GROUP, MOST_NUMBERS, MULTIPLE_OF, AttentionTile
 from kvasir.layers.attention import BlockTable, HeadShape, KVCache, head_major_cache
 from kvasir.layers.kv import BlockShape, KVSpec
@@ -33,7 +33,8 @@ class TritonPlan:
     """By window. None: of layers that see all tokens, and of those whose window no context of this step exceeds."""
 
     def write(self, kv: Tensor, cache: KVCache) -> None:
-        self.kernels.write(self.slots, kv, cache.blocks)
+        scales = cache.scales
+        self.kernels.write(self.slots, kv, cache.blocks, k_scale=scales.k, v_scale=scales.v)
 
     def attend(
         self, q: Tensor, cache: KVCache, scale: float, *, window: int | None = None, softcap: float | None = None
@@ -41,7 +42,17 @@ class TritonPlan:
         work = self.work.get(window)
         if work is None:
             work, window = self.work[None], None
-        return self.kernels.attend(work, self.tile, q, cache.blocks, scale=scale, window=window, softcap=softcap)
+        return self.kernels.attend(
+            work,
+            self.tile,
+            q,
+            cache.blocks,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            k_scale=cache.scales.k,
+            v_scale=cache.scales.v,
+        )
 
     def write_and_attend(
         self,
@@ -58,7 +69,15 @@ class TritonPlan:
         if rotation is None:
             self.write(kv, cache)
         else:
-            self.kernels.rotate_and_write(self.slots, qkv, rotation.cos, rotation.sin, cache.blocks)
+            self.kernels.rotate_and_write(
+                self.slots,
+                qkv,
+                rotation.cos,
+                rotation.sin,
+                cache.blocks,
+                k_scale=cache.scales.k,
+                v_scale=cache.scales.v,
+            )
         return self.attend(q, cache, scale, window=window, softcap=softcap)
 
 
@@ -90,4 +109,7 @@ class TritonBackend:
         from kvasir.layers.attention_backends.triton_planner import TritonPlanner  # imports triton
 
         log_unproven(placement.device)
-        return TritonPlanner(table, spec.block.block_size, heads, windows, placement, memory)
+        block = spec.block
+        if block.is_fp8:
+            log_unproven_fp8()
+        return TritonPlanner(table, block.block_size, heads, windows, placement, memory, is_fp8=block.is_fp8)

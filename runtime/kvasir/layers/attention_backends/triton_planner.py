@@ -8,7 +8,14 @@ import torch
 
 from kvasir.kernels.triton.device_support import tiles_for
 from kvasir.kernels.triton.paged_kernels import PagedKernels, Partials, Work
-from kvasir.kernels.triton.tiling import AttentionTile, PagedShape, StepKind, attention_tile, decodes_kind
+from kvasir.kernels.triton.tiling import (
+    FP8_TILES,
+    AttentionTile,
+    PagedShape,
+    StepKind,
+    attention_tile,
+    decodes_kind,
+)
 from kvasir.kernels.triton.work_list import Columns, WorkList, most_items, work_list
 from kvasir.layers.attention import BlockTable, HeadShape, StepRows
 from kvasir.layers.attention_backends.triton_paged import TritonPlan
@@ -32,12 +39,15 @@ class TritonPlanner:
         windows: Set[int | None],
         placement: Placement,
         memory: StepMemory,
+        *,
+        is_fp8: bool = False,
     ) -> None:
+        """`is_fp8`: the cache."""
         self._table, self._windows, self._placement, self._memory = table, windows, placement, memory
         self._shape = PagedShape(heads.heads, heads.kv_heads, heads.head_dim, block_size)
         self._kernels = PagedKernels(self._shape)
         self._programs, self._warp_size = _device_facts(placement.device)
-        self._tiles = tiles_for(placement.device).attention
+        self._tiles = FP8_TILES if is_fp8 else tiles_for(placement.device).attention
         self._padded_partials: Partials | None = None
 
     def plan(self, step: StepRows) -> TritonPlan:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kvasir.kernels.triton.device_support import FP8
 from kvasir.kernels.triton.paged_kernels import PagedKernels, Partials, Work
 from kvasir.kernels.triton.tiling import AttentionTile, PagedShape
 from kvasir.kernels.triton.work_list import WorkList, work_list
@@ -17,12 +18,17 @@ TOLERANCES: Final = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 2
 
 
 class PagedCase:
-    """`requests`: tokens before the step, and tokens of the step."""
+    """`requests`: tokens before the step, and tokens of the step. `scales`: of K and V, in a cache of fp8."""
 
     def __init__(
-        self, shape: PagedShape, requests: Sequence[tuple[int, int]], dtype: torch.dtype, seed: int = 0
+        self,
+        shape: PagedShape,
+        requests: Sequence[tuple[int, int]],
+        dtype: torch.dtype,
+        seed: int = 0,
+        scales: tuple[float, float] | None = None,
     ) -> None:
-        self.shape, self.dtype = shape, dtype
+        self.shape, self.dtype, self._scales = shape, dtype, scales
         self.computed = np.array([computed for computed, _ in requests])
         self.new = np.array([new for _, new in requests])
         generator = torch.Generator().manual_seed(seed)
@@ -36,10 +42,10 @@ class PagedCase:
         for row, own in enumerate(np.split(ids, np.cumsum(blocks)[:-1])):
             self.table[row, : len(own)] = own
         size = (num_blocks, 2, shape.kv_heads, shape.block_size, shape.head_dim)
-        self.cache = torch.full(size, torch.nan, dtype=dtype)
+        self.cache = torch.full(size, torch.nan).to(dtype if scales is None else FP8)
         for row, computed in enumerate(self.computed):
             slots = self._slots(row, 0, int(computed))
-            self._by_slot()[slots // shape.block_size, slots % shape.block_size] = self._kv[row][:computed]
+            self._by_slot()[slots // shape.block_size, slots % shape.block_size] = self._stored(row)[:computed]
 
     def step(
         self, tile: AttentionTile, *, window: int | None = None, softcap: float | None = None, programs: int = 1
@@ -49,7 +55,8 @@ class PagedCase:
         rows = range(len(self.new))
         kv = torch.cat([self._kv[row][self.computed[row] :].flatten(1) for row in rows])
         slots = [self._slots(row, int(self.computed[row]), int(self.new[row])) for row in rows]
-        kernels.write(torch.cat(slots).int(), kv, self.cache)
+        k_scale, v_scale = self._scales or (1.0, 1.0)
+        kernels.write(torch.cat(slots).int(), kv, self.cache, k_scale=k_scale, v_scale=v_scale)
         listed = self.work_list(tile, window, programs)
         partials = Partials.empty(listed.num_slots, self.shape, tile, torch.device("cpu"))
         for part in (partials.out, partials.maximum, partials.total):
@@ -57,7 +64,17 @@ class PagedCase:
         items = listed.at_tables(0, self.table.shape[1])
         tables, there, merges = (torch.from_numpy(each) for each in (self.table, items, listed.merges))
         work = Work(tables.flatten(), there, merges, partials)
-        return kernels.attend(work, tile, self.q, self.cache, scale=SCALE, window=window, softcap=softcap)
+        return kernels.attend(
+            work,
+            tile,
+            self.q,
+            self.cache,
+            scale=SCALE,
+            window=window,
+            softcap=softcap,
+            k_scale=k_scale,
+            v_scale=v_scale,
+        )
 
     def work_list(self, tile: AttentionTile, window: int | None, programs: int) -> WorkList:
         return work_list(
@@ -73,8 +90,10 @@ class PagedCase:
         """The same by the definition of attention, in float64."""
         shape, parts = self.shape, []
         queries = self.q.double().view(-1, shape.kv_heads, shape.group, shape.head_dim).split(self.new.tolist())
-        for query, kv, computed, new in zip(queries, self._kv, self.computed, self.new, strict=True):
-            k, v = kv.double().unbind(1)  # [keys, kv_heads, head_dim]
+        k_scale, v_scale = self._scales or (1.0, 1.0)
+        for row, (query, computed, new) in enumerate(zip(queries, self.computed, self.new, strict=True)):
+            k, v = self._stored(row).double().unbind(1)  # [keys, kv_heads, head_dim]
+            k, v = k * k_scale, v * v_scale
             scores = torch.einsum("thgd,khd->hgtk", query, k) * SCALE
             if softcap is not None:
                 scores = torch.tanh(scores / softcap) * softcap
@@ -90,6 +109,14 @@ class PagedCase:
         output = self.step(tile, window=window, softcap=softcap, programs=programs)
         tolerance = TOLERANCES[self.dtype]
         torch.testing.assert_close(output.double(), self.expected(window, softcap), rtol=tolerance, atol=tolerance)
+
+    def _stored(self, row: int) -> Tensor:
+        """[keys, 2, kv_heads, head_dim] of a request, as the cache has them"""
+        kv = self._kv[row]
+        if self._scales is None:
+            return kv
+        inverses = torch.tensor([1.0 / scale for scale in self._scales])  # the kernel multiplies by them
+        return (kv.float() * inverses[:, None, None]).clamp(-448, 448).to(FP8)
 
     def _randn(self, generator: torch.Generator, *size: int) -> Tensor:
         return torch.randn(size, generator=generator).to(self.dtype)
