@@ -26,6 +26,7 @@ from typing import Any, Final
 from kvasir.kernels.triton.device_tiles import DeviceTiles, device_tiles
 from kvasir.kernels.triton.experts.expert_tiling import DeviceLimits
 from kvasir.kernels.triton.tiling import (
+    FP8_TILES,
     OPTIONS,
     PagedShape,
     StepKind,
@@ -65,6 +66,8 @@ class Target:
     """Most of a thread."""
     register_file: int
     """Registers for all threads of a program."""
+    fp8: bool
+    """Whether KV caches of float8_e4m3fn are supported (kvasir.config.resolve)."""
 
     @property
     def tiles(self) -> DeviceTiles:
@@ -72,10 +75,10 @@ class Target:
 
 
 TARGETS: Final = (
-    Target("sm_80", "NVIDIA A100-SXM4-80GB", "cuda", 80, 32, 163 * 1024, 255, 2**16),
-    Target("sm_90", "NVIDIA H200", "cuda", 90, 32, 227 * 1024, 255, 2**16),
-    Target("sm_100", "NVIDIA B200", "cuda", 100, 32, 227 * 1024, 255, 2**16),
-    Target("gfx942", "AMD Instinct MI300X", "hip", "gfx942", 64, 64 * 1024, 512, 2**17),
+    Target("sm_80", "NVIDIA A100-SXM4-80GB", "cuda", 80, 32, 163 * 1024, 255, 2**16, fp8=False),
+    Target("sm_90", "NVIDIA H200", "cuda", 90, 32, 227 * 1024, 255, 2**16, fp8=True),
+    Target("sm_100", "NVIDIA B200", "cuda", 100, 32, 227 * 1024, 255, 2**16, fp8=True),
+    Target("gfx942", "AMD Instinct MI300X", "hip", "gfx942", 64, 64 * 1024, 512, 2**17, fp8=False),
 )
 """A100, H100 and H200, B200, MI300X; limits from CUDA's programming guide and the CDNA 3 instruction set."""
 
@@ -89,11 +92,14 @@ class Variant:
     """Of the tile, a StepKind; the form of a fused operation; "" for a kernel without one."""
     masks: bool = True
     """Whether there are a window and a cap. Kernels with both need the most registers."""
+    fp8: bool = False
+    """Whether the KV cache is of float8_e4m3fn instead of the type."""
 
     @property
     def name(self) -> str:
-        plain = "" if self.masks else "plain"
-        return " ".join(part for part in (self.kernel, self.dtype, str(self.head_dim), self.step, plain) if part)
+        plain, cache = "" if self.masks else "plain", "fp8" if self.fp8 else ""
+        parts = (self.kernel, self.dtype, cache, str(self.head_dim), self.step, plain)
+        return " ".join(part for part in parts if part)
 
 
 AnyVariant = Variant | SamplingVariant | experts.ExpertVariant | few_rows.RowVariant
@@ -121,8 +127,19 @@ def attention_variants() -> Iterator[Variant]:
             yield Variant("merge", dtype, head_dim, "decode")
             yield Variant("write", dtype, head_dim, "")
     yield Variant("merge", "bf16", 128, "prefill")
+    yield from fp8_variants()
     for name in fused.names():
         yield Variant(*name)
+
+
+def fp8_variants() -> Iterator[Variant]:
+    for dtype, head_dim in (("bf16", 64), ("bf16", 128), ("bf16", 256), ("fp16", 128)):
+        for step in ("decode", "prefill"):
+            yield Variant("attend", dtype, head_dim, step, fp8=True)
+    for step in ("decode", "prefill"):
+        yield Variant("attend", "bf16", 128, step, masks=False, fp8=True)
+    for kernel in ("write", "rotate_write"):
+        yield Variant(kernel, "bf16", 128, "", fp8=True)
 
 
 @dataclass(frozen=True)
@@ -185,7 +202,7 @@ def has_measured_tile(variant: AnyVariant, target: Target) -> bool:
     """Return whether a device has chosen the tile by its time."""
     if target.tiles.measured is None:
         return False
-    if isinstance(variant, Variant) and variant.kernel == "attend":
+    if isinstance(variant, Variant) and variant.kernel == "attend" and not variant.fp8:
         return has_usual_heads(_shape(variant), _DTYPE_BYTES[variant.dtype], target.warp_size)
     return isinstance(variant, few_rows.RowVariant)
 
@@ -197,7 +214,8 @@ def _attention_source(variant: Variant, target: Target) -> Source:
 
     shape, dtype_bytes = _shape(variant), _DTYPE_BYTES[variant.dtype]
     kind = StepKind(variant.step) if variant.kernel in ("attend", "merge") else StepKind.DECODES
-    tile = attention_tile(shape, dtype_bytes, kind, target.tiles.attention, warp_size=target.warp_size)
+    tiles = FP8_TILES if variant.fp8 else target.tiles.attention
+    tile = attention_tile(shape, dtype_bytes, kind, tiles, warp_size=target.warp_size)
     options: dict[str, object] = {**OPTIONS}
     kernel: Any
     if variant.kernel in fused.KERNELS:
@@ -221,6 +239,8 @@ def _attention_source(variant: Variant, target: Target) -> Source:
         )
         options |= {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
     types = {name: _TYPES.get(name, f"*{variant.dtype}") for name in kernel.arg_names if name not in constants}
+    if variant.fp8:
+        types["cache"] = "*fp8e4nv"
     return Source(kernel, constants, types, _DIVISIBLE, options)
 
 
@@ -318,7 +338,8 @@ sliding window and a soft cap, which need the most registers, unless they are ca
 heads, the blocks 16 tokens. `few` are decodes of few requests. In float32, prefills have the tiles of decodes.
 `row` are products of a few rows, by the numbers of a row. Rows from `race` to `penalties` are kernels of sampling,
 for a vocabulary of 151,936 tokens. Rows of `experts` have the sizes of Qwen3-30B-A3B; their number is the rows of a
-block, and for `list` the rows of a step. These limits are checked:
+block, and for `list` the rows of a step. Rows with `fp8` have a KV cache of float8_e4m3fn, which is rejected on
+sm_80 and gfx942. These limits are checked:
 
 | | sm_80 (A100) | sm_90 (H100, H200) | sm_100 (B200) | gfx942 (MI300X) |
 |---|---|---|---|---|
@@ -348,7 +369,10 @@ def page(usages: Mapping[tuple[AnyVariant, Target], Usage]) -> str:
 def _row(variant: AnyVariant, usages: Mapping[tuple[AnyVariant, Target], Usage]) -> str:
     cells = []
     for target in TARGETS:
-        usage = usages[variant, target]
+        usage = usages.get((variant, target))
+        if usage is None:
+            cells.append("—")
+            continue
         spilled = f", {usage.spilled_bytes} B spill" if usage.spilled_bytes else ""
         cells.append(f"{usage.registers}, {usage.shared_bytes / 1024:.0f} KiB, {usage.num_warps}{spilled}")
     return f"| {variant.name} | {' | '.join(cells)} |"
@@ -377,9 +401,13 @@ def main(arguments: list[str]) -> int:
     return int(bool(problems))
 
 
+def _needs_fp8(variant: AnyVariant) -> bool:
+    return isinstance(variant, Variant) and variant.fp8
+
+
 def compile_all(chosen: Sequence[AnyVariant]) -> dict[tuple[AnyVariant, Target], Usage]:
     """Compile these kernels for all targets, in processes of their own, without Triton's interpreter and cache."""
-    jobs = [(variant, target) for variant in chosen for target in TARGETS]
+    jobs = [(variant, target) for variant in chosen for target in TARGETS if target.fp8 or not _needs_fp8(variant)]
     os.environ.pop(_INTERPRETER, None)  # kernels under the interpreter cannot be compiled
     with tempfile.TemporaryDirectory() as cache:
         os.environ[_CACHE] = cache

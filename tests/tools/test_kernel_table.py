@@ -25,8 +25,16 @@ def test_a_kernel_compiles_for_all_targets() -> None:
     assert run.stdout.count("KiB") == len(TARGETS)
 
 
+def test_rows_of_fp8_have_cells_for_devices_with_fp8_only() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if re.match(r"\| \w+ \w+ fp8 ", line)]
+    assert len(rows) == sum(" fp8 " in f"{variant.name} " for variant in variants())
+    for row in rows:
+        cells = row.strip("| ").split(" | ")[1:]
+        assert [cell != "—" for cell in cells] == [target.fp8 for target in TARGETS]
+
+
 def test_the_page_has_a_row_for_each_kernel() -> None:
-    rows = re.findall(r"^\| ([\w -]+) \| \d+, \d+ KiB, ", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| ([\w -]+) \| (?:\d+, \d+ KiB, |—)", PAGE.read_text(), re.MULTILINE)
     assert rows == [variant.name for variant in variants()]
 
 
