@@ -79,7 +79,7 @@ def load_model_info(path: Path, files: ModelFiles = _OWN_FILES) -> ModelInfo:
         overrides=files.generation_overrides,
         option="--override-generation-config",
     )
-    if config.get("quantization_config"):
+    if not _only_kv_cache(config.get("quantization_config")):
         raise HubError(f"{config.file}: quantization_config: quantised checkpoints are not supported")
     return ModelInfo(
         path=path,
@@ -156,6 +156,18 @@ def merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
         both = isinstance(before, dict) and isinstance(value, dict)
         result[name] = merged(before, value) if both else value  # type: ignore[arg-type]
     return result
+
+
+def _only_kv_cache(quantization: Any) -> bool:
+    """Return whether a quantization_config is absent, or has only scales of the KV cache, as llm-compressor writes
+    it: weights and activations are in groups."""
+    if not quantization:
+        return True
+    return isinstance(quantization, dict) and (
+        quantization.get("quant_method") == "compressed-tensors"
+        and bool(quantization.get("kv_cache_scheme"))
+        and not quantization.get("config_groups")
+    )
 
 
 def _architecture(config: _Config) -> str:

@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 from kvasir.hub.model_info import ModelInfo
 from kvasir.hub.weights import weight_files
+from kvasir.layers.attention import KVScales
 from kvasir.layers.linear import finish_layers
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import Generates
 from kvasir.models.dummy_weights import fill_with_random_numbers
+from kvasir.models.kv_scales import read_kv_scales
 from kvasir.models.loader import load_weights
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.models.registry import ARCHITECTURES
@@ -44,6 +46,14 @@ def load_model(
         load_weights(model, weight_files(info.path), progress)
     finish_layers(model.modules())
     return model
+
+
+def load_kv_scales(info: ModelInfo, model: Generates, load_format: str) -> dict[int, KVScales]:
+    """Return the scales of an fp8 KV cache by layer, of all stages. Layers without have a scale of 1.
+
+    Raises ModelLoadError, which names the tensor, for a scale that cannot be used.
+    """
+    return {} if load_format == "dummy" else read_kv_scales(weight_files(info.path), len(model.windows))
 
 
 def check_whole(architecture: str, parallel: ParallelState) -> None:

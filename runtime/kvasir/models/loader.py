@@ -2,7 +2,8 @@
 
 Some threads copy from the mapped files into the parameters, one tensor each, and a rank reads only the parts that
 it holds. Every tensor of the checkpoint must find its parameter and every parameter must be filled, so that a model
-never runs on uninitialised memory. Of a pipeline, the stage of a tensor or parameter checks this.
+never runs on uninitialised memory. Of a pipeline, the stage of a tensor or parameter checks this. Scales of an fp8
+KV cache are not parameters, and are skipped.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from kvasir.hub.weights import bytes_of, tensor_bytes
 from kvasir.layers.parameter import weight_loader_of
 from kvasir.models.causal_lm import LoadableLM, Target
+from kvasir.models.kv_scales import is_kv_scale
 from kvasir.models.model_load_error import ModelLoadError
 
 _MAX_THREADS: Final = 4
@@ -44,6 +46,8 @@ def load_weights(model: LoadableLM, files: Sequence[Path], progress: Callable[[i
     @torch.inference_mode(inference)
     def fill(tensor: CheckpointTensor) -> int:
         name = tensor.origin.name
+        if is_kv_scale(name):
+            return tensor.nbytes  # kv_scales.py reads it if the KV cache needs it
         if name in aliases:
             duplicates.append((tensor.origin, aliases[name]))
         elif target := model.locate(name):

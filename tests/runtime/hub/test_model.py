@@ -111,6 +111,17 @@ def test_only_the_generation_defaults_that_are_set_are_given(tmp_path: Path) -> 
     assert info(tmp_path, {"min_p": 0.05}).generation_defaults == {"min_p": 0.05}
 
 
+KV_SCHEME = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {},
+    "kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "tensor"},
+}
+
+
+def test_scales_of_the_kv_cache_alone_are_no_quantised_checkpoint(tmp_path: Path) -> None:
+    assert info(tmp_path, quantization_config=KV_SCHEME).dtype == info(tmp_path).dtype
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
@@ -126,6 +137,11 @@ def test_only_the_generation_defaults_that_are_set_are_given(tmp_path: Path) -> 
         ({"eos_token_id": [1, -1]}, "eos_token_id is"),
         ({"quantization_config": {"bits": 4}}, "quantization_config: quantised checkpoints are not supported"),
         ({"text_config": {"quantization_config": {"bits": 4}}}, "quantization_config: quantised"),
+        (
+            {"quantization_config": KV_SCHEME | {"config_groups": {"group_0": {}}}},
+            "quantization_config: quantised",
+        ),
+        ({"quantization_config": KV_SCHEME | {"kv_cache_scheme": None}}, "quantization_config: quantised"),
     ],
 )
 def test_unusable_field_is_named_with_what_it_must_be(tmp_path: Path, fields: dict[str, Any], said: str) -> None:

@@ -25,6 +25,7 @@ from kvasir.layers.kv import BlockShape, KVSpec, layer_specs
 from kvasir.layers.parameter import Placement
 from kvasir.models.architectures.transformers_checks import check_config, check_windows, find_class, unsupported
 from kvasir.models.forward_batch import ForwardBatch, Hidden
+from kvasir.models.kv_scales import is_kv_scale
 from kvasir.models.model_load_error import ModelLoadError
 from kvasir.parallel.stage import Stage
 
@@ -84,6 +85,7 @@ def _from_checkpoint(
         output_loading_info=True,
     )
     model, report = loaded
+    report["unexpected_keys"] = [name for name in report["unexpected_keys"] if not is_kv_scale(name)]
     for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report[problem]:
             names = ", ".join(map(str, sorted(report[problem])[:5]))
