@@ -13,6 +13,8 @@ from kvasir.config.profiler import ProfilerConfig, read_profiler_config
 from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
 
 CPU_KV_CACHE_BYTES = 2**30
+FP8_CAPABILITY = (8, 9)
+"""Compute capability of the oldest NVIDIA GPUs with instructions that convert to and from float8_e4m3fn."""
 ONE_THREAD_WIDTH = 256
 """Of the hidden states. The operations of a model up to here take microseconds: threads that share them wait for
 each other for longer, and take the core that frontend and clients need."""
@@ -33,6 +35,8 @@ class DeviceFacts:
     """The device multiplies bfloat16 matrices faster than float32 ones."""
     openmp_threads: int | None = None
     """The user's own OMP_NUM_THREADS."""
+    compute_capability: tuple[int, int] | None = None
+    """Of an NVIDIA GPU; None: another device."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ class ResolvedEngine:
     data_parallel_size_local: int
     """Ranks that share this machine's memory."""
     executor: ExecutorConfig
+    fp8_kv_cache: bool = False
+    """K and V are stored in float8_e4m3fn instead of the dtype."""
     graph_sizes: tuple[int, ...] = ()
     """Rows of the steps that CUDA graphs are captured for, ascending."""
     profiler: ProfilerConfig | None = None
@@ -135,6 +141,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         data_parallel_rank=config.parallel.data_parallel_rank,
         data_parallel_size_local=config.parallel.data_parallel_size_local,
         executor=config.executor,
+        fp8_kv_cache=_fp8_kv_cache(config.cache.kv_cache_dtype, device),
         graph_sizes=_graph_sizes(config, max_num_seqs, on_cpu),
         profiler=read_profiler_config(config.device.profiler_config),
     )
@@ -190,6 +197,26 @@ def _batch_invariant(asked: str, dtype: str, device: DeviceFacts) -> bool:
     if asked == "auto":
         return dtype == "float32" or not device.fast_bfloat16
     return asked == "on"
+
+
+def _fp8_kv_cache(asked: str, device: DeviceFacts) -> bool:
+    """Kernels that convert from and to e4m3 compile for NVIDIA GPUs only: see docs/design/triton-kernels.md."""
+    if asked == "auto":
+        return False
+    capability = device.compute_capability
+    if device.kind == "cpu":
+        problem = "this engine computes on a CPU"
+    elif capability is None:
+        problem = f"{device.name} is not an NVIDIA GPU"
+    elif capability < FP8_CAPABILITY:
+        problem = f"{device.name} has compute capability {'.'.join(map(str, capability))}"
+    else:
+        return True
+    needed = ".".join(map(str, FP8_CAPABILITY))
+    raise ConfigError(
+        f"--kv-cache-dtype {asked} needs an NVIDIA GPU of compute capability {needed} or newer, and {problem}: "
+        "leave it out"
+    )
 
 
 def _graph_sizes(config: EngineConfig, max_num_seqs: int, on_cpu: bool) -> tuple[int, ...]:

@@ -27,6 +27,8 @@ from kvasir_contract.environment import POD_IP
 from kvasir_contract.units import parse_bytes, parse_duration
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+KV_CACHE_DTYPES = ("auto", "fp8", "fp8_e4m3")
+"""As in vLLM, where fp8 is e4m3 too."""
 MAX_WORKER_TIMEOUT_SECONDS = 7 * 24 * 3600
 """Waits in the kernel take at most 24 days."""
 EXTERNAL_LAUNCHER = "external_launcher"
@@ -147,6 +149,12 @@ class CacheConfig:
     )
     gpu_memory_utilization: float = option(
         0.9, "share of the GPU's memory to use, including weights", parse=parse_fraction, metavar="SHARE"
+    )
+    kv_cache_dtype: str = option(
+        "auto",
+        "precision of the KV cache: that of --dtype (auto), or 8 bits with the scales of the checkpoint (fp8 and "
+        "fp8_e4m3 are the same), which needs an NVIDIA GPU of compute capability 8.9",
+        choices=KV_CACHE_DTYPES,
     )
     enable_prefix_caching: bool = option(
         True, "keep KV blocks of finished requests, and reuse them for prompts that begin with the same tokens"

@@ -1,9 +1,9 @@
 """The numerics class of an engine: engines of one class compute the same logits from the same tokens.
 
-The class covers the facts that change how an engine rounds: precision, whether it is batch-invariant, the layout
-over workers, the device with its instruction sets, and the versions of Kvasir and torch. It does not include the
-number of threads, which changes while an engine runs, and can change the last bits of an engine that is not
-batch-invariant. A frontend compares classes for equality only.
+The class covers the facts that change how an engine rounds: precision, whether the KV cache is fp8, whether the
+engine is batch-invariant, the layout over workers, the device with its instruction sets, and the versions of Kvasir
+and torch. It does not include the number of threads, which changes while an engine runs, and can change the last
+bits of an engine that is not batch-invariant. A frontend compares classes for equality only.
 """
 
 from importlib.metadata import version
@@ -25,9 +25,10 @@ def numerics_class(settings: ResolvedEngine, experts_shared_by: int) -> str:
     layout = f"tp{executor.tensor_parallel_size} pp{executor.pipeline_parallel_size}"
     if executor.enable_expert_parallel:
         layout += f" ep{executor.tensor_parallel_size * experts_shared_by}"
+    precision = f"{settings.dtype} fp8-kv" if settings.fp8_kv_cache else settings.dtype
     batches = "invariant" if settings.batch_invariant else "any-batch"
     return (
-        f"{settings.dtype} {batches} {layout} {settings.device} {_hardware(settings.device)} "
+        f"{precision} {batches} {layout} {settings.device} {_hardware(settings.device)} "
         f"kvasir {__version__} torch {version('torch')}"
     )
 

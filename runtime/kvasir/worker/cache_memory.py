@@ -1,6 +1,8 @@
 """The memory of the KV cache, and the number of its blocks: from a given size on CPU, from profiling on a GPU."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -8,8 +10,8 @@ from torch import Tensor
 from kvasir.config.machine import memory_limit, resident_memory
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import ResolvedEngine
-from kvasir.layers.attention import HeadShape, KVCache
-from kvasir.layers.attention_backends.choose_backend import choose_backend
+from kvasir.layers.attention import UNSCALED, HeadShape, KVCache, KVScales
+from kvasir.layers.attention_backends.choose_backend import NoBackendError, choose_backend
 from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup, num_memories
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import TransformerModel
@@ -21,6 +23,7 @@ _TAKEN_AHEAD = 512 * 2**20
 part of a prompt's time. The pages of a larger cache are taken when they are first used."""
 _BYTES_OF_GRAPH = 16 * 2**20
 """Of a CUDA graph's nodes, generously."""
+_NO_SCALES: Final = MappingProxyType[int, KVScales]({})
 _PIECE = 2 * 2**20
 """Bytes that are prefaulted at once. A request may have to wait for this."""
 
@@ -36,11 +39,25 @@ def single_group(model: TransformerModel, block_size: int, dtype: torch.dtype) -
     return (KVGroup(FullAttention(block), tuple(range(len(model.windows)))),)
 
 
-def allocate(config: KVCacheConfig, heads: HeadShape, placement: Placement) -> list[KVCache]:
+def check_backends(groups: Sequence[KVGroup], heads: HeadShape, placement: Placement) -> None:
+    """Raise ConfigError if no attention backend supports the KV cache."""
+    try:
+        for group in groups:
+            choose_backend(group.spec, heads, placement)
+    except NoBackendError as error:
+        raise ConfigError(f"--kv-cache-dtype fp8: {error}: leave it out") from error
+
+
+def allocate(
+    config: KVCacheConfig,
+    heads: HeadShape,
+    placement: Placement,
+    scales: Mapping[int, KVScales] = _NO_SCALES,
+) -> list[KVCache]:
     """Return the cache of each layer, over memories that layers of different groups share.
 
-    The memories are filled with zeros: attention multiplies the values of padding by 0, and 0 times a NaN of
-    uninitialised memory is NaN.
+    `scales`: of an fp8 cache, by layer; others are 1. The memories are filled with zeros: attention multiplies the
+    values of padding by 0, and 0 times a NaN of uninitialised memory is NaN.
     """
     block = config.groups[0].spec.block
     size = (config.num_blocks + 1) * block.num_bytes
@@ -51,6 +68,7 @@ def allocate(config: KVCacheConfig, heads: HeadShape, placement: Placement) -> l
         backend = choose_backend(group.spec, heads, placement)
         for layer, memory in zip(group.layers, memories, strict=False):  # a group may have fewer layers
             caches[layer] = backend.cache(memory, block, index)
+            caches[layer].scales = scales.get(layer, UNSCALED)
     return [caches[layer] for layer in sorted(caches)]
 
 
@@ -58,7 +76,7 @@ def _zeros(num_bytes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """[num_bytes / size of the dtype]"""
     if device.type == "cpu":
         return torch.frombuffer(zeroed_memory(num_bytes), dtype=dtype)
-    return torch.zeros(num_bytes // dtype.itemsize, dtype=dtype, device=device)
+    return torch.zeros(num_bytes, dtype=torch.uint8, device=device).view(dtype)
 
 
 def block_bytes_of(caches: Sequence[KVCache]) -> HostBlockBytes:

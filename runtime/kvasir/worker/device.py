@@ -46,6 +46,7 @@ def gpu_facts() -> DeviceFacts | None:
         cores=cgroup_cores(),
         memory_limit=properties.total_memory,
         fast_bfloat16=properties.major >= 8,
+        compute_capability=(properties.major, properties.minor) if torch.version.hip is None else None,
     )
 
 

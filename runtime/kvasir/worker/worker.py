@@ -14,11 +14,12 @@ from torch import nn
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model_info import ModelInfo
+from kvasir.layers.attention import KVScales
 from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes, groups_of_stage, make_groups
 from kvasir.layers.moe import SparseMoE
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import FitsContext, Generates, ReferencedLM
-from kvasir.models.load_model import load_model
+from kvasir.models.load_model import load_kv_scales, load_model
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.words import count
 from kvasir.worker.batch.inputs import InputBuilder
@@ -29,6 +30,7 @@ from kvasir.worker.cache_memory import (
     block_bytes_of,
     block_shape,
     captured_bytes,
+    check_backends,
     check_fits_memory,
     profile_gpu,
     take_ahead,
@@ -61,6 +63,9 @@ class Worker:
         device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
         self._placement = Placement(device, dtype, parallel, settings.batch_invariant)
         self._groups: tuple[KVGroup, ...] = ()
+        self._kv_dtype = torch.float8_e4m3fn if settings.fp8_kv_cache else dtype
+        self._kv_scales: dict[int, KVScales] = {}
+        """By layer, of an fp8 cache."""
         self._own_groups: tuple[KVGroup, ...] = ()
         """The same groups with the layers of this worker's pipeline stage."""
         self._table: RequestTable | None = None
@@ -70,9 +75,14 @@ class Worker:
         self._ahead: Iterator[int] = iter(())
 
     def load(self, progress: Callable[[int, int], None]) -> None:
-        """Read the weights; `progress` is called with the bytes done and the total."""
+        """Read the weights, and the scales of an fp8 KV cache.
+
+        `progress` is called with the bytes done and the total.
+        """
         settings = self._settings
         model = load_model(self._info, self._placement, settings.max_model_len, progress, settings.load_format)
+        if settings.fp8_kv_cache:
+            self._kv_scales = load_kv_scales(self._info, model, settings.load_format)
         check_against_reference(model, self._placement)
         if self._placement.device.type == "cpu":
             collapse()
@@ -111,7 +121,7 @@ class Worker:
             num_blocks,
             settings.block_size,
             count(len(self._groups), "group"),
-            settings.dtype,
+            self._groups[0].spec.block.dtype,
             size / 2**30,
         )
 
@@ -182,8 +192,9 @@ class Worker:
     def _prepare_rows(self, model: Generates) -> None:
         """Make the request table, with a block table for each KV group."""
         settings = self._settings
-        block = block_shape(model.heads, settings.block_size, self._placement.dtype)
+        block = block_shape(model.heads, settings.block_size, self._kv_dtype)
         self._groups = make_groups(model.kv_specs(block, settings.max_model_len))
+        check_backends(self._groups, model.heads, self._placement)
         self._own_groups = groups_of_stage(self._groups, model.stage.layers)
         self._table = RequestTable(
             settings.max_num_seqs,
@@ -207,7 +218,8 @@ class Worker:
             samples=model.stage.last,
             sizes=self._graph_sizes(model),
         )
-        caches = allocate(KVCacheConfig(self._own_groups, num_blocks), model.heads, self._placement)
+        config = KVCacheConfig(self._own_groups, num_blocks)
+        caches = allocate(config, model.heads, self._placement, self._kv_scales)
         link = StageLink(model.hidden_size, self._placement)
         device = self._placement.device
         recorder = CudaRecorder(device) if inputs.sizes else None

@@ -17,7 +17,9 @@ from kvasir.config.settings import (
 )
 
 CPU = DeviceFacts(kind="cpu", name="a CPU", cores=4, memory_limit=8 * 2**30, fast_bfloat16=True)
-GPU = DeviceFacts(kind="cuda", name="a GPU", cores=4, memory_limit=80 * 2**30, fast_bfloat16=True)
+GPU = DeviceFacts(
+    kind="cuda", name="a GPU", cores=4, memory_limit=80 * 2**30, fast_bfloat16=True, compute_capability=(9, 0)
+)
 MODEL = ModelFacts(dtype="bfloat16", max_model_len=4096, width=4096)
 
 
@@ -102,6 +104,31 @@ def test_omp_num_threads_sets_the_threads_unless_an_option_does() -> None:
 def test_the_budget_follows_the_rows_and_the_rows_the_budget() -> None:
     assert resolve(scheduler=SchedulerConfig(max_num_seqs=4096)).max_num_batched_tokens == 4096
     assert resolve(scheduler=SchedulerConfig(max_num_batched_tokens=16)).max_num_seqs == 16
+
+
+@pytest.mark.parametrize(
+    ("asked", "capability", "fp8"),
+    [("auto", (9, 0), False), ("fp8", (9, 0), True), ("fp8_e4m3", (8, 9), True), ("fp8", (12, 0), True)],
+)
+def test_a_gpu_with_fp8_can_have_an_fp8_cache(asked: str, capability: tuple[int, int], fp8: bool) -> None:
+    device = dataclasses.replace(GPU, compute_capability=capability)
+    assert resolve(device, cache=CacheConfig(kv_cache_dtype=asked)).fp8_kv_cache == fp8
+
+
+@pytest.mark.parametrize(
+    ("device", "problem"),
+    [
+        (CPU, "this engine computes on a CPU"),
+        (dataclasses.replace(GPU, name="A100", compute_capability=(8, 0)), r"A100 has compute capability 8\.0"),
+        (dataclasses.replace(GPU, name="MI300X", compute_capability=None), "MI300X is not an NVIDIA GPU"),
+    ],
+)
+def test_devices_without_fp8_have_no_fp8_cache(device: DeviceFacts, problem: str) -> None:
+    assert not resolve(device).fp8_kv_cache
+    with pytest.raises(
+        ConfigError, match=rf"--kv-cache-dtype fp8_e4m3 needs .* 8\.9 or newer, and {problem}: leave"
+    ):
+        resolve(device, cache=CacheConfig(kv_cache_dtype="fp8_e4m3"))
 
 
 def test_a_context_longer_than_the_models_is_refused() -> None:

@@ -19,13 +19,14 @@ def test_the_class_depends_on_precision_layout_and_instruction_sets(monkeypatch:
     split_experts = ExecutorConfig(tensor_parallel_size=2, enable_expert_parallel=True)
     others = [
         numerics.numerics_class(replace(settings, dtype="bfloat16"), 1),
+        numerics.numerics_class(replace(settings, fp8_kv_cache=True), 1),
         numerics.numerics_class(replace(settings, batch_invariant=False), 1),
         numerics.numerics_class(split, 1),
         numerics.numerics_class(replace(settings, executor=split_experts), 1),
     ]
     monkeypatch.setattr(numerics, "cpu_flags", lambda: frozenset({"avx2", "avx512f", "fma"}))
     others.append(numerics.numerics_class(settings, 1))
-    assert len({plain, *others}) == 6
+    assert len({plain, *others}) == 7
 
 
 def test_the_class_depends_on_the_engines_that_share_experts() -> None:

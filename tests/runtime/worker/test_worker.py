@@ -276,7 +276,8 @@ def test_cuda_without_cuda_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 GPU = """
 from types import SimpleNamespace
-properties = SimpleNamespace(name="GPU 9", total_memory=2**36, major=9)
+properties = SimpleNamespace(name="GPU 9", total_memory=2**36, major=9, minor=0)
+version = SimpleNamespace(hip=None)
 cuda = SimpleNamespace(
     is_available=lambda: True, current_device=lambda: 0, get_device_properties=lambda index: properties
 )

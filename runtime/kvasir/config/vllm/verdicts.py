@@ -136,8 +136,9 @@ REFUSED: Final = _each({
     "enable-lora lora-modules": f"LoRA adapters are {_NOT_YET}: merge the adapter into the model and serve that",
     "quantization quantization-config":
         f"quantized weights are {_NOT_YET}: serve the model in bfloat16, float16 or float32",
-    "kv-cache-dtype calculate-kv-scales kv-cache-dtype-skip-layers override-attention-dtype":
-        "the KV cache has the precision of --dtype",
+    "calculate-kv-scales": "the scales of an fp8 KV cache come from the checkpoint",
+    "kv-cache-dtype-skip-layers": "all layers have the precision of --kv-cache-dtype",
+    "override-attention-dtype": "attention has the precision of --dtype",
     "speculative-config spec-method spec-model spec-tokens diffusion-config":
         f"speculative decoding is {_NOT_YET}: leave it out, answers are the same",
     "tool-server": f"tools that the server calls itself are {_NOT_YET}",
@@ -213,7 +214,6 @@ NEUTRAL: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "--decode-context-parallel-size": ("1",),
         "--fingerprint-mode": ("none",),
         "--hf-token": ("",),
-        "--kv-cache-dtype": ("auto",),
         "--logprobs-mode": ("raw_logprobs",),
         "--max-logprobs": ("20",),
         "--max-num-partial-prefills": ("1",),
