@@ -10,7 +10,7 @@ import torch
 from bench.gpu.checks.comparison import numbers
 from torch import Tensor
 
-from kvasir.layers.attention import AttentionPlan, HeadShape
+from kvasir.layers.attention import UNSCALED, AttentionPlan, HeadShape, KVScales
 from kvasir.layers.kv import FullAttention, KVCacheConfig, KVGroup
 from kvasir.layers.parameter import Placement
 from kvasir.layers.rotary import Rope, RotaryEmbedding, Rotation, rotate_reference_
@@ -37,19 +37,22 @@ class PagedStep:
         window: int | None = None,
         block_size: int = 16,
         seed: int = 0,
+        kv_dtype: torch.dtype | None = None,
+        scales: KVScales = UNSCALED,
     ) -> None:
+        """`kv_dtype`: of the cache, None: `dtype`. `scales`: of an fp8 one."""
         self.heads, self.dtype, self.device, self.window = heads, dtype, device, window
         self.requests = requests
         self.lengths = [computed + new for computed, new in requests]
         blocks = [-(-length // block_size) for length in self.lengths]
         placement = Placement(torch.device(device), dtype)
-        groups = (KVGroup(FullAttention(block_shape(heads, block_size, dtype)), (0,)),)
+        groups = (KVGroup(FullAttention(block_shape(heads, block_size, kv_dtype or dtype)), (0,)),)
         table = RequestTable(len(requests), max(self.lengths), block_size)
         ids = torch.randperm(sum(blocks), generator=torch.Generator().manual_seed(seed)).add_(1).tolist()
         for index, (length, count) in enumerate(zip(self.lengths, blocks, strict=True)):
             table.add(NewRow(str(index), packed([index] * length), length, GREEDY))
             table.append_blocks(table.row_of(str(index)), [[ids.pop() for _ in range(count)]])
-        (self.cache,) = allocate(KVCacheConfig(groups, sum(blocks)), heads, placement)
+        (self.cache,) = allocate(KVCacheConfig(groups, sum(blocks)), heads, placement, {0: scales})
         inputs = InputBuilder(
             table,
             placement,
