@@ -37,6 +37,8 @@ class DeviceFacts:
     """The user's own OMP_NUM_THREADS."""
     compute_capability: tuple[int, int] | None = None
     """Of an NVIDIA GPU; None: another device."""
+    gpus: int = 0
+    """That the process can use."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class ResolvedEngine:
     """An engine's settings without any `auto`."""
 
     device: str
+    """cpu or cuda; of a worker in a process of its own cuda:0 for example."""
     dtype: str
     load_format: str
     """safetensors or dummy."""
@@ -90,6 +93,8 @@ class ResolvedEngine:
     """Rows of the steps that CUDA graphs are captured for, ascending."""
     profiler: ProfilerConfig | None = None
     """None: no profiles."""
+    gpu_name: str = ""
+    """"": the device is a CPU."""
 
     def __str__(self) -> str:
         return " ".join(f"{field.name}={getattr(self, field.name)}" for field in dataclasses.fields(self))
@@ -144,6 +149,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
         fp8_kv_cache=_fp8_kv_cache(config.cache.kv_cache_dtype, device),
         graph_sizes=_graph_sizes(config, max_num_seqs, on_cpu),
         profiler=read_profiler_config(config.device.profiler_config),
+        gpu_name="" if on_cpu else device.name,
     )
 
 

@@ -28,14 +28,12 @@ def numerics_class(settings: ResolvedEngine, experts_shared_by: int) -> str:
     precision = f"{settings.dtype} fp8-kv" if settings.fp8_kv_cache else settings.dtype
     batches = "invariant" if settings.batch_invariant else "any-batch"
     return (
-        f"{precision} {batches} {layout} {settings.device} {_hardware(settings.device)} "
+        f"{precision} {batches} {layout} {settings.device} {_hardware(settings)} "
         f"kvasir {__version__} torch {version('torch')}"
     )
 
 
-def _hardware(device: str) -> str:
-    if device == "cpu":
+def _hardware(settings: ResolvedEngine) -> str:
+    if settings.device == "cpu":
         return ",".join(sorted(flag for flag in cpu_flags() if flag.startswith(_PREFIXES)))
-    import torch  # the worker of a GPU runs in this process, which has imported it
-
-    return torch.cuda.get_device_name()
+    return settings.gpu_name

@@ -47,6 +47,7 @@ def gpu_facts() -> DeviceFacts | None:
         memory_limit=properties.total_memory,
         fast_bfloat16=properties.major >= 8,
         compute_capability=(properties.major, properties.minor) if torch.version.hip is None else None,
+        gpus=torch.cuda.device_count(),
     )
 
 

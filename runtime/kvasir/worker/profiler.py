@@ -32,7 +32,7 @@ class Profiler:
     """The profiles of one worker, one at a time."""
 
     def __init__(self, config: ProfilerConfig | None, device: str, name: str) -> None:
-        """`name`: of the worker, for the names of files."""
+        """`device`: cpu or cuda. `name`: of the worker, for the names of files."""
         self._config = config
         self._device = device
         self._name = name

@@ -40,3 +40,8 @@ def test_the_class_does_not_depend_on_sizes() -> None:
     settings = engine_settings()
     larger = replace(settings, max_num_seqs=settings.max_num_seqs + 1, threads=settings.threads + 1)
     assert numerics.numerics_class(larger, 1) == numerics.numerics_class(settings, 1)
+
+
+def test_the_class_names_the_gpu() -> None:
+    gpu = engine_settings(device="cuda", gpu_name="NVIDIA H200")
+    assert " tp1 pp1 cuda NVIDIA H200 kvasir " in numerics.numerics_class(gpu, 1)

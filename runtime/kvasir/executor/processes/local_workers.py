@@ -16,6 +16,7 @@ from kvasir.executor.processes.worker_messages import (
     WorkerError,
     WorkerSetup,
     current_log_level,
+    device_of_worker,
     settings_of_worker,
 )
 from kvasir.executor.processes.worker_states import WorkerStates
@@ -112,10 +113,11 @@ class LocalWorkers:
             self._channel.close()
 
     def _setup(self, rank: int, channel: EngineChannel, rendezvous: int | TcpRendezvous | None) -> WorkerSetup:
+        place = rank - self.ranks.start
         return WorkerSetup(
             rank=rank,
-            handle=channel.handle(rank - self.ranks.start),
-            settings=self._settings,
+            handle=channel.handle(place),
+            settings=dataclasses.replace(self._settings, device=device_of_worker(self._settings.device, place)),
             model=self._model,
             engine_pid=os.getpid(),
             stack_descriptor=-1,

@@ -165,6 +165,11 @@ def settings_of_worker(settings: ResolvedEngine, num_workers: int) -> ResolvedEn
     )
 
 
+def device_of_worker(device: str, place: int) -> str:
+    """Return the device of the worker with this place among those of its machine: each has a GPU of its own."""
+    return f"{device}:{place}" if device == "cuda" else device
+
+
 def current_log_level() -> str:
     """Return the standard level at or above the one of this process's log."""
     level = logging.getLogger().level
