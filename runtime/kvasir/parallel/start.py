@@ -1,4 +1,4 @@
-"""Joins a worker's process to the other ranks of its engine."""
+"""Joins a worker's process to the other ranks of its engine, on CPUs."""
 
 import os
 import threading
@@ -7,9 +7,8 @@ from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import torch
 import torch.distributed as dist
 
 from kvasir.parallel.gloo import INTERFACE, register_gloo
@@ -18,7 +17,7 @@ from kvasir.parallel.parallel_state import ParallelState
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 from kvasir.parallel.torch_group import TorchGroup
 
-_LOOPBACK = "lo"
+LOOPBACK: Final = "lo"
 
 
 def init(
@@ -26,7 +25,6 @@ def init(
     size: int,
     rendezvous: Path | TcpRendezvous,
     timeout: float,
-    device: torch.device,
     *,
     tensor_parallel_size: int | None = None,
     expert_parallel: bool = False,
@@ -45,14 +43,12 @@ def init(
         raise ValueError(f"{size} ranks cannot form tensor groups of {width}: choose a divisor of {size}")
     if size == 1:
         return ParallelState(expert_parallel=expert_parallel)
-    interface = _LOOPBACK if isinstance(rendezvous, Path) else rendezvous.interface
-    os.environ[INTERFACE] = os.environ["NCCL_SOCKET_IFNAME"] = interface
+    interface = LOOPBACK if isinstance(rendezvous, Path) else rendezvous.interface
+    os.environ[INTERFACE] = interface
     limit = timedelta(seconds=timeout)
     store = _store(rendezvous, size, limit)
     store.set_timeout(limit)
-    backend = "nccl" if device.type == "cuda" else register_gloo()
-    device_id = device if device.type == "cuda" else None
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=limit, device_id=device_id)
+    dist.init_process_group(register_gloo(), store=store, rank=rank, world_size=size, timeout=limit)
     stages = range(size // width)
     tensor = _own([[stage * width + place for place in range(width)] for stage in stages], rank, limit)
     pipeline = _own([[stage * width + place for stage in stages] for place in range(width)], rank, limit)

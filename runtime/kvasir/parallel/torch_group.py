@@ -20,9 +20,9 @@ class TorchGroup:
         return x
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:
-        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(self.size)]
-        dist.all_gather(parts, x.contiguous(), group=self._group)
-        return torch.cat(parts, dim=dim)
+        gathered = x.new_empty(self.size * x.shape[0], *x.shape[1:])
+        dist.all_gather_into_tensor(gathered, x.contiguous(), group=self._group)
+        return gathered if dim == 0 else torch.cat(gathered.chunk(self.size), dim=dim)
 
     def broadcast(self, x: Tensor, source: int) -> Tensor:
         dist.broadcast(x, group=self._group, group_src=source)

@@ -45,7 +45,7 @@ def _run(
     arguments: tuple[Any, ...],
 ) -> T:
     torch.set_num_threads(1)
-    state: ParallelState = init(rank, size, path, timeout, torch.device("cpu"), **groups)
+    state: ParallelState = init(rank, size, path, timeout, **groups)
     try:
         with torch.inference_mode():
             return work(state, *arguments)

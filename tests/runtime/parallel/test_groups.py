@@ -13,8 +13,6 @@ from kvasir.parallel.start import init
 from runtime.parallel.processes import idle_wake_ups, run_processes
 from runtime.parallel.thread_group import run_ranks
 
-CPU = torch.device("cpu")
-
 
 def all_operations(group: Group) -> list[list[float]]:
     own = torch.arange(6.0).view(2, 3) * (group.rank + 1)
@@ -134,12 +132,12 @@ def test_a_peer_that_does_not_answer_is_an_error_in_time(tmp_path: Path) -> None
 def test_a_rank_that_never_comes_is_an_error_in_time(tmp_path: Path) -> None:
     start = time.monotonic()
     with pytest.raises(RuntimeError):
-        init(0, 2, tmp_path / "rendezvous", 1.0, CPU)
+        init(0, 2, tmp_path / "rendezvous", 1.0)
     assert time.monotonic() - start < 20
 
 
 def test_one_rank_is_alone_and_needs_no_file(tmp_path: Path) -> None:
-    state = init(0, 1, tmp_path / "rendezvous", 1.0, CPU)
+    state = init(0, 1, tmp_path / "rendezvous", 1.0)
     assert isinstance(state.tensor, Alone)
     assert not list(tmp_path.iterdir())
     x = torch.arange(3.0)
@@ -154,7 +152,7 @@ def test_one_rank_is_alone_and_needs_no_file(tmp_path: Path) -> None:
 
 def test_ranks_must_fill_their_tensor_groups(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="6 ranks cannot form tensor groups of 4"):
-        init(0, 6, tmp_path / "rendezvous", 1.0, CPU, tensor_parallel_size=4)
+        init(0, 6, tmp_path / "rendezvous", 1.0, tensor_parallel_size=4)
 
 
 def idle_rank(state: ParallelState) -> list[int]:

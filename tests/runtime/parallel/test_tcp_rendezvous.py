@@ -11,7 +11,6 @@ import torch
 from kvasir.parallel.start import init, leave
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 
-CPU = torch.device("cpu")
 WAIT = 60.0
 
 
@@ -20,7 +19,7 @@ def summed(
 ) -> float:
     """Return the sum of the ranks' numbers, 1 and 2. The rank with the listener serves the store."""
     descriptor = None if listener is None else listener.detach()
-    state = init(rank, 2, TcpRendezvous("127.0.0.1", port, "lo", incarnation, descriptor), timeout, CPU)
+    state = init(rank, 2, TcpRendezvous("127.0.0.1", port, "lo", incarnation, descriptor), timeout)
     try:
         return state.tensor.all_reduce(torch.ones(1) * (rank + 1)).item()
     finally:
@@ -56,5 +55,5 @@ def test_a_rank_without_its_store_gives_up_after_the_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:  # accepts and never answers
         began = time.monotonic()
         with pytest.raises(RuntimeError, match="no rank serves the store"):
-            init(1, 2, TcpRendezvous("127.0.0.1", listener.getsockname()[1], "lo", "a"), 1.0, CPU)
+            init(1, 2, TcpRendezvous("127.0.0.1", listener.getsockname()[1], "lo", "a"), 1.0)
         assert time.monotonic() - began < 30

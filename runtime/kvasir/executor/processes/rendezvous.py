@@ -10,13 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kvasir.config.settings import ExecutorConfig
+from kvasir.config.resolve import ResolvedEngine
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
 
 if TYPE_CHECKING:  # torch is imported when failures can be reported
     from kvasir.parallel.parallel_state import ParallelState
 
 _MORE_SECONDS: Final = 60.0
+_MIN_GPU_OPERATION_SECONDS: Final = 60.0
+"""A rank may compile kernels while another one waits for it, in the first steps."""
+_SHARE_OF_WORKER_TIMEOUT: Final = 0.75
+"""The rest is for torch to write its record."""
 
 
 @contextmanager
@@ -37,32 +41,54 @@ def descriptor_of(rendezvous: int | TcpRendezvous | None) -> int | None:
     return rendezvous.listener if isinstance(rendezvous, TcpRendezvous) else rendezvous
 
 
-def join(rank: int, rendezvous: int | TcpRendezvous | None, config: ExecutorConfig) -> "ParallelState":
+def join(rank: int, rendezvous: int | TcpRendezvous | None, settings: ResolvedEngine) -> "ParallelState":
     """Wait for all ranks, and close the descriptor. Return the groups of this rank.
 
-    Raises RuntimeError if a rank does not arrive.
+    `settings`: of this worker. Raises RuntimeError if a rank does not arrive.
     """
     import torch
 
+    from kvasir.parallel.nccl import init_gpus
     from kvasir.parallel.parallel_state import SINGLE
     from kvasir.parallel.start import init
 
+    config = settings.executor
     if rendezvous is None:
         return SINGLE
     if (descriptor := descriptor_of(rendezvous)) is not None:
         os.set_inheritable(descriptor, False)
     # Longer than the engine's own timeout, which names the worker that hangs.
     timeout = 2 * config.worker_timeout + _MORE_SECONDS
+    meeting = rendezvous if isinstance(rendezvous, TcpRendezvous) else Path(f"/proc/self/fd/{rendezvous}")
     try:
+        if settings.device != "cpu":
+            assert isinstance(meeting, Path), "GPUs are those of one machine"
+            return init_gpus(
+                rank,
+                config.num_workers,
+                meeting,
+                torch.device(settings.device),
+                timeout=timeout,
+                operation_timeout=gpu_operation_timeout(config.worker_timeout),
+                expert_parallel=config.enable_expert_parallel,
+            )
         return init(
             rank,
             config.num_workers,
-            rendezvous if isinstance(rendezvous, TcpRendezvous) else Path(f"/proc/self/fd/{rendezvous}"),
+            meeting,
             timeout,
-            torch.device("cpu"),
             tensor_parallel_size=config.tensor_parallel_size,
             expert_parallel=config.enable_expert_parallel,
         )
     finally:
         if isinstance(rendezvous, int):  # a store owns its socket
             os.close(rendezvous)
+
+
+def gpu_operation_timeout(worker_timeout: float) -> float:
+    """Return the seconds after which an exchange between GPUs has failed.
+
+    Torch needs time to write its record before the engine kills the workers. With a --worker-timeout of less than
+    80 s there is no record: such a worker may be killed first.
+    """
+    return max(_MIN_GPU_OPERATION_SECONDS, _SHARE_OF_WORKER_TIMEOUT * worker_timeout)

@@ -87,7 +87,7 @@ class WorkerProcess:
             if setup.rank == 0:
                 check_split(setup.model, setup.settings.max_model_len, setup.settings.executor)
             self._enter(WorkerPhase.JOIN)
-            parallel = join(setup.rank, setup.rendezvous, setup.settings.executor)
+            parallel = join(setup.rank, setup.rendezvous, setup.settings)
             self._host = WorkerHost(setup.settings, setup.model, parallel)
             self._enter(WorkerPhase.LOAD)
             self._host.worker.load(lambda done, total: self._send(Loading(done, total)))

@@ -1,0 +1,82 @@
+"""Joins a worker's process to the other ranks of its engine, each with a GPU of this machine, over NCCL.
+
+This has not run on several GPUs yet.
+"""
+
+import logging
+import os
+import secrets
+import tempfile
+from collections.abc import MutableMapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+from kvasir.parallel.parallel_state import ParallelState
+from kvasir.parallel.start import LOOPBACK
+from kvasir.parallel.torch_group import TorchGroup
+
+log = logging.getLogger(__name__)
+
+_BUFFER_SIZE: Final = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+_DUMP_ON_TIMEOUT: Final = "TORCH_NCCL_DUMP_ON_TIMEOUT"
+_DUMP_FILE: Final = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+_NEWER_DUMP_FILE: Final = "TORCH_FR_DUMP_TEMP_FILE"
+"""Torch reads it before the one above, so a user's own value has priority. Torch 2.11 to 2.15 read both."""
+_RECORDED_OPERATIONS: Final = 2000
+
+
+def init_gpus(
+    rank: int,
+    size: int,
+    rendezvous: Path,
+    device: torch.device,
+    *,
+    timeout: float,
+    operation_timeout: float,
+    expert_parallel: bool = False,
+) -> ParallelState:
+    """Wait for all ranks of the engine, 2 or more, and return their group. Call it once per process.
+
+    `device` becomes the current GPU of this thread. `rendezvous`: as for `start.init`. `timeout` in seconds bounds
+    the wait here. After an operation that takes longer than `operation_timeout`, torch writes the record of the
+    last operations to a file, which the log names, and aborts the process. Operations in a CUDA graph have no such
+    timeout.
+
+    Raises RuntimeError if a rank does not arrive in time.
+    """
+    torch.cuda.set_device(device)
+    os.environ["NCCL_SOCKET_IFNAME"] = LOOPBACK
+    prefix = switch_recorder_on(os.environ)
+    store = dist.FileStore(str(rendezvous), size)  # type: ignore[attr-defined]
+    store.set_timeout(timedelta(seconds=timeout))
+    limit = timedelta(seconds=operation_timeout)
+    # With the device the ranks connect now, and not in their first operation, which may be in a CUDA graph.
+    dist.init_process_group("nccl", store=store, rank=rank, world_size=size, timeout=limit, device_id=device)
+    group = dist.group.WORLD
+    assert group is not None
+    log.info(
+        "NCCL connects %d GPUs; after an operation of more than %.0f s, %s%d has the last ones (torch's flight "
+        "recorder)",
+        size,
+        operation_timeout,
+        prefix,
+        rank,
+    )
+    return ParallelState(TorchGroup(group), expert_parallel=expert_parallel)
+
+
+def switch_recorder_on(environ: MutableMapping[str, str]) -> str:
+    """Switch the flight recorder of torch on. Return the path of its files, to which torch adds the rank.
+
+    Variables that the user has set stay. The name of the file is random because other users may write to its
+    directory. Call it before the first group is made.
+    """
+    path = f"{tempfile.gettempdir()}/kvasir-nccl-{secrets.token_hex(4)}-rank-"
+    environ.setdefault(_BUFFER_SIZE, str(_RECORDED_OPERATIONS))
+    environ.setdefault(_DUMP_ON_TIMEOUT, "1")
+    environ.setdefault(_DUMP_FILE, path)
+    return environ.get(_NEWER_DUMP_FILE) or environ[_DUMP_FILE]
