@@ -266,6 +266,9 @@ class ExecutorConfig:
     enable_expert_parallel: bool = option(
         False, "each of several workers holds whole experts of a mixture instead of a part of every expert"
     )
+    disable_custom_all_reduce: bool = option(
+        False, "add small tensors of several GPUs through NCCL too, instead of memory that the GPUs share"
+    )
     distributed_executor_backend: str | None = option(
         None,
         "process of the workers: the engine's own (uni), one for each worker (mp; ray if Ray starts it), or one "

@@ -28,7 +28,7 @@ class Group(Protocol):
     def size(self) -> int: ...
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """Return the sum over all ranks, the same bits on each; x is overwritten."""
+        """Return the sum over all ranks, the same bits on each; x may be overwritten."""
         ...
 
     def all_gather(self, x: Tensor, dim: int) -> Tensor:

@@ -15,6 +15,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
+from kvasir.parallel.one_shot import connect_one_shot
 from kvasir.parallel.parallel_state import ParallelState
 from kvasir.parallel.start import LOOPBACK
 from kvasir.parallel.torch_group import TorchGroup
@@ -37,14 +38,15 @@ def init_gpus(
     *,
     timeout: float,
     operation_timeout: float,
-    expert_parallel: bool = False,
+    expert_parallel: bool,
+    one_shot: bool,
 ) -> ParallelState:
     """Wait for all ranks of the engine, 2 or more, and return their group. Call it once per process.
 
     `device` becomes the current GPU of this thread. `rendezvous`: as for `start.init`. `timeout` in seconds bounds
     the wait here. After an operation that takes longer than `operation_timeout`, torch writes the record of the
     last operations to a file, which the log names, and aborts the process. Operations in a CUDA graph have no such
-    timeout.
+    timeout. `one_shot`: add small tensors over memory that the GPUs share, if they can.
 
     Raises RuntimeError if a rank does not arrive in time.
     """
@@ -66,7 +68,8 @@ def init_gpus(
         prefix,
         rank,
     )
-    return ParallelState(TorchGroup(group), expert_parallel=expert_parallel)
+    tensor = TorchGroup(group, connect_one_shot(group, device) if one_shot else None)
+    return ParallelState(tensor, expert_parallel=expert_parallel)
 
 
 def switch_recorder_on(environ: MutableMapping[str, str]) -> str:

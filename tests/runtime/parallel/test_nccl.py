@@ -16,7 +16,7 @@ from kvasir.parallel.nccl import switch_recorder_on
 from kvasir.parallel.torch_group import TorchGroup
 from runtime.worker.driver import engine_settings
 
-TWO = ExecutorConfig(tensor_parallel_size=2, worker_timeout=200.0)
+TWO = ExecutorConfig(tensor_parallel_size=2, worker_timeout=200.0, disable_custom_all_reduce=True)
 
 
 class World:

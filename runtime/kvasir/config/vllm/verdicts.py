@@ -46,9 +46,8 @@ IGNORED: Final = _each({
     "sparse-indexer-topk-backend gdn-prefill-backend kda-prefill-backend kda-decode-backend "
     "enable-flashinfer-autotune mamba-ssu-algorithm disable-cascade-attn":
         "the engine chooses its kernels by the device",
-    "disable-custom-all-reduce enable-batch-sharded-sampling enable-hc-sp enable-cumem-allocator "
-    "enable-shm-tensor-arena disable-nccl-for-dp-synchronization dp-sync-interval "
-    "prefill-schedule-interval":
+    "enable-batch-sharded-sampling enable-hc-sp enable-cumem-allocator enable-shm-tensor-arena "
+    "disable-nccl-for-dp-synchronization dp-sync-interval prefill-schedule-interval":
         "it is an optimization of vLLM that is not in Kvasir; answers are the same without it",
     "jit-monitor-mode jit-monitor-verbose enable-layerwise-nvtx-tracing enable-mfu-metrics collect-detailed-traces "
     "ray-workers-use-nsight":

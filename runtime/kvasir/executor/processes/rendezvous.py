@@ -71,6 +71,7 @@ def join(rank: int, rendezvous: int | TcpRendezvous | None, settings: ResolvedEn
                 timeout=timeout,
                 operation_timeout=gpu_operation_timeout(config.worker_timeout),
                 expert_parallel=config.enable_expert_parallel,
+                one_shot=not config.disable_custom_all_reduce,
             )
         return init(
             rank,

@@ -1,0 +1,116 @@
+"""Sums of small tensors over memory that the GPUs of all ranks read directly, without NCCL.
+
+A decode adds up some kilobytes twice per layer. NCCL passes such a tensor from rank to rank; here each rank copies
+its own into symmetric memory, and one kernel of torch reads those of all ranks. It adds them in the order of the
+ranks, so a sum has the same bits on each. The memory is allocated once: a CUDA graph may contain the sums.
+
+`torch.distributed._symmetric_memory` is a private module, which may change with each version. If something is
+missing, or the first sum is wrong, NCCL computes all sums. The kernel waits for the other ranks without a timeout:
+the engine ends a step that hangs. This has not run on several GPUs yet.
+"""
+
+import logging
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any, Final, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+MAX_BYTES: Final = 256 * 1024
+"""Not measured here. vLLM reads all ranks at once up to this size with 8 GPUs, and 512 KiB with 4
+(csrc/custom_all_reduce.cuh); torch's inductor up to 128 KiB (one_shot_all_reduce_threshold_bytes)."""
+_MAX_RANKS: Final = 8
+_VECTOR_BYTES: Final = 16
+"""The kernel reads so many at a time; other sizes take slower kernels, or none."""
+_DTYPES: Final = (torch.bfloat16, torch.float32)
+"""Of the kernel."""
+
+
+class OneShotSum:
+    """All ranks call it with the same shapes and types, so all of them choose it, or none."""
+
+    def __init__(self, memory: Tensor, add: Callable[[Tensor], Tensor]) -> None:
+        """`memory`: [bytes] uint8, symmetric. `add` returns the sum of a part of the memory over all ranks."""
+        self._memory = memory
+        self._add = add
+
+    def takes(self, x: Tensor) -> bool:
+        """Return whether the sum of tensors like this one can be computed here."""
+        return x.dtype in _DTYPES and 0 < x.nbytes <= self._memory.nbytes and x.nbytes % _VECTOR_BYTES == 0
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """Return the sum over all ranks, a new tensor."""
+        part = self._memory[: x.nbytes].view(x.dtype)
+        # torch has a kernel that copies too, but its threads signal before all of them have copied.
+        part.copy_(x.reshape(-1))
+        return self._add(part).view(x.shape)
+
+
+def connect_one_shot(group: dist.ProcessGroup, device: torch.device) -> OneShotSum | None:
+    """Return the sum over the ranks of this group, or None on all of them and log why.
+
+    Rank r has the GPU r of this machine. All ranks call this together.
+    """
+    try:
+        symmetric = _together(group, device, lambda: _symmetric_memory(group.size()))
+        memory = _together(group, device, lambda: symmetric.empty(MAX_BYTES, dtype=torch.uint8, device=device))
+        _together(group, device, lambda: symmetric.rendezvous(memory, group.group_name))
+        one_shot = OneShotSum(
+            memory, lambda part: torch.ops.symm_mem.one_shot_all_reduce(part, "sum", group.group_name)
+        )
+        # Some machines report that GPUs can read each other's memory, and they cannot.
+        sums = torch.arange(MAX_BYTES // 4, dtype=torch.float32, device=device) % 1000 + group.rank()  # exact
+        ours = _together(group, device, lambda: one_shot.all_reduce(sums))
+        dist.all_reduce(sums, group=group)
+        _together(group, device, lambda: _must_be_equal(ours, sums))
+    except RuntimeError as error:
+        log.warning("NCCL adds small tensors too, more slowly: %s", str(error).partition("\n")[0])
+        return None
+    log.info("tensors of up to %d KiB are added over memory that the GPUs share", MAX_BYTES // 1024)
+    return one_shot
+
+
+def _symmetric_memory(size: int) -> Any:
+    """Return the module of torch. Raises RuntimeError if it or the machine lacks something."""
+    try:
+        import torch.distributed._symmetric_memory as symmetric
+    except ImportError as error:
+        raise RuntimeError("this version of torch has no symmetric memory") from error
+    if not (
+        hasattr(symmetric, "empty")
+        and hasattr(symmetric, "rendezvous")
+        and hasattr(torch.ops.symm_mem, "one_shot_all_reduce")
+    ):
+        raise RuntimeError("the symmetric memory of this version of torch has other names")
+    if size > _MAX_RANKS:
+        raise RuntimeError(f"{size} GPUs are more than {_MAX_RANKS}")
+    for one, other in permutations(range(size), 2):
+        if not torch.cuda.can_device_access_peer(one, other):
+            raise RuntimeError(f"GPU {one} cannot read the memory of GPU {other}")
+    return symmetric
+
+
+def _must_be_equal(ours: Tensor, sums: Tensor) -> None:
+    if not torch.equal(ours, sums):
+        raise RuntimeError("a sum over memory that the GPUs share differs from that of NCCL")
+
+
+def _together(group: dist.ProcessGroup, device: torch.device, act: Callable[[], T]) -> T:
+    """Return the result of `act`. Raise RuntimeError on all ranks if it raises an error on any."""
+    error: Exception | None = None
+    try:
+        result = act()
+    except Exception as raised:  # a private module may raise anything
+        error = raised
+    failed = torch.tensor([error is not None], dtype=torch.int32, device=device)
+    dist.all_reduce(failed, op=dist.ReduceOp.MAX, group=group)
+    if error is not None:
+        raise RuntimeError(str(error)) from error
+    if failed.item():
+        raise RuntimeError("it failed on another rank, whose log has the cause")
+    return result
