@@ -238,13 +238,17 @@ def _key_environment(server: ServerConfig) -> dict[str, str]:
 
 
 def gpus_of(settings: ServeSettings) -> list[str]:
-    """Reserve a GPU for each engine. A single engine with device auto chooses one itself."""
+    """Reserve a GPU for each worker of each engine. A single engine with device auto uses the first ones."""
     engines, device = settings.serve.data_parallel_size, settings.device.device
     if device == "cpu" or (device == "auto" and not visible_gpus()):
         return []
     if device == "auto" and engines == 1:
         return []
-    return take_gpus(engines, "choose --device cpu, or a smaller --data-parallel-size")
+    workers = settings.executor.num_workers
+    if workers == 1:
+        return take_gpus(engines, "choose --device cpu, or a smaller --data-parallel-size")
+    smaller = "a smaller --tensor-parallel-size or --data-parallel-size"
+    return take_gpus(engines * workers, f"choose --device cpu, or {smaller}", unit="worker")
 
 
 def name_of(source: str) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kvasir.config.cuda_graphs import CompilationConfig, ignored_fields, read_compilation_config
 from kvasir.config.options import ConfigError
 from kvasir.config.profiler import ProfilerConfig, read_profiler_config
-from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
+from kvasir.config.settings import EXTERNAL_LAUNCHER, CacheConfig, DeviceConfig, EngineConfig, ExecutorConfig
 
 CPU_KV_CACHE_BYTES = 2**30
 FP8_CAPABILITY = (8, 9)
@@ -105,9 +105,7 @@ def resolve_engine(config: EngineConfig, model: ModelFacts, device: DeviceFacts)
     on_cpu = device.kind == "cpu"
     check_context(config.model.max_model_len, model.max_model_len)
     if config.executor.num_workers > 1 and not on_cpu:
-        raise ConfigError(
-            f"{config.executor.split} is supported on CPUs only: give --device cpu too, or leave it out"
-        )
+        _check_gpus(config, device.gpus)
     if config.executor.pipeline_parallel_size > 1 and config.scheduler.async_scheduling:
         raise ConfigError(
             f"--async-scheduling has no effect with --pipeline-parallel-size "
@@ -176,6 +174,25 @@ def check_context(asked: int | None, positions: int) -> None:
     """Raises ConfigError for a --max-model-len that the model has no positions for."""
     if asked is not None and asked > positions:
         raise ConfigError(f"--max-model-len {asked} is more than the model's own {positions} positions")
+
+
+def _check_gpus(config: EngineConfig, gpus: int) -> None:
+    """Raises ConfigError if the model cannot be split over the GPUs of this machine, of which there are `gpus`."""
+    executor = config.executor
+    unsupported = {
+        f"--pipeline-parallel-size {executor.pipeline_parallel_size}": executor.pipeline_parallel_size > 1,
+        f"--nnodes {config.nodes.nnodes}": config.nodes.nnodes > 1,
+        f"--tensor-parallel-size {executor.tensor_parallel_size} with --distributed-executor-backend "
+        f"{EXTERNAL_LAUNCHER}": executor.distributed_executor_backend == EXTERNAL_LAUNCHER,
+    }
+    for options, given in unsupported.items():
+        if given:
+            raise ConfigError(f"{options} is supported on CPUs only: give --device cpu too, or leave it out")
+    if (ranks := executor.tensor_parallel_size) > gpus:
+        raise ConfigError(
+            f"--tensor-parallel-size {ranks} needs {ranks} GPUs and torch finds {gpus}: lower it, or give the "
+            "engine more GPUs (CUDA_VISIBLE_DEVICES, the resources of its pod)"
+        )
 
 
 def _threads(config: EngineConfig, model: ModelFacts, device: DeviceFacts) -> int:

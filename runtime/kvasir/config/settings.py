@@ -252,7 +252,8 @@ class ExecutorConfig:
 
     tensor_parallel_size: int = option(
         1,
-        "worker processes of an engine that each hold a part of every layer of the model (on CPUs only)",
+        "worker processes of an engine that each hold a part of every layer of the model, on a GPU of their own if "
+        "there are GPUs",
         parse=parse_int(1, 1024),
         short="-tp",
     )

@@ -47,6 +47,8 @@ def resolve_settings(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
         check_early(model, settings)
     if settings.executor.num_workers > 1:
         log.info("the model is split over %d worker processes", settings.executor.num_workers)
+        if settings.device != "cpu":
+            log.warning("a split over several GPUs has not been tested: compare answers with those of one GPU")
     return settings
 
 

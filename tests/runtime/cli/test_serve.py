@@ -221,6 +221,10 @@ def test_a_key_with_a_comma_is_refused(place: Place, flag: str) -> None:
         ([], "the following arguments are required: MODEL"),
         (["/no/such/model"], "/no/such/model does not exist"),
         (["demo://", "--device", "cuda"], "there is no GPU here, and 1 engine needs one: choose --device cpu"),
+        (
+            ["demo://", "--device", "cuda", "-tp", "2", "--data-parallel-size", "2"],
+            "there is no GPU here, and 4 workers need one each: choose --device cpu, or a smaller --tensor",
+        ),
     ],
 )
 def test_mistakes_are_told_in_a_line_before_anything_is_started(

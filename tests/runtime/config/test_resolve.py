@@ -1,9 +1,11 @@
 """`auto` becomes a value in one place, and contradictions with model or machine are refused."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
+from kvasir.config.nodes import NodesConfig
 from kvasir.config.options import ConfigError
 from kvasir.config.resolve import DeviceFacts, ModelFacts, ResolvedEngine, resolve_engine, without_effect
 from kvasir.config.settings import (
@@ -151,16 +153,32 @@ def test_the_caches_of_all_workers_must_fit() -> None:
         resolve(cache=CacheConfig(kv_cache_memory_bytes=3 * 2**30), executor=four)
 
 
+def test_layers_are_split_over_as_many_gpus_as_there_are() -> None:
+    two = ExecutorConfig(tensor_parallel_size=2)
+    resolved = resolve(dataclasses.replace(GPU, gpus=2), executor=two)
+    assert (resolved.device, resolved.gpu_name, resolved.async_scheduling) == ("cuda", "a GPU", True)
+    assert resolved.graph_sizes
+    with pytest.raises(ConfigError, match="--tensor-parallel-size 2 needs 2 GPUs and torch finds 1: lower it"):
+        resolve(dataclasses.replace(GPU, gpus=1), executor=two)
+
+
 @pytest.mark.parametrize(
-    ("executor", "option"),
+    ("parts", "options"),
     [
-        (ExecutorConfig(tensor_parallel_size=2), "--tensor-parallel-size"),
-        (ExecutorConfig(pipeline_parallel_size=2), "--pipeline-parallel-size"),
+        ({"executor": ExecutorConfig(pipeline_parallel_size=2)}, "--pipeline-parallel-size 2"),
+        (
+            {"executor": ExecutorConfig(tensor_parallel_size=2), "nodes": NodesConfig(2, master_addr="a")},
+            "--nnodes 2",
+        ),
+        (
+            {"executor": ExecutorConfig(tensor_parallel_size=2, distributed_executor_backend="external_launcher")},
+            "--tensor-parallel-size 2 with --distributed-executor-backend external_launcher",
+        ),
     ],
 )
-def test_a_split_over_gpus_is_refused(executor: ExecutorConfig, option: str) -> None:
-    with pytest.raises(ConfigError, match=f"{option} 2 is supported on CPUs only: give --device cpu"):
-        resolve(GPU, executor=executor)
+def test_other_splits_over_gpus_are_refused(parts: dict[str, Any], options: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{options} is supported on CPUs only: give --device cpu"):
+        resolve(dataclasses.replace(GPU, gpus=8), **parts)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,15 @@
 """The context is fitted to the KV cache, whose blocks several groups of layers may share."""
 
+import logging
+
 import pytest
 
 from kvasir.config.options import ConfigError
+from kvasir.config.resolve import DeviceFacts
+from kvasir.config.settings import EngineConfig, ExecutorConfig, ModelConfig
+from kvasir.engine import build
 from kvasir.engine.build import fit_context
+from runtime.client.trained import model_info
 from runtime.engine.kv_configs import kv_config
 from runtime.worker.driver import engine_settings
 
@@ -34,3 +40,16 @@ def test_a_context_that_was_asked_for_and_does_not_fit_is_refused() -> None:
 def test_a_cache_with_fewer_blocks_than_groups_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"has fewer blocks \(1\) than the model has groups of layers \(2\)"):
         fit_context(SETTINGS, kv_config(1, 16, (None, 32)), asked=None)
+
+
+@pytest.mark.parametrize(("device", "lines"), [("cuda", 1), ("cpu", 0)])
+def test_a_split_over_gpus_is_logged_as_untested(
+    device: str, lines: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    facts = DeviceFacts(device, "a device", cores=4, memory_limit=2**36, fast_bfloat16=True, gpus=2)
+    monkeypatch.setattr(build, "device_facts_of_workers", lambda config: facts)
+    monkeypatch.setattr(build, "check_early", lambda model, settings: None)
+    config = EngineConfig(ModelConfig("demo://"), executor=ExecutorConfig(tensor_parallel_size=2))
+    build.resolve_settings(config, model_info())
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [text.startswith("a split over several GPUs has not been tested") for text in warnings] == [True] * lines

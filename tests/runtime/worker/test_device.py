@@ -1,4 +1,4 @@
-"""What an engine knows about the devices of its machine."""
+"""The facts about the devices of a machine."""
 
 from types import SimpleNamespace
 
