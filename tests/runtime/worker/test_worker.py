@@ -280,7 +280,10 @@ from types import SimpleNamespace
 properties = SimpleNamespace(name="GPU 9", total_memory=2**36, major=9, minor=0)
 version = SimpleNamespace(hip=None)
 cuda = SimpleNamespace(
-    is_available=lambda: True, device_count=lambda: 1, current_device=lambda: 0, get_device_properties=lambda index: properties
+    is_available=lambda: True,
+    device_count=lambda: 1,
+    current_device=lambda: 0,
+    get_device_properties=lambda index: properties,
 )
 """
 
