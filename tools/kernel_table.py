@@ -15,32 +15,18 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from kvasir.kernels.triton.device_tiles import DeviceTiles, device_tiles
-from kvasir.kernels.triton.experts.expert_tiling import DeviceLimits
-from kvasir.kernels.triton.tiling import (
-    FP8_TILES,
-    OPTIONS,
-    PagedShape,
-    StepKind,
-    attend_constants,
-    attention_tile,
-    has_usual_heads,
-    merge_constants,
-    write_constants,
-)
-from tools import kernel_variants_experts as experts
-from tools import kernel_variants_few_rows as few_rows
-from tools import kernel_variants_fused as fused
-from tools.kernel_variants_sampling import DIVISIBLE as SAMPLING_DIVISIBLE
-from tools.kernel_variants_sampling import SamplingVariant, kernel_of, sampling_variants
+from tools.kernel_targets import TARGETS, Target, Variant
+from tools.kernel_variants_attention import attention_variants
+from tools.kernel_variants_experts import expert_variants
+from tools.kernel_variants_few_rows import row_variants
+from tools.kernel_variants_sampling import sampling_variants
 
 ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs/design/triton-kernels.md"
@@ -52,94 +38,11 @@ MOST_SPILLED_BYTES: Final = 16
 """ptxas sometimes keeps a number or two on the stack, also if registers are free."""
 
 
-@dataclass(frozen=True)
-class Target:
-    name: str
-    device: str
-    """A device of this kind, by its name in device_tiles.json."""
-    backend: str
-    arch: int | str
-    warp_size: int
-    shared_bytes: int
-    """Most shared memory of a program."""
-    registers: int
-    """Most of a thread."""
-    register_file: int
-    """Registers for all threads of a program."""
-    fp8: bool
-    """Whether KV caches of float8_e4m3fn are supported (kvasir.config.resolve)."""
-
-    @property
-    def tiles(self) -> DeviceTiles:
-        return device_tiles(self.device, self.shared_bytes)
-
-
-TARGETS: Final = (
-    Target("sm_80", "NVIDIA A100-SXM4-80GB", "cuda", 80, 32, 163 * 1024, 255, 2**16, fp8=False),
-    Target("sm_90", "NVIDIA H200", "cuda", 90, 32, 227 * 1024, 255, 2**16, fp8=True),
-    Target("sm_100", "NVIDIA B200", "cuda", 100, 32, 227 * 1024, 255, 2**16, fp8=True),
-    Target("gfx942", "AMD Instinct MI300X", "hip", "gfx942", 64, 64 * 1024, 512, 2**17, fp8=False),
-)
-"""A100, H100 and H200, B200, MI300X; limits from CUDA's programming guide and the CDNA 3 instruction set."""
-
-
-@dataclass(frozen=True)
-class Variant:
-    kernel: str
-    dtype: str
-    head_dim: int
-    step: str
-    """Of the tile, a StepKind; the form of a fused operation; "" for a kernel without one."""
-    masks: bool = True
-    """Whether there are a window and a cap. Kernels with both need the most registers."""
-    fp8: bool = False
-    """Whether the KV cache is of float8_e4m3fn instead of the type."""
-
-    @property
-    def name(self) -> str:
-        plain, cache = "" if self.masks else "plain", "fp8" if self.fp8 else ""
-        parts = (self.kernel, self.dtype, cache, str(self.head_dim), self.step, plain)
-        return " ".join(part for part in parts if part)
-
-
-AnyVariant = Variant | SamplingVariant | experts.ExpertVariant | few_rows.RowVariant
-
-
-def variants() -> Iterator[AnyVariant]:
+def variants() -> Iterator[Variant]:
     yield from attention_variants()
-    yield from few_rows.row_variants()
+    yield from row_variants()
     yield from sampling_variants()
-    yield from experts.expert_variants()
-
-
-def attention_variants() -> Iterator[Variant]:
-    for dtype in ("bf16", "fp16", "fp32"):
-        for head_dim in (64, 80, 128, 256):
-            if dtype != "fp32" and head_dim <= 128:  # others have the tiles of decodes
-                yield Variant("attend", dtype, head_dim, "few")
-            yield Variant("attend", dtype, head_dim, "decode")
-            if dtype != "fp32":  # whose prefills have the tiles of decodes
-                yield Variant("attend", dtype, head_dim, "prefill")
-    for step in ("few", "decode", "prefill"):
-        yield Variant("attend", "bf16", 128, step, masks=False)
-    for dtype in ("bf16", "fp32"):
-        for head_dim in (80, 128, 256):
-            yield Variant("merge", dtype, head_dim, "decode")
-            yield Variant("write", dtype, head_dim, "")
-    yield Variant("merge", "bf16", 128, "prefill")
-    yield from fp8_variants()
-    for name in fused.names():
-        yield Variant(*name)
-
-
-def fp8_variants() -> Iterator[Variant]:
-    for dtype, head_dim in (("bf16", 64), ("bf16", 128), ("bf16", 256), ("fp16", 128)):
-        for step in ("decode", "prefill"):
-            yield Variant("attend", dtype, head_dim, step, fp8=True)
-    for step in ("decode", "prefill"):
-        yield Variant("attend", "bf16", 128, step, masks=False, fp8=True)
-    for kernel in ("write", "rotate_write"):
-        yield Variant(kernel, "bf16", 128, "", fp8=True)
+    yield from expert_variants()
 
 
 @dataclass(frozen=True)
@@ -166,118 +69,13 @@ class Usage:
             yield f"{self.registers} registers for each of {threads} threads"
 
 
-_DTYPE_BYTES: Final = MappingProxyType({"bf16": 2, "fp16": 2, "fp32": 4})
-_TYPES: Final = MappingProxyType(
-    {
-        **dict.fromkeys(("slots", "tables", "items", "merges"), "*i32"),
-        **dict.fromkeys(("partial_out", "partial_max", "partial_sum"), "*fp32"),
-        **dict.fromkeys(("num_tokens", "window", "kv_stride", "q_stride"), "i32"),
-        **dict.fromkeys(("inner_scale", "outer_scale", "v_scale", "k_inverse", "v_inverse"), "fp32"),
-        **fused.TYPES,
-    }
-)
-"""Of the parameters that are not of the cache's type."""
-_DIVISIBLE: Final = ("kv_stride", "q_stride", *fused.DIVISIBLE)
-"""Numbers that are multiples of 16 in every launch, as all addresses are: heads have multiples of 16 numbers."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """A kernel with the parameters of its launches."""
-
-    kernel: Any
-    constants: Mapping[str, object]
-    types: Mapping[str, str]
-    """Of the parameters that are neither constants nor None."""
-    divisible: Collection[str]
-    """Numbers that are multiples of 16 in launches, as all addresses are."""
-    options: Mapping[str, object]
-
-
-def _shape(variant: Variant) -> PagedShape:
-    return PagedShape(heads=32, kv_heads=8, head_dim=variant.head_dim, block_size=16)
-
-
-def has_measured_tile(variant: AnyVariant, target: Target) -> bool:
-    """Return whether a device has chosen the tile by its time."""
-    if target.tiles.measured is None:
-        return False
-    if isinstance(variant, Variant) and variant.kernel == "attend" and not variant.fp8:
-        return has_usual_heads(_shape(variant), _DTYPE_BYTES[variant.dtype], target.warp_size)
-    return isinstance(variant, few_rows.RowVariant)
-
-
-def _attention_source(variant: Variant, target: Target) -> Source:
-    from kvasir.kernels.triton.kv_write import write_kv
-    from kvasir.kernels.triton.paged_attention import attend_paged
-    from kvasir.kernels.triton.segment_merge import merge_segments
-
-    shape, dtype_bytes = _shape(variant), _DTYPE_BYTES[variant.dtype]
-    kind = StepKind(variant.step) if variant.kernel in ("attend", "merge") else StepKind.DECODES
-    tiles = FP8_TILES if variant.fp8 else target.tiles.attention
-    tile = attention_tile(shape, dtype_bytes, kind, tiles, warp_size=target.warp_size)
-    options: dict[str, object] = {**OPTIONS}
-    kernel: Any
-    if variant.kernel in fused.KERNELS:
-        kernel, constants, num_warps = fused.launch(
-            variant.kernel, variant.head_dim, variant.step, target.warp_size
-        )
-        options["num_warps"] = num_warps
-    elif variant.kernel == "write":
-        kernel, constants = write_kv, write_constants(shape)
-    elif variant.kernel == "merge":
-        kernel, constants = merge_segments, merge_constants(shape, tile)
-    else:
-        kernel = attend_paged
-        constants = attend_constants(
-            shape,
-            tile,
-            windowed=variant.masks,
-            capped=variant.masks,
-            exact=variant.dtype == "fp32",
-            interpreted=False,
-        )
-        options |= {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
-    types = {name: _TYPES.get(name, f"*{variant.dtype}") for name in kernel.arg_names if name not in constants}
-    if variant.fp8:
-        types["cache"] = "*fp8e4nv"
-    return Source(kernel, constants, types, _DIVISIBLE, options)
-
-
-def _sampling_source(variant: SamplingVariant) -> Source:
-    kernel = kernel_of(variant)
-    constants = {**variant.constants, **dict.fromkeys(variant.absent)}
-    return Source(kernel, constants, variant.types(kernel.arg_names), SAMPLING_DIVISIBLE, variant.options)
-
-
-def _expert_source(variant: experts.ExpertVariant, target: Target) -> Source:
-    kernel, constants, options = variant.launch(DeviceLimits(target.shared_bytes, target.warp_size))
-    names = [name for name in kernel.arg_names if name not in constants]
-    types = {name: experts.TYPES.get(name, f"*{variant.dtype}") for name in names}
-    return Source(kernel, constants, types, (), options)
-
-
-def _row_source(variant: few_rows.RowVariant, target: Target) -> Source:
-    kernel, constants, options = variant.launch(target.tiles.row_product)
-    names = [name for name in kernel.arg_names if name not in constants]
-    types = {name: few_rows.TYPES.get(name, f"*{variant.dtype}") for name in names}
-    return Source(kernel, constants, types, few_rows.DIVISIBLE, options)
-
-
-def compiled(variant: AnyVariant, target: Target) -> Usage:
+def compiled(variant: Variant, target: Target) -> Usage:
     """Compile a kernel as a launch on this device would."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    if isinstance(variant, SamplingVariant):
-        source = _sampling_source(variant)
-    elif isinstance(variant, experts.ExpertVariant):
-        source = _expert_source(variant, target)
-    elif isinstance(variant, few_rows.RowVariant):
-        source = _row_source(variant, target)
-    else:
-        source = _attention_source(variant, target)
+    source = variant.source(target)
     names = source.kernel.arg_names
     ast = ASTSource(
         source.kernel,
@@ -351,7 +149,7 @@ sm_80 and gfx942. These limits are checked:
 """
 
 
-def page(usages: Mapping[tuple[AnyVariant, Target], Usage]) -> str:
+def page(usages: Mapping[tuple[Variant, Target], Usage]) -> str:
     import triton
 
     head = _HEAD.format(
@@ -366,7 +164,7 @@ def page(usages: Mapping[tuple[AnyVariant, Target], Usage]) -> str:
     return head + "".join(f"{_row(variant, usages)}\n" for variant in names)
 
 
-def _row(variant: AnyVariant, usages: Mapping[tuple[AnyVariant, Target], Usage]) -> str:
+def _row(variant: Variant, usages: Mapping[tuple[Variant, Target], Usage]) -> str:
     cells = []
     for target in TARGETS:
         usage = usages.get((variant, target))
@@ -388,7 +186,7 @@ def main(arguments: list[str]) -> int:
     problems = [
         f"{variant.name} on {target.name}: {problem}"
         for (variant, target), usage in usages.items()
-        for problem in usage.problems(target, has_measured_tile=has_measured_tile(variant, target))
+        for problem in usage.problems(target, has_measured_tile=variant.has_measured_tile(target))
     ]
     if options.only:
         print(*(_row(variant, usages) for variant in chosen), sep="\n")
@@ -401,13 +199,9 @@ def main(arguments: list[str]) -> int:
     return int(bool(problems))
 
 
-def _needs_fp8(variant: AnyVariant) -> bool:
-    return isinstance(variant, Variant) and variant.fp8
-
-
-def compile_all(chosen: Sequence[AnyVariant]) -> dict[tuple[AnyVariant, Target], Usage]:
+def compile_all(chosen: Sequence[Variant]) -> dict[tuple[Variant, Target], Usage]:
     """Compile these kernels for all targets, in processes of their own, without Triton's interpreter and cache."""
-    jobs = [(variant, target) for variant in chosen for target in TARGETS if target.fp8 or not _needs_fp8(variant)]
+    jobs = [(variant, target) for variant in chosen for target in TARGETS if variant.runs_on(target)]
     os.environ.pop(_INTERPRETER, None)  # kernels under the interpreter cannot be compiled
     with tempfile.TemporaryDirectory() as cache:
         os.environ[_CACHE] = cache

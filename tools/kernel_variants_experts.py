@@ -17,12 +17,12 @@ from kvasir.kernels.triton.experts.expert_tiling import (
     sum_constants,
 )
 from kvasir.kernels.triton.tiling import OPTIONS
+from tools.kernel_targets import DTYPE_BYTES, Source, Target, Variant
 
 SHAPE: Final = ExpertShape(experts=128, size=2048, inner=768)
 """Of Qwen3-30B-A3B."""
 TOP_K: Final = 8
-_DTYPE_BYTES: Final = MappingProxyType({"bf16": 2, "fp16": 2, "fp32": 4})
-TYPES: Final = MappingProxyType(
+_TYPES: Final = MappingProxyType(
     {
         **dict.fromkeys(("places", "blocks", "num_blocks"), "*i32"),
         **dict.fromkeys(("total", "weights"), "*fp32"),
@@ -31,12 +31,12 @@ TYPES: Final = MappingProxyType(
     }
 )
 """Of the parameters that are not of the model's type."""
-Launch = tuple[Any, Mapping[str, object], Mapping[str, object]]
+_Launch = tuple[Any, Mapping[str, object], Mapping[str, object]]
 """A kernel, its constants and its options."""
 
 
 @dataclass(frozen=True)
-class ExpertVariant:
+class ExpertVariant(Variant):
     kernel: str
     """list, gate_up, down or sum."""
     dtype: str
@@ -48,8 +48,11 @@ class ExpertVariant:
     def name(self) -> str:
         return " ".join(part for part in ("experts", self.kernel, self.dtype, str(self.rows or "")) if part)
 
-    def launch(self, limits: DeviceLimits) -> Launch:
-        """Return what a launch on such a device has."""
+    def source(self, target: Target) -> Source:
+        kernel, constants, options = self._launch(DeviceLimits(target.shared_bytes, target.warp_size))
+        return Source.of(kernel, constants, _TYPES, self.dtype, options=options)
+
+    def _launch(self, limits: DeviceLimits) -> _Launch:
         from kvasir.kernels.triton.experts.expert_blocks import list_blocks
         from kvasir.kernels.triton.experts.expert_gemm import multiply_down, multiply_gate_up
         from kvasir.kernels.triton.experts.expert_sum import add_weighted
@@ -59,7 +62,7 @@ class ExpertVariant:
         if self.kernel == "sum":
             return add_weighted, sum_constants(SHAPE.size, TOP_K), SUM_OPTIONS
         exact, gated = self.dtype == "fp32", self.kernel == "gate_up"
-        tile = product_tile(self.rows, _DTYPE_BYTES[self.dtype], limits, gated=gated)
+        tile = product_tile(self.rows, DTYPE_BYTES[self.dtype], limits, gated=gated)
         options = {**OPTIONS, "num_warps": tile.num_warps, "num_stages": tile.num_stages}
         if gated:
             constants = gate_up_constants(SHAPE, tile, TOP_K, "silu", exact=exact, interpreted=False)

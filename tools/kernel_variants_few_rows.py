@@ -1,24 +1,25 @@
 """The product of a few rows in the table of compiled kernels (tools/kernel_table.py)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from kvasir.kernels.triton.few_rows.row_tiling import RowTiles, row_constants, row_tile
+from kvasir.kernels.triton.few_rows.row_tiling import row_constants, row_tile
 from kvasir.kernels.triton.tiling import OPTIONS
+from tools.kernel_targets import Source, Target, Variant
 
-TYPES: Final = MappingProxyType(
+_TYPES: Final = MappingProxyType(
     {
         **dict.fromkeys(("outputs", "inputs", "out_stride", "x_stride"), "i32"),
         **dict.fromkeys(("eps", "shift"), "fp32"),
     }
 )
-DIVISIBLE: Final = ("outputs", "inputs", "out_stride", "x_stride")
+_DIVISIBLE: Final = ("outputs", "inputs", "out_stride", "x_stride")
 
 
 @dataclass(frozen=True)
-class RowVariant:
+class RowVariant(Variant):
     form: str
     """norm, add or gate: a field of RowTiles."""
     dtype: str
@@ -29,12 +30,14 @@ class RowVariant:
     def name(self) -> str:
         return f"row {self.form} {self.dtype} {self.inputs}{' bias' if self.biased else ''}"
 
-    def launch(self, tiles: RowTiles) -> tuple[Any, Mapping[str, object], Mapping[str, object]]:
-        """Return the kernel, its constants and its options."""
+    def has_measured_tile(self, target: Target) -> bool:
+        return target.tiles.measured is not None
+
+    def source(self, target: Target) -> Source:
         from kvasir.kernels.triton.few_rows.row_product import multiply_row
 
         gated, adds = self.form == "gate", self.form == "add"
-        tile = row_tile(tiles, self.inputs, gated=gated, adds=adds)
+        tile = row_tile(target.tiles.row_product, self.inputs, gated=gated, adds=adds)
         constants = row_constants(
             tile,
             normed=not adds,
@@ -43,7 +46,8 @@ class RowVariant:
             biased=self.biased,
             even=self.inputs % tile.inputs == 0,
         )
-        return multiply_row, constants, {**OPTIONS, "num_warps": tile.num_warps}
+        options = {**OPTIONS, "num_warps": tile.num_warps}
+        return Source.of(multiply_row, constants, _TYPES, self.dtype, divisible=_DIVISIBLE, options=options)
 
 
 def row_variants() -> Iterator[RowVariant]:

@@ -17,13 +17,14 @@ from kvasir.kernels.triton.sampling.sizes import (
     race_constants,
     scale_constants,
 )
+from tools.kernel_targets import Source, Target, Variant
 
 VOCAB: Final = 151_936
 """Of Qwen 3. The number of parts of a row is the only size that depends on it."""
 
 
 @dataclass(frozen=True)
-class SamplingVariant:
+class SamplingVariant(Variant):
     kernel: str
     dtype: str
     """Of the logits; "" for kernels that do not load them."""
@@ -36,17 +37,14 @@ class SamplingVariant:
     def name(self) -> str:
         return " ".join(part for part in (self.kernel, self.dtype, self.note) if part)
 
-    @property
-    def options(self) -> dict[str, object]:
-        return {**OPTIONS, "num_warps": SEARCH_WARPS} if self.kernel == "limits" else {**OPTIONS}
-
-    def types(self, names: Iterator[str]) -> dict[str, str]:
-        """Return the types of these parameters; absent ones and constants are left out."""
-        left_out = {*self.constants, *self.absent}
-        return {name: _TYPES.get(name, f"*{self.dtype}") for name in names if name not in left_out}
+    def source(self, target: Target) -> Source:
+        constants = {**self.constants, **dict.fromkeys(self.absent)}
+        options = {**OPTIONS, "num_warps": SEARCH_WARPS} if self.kernel == "limits" else {**OPTIONS}
+        kernel = _kernels()[self.kernel]
+        return Source.of(kernel, constants, _TYPES, self.dtype, divisible=_DIVISIBLE, options=options)
 
 
-DIVISIBLE: Final = ("stride", "scaled_stride", "saved_stride", "counts_stride")
+_DIVISIBLE: Final = ("stride", "scaled_stride", "saved_stride", "counts_stride")
 """Numbers that are multiples of 16 in launches for most vocabularies."""
 _TYPES: Final = MappingProxyType(
     {
@@ -54,7 +52,7 @@ _TYPES: Final = MappingProxyType(
         **dict.fromkeys(("limit_keys", "limit_ids", "largest", "words", "left", "counts"), "*i32"),
         **dict.fromkeys(("temperature", "scaled", "log_min_p", "saved", "added"), "*fp32"),
         **dict.fromkeys(("vocab", "parts", "num_words", "num_entries"), "i32"),
-        **dict.fromkeys(DIVISIBLE, "i32"),
+        **dict.fromkeys(_DIVISIBLE, "i32"),
         **dict.fromkeys(("top_p", "penalties"), "*fp64"),
     }
 )
@@ -83,7 +81,7 @@ def sampling_variants() -> Iterator[SamplingVariant]:
     yield SamplingVariant("penalties", "fp32", {**part, "IN_OUTPUT": IN_OUTPUT})
 
 
-def kernel_of(variant: SamplingVariant) -> Any:
+def _kernels() -> dict[str, Any]:
     from kvasir.kernels.triton.sampling.filters import find_limits, scale_rows
     from kvasir.kernels.triton.sampling.logit_changes import (
         add_to_entries,
@@ -94,7 +92,7 @@ def kernel_of(variant: SamplingVariant) -> Any:
     )
     from kvasir.kernels.triton.sampling.race import pick_tokens, race_tokens
 
-    kernels = {
+    return {
         "race": race_tokens,
         "scale": scale_rows,
         "limits": find_limits,
@@ -105,7 +103,6 @@ def kernel_of(variant: SamplingVariant) -> Any:
         "bias": add_to_entries,
         "penalties": penalise_tokens,
     }
-    return kernels[variant.kernel]
 
 
 def _race(*, random: bool = False, scaled: bool = False, limited: bool = False) -> dict[str, object]:

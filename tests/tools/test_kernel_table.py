@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.kernel_table import PAGE, ROOT, TARGETS, Usage, Variant, has_measured_tile, variants
+from tools.kernel_table import PAGE, ROOT, Usage, variants
+from tools.kernel_targets import TARGETS
+from tools.kernel_variants_attention import AttentionVariant
 
 GFX942, SM_90 = TARGETS[3], TARGETS[1]
 
@@ -55,10 +57,10 @@ def test_limits_of_a_device_are_checked(usage: Usage, problem: str) -> None:
 def test_only_a_tile_that_a_device_has_chosen_may_spill() -> None:
     usage = Usage(registers=128, spilled_bytes=80, shared_bytes=60_000, num_warps=4)
     assert not list(usage.problems(SM_90, has_measured_tile=True))
-    usual, large = Variant("attend", "bf16", 128, "prefill"), Variant("attend", "bf16", 256, "prefill")
-    assert has_measured_tile(usual, SM_90)
-    assert not has_measured_tile(large, SM_90)
-    assert not has_measured_tile(usual, TARGETS[0])
+    usual, large = (AttentionVariant("attend", "bf16", head_dim, "prefill") for head_dim in (128, 256))
+    assert usual.has_measured_tile(SM_90)
+    assert not large.has_measured_tile(SM_90)
+    assert not usual.has_measured_tile(TARGETS[0])
 
 
 def test_devices_have_limits_of_their_own() -> None:

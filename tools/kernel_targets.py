@@ -1,0 +1,88 @@
+"""The GPUs that kernel_table.py compiles for, and a kernel as it is launched there."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from kvasir.kernels.triton.device_tiles import DeviceTiles, device_tiles
+
+DTYPE_BYTES: Final = MappingProxyType({"bf16": 2, "fp16": 2, "fp32": 4})
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    device: str
+    """A device of this kind, by its name in device_tiles.json."""
+    backend: str
+    arch: int | str
+    warp_size: int
+    shared_bytes: int
+    """Most shared memory of a program."""
+    registers: int
+    """Most of a thread."""
+    register_file: int
+    """Registers for all threads of a program."""
+    fp8: bool
+    """Whether KV caches of float8_e4m3fn are supported (kvasir.config.resolve)."""
+
+    @property
+    def tiles(self) -> DeviceTiles:
+        return device_tiles(self.device, self.shared_bytes)
+
+
+TARGETS: Final = (
+    Target("sm_80", "NVIDIA A100-SXM4-80GB", "cuda", 80, 32, 163 * 1024, 255, 2**16, fp8=False),
+    Target("sm_90", "NVIDIA H200", "cuda", 90, 32, 227 * 1024, 255, 2**16, fp8=True),
+    Target("sm_100", "NVIDIA B200", "cuda", 100, 32, 227 * 1024, 255, 2**16, fp8=True),
+    Target("gfx942", "AMD Instinct MI300X", "hip", "gfx942", 64, 64 * 1024, 512, 2**17, fp8=False),
+)
+"""A100, H100 and H200, B200, MI300X; limits from CUDA's programming guide and the CDNA 3 instruction set."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel with the parameters of its launches."""
+
+    kernel: Any
+    constants: Mapping[str, object]
+    types: Mapping[str, str]
+    """Of the parameters that are neither constants nor None."""
+    divisible: Collection[str]
+    """Numbers that are multiples of 16 in launches, as all addresses are."""
+    options: Mapping[str, object]
+
+    @classmethod
+    def of(
+        cls,
+        kernel: Any,
+        constants: Mapping[str, object],
+        types: Mapping[str, str],
+        dtype: str,
+        *,
+        divisible: Collection[str] = (),
+        options: Mapping[str, object],
+    ) -> "Source":
+        """Return a kernel whose parameters point to numbers of `dtype`, except those that `types` names."""
+        names = [name for name in kernel.arg_names if name not in constants]
+        return cls(kernel, constants, {name: types.get(name, f"*{dtype}") for name in names}, divisible, options)
+
+
+class Variant(ABC):
+    """A row of the table: a kernel for one type and size."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @abstractmethod
+    def source(self, target: Target) -> Source: ...
+
+    def runs_on(self, target: Target) -> bool:
+        return True
+
+    def has_measured_tile(self, target: Target) -> bool:
+        """Return whether a device has chosen the tile by its time."""
+        return False
