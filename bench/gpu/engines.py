@@ -1,11 +1,15 @@
 """An engine in this process that is driven step by step, and the time that its thread spends in a step."""
 
-import dataclasses
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, cast
+
+from bench.gpu.shapes import ModelShape
 
 from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
@@ -35,25 +39,13 @@ def engine_config(
     threads: int | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
-) -> EngineConfig | None:
-    """Return the settings; None if no option switches CUDA graphs off."""
-    config = EngineConfig(
+) -> EngineConfig:
+    return EngineConfig(
         ModelConfig(folder, max_model_len=max_model_len),
-        device=DeviceConfig(device=device, load_format=load_format, threads=threads),
+        device=DeviceConfig(device=device, load_format=load_format, threads=threads, enforce_eager=is_eager),
         cache=CacheConfig(kv_cache_memory_bytes=cache_bytes),
         scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens),
     )
-    return _eager(config) if is_eager else config
-
-
-def _eager(config: EngineConfig) -> EngineConfig | None:
-    """Return the settings with enforce_eager, wherever that option is."""
-    for part in dataclasses.fields(config):
-        value = getattr(config, part.name)
-        if dataclasses.is_dataclass(value) and hasattr(value, "enforce_eager"):
-            changed: Any = dataclasses.replace(cast(Any, value), enforce_eager=True)
-            return dataclasses.replace(config, **{part.name: changed})
-    return None
 
 
 @dataclass(frozen=True)
@@ -174,6 +166,21 @@ def start(config: EngineConfig) -> Engine:
     except BaseException:
         executor.shutdown()
         raise
+
+
+@contextmanager
+def random_engine(
+    shape: ModelShape, device: str, cache_bytes: int, max_model_len: int, **more: Any
+) -> Iterator[Engine]:
+    """Start an engine with random weights, and close it behind the block. `more`: of engine_config."""
+    with tempfile.TemporaryDirectory() as folder:
+        shape.write_config(Path(folder), "bfloat16")
+        config = engine_config(folder, device=device, cache_bytes=cache_bytes, max_model_len=max_model_len, **more)
+        engine = start(config)
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 def greedy(max_tokens: int, logprobs: int | None = None) -> SamplingParams:

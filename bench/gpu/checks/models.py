@@ -72,7 +72,6 @@ def _start(folder: str, device: str, shape: ModelShape) -> Engine:
         max_num_seqs=64,
         max_num_batched_tokens=512,
     )
-    assert config is not None
     return start(config)
 
 

@@ -2,11 +2,9 @@
 
 import random
 import statistics
-import tempfile
 import time
-from pathlib import Path
 
-from bench.gpu.engines import Engine, StepTimes, engine_config, greedy, start
+from bench.gpu.engines import Engine, StepTimes, greedy, random_engine
 from bench.gpu.shapes import MODELS, ModelShape, tiny
 from bench.gpu.timings.breakdown import Breakdown, profiled
 from bench.gpu.worker import Context, Figures
@@ -25,27 +23,13 @@ _DTYPE_BYTES = 2
 def run(context: Context, argument: str) -> None:
     name, _, mode = argument.partition(" ")
     shape = tiny(MODELS[name]) if context.tiny else MODELS[name]
-    with tempfile.TemporaryDirectory() as folder:
-        shape.write_config(Path(folder), "bfloat16")
-        config = engine_config(
-            folder,
-            device=context.device,
-            cache_bytes=2**24 if context.tiny else _CACHE_BYTES[name],
-            max_model_len=256 if context.tiny else 1024,
-            is_eager=mode == "eager",
-        )
-        if config is None:
-            context.line(f"decode {argument}: not run, because no option switches CUDA graphs off")
-            return
-        began = time.perf_counter()
-        engine = start(config)
-    context.record("start_seconds", time.perf_counter() - began)
-    try:
+    cache_bytes, context_length = (2**24, 256) if context.tiny else (_CACHE_BYTES[name], 1024)
+    began = time.perf_counter()
+    with random_engine(shape, context.device, cache_bytes, context_length, is_eager=mode == "eager") as engine:
+        context.record("start_seconds", time.perf_counter() - began)
         for batch in (1, 3) if context.tiny else EAGER_BATCHES if mode else BATCHES:
             is_profiled = not mode and batch in (PROFILED[name] if not context.tiny else (1,))
             _measure(context, engine, argument, shape, batch, is_profiled=is_profiled)
-    finally:
-        engine.close()
 
 
 def _measure(

@@ -27,7 +27,6 @@ def main() -> int:
         max_model_len=256 if args.tiny else 8192,
         load_format="safetensors",
     )
-    assert config is not None
     engine = start(config)
     started = time.time()
     engine.add("first", [2] * 16, greedy(1))

@@ -2,10 +2,8 @@
 
 import random
 import statistics
-import tempfile
-from pathlib import Path
 
-from bench.gpu.engines import Engine, engine_config, greedy, start
+from bench.gpu.engines import Engine, greedy, random_engine
 from bench.gpu.shapes import MODELS, ModelShape, tiny
 from bench.gpu.timings.breakdown import profiled
 from bench.gpu.timings.decode import print_profile, profile_figures
@@ -18,22 +16,10 @@ _CACHE_BYTES = 6 * 2**30
 
 def run(context: Context, argument: str) -> None:
     shape = tiny(MODELS[argument]) if context.tiny else MODELS[argument]
-    with tempfile.TemporaryDirectory() as folder:
-        shape.write_config(Path(folder), "bfloat16")
-        config = engine_config(
-            folder,
-            device=context.device,
-            cache_bytes=2**24 if context.tiny else _CACHE_BYTES,
-            max_model_len=256 if context.tiny else 16384,
-            max_num_batched_tokens=8192,
-        )
-        assert config is not None
-        engine = start(config)
-    try:
+    cache_bytes, context_length = (2**24, 256) if context.tiny else (_CACHE_BYTES, 16384)
+    with random_engine(shape, context.device, cache_bytes, context_length, max_num_batched_tokens=8192) as engine:
         for lengths in ((40,), (20, 20)) if context.tiny else PROMPTS:
             _measure(context, engine, shape, lengths)
-    finally:
-        engine.close()
 
 
 def _measure(context: Context, engine: Engine, shape: ModelShape, lengths: tuple[int, ...]) -> None:

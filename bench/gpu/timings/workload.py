@@ -2,11 +2,9 @@
 
 import random
 import statistics
-import tempfile
 import time
-from pathlib import Path
 
-from bench.gpu.engines import engine_config, start
+from bench.gpu.engines import random_engine
 from bench.gpu.shapes import MODELS, tiny
 from bench.gpu.worker import Context
 
@@ -32,17 +30,8 @@ def requests(count: int, longest: int, tokens: int) -> list[tuple[list[int], int
 def run(context: Context, argument: str) -> None:
     shape = tiny(MODELS[argument]) if context.tiny else MODELS[argument]
     asked = requests(3, 6, 100) if context.tiny else requests(REQUESTS, LONGEST, TOKENS)
-    with tempfile.TemporaryDirectory() as folder:
-        shape.write_config(Path(folder), "bfloat16")
-        config = engine_config(
-            folder,
-            device=context.device,
-            cache_bytes=2**24 if context.tiny else _CACHE_BYTES,
-            max_model_len=256 if context.tiny else 4096,
-        )
-        assert config is not None
-        engine = start(config)
-    try:
+    cache_bytes, context_length = (2**24, 256) if context.tiny else (_CACHE_BYTES, 4096)
+    with random_engine(shape, context.device, cache_bytes, context_length) as engine:
         engine.add("warm", [2] * 8, SamplingParams(max_tokens=4, seed=0, temperature=TEMPERATURE))
         engine.finish()
         engine.tokens.clear()
@@ -54,8 +43,6 @@ def run(context: Context, argument: str) -> None:
         steps = engine.finish()
         seconds = time.perf_counter() - began
         preemptions = engine.core.stats().preemptions
-    finally:
-        engine.close()
     output = sum(len(tokens) for tokens in engine.tokens.values())
     expected = sum(output for _, output in asked)
     figures = {

@@ -1,19 +1,17 @@
 """--compilation-config: the sizes of CUDA graphs. Names are vLLM's."""
 
-import difflib
 import json
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
 
+from kvasir.config.advice import closest
 from kvasir.config.options import ConfigError
 
 MOST_ROWS: Final = 512
 """The largest graph, by default. Larger steps usually take the device longer than the host."""
 
-_SLIP: Final = 0.9
-"""Similarity from which a name is a misspelled one."""
 _Size = Annotated[int, msgspec.Meta(ge=1, le=8192)]
 _Mode = Literal["NONE", "FULL_DECODE_ONLY", "FULL", "PIECEWISE", "FULL_AND_PIECEWISE"]
 
@@ -50,8 +48,8 @@ def read_compilation_config(text: str) -> CompilationConfig:
     except msgspec.MsgspecError as error:
         raise ConfigError(f"--compilation-config: {error}") from error
     for name in ignored_fields(text):
-        if meant := difflib.get_close_matches(name, CompilationConfig.__struct_fields__, n=1, cutoff=_SLIP):
-            raise ConfigError(f"--compilation-config: there is no field {name!r} (did you mean {meant[0]!r}?)")
+        if meant := closest(name, CompilationConfig.__struct_fields__):
+            raise ConfigError(f"--compilation-config: there is no field {name!r} (did you mean {meant!r}?)")
     return config
 
 
