@@ -108,3 +108,13 @@ def test_build_artefacts_in_the_tree_change_no_image(tmp_path: Path, monkeypatch
         "**/__pycache__",
         "**/*.so",
     ]  # the last match counts
+
+
+def test_both_bases_are_prepared_in_the_same_way() -> None:
+    """The engine's has a compiler, and a Dockerfile cannot share the lines."""
+    stages = re.split(r"^FROM ", (ROOT / "images/Dockerfile").read_text(), flags=re.MULTILINE)[1:]
+    steps = {}
+    for stage in stages:
+        head, _, rest = stage.partition("\n")
+        steps[head.rpartition(" ")[2]] = [line for line in rest.splitlines() if line and not line.startswith("#")]
+    assert steps["python"] == steps["engine-python"] != []

@@ -45,6 +45,15 @@ def _of_type(x, queries):
     return x.to(queries.dtype)
 
 
+@triton.jit
+def _added(total, sums, rescale, weights, v, EXACT: tl.constexpr, INTERPRETED: tl.constexpr):
+    """Return the sums of weights and of weighted values, with those of a tile of keys added."""
+    total = total * rescale + tl.sum(weights, 1)
+    if not INTERPRETED:
+        weights = weights.to(v.dtype)
+    return total, sums * rescale[:, None] + _product(weights, v, EXACT, INTERPRETED)
+
+
 @triton.jit(do_not_specialize=["window"])
 def attend_paged(
     out,  # [T, KV_HEADS * GROUP * HEAD_DIM]
@@ -130,10 +139,7 @@ def attend_paged(
         new_maximum = tl.maximum(maximum, tl.max(scores, 1) * outer_scale)
         weights = tl.exp2(scores * outer_scale - new_maximum[:, None])
         rescale = tl.exp2(maximum - new_maximum)
-        total = total * rescale + tl.sum(weights, 1)
-        if not INTERPRETED:
-            weights = weights.to(v.dtype)
-        sums = sums * rescale[:, None] + _product(weights, v, EXACT, INTERPRETED)
+        total, sums = _added(total, sums, rescale, weights, v, EXACT, INTERPRETED)
         maximum = new_maximum
     for start in range(masked_from, end, KEYS):
         keys = start + tl.arange(0, KEYS)
@@ -153,10 +159,7 @@ def attend_paged(
         finite = tl.where(new_maximum == float("-inf"), 0.0, new_maximum)
         weights = tl.exp2(scores - finite[:, None])
         rescale = tl.exp2(maximum - finite)
-        total = total * rescale + tl.sum(weights, 1)
-        if not INTERPRETED:
-            weights = weights.to(v.dtype)
-        sums = sums * rescale[:, None] + _product(weights, v, EXACT, INTERPRETED)
+        total, sums = _added(total, sums, rescale, weights, v, EXACT, INTERPRETED)
         maximum = new_maximum
 
     if cache.dtype.element_ty.is_fp8():
