@@ -36,6 +36,7 @@ def _checks() -> Iterator[Section]:
     yield from (check(f"few_rows.{dtype}", "few_rows", dtype) for dtype in DTYPES)
     yield from (check(f"experts.{dtype}", "experts", dtype) for dtype in DTYPES)
     yield from (check(f"sampling.{part}", "sampling", part) for part in ("filters", "race", "greedy", "logits"))
+    yield check("fp8", "fp8", "")
     for heads in WINDOWED_HEADS:
         yield from (check(f"windows.{heads}.{dtype}", "windows", f"{heads} {dtype}") for dtype in DTYPES)
     for heads in HEADS:
@@ -53,6 +54,7 @@ SECTIONS: Final = (
     Section("workload", "timings.workload", MODELS[1], limit=90),
     Section("decode.llama-eager", "timings.decode", f"{MODELS[0]} eager", limit=50),
     Section("decode.qwen3-eager", "timings.decode", f"{MODELS[1]} eager", limit=50),
+    Section("attention_fp8", "timings.attention_fp8", limit=200, by_default=False),
     Section("flex", "timings.flex", limit=90, by_default=False),
     Section("transformers", "timings.transformers_batching", MODELS[1], limit=120, by_default=False),
     Section("tune", "timings.tune", limit=150, by_default=False),
