@@ -121,31 +121,35 @@ class ModelRunner:
             batch = self._build(step.scheduled, is_awaited)
         if self._table.failures:
             launched.failed = self._failed(step.scheduled)
-        if batch.padded_to is not None and self._graphs is not None:
-            with phase("forward"):
-                logits = self._graphs.logits(batch, self._decode_logits)
-        else:
-            with phase("forward"):
-                computed = self._forward(batch)
-            if isinstance(computed, Intermediate):
-                self._link.send(computed)
-                return
-            hidden = computed.last
-            if batch.prompt_spans:
-                launched.prompt_logprobs = score_prompts(
-                    batch.prompt_spans, hidden, self._model.logits, self._table
-                )
-            if not len(batch.rows):
-                return
-            with phase("logits"):
-                logits = self._model.logits(
-                    hidden if batch.sampled is None else hidden[batch.sampled]
-                )  # [R, vocab_size]
+        logits = self._logits(batch, launched)
+        if logits is None:
+            return
         if step.masked:
             launched.awaited = partial(self._sample_masked, launched, batch, logits, step.masked)
         else:
             with phase("sample"):
                 self._sample(launched, batch, logits)
+
+    def _logits(self, batch: StepBatch, launched: LaunchedStep) -> Tensor | None:
+        """Return the logits [R, vocab_size] of the tokens that are sampled after; None if there are none here.
+
+        The log probabilities of prompts become a part of the launched step.
+        """
+        if batch.padded_to is not None and self._graphs is not None:
+            with phase("forward"):
+                return self._graphs.logits(batch, self._decode_logits)
+        with phase("forward"):
+            computed = self._forward(batch)
+        if isinstance(computed, Intermediate):
+            self._link.send(computed)
+            return None
+        hidden = computed.last
+        if batch.prompt_spans:
+            launched.prompt_logprobs = score_prompts(batch.prompt_spans, hidden, self._model.logits, self._table)
+        if not len(batch.rows):
+            return None
+        with phase("logits"):
+            return self._model.logits(hidden if batch.sampled is None else hidden[batch.sampled])
 
     def _build(self, scheduled: Sequence[ScheduledRow], is_awaited: bool) -> StepBatch:
         """Build the step's inputs; rows whose inputs cannot be built become failed rows."""

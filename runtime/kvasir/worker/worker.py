@@ -14,6 +14,7 @@ from torch import nn
 
 from kvasir.config.resolve import ResolvedEngine
 from kvasir.hub.model_info import ModelInfo
+from kvasir.kernels.triton.device_support import FP8
 from kvasir.layers.attention import KVScales
 from kvasir.layers.kv import KVCacheConfig, KVGroup, block_bytes, groups_of_stage, make_groups
 from kvasir.layers.moe import SparseMoE
@@ -63,7 +64,7 @@ class Worker:
         device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
         self._placement = Placement(device, dtype, parallel, settings.batch_invariant)
         self._groups: tuple[KVGroup, ...] = ()
-        self._kv_dtype = torch.float8_e4m3fn if settings.fp8_kv_cache else dtype
+        self._kv_dtype = FP8 if settings.fp8_kv_cache else dtype
         self._kv_scales: dict[int, KVScales] = {}
         """By layer, of an fp8 cache."""
         self._own_groups: tuple[KVGroup, ...] = ()
