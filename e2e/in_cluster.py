@@ -96,10 +96,13 @@ class Namespace:
         """Watch objects of one kind, all or one by `kind/name`, until `holds` returns true.
 
         `holds` is called after every change, with the objects by name. It is not called if there are none
-        from the beginning.
+        from the beginning. One object is watched as a list of one: of `get kind/name --watch`, kubectl drops
+        what changes between the get and the watch.
         """
         objects: dict[str, Object] = {}
-        command = ["kubectl", "--namespace", self.name, "get", what]
+        kind, _, only = what.partition("/")
+        selected = [f"--field-selector=metadata.name={only}"] if only else []
+        command = ["kubectl", "--namespace", self.name, "get", kind, *selected]
         options = ["--watch", "--output-watch-events", "--output", "json"]
         environment = {**os.environ, **self.cluster.environment()}
         with subprocess.Popen(

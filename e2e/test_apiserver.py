@@ -1,12 +1,20 @@
-"""The properties of the API server without nodes on which the operator's tests rely."""
+"""The properties of the API server without nodes, and of the tests' watches, on which other tests rely."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from kubernetes.client import CoreV1Api
+from kubernetes.config import new_client_from_config
 
+from e2e.in_cluster import Namespace, Object
 from e2e.kind.apiserver import ApiServer, apiserver
+from e2e.kind.build import binaries
+from e2e.kind.cluster import GivenCluster
 from e2e.kind.progress import KindError
+
+ROUNDS = 20
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +45,28 @@ def test_a_service_account_has_only_the_permissions_of_rbac(server: ApiServer) -
     server.kubectl("get", "configmaps", account)
     with pytest.raises(KindError, match="Forbidden"):
         server.kubectl("get", "secrets", account)
+
+
+def test_a_watch_of_one_object_misses_no_change(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round changes the object as soon as kubectl has printed it, before kubectl watches it."""
+    kubectl = binaries.ready(binaries.API)["kubectl"]
+    monkeypatch.setenv("PATH", f"{kubectl.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
+    namespace = Namespace(GivenCluster(server.kubeconfig), "default")
+    namespace.kubectl("create", "configmap", "counter", "--from-literal=round=none")
+    with new_client_from_config(str(server.kubeconfig)) as client:  # type: ignore[no-untyped-call]
+        for number in range(ROUNDS):
+            is_asked = False
+
+            def is_counted(seen: Mapping[str, Object], number: str = str(number)) -> bool:
+                nonlocal is_asked
+                if not is_asked:
+                    is_asked = True
+                    patch = {"data": {"round": number}}
+                    CoreV1Api(client).patch_namespaced_config_map("counter", "default", patch)
+                return bool(seen["counter"]["data"]["round"] == number)
+
+            namespace.until("configmaps/counter", is_counted, 10)
 
 
 def test_nothing_of_it_is_left() -> None:
