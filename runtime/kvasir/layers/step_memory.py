@@ -18,6 +18,8 @@ _ALIGNMENT: Final = 16
 """Bytes. Triton compiles kernels for addresses that are multiples of it."""
 _TURNS: Final = 3
 """Steps whose numbers the host keeps: the device may not have copied those of the last two."""
+_MOST_VIEWS: Final = 4096
+"""Tensors that are kept, of about a kilobyte each: steps with prefills have ever new shapes."""
 
 
 class StepMemory(Protocol):
@@ -101,6 +103,8 @@ class DeviceMemory:
         self._memory = torch.zeros(size, dtype=torch.uint8, device=device)
         self.tables = self._memory[self._num_bytes :].view(torch.int32)
         self._stagings = [_Staging(size, device) for _ in range(_TURNS)]
+        self._views: dict[tuple[int, str, tuple[int, ...]], Tensor] = {}
+        """Made before, by where they begin, type and shape: steps of decodes need few different ones."""
         self._turn = 0
         self._used = 0
         self._table_numbers = 0
@@ -117,7 +121,18 @@ class DeviceMemory:
         flat = np.ascontiguousarray(array).reshape(-1)
         self._stagings[self._turn].bytes[start : start + size] = flat.view(np.uint8)
         self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
-        return self._memory[start : start + size].view(_TYPES[array.dtype]).view(array.shape)
+        return self._view(start, array)
+
+    def _view(self, start: int, array: Array) -> Tensor:
+        """Return the tensor of an array that begins at `start`: for most steps, the one of an earlier step."""
+        key = (start, array.dtype.char, array.shape)
+        view = self._views.get(key)
+        if view is None:
+            if len(self._views) == _MOST_VIEWS:
+                self._views.clear()
+            memory = self._memory[start : start + array.nbytes]
+            view = self._views[key] = memory.view(_TYPES[array.dtype]).view(array.shape)
+        return view
 
     def put_table(self, table: npt.NDArray[np.int32]) -> int:
         start = self._table_numbers

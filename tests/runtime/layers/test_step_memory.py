@@ -5,6 +5,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from kvasir.layers import step_memory
 from kvasir.layers.step_memory import DeviceMemory, HostMemory, StepMemory
 
 CPU = torch.device("cpu")
@@ -47,6 +48,20 @@ def test_addresses_recur_and_are_aligned() -> None:
     assert seen == seen[:1] * 5
     base = memory.tables.data_ptr() - 1024
     assert all((address - base) % 16 == 0 for address in seen[0])
+
+
+def test_parts_of_ever_new_shapes_arrive_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_memory, "_MOST_VIEWS", 8)
+    memory = DeviceMemory(CPU, 1024, 0)
+    types = (np.int64, np.int32, np.float32, np.float64)
+    for step in range(40):
+        memory.begin()
+        array = np.arange(4 * (step % 7)).reshape((2, -1) if step % 2 else (-1, 2)).astype(types[step % 4])
+        there = memory.put(array)
+        memory.send()
+        assert there.numpy().dtype == array.dtype
+        assert np.array_equal(there.numpy(), array)
+    assert len(memory._views) <= 8
 
 
 def test_a_part_without_room_is_copied_by_itself() -> None:

@@ -66,10 +66,9 @@ class Endings:
         return min(request.params.max_tokens - request.num_output_tokens, self._max_model_len - request.num_tokens)
 
     def _is_full(self, request: EngineRequest, pending: int) -> bool:
-        return (
-            request.num_output_tokens + pending >= request.params.max_tokens
-            or request.num_tokens + pending >= self._max_model_len
-        )
+        num_tokens = len(request.token_ids) + pending
+        num_output_tokens = num_tokens - request.num_prompt_tokens
+        return num_output_tokens >= request.params.max_tokens or num_tokens >= self._max_model_len
 
     def output(
         self,

@@ -78,12 +78,16 @@ def work_list(
     `programs`: so many programs occupy the device. With fewer, items of long contexts are split. `padded_to`: items
     that count as being there, for whether others are split.
     """
-    counts = -(-new // tokens_per_item)
-    request = np.repeat(np.arange(len(new)), counts)  # [items]
-    before = _places_within(counts) * tokens_per_item
-    tokens = np.minimum(new[request] - before, tokens_per_item)
-    position = computed[request] + before
-    token = (np.cumsum(new) - new)[request] + before
+    if (new == 1).all():
+        request = token = np.arange(len(new))  # [items]
+        tokens, position = new, computed
+    else:
+        counts = -(-new // tokens_per_item)
+        request = np.repeat(np.arange(len(new)), counts)
+        before = _places_within(counts) * tokens_per_item
+        tokens = np.minimum(new[request] - before, tokens_per_item)
+        position = computed[request] + before
+        token = (np.cumsum(new) - new)[request] + before
     keys = position + tokens
     if window is not None:
         keys = np.minimum(keys, tokens + window - 1)
@@ -113,4 +117,7 @@ def _places_within(counts: Ints) -> Ints:
 
 def _stack(*columns: Ints) -> Columns:
     """[N, columns]"""
-    return np.stack(columns, axis=1).astype(np.int32)
+    stacked = np.empty((len(columns[0]), len(columns)), np.int32)
+    for place, column in enumerate(columns):
+        stacked[:, place] = column
+    return stacked

@@ -106,8 +106,8 @@ class InputBuilder:
         self._planners = {number: planner(*each) for number, each in enumerate(tables) if each[0].layers}
         self._samples = samples
         self.sampling = SamplingInputs(table, placement, self._memory, vocab_size)
-        padded = all(isinstance(planner, PadsDecodes) for planner in self._planners.values())
-        self.sizes = tuple(sizes) if padded else ()
+        self._padding = {group: each for group, each in self._planners.items() if isinstance(each, PadsDecodes)}
+        self.sizes = tuple(sizes) if len(self._padding) == len(self._planners) else ()
 
     def build(self, scheduled: Sequence[ScheduledRow], *, is_awaited: bool = True) -> StepBatch:
         table = self._table
@@ -115,22 +115,20 @@ class InputBuilder:
         rows = np.fromiter((table.row_of(row.request_id) for row in scheduled), np.int64, count)
         computed = np.fromiter((row.num_computed_tokens for row in scheduled), np.int64, count)
         new = np.fromiter((row.num_new_tokens for row in scheduled), np.int64, count)
-        order = np.argsort(np.where(new == 1, computed, _PREFILL * (1 + (computed > 0)) + new), kind="stable")
+        singles = bool((new == 1).all())  # decodes, and chunks of one token
+        order = np.argsort(computed if singles else _sort_keys(computed, new), kind="stable")
         rows, computed, new = rows[order], computed[order], new[order]
-        ends = np.cumsum(new)
-        token_rows = np.repeat(rows, new)  # [T]
-        positions = np.arange(ends[-1]) + np.repeat(computed - (ends - new), new)  # [T]
+        token_rows, positions = (rows, computed) if singles else _flat(rows, computed, new)
         blocks, offsets = np.divmod(positions, self._block_size)
         token_ids = table.tokens[token_rows, positions].astype(np.int64)
         step = StepRows(rows, computed, new, token_rows, blocks, offsets)
         samples = (computed + new == table.num_tokens[rows]) & self._samples
-        decodes = int(np.count_nonzero(new == 1))
-        only_decodes = decodes == count and bool(samples.all())  # and no chunk of one token
+        only_decodes = singles and bool(samples.all())
         size = self._size(count) if only_decodes and not table.prompt_scores else None
         self._memory.begin()
         return self._sent(
             self._tokens(token_ids, token_rows, positions, step, size),
-            sampled=None if only_decodes else ends[samples] - 1,
+            sampled=None if only_decodes else (np.cumsum(new) - 1)[samples],
             rows=rows[samples],
             outputs=order[samples],
             prompt_spans=tuple(prompt_spans(table, rows, computed, new, order)) if table.prompt_scores else (),
@@ -159,10 +157,7 @@ class InputBuilder:
             return _Tokens(put(token_ids), put(rows) if pending else None, put(positions), attention, None)
         padded = (put(_padded(numbers, size)) for numbers in (token_ids, rows, positions))
         there_tokens, there_rows, there_positions = padded
-        attention = {}
-        for group, planner in self._planners.items():
-            assert isinstance(planner, PadsDecodes), "sizes were given for planners that do not pad"
-            attention[group] = planner.plan_padded(step, size)
+        attention = {group: planner.plan_padded(step, size) for group, planner in self._padding.items()}
         return _Tokens(there_tokens, there_rows, there_positions, attention, size)
 
     def _sent(
@@ -190,6 +185,17 @@ class InputBuilder:
         )
         self._memory.send()
         return batch
+
+
+def _sort_keys(computed: Ints, new: Ints) -> Ints:
+    """[B] Keys of the order in which requests stand in the batch."""
+    return np.where(new == 1, computed, _PREFILL * (1 + (computed > 0)) + new)
+
+
+def _flat(rows: Ints, computed: Ints, new: Ints) -> tuple[Ints, Ints]:
+    """Return the rows and the positions [T] of the tokens of B requests."""
+    ends = np.cumsum(new)
+    return np.repeat(rows, new), np.arange(ends[-1]) + np.repeat(computed - (ends - new), new)
 
 
 def _padded(numbers: Ints, size: int) -> Ints:
