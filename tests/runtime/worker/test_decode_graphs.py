@@ -27,13 +27,13 @@ def gemma2() -> PreTrainedModel:
 
 
 def outputs(driver: Driver) -> dict[str, list[int]]:
-    """Of eight requests with prompts of up to 60 tokens, two of them preempted and resumed."""
+    """Of eight requests with prompts of up to 40 tokens, two of them preempted and resumed."""
     draw = random.Random(1)
     for number in range(8):
-        prompt = [draw.randrange(30) for _ in range(draw.choice((1, 5, 23, 60)))]
-        params = greedy(6 + number)
+        prompt = [draw.randrange(30) for _ in range(draw.choice((1, 5, 23, 40)))]
+        params = greedy(3 + number)
         if number % 2:
-            params = SamplingParams(max_tokens=6 + number, seed=number, temperature=0.8, top_k=20)
+            params = SamplingParams(max_tokens=3 + number, seed=number, temperature=0.8, top_k=20)
         driver.add(f"{number}", prompt, params)
     driver.step(budget=64)
     driver.step(budget=64)

@@ -61,7 +61,7 @@ def with_large_kv(model: PreTrainedModel, path: Path, scales: dict[str, float]) 
 def logprobs(driver: Driver, budget: int) -> torch.Tensor:
     """[prompt] of each token of the prompt but the first, and of the next one, in chunks of `budget` tokens."""
     params = SamplingParams(max_tokens=1, seed=0, temperature=0.0, prompt_logprobs=0, logprobs=0)
-    driver.add("r", PROMPT[:24] if budget == 1 else PROMPT, params)
+    driver.add("r", PROMPT[:20] if budget == 1 else PROMPT, params)
     driver.run(budget=budget)
     done = driver.done["r"]
     return torch.tensor([value for entry in (*done.prompt_logprobs, *done.logprobs) for value in entry.token])
@@ -110,7 +110,7 @@ def test_log_probabilities_are_those_of_numbers_rounded_by_torch(
     found = logprobs(Driver.load(path, fp8_kv_cache=True), budget)
     round_plain_caches(monkeypatch)
     expected = logprobs(Driver.load(path), budget)
-    assert len(found) >= 24
+    assert len(found) >= 20
     torch.testing.assert_close(found, expected, rtol=0, atol=2e-3)
 
 
