@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from kvasir.client.cache_index import CacheIndex, Leads
-from kvasir.client.engine_room import EngineRoom
+from kvasir.client.dispatch.cache_index import CacheIndex, Leads
+from kvasir.client.dispatch.engine_room import EngineRoom
+from kvasir.client.dispatch.request_queue import RequestQueue
+from kvasir.client.dispatch.router import Router
 from kvasir.client.request_observer import Trace
-from kvasir.client.request_queue import RequestQueue
-from kvasir.client.router import Router
 from kvasir.hashing import BlockHashing, split_chain
 from kvasir.link.protocol import CacheEvents, RequestOutput
 from kvasir.params import SamplingParams

@@ -10,24 +10,24 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from kvasir.client.calls import CALL_TIMEOUT, CallOutcome, Calls
 from kvasir.client.collector import Delta
-from kvasir.client.dispatcher import Dispatcher
-from kvasir.client.engine_starts import EngineStarts
+from kvasir.client.dispatch.dispatcher import Dispatcher
+from kvasir.client.dispatch.engine_starts import EngineStarts
+from kvasir.client.dispatch.holding import HoldLimits
+from kvasir.client.dispatch.router import Router
 from kvasir.client.gate import Gate
-from kvasir.client.hand_overs import HandOvers
-from kvasir.client.holding import HoldLimits
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.client.input.fair_queue import current_client
 from kvasir.client.input.input_processor import InputProcessor, Prompted
 from kvasir.client.journal import Journal
 from kvasir.client.known_ranks import KnownRanks
 from kvasir.client.live_request import LiveRequest, RequestState
-from kvasir.client.migration import Migrations
+from kvasir.client.moves.hand_overs import HandOvers
+from kvasir.client.moves.migration import Migrations
+from kvasir.client.moves.strikes import Strikes
 from kvasir.client.output_processor import AbortRequests, DistrustEngine, OutputProcessor, TryNextEngine
 from kvasir.client.request_errors import InvalidRequest, in_field
 from kvasir.client.request_observer import RequestObserver, Trace
-from kvasir.client.router import Router
 from kvasir.client.service_limits import ServiceLimits
-from kvasir.client.strikes import Strikes
 from kvasir.client.text.detokenizer import Detokenizer
 from kvasir.client.text.stop_strings import StopSearch
 from kvasir.config.frontend_settings import FrontendConfig

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kvasir.layers.kv import KVCacheConfig
-from kvasir.worker.block_bytes import BlockBytes
+from kvasir.worker.kv_memory.block_bytes import BlockBytes
 from kvasir.worker.step import LateInput, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 

@@ -21,8 +21,8 @@ from kvasir.executor.worker_host import WorkerHost
 from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.kv import KVCacheConfig
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
-from kvasir.worker.block_bytes import BlockBytes
-from kvasir.worker.launched_step import LaunchedStep
+from kvasir.worker.kv_memory.block_bytes import BlockBytes
+from kvasir.worker.launch.launched_step import LaunchedStep
 from kvasir.worker.step import LateInput, StepInput, StepOutput
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult

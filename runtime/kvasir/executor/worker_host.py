@@ -12,7 +12,7 @@ from kvasir.config.resolve import ResolvedEngine
 from kvasir.executor.thread_count import ThreadCount
 from kvasir.hub.model_info import ModelInfo
 from kvasir.parallel.parallel_state import SINGLE, ParallelState
-from kvasir.worker.launched_step import LaunchedStep
+from kvasir.worker.launch.launched_step import LaunchedStep
 from kvasir.worker.profiler import Profiler
 from kvasir.worker.step import AwaitLateInput, StepInput, StepOutput
 from kvasir.worker.worker import Worker

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kvasir.frontend.endpoints.request_body import RequestBody, parse
-from kvasir.frontend.http.body import read_json
+from kvasir.frontend.http.bodies.body import read_json
 from kvasir.frontend.service import service_of
 
 Argument = Callable[[Request], Any]

@@ -25,16 +25,16 @@ from kvasir.client.async_llm import AsyncLLM
 from kvasir.client.input.chat_templates import ChatTemplates
 from kvasir.config.frontend_settings import FrontendConfig
 from kvasir.frontend.app import create_app
-from kvasir.frontend.http.acceptor import Acceptor
 from kvasir.frontend.http.access import Access
 from kvasir.frontend.http.auth import ApiKeys
-from kvasir.frontend.http.connection import Connection
-from kvasir.frontend.http.idle_connections import close_idle
-from kvasir.frontend.http.listener import BACKLOG, listen
-from kvasir.frontend.http.receiver import Receiver
+from kvasir.frontend.http.bodies.upload_queue import UploadQueue
+from kvasir.frontend.http.connections.acceptor import Acceptor
+from kvasir.frontend.http.connections.connection import Connection
+from kvasir.frontend.http.connections.idle_connections import close_idle
+from kvasir.frontend.http.connections.listener import BACKLOG, listen
+from kvasir.frontend.http.connections.receiver import Receiver
+from kvasir.frontend.http.connections.tls import Tls
 from kvasir.frontend.http.refusals import Refusals
-from kvasir.frontend.http.tls import Tls
-from kvasir.frontend.http.upload_queue import UploadQueue
 from kvasir.frontend.large_allocations import return_large_allocations
 from kvasir.frontend.parsers import Parsers
 from kvasir.frontend.service import Service, served_names

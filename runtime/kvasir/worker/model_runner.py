@@ -24,9 +24,9 @@ from kvasir.sampling.token_masks import PackedMasks, TokenMasks, masks_for
 from kvasir.worker.batch.inputs import InputBuilder, StepBatch
 from kvasir.worker.batch.prompt_logprobs import score_prompts
 from kvasir.worker.batch.request_table import RequestTable
-from kvasir.worker.decode_graphs import DecodeGraphs, Recorder
-from kvasir.worker.host_copy import HostCopies
-from kvasir.worker.launched_step import NAN_TOKEN, LaunchedStep, SampledTokens
+from kvasir.worker.launch.decode_graphs import DecodeGraphs, Recorder
+from kvasir.worker.launch.host_copy import HostCopies
+from kvasir.worker.launch.launched_step import NAN_TOKEN, LaunchedStep, SampledTokens
 from kvasir.worker.profiler import phase
 from kvasir.worker.stage_link import StageLink
 from kvasir.worker.step import AwaitLateInput, LateInput, ScheduledRow, StepInput, StepOutput

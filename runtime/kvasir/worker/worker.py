@@ -25,8 +25,9 @@ from kvasir.parallel.parallel_state import SINGLE, ParallelState
 from kvasir.words import count
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
-from kvasir.worker.block_bytes import BlockBytes
-from kvasir.worker.cache_memory import (
+from kvasir.worker.dummy import dummy_steps, kernel_steps, longest_chunk
+from kvasir.worker.kv_memory.block_bytes import BlockBytes
+from kvasir.worker.kv_memory.cache_memory import (
     allocate,
     block_bytes_of,
     block_shape,
@@ -37,11 +38,10 @@ from kvasir.worker.cache_memory import (
     take_ahead,
     usable_blocks,
 )
-from kvasir.worker.decode_graphs import CudaRecorder
-from kvasir.worker.dummy import dummy_steps, kernel_steps, longest_chunk
-from kvasir.worker.host_copy import host_copies
-from kvasir.worker.huge_pages import collapse
-from kvasir.worker.launched_step import LaunchedStep
+from kvasir.worker.kv_memory.huge_pages import collapse
+from kvasir.worker.launch.decode_graphs import CudaRecorder
+from kvasir.worker.launch.host_copy import host_copies
+from kvasir.worker.launch.launched_step import LaunchedStep
 from kvasir.worker.model_runner import ModelRunner
 from kvasir.worker.reference_check import check_against_reference
 from kvasir.worker.stage_link import StageLink

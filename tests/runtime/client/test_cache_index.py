@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvasir.client import cache_index
-from kvasir.client.cache_index import CacheIndex
+from kvasir.client.dispatch import cache_index
+from kvasir.client.dispatch.cache_index import CacheIndex
 from kvasir.hashing import HASH_BYTES, chain_root, packed_chain, split_chain
 from kvasir.link.protocol import CacheEvents
 from kvasir.tokens import token_array

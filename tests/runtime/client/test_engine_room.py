@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvasir.client.engine_load import EngineLoad
-from kvasir.client.engine_room import EngineRoom
+from kvasir.client.dispatch.engine_load import EngineLoad
+from kvasir.client.dispatch.engine_room import EngineRoom
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import EngineStats, Ready
 

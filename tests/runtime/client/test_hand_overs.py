@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kvasir.client import hand_overs, resumes
 from kvasir.client.async_llm import Delta
-from kvasir.client.router import Router
+from kvasir.client.dispatch.router import Router
+from kvasir.client.moves import hand_overs, resumes
 from kvasir.link.protocol import AddRequest, FinishReason, Goodbye, Ready, RequestOutput
 from runtime.client.scripted_engine import ScriptedEngine
 from runtime.client.service import Service

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from kvasir.client import kv_source, router
 from kvasir.client.async_llm import Delta
+from kvasir.client.dispatch import router
+from kvasir.client.moves import kv_source
 from kvasir.hashing import HASH_BYTES
 from kvasir.link.protocol import FEATURE_PREFIX_CACHE, AddRequest, CacheEvents, FinishReason, Ready, RefusalKind
 from runtime.client.scripted_engine import READY, ScriptedEngine

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from kvasir.client.kv_source import FETCH_SHARE, LEAST_TOKENS, MOST_FETCHES, MOST_WAIT_SECONDS
-from kvasir.client.router import DEFAULT_PREFILL_RATE
+from kvasir.client.dispatch.router import DEFAULT_PREFILL_RATE
+from kvasir.client.moves.kv_source import FETCH_SHARE, LEAST_TOKENS, MOST_FETCHES, MOST_WAIT_SECONDS
 from kvasir.engine.handover.block_fetch import FetchLimits
 from kvasir.link.frontend_end.remote_engine import EngineState
 from kvasir.link.protocol import RequestOutput

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 
-from kvasir.client import resumes
 from kvasir.client.async_llm import Delta
-from kvasir.client.migration import FURTHER_TOKENS, MOST_LOSSES
+from kvasir.client.moves import resumes
+from kvasir.client.moves.migration import FURTHER_TOKENS, MOST_LOSSES
 from kvasir.client.request_errors import RequestFailed
 from kvasir.link.engine_end.engine_link import FrontendLost
 from kvasir.link.protocol import (

@@ -4,8 +4,8 @@ import random
 import time
 from dataclasses import dataclass, field
 
+from kvasir.client.dispatch.request_queue import MIN_KEPT, MOST_CLIENTS, REQUEST_TOKENS, RequestQueue, lane_of
 from kvasir.client.request_observer import Trace
-from kvasir.client.request_queue import MIN_KEPT, MOST_CLIENTS, REQUEST_TOKENS, RequestQueue, lane_of
 
 
 @dataclass

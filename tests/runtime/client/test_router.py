@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kvasir.client import router as router_module
+from kvasir.client.dispatch import router as router_module
+from kvasir.client.dispatch.router import Router
 from kvasir.client.input.prompt_hashes import PromptHashes
-from kvasir.client.router import Router
 from kvasir.hashing import HASH_BYTES
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 from kvasir.link.protocol import (

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kvasir.client.strikes import FORGET_SECONDS, REPORT_SECONDS, Strikes, Verdict
+from kvasir.client.moves.strikes import FORGET_SECONDS, REPORT_SECONDS, Strikes, Verdict
 from kvasir.link.protocol import FailedStep, StepRequest
 from runtime.fake_clock import FakeClock
 

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Sequence
 
-from kvasir.worker.block_bytes import BlockBytes
+from kvasir.worker.kv_memory.block_bytes import BlockBytes
 
 _SLOT = struct.Struct("<qq")
 _EMPTY = (-1, -1)

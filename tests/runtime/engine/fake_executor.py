@@ -20,7 +20,7 @@ from kvasir.layers.kv import KVCacheConfig
 from kvasir.link.protocol import Logprobs
 from kvasir.params import SamplingParams
 from kvasir.tokens import from_wire
-from kvasir.worker.block_bytes import BlockBytes
+from kvasir.worker.kv_memory.block_bytes import BlockBytes
 from kvasir.worker.step import NAN_COMPUTED, NO_TOKENS, LateInput, NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker_calls import WorkerCall, WorkerResult
 from runtime.engine.fake_block_bytes import FakeBlockBytes

@@ -17,7 +17,7 @@ from kvasir.config.frontend_settings import FrontendConfig, ServerConfig
 from kvasir.config.process_settings import LinkConfig, ProcessConfig
 from kvasir.config.settings import ModelConfig
 from kvasir.config.tls_settings import TlsConfig
-from kvasir.frontend.http.listener import listen
+from kvasir.frontend.http.connections.listener import listen
 from kvasir.frontend.server import Server, build_service
 from kvasir.frontend.service import Service
 from kvasir.frontend.status import FrontendStatus

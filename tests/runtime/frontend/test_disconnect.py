@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from starlette.types import Scope
 
-from kvasir.frontend.http.disconnection import Disconnection, disconnection_of
+from kvasir.frontend.http.connections.disconnection import Disconnection, disconnection_of
 from runtime.frontend.harness import POST_JSON, Frontend
 from runtime.frontend.scripted import TIMEOUT
 from runtime.frontend.streams import leave_after_first_token

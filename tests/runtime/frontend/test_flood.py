@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from kvasir.frontend.http import upload_queue
-from kvasir.frontend.http.acceptor import Acceptor
-from kvasir.frontend.http.connection import Connection
-from kvasir.frontend.http.receiver import MAX_PIECE
-from kvasir.frontend.http.upload_queue import UploadQueue
+from kvasir.frontend.http.bodies import upload_queue
+from kvasir.frontend.http.bodies.upload_queue import UploadQueue
+from kvasir.frontend.http.connections.acceptor import Acceptor
+from kvasir.frontend.http.connections.connection import Connection
+from kvasir.frontend.http.connections.receiver import MAX_PIECE
 from runtime.frontend.harness import POST_JSON, Frontend, eventually
 from runtime.frontend.scripted import TIMEOUT
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kvasir.frontend.http import idle_connections
-from kvasir.frontend.http.acceptor import Acceptor
-from kvasir.frontend.http.idle_connections import close_idle
+from kvasir.frontend.http.connections import idle_connections
+from kvasir.frontend.http.connections.acceptor import Acceptor
+from kvasir.frontend.http.connections.idle_connections import close_idle
 
 
 class Idle:

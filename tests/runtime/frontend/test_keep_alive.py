@@ -11,7 +11,7 @@ from starlette.types import Message, Scope
 from kvasir.frontend.generation import sse
 from kvasir.frontend.generation.live import LiveRequests
 from kvasir.frontend.generation.sse import DONE, KEEP_ALIVE, EventStream
-from kvasir.frontend.http.disconnection import Disconnection
+from kvasir.frontend.http.connections.disconnection import Disconnection
 from runtime.frontend.harness import ANSWER, MODEL, Frontend
 from runtime.frontend.scripted import TIMEOUT
 

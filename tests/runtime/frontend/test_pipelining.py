@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from kvasir.frontend.http.connection import MAX_HEAD_BYTES, MAX_QUEUED
+from kvasir.frontend.http.connections.connection import MAX_HEAD_BYTES, MAX_QUEUED
 from runtime.frontend.harness import POST_JSON, Frontend
 from runtime.frontend.scripted import TIMEOUT
 from runtime.frontend.test_http_versions import GET, read_answer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from kvasir.frontend.http.connection import MAX_HEADERS
+from kvasir.frontend.http.connections.connection import MAX_HEADERS
 from kvasir.frontend.http.refusals import MAX_LINES_PER_SECOND
 from kvasir.frontend.telemetry import request_log
 from runtime.frontend.harness import Frontend, running_frontend

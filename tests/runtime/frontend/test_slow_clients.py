@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from kvasir.frontend import server
-from kvasir.frontend.http.connection import Connection
+from kvasir.frontend.http.connections.connection import Connection
 from runtime.frontend.harness import POST_JSON, Frontend, running_frontend
 from runtime.frontend.scripted import TIMEOUT
 

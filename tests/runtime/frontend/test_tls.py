@@ -11,7 +11,7 @@ import trustme
 
 from kvasir.config.options import ConfigError
 from kvasir.config.tls_settings import TlsConfig
-from kvasir.frontend.http.tls import Tls
+from kvasir.frontend.http.connections.tls import Tls
 from runtime.frontend.harness import ANSWER, Frontend, eventually, running_frontend
 from runtime.frontend.scripted import TIMEOUT
 

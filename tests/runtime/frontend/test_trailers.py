@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from kvasir.frontend.http.connection import MAX_HEAD_BYTES, MAX_HEADERS
+from kvasir.frontend.http.connections.connection import MAX_HEAD_BYTES, MAX_HEADERS
 from runtime.frontend.harness import Frontend
 from runtime.frontend.scripted import TIMEOUT
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from kvasir.frontend.http.body_memory import Uploads
+from kvasir.frontend.http.bodies.body_memory import Uploads
 from runtime.frontend.harness import POST_JSON, Frontend, running_frontend
 from runtime.frontend.scripted import TIMEOUT
 from runtime.frontend.test_metrics import scrape

@@ -17,11 +17,11 @@ from kvasir.layers.attention_backends.tiles import TileBackend
 from kvasir.layers.kv import FullAttention, KVCacheConfig
 from kvasir.layers.parameter import Placement
 from kvasir.tokens import packed
-from kvasir.worker import cache_memory
 from kvasir.worker.batch import inputs
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
-from kvasir.worker.cache_memory import allocate, block_shape
+from kvasir.worker.kv_memory import cache_memory
+from kvasir.worker.kv_memory.cache_memory import allocate, block_shape
 from kvasir.worker.step import NewRow, ScheduledRow
 from runtime.layers.paged import (
     BLOCK,

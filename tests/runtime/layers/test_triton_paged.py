@@ -22,7 +22,7 @@ from kvasir.layers.attention_backends.triton_planner import TritonPlanner
 from kvasir.layers.kv import FullAttention
 from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import DeviceMemory
-from kvasir.worker.cache_memory import block_shape
+from kvasir.worker.kv_memory.cache_memory import block_shape
 from runtime.layers.paged import Paged
 from runtime.models.chunked_answers import answers
 from runtime.models.tiny import decoder, llama, save
@@ -146,7 +146,7 @@ from kvasir.layers.attention_backends.choose_backend import choose_backend
 from kvasir.layers.kv import FullAttention
 from kvasir.layers.parameter import Placement
 from kvasir.layers.step_memory import DeviceMemory
-from kvasir.worker.cache_memory import block_shape
+from kvasir.worker.kv_memory.cache_memory import block_shape
 heads = HeadShape(4, 2, 16)
 spec = FullAttention(block_shape(heads, 16, torch.float32))
 choose_backend(spec, heads, Placement(torch.device("cpu"), torch.float32))

@@ -18,7 +18,7 @@ from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
-from kvasir.worker.cache_memory import allocate, block_shape
+from kvasir.worker.kv_memory.cache_memory import allocate, block_shape
 from kvasir.worker.step import NewRow, ScheduledRow
 from runtime.parallel.thread_group import Meeting, ThreadGroup
 

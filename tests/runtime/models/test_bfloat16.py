@@ -16,7 +16,7 @@ from kvasir.params import SamplingParams
 from kvasir.tokens import packed
 from kvasir.worker.batch.inputs import InputBuilder
 from kvasir.worker.batch.request_table import RequestTable
-from kvasir.worker.cache_memory import allocate, single_group
+from kvasir.worker.kv_memory.cache_memory import allocate, single_group
 from kvasir.worker.step import NewRow, ScheduledRow
 from runtime.models.tiny import MODELS, VOCAB, load_reference, save
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from kvasir.worker.host_copy import HostCopy
+from kvasir.worker.launch.host_copy import HostCopy
 
 
 class LateCopies:

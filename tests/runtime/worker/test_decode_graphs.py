@@ -11,7 +11,7 @@ import torch
 from transformers import Gemma2Config, PreTrainedModel
 
 from kvasir.params import SamplingParams
-from kvasir.worker.decode_graphs import CudaRecorder
+from kvasir.worker.launch.decode_graphs import CudaRecorder
 from runtime.models.tiny import decoder, llama, save
 from runtime.worker.cpu_graphs import capture_on_cpu
 from runtime.worker.driver import Driver, greedy

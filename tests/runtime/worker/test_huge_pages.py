@@ -6,9 +6,9 @@ import torch
 from kvasir.layers.attention import HeadShape
 from kvasir.layers.kv import FullAttention, KVCacheConfig, KVGroup, block_bytes
 from kvasir.layers.parameter import Placement
-from kvasir.worker import huge_pages
-from kvasir.worker.cache_memory import allocate, block_shape, take_ahead
-from kvasir.worker.huge_pages import collapse, zeroed_memory
+from kvasir.worker.kv_memory import huge_pages
+from kvasir.worker.kv_memory.cache_memory import allocate, block_shape, take_ahead
+from kvasir.worker.kv_memory.huge_pages import collapse, zeroed_memory
 
 MIB = 2**20
 PAGE = mmap.PAGESIZE

@@ -15,11 +15,11 @@ from kvasir.params import SamplingParams
 from kvasir.sampling.logit_rules import LogitRules
 from kvasir.sampling.penalties import Ints, Tokens
 from kvasir.tokens import packed
-from kvasir.worker import cache_memory as memory
 from kvasir.worker import device
 from kvasir.worker import worker as worker_module
 from kvasir.worker.batch.inputs import InputBuilder
-from kvasir.worker.cache_memory import block_shape, check_fits_memory, usable_blocks
+from kvasir.worker.kv_memory import cache_memory as memory
+from kvasir.worker.kv_memory.cache_memory import block_shape, check_fits_memory, usable_blocks
 from kvasir.worker.model_runner import ModelRunner
 from kvasir.worker.step import NewRow, ScheduledRow, StepInput, StepOutput
 from kvasir.worker.worker import Worker

@@ -26,7 +26,7 @@ from kvasir.engine.handover.messages import (
 from kvasir.executor.nodes.curve import make_client
 from kvasir.link.keys import LinkKeys
 from kvasir.link.sockets import handshake_failure, limit, open_monitor, parse_event
-from kvasir.worker.block_bytes import BlockBytes
+from kvasir.worker.kv_memory.block_bytes import BlockBytes
 
 _NEVER_MS: Final = 24 * 3600 * 1000
 _FETCH_DONE_LINGER_SECONDS: Final = 0.2

@@ -29,7 +29,7 @@ from kvasir.engine.handover.messages import (
 )
 from kvasir.hashing import HASH_BYTES, split_chain
 from kvasir.observability.seldom_log import SeldomLog
-from kvasir.worker.block_bytes import BlockBytes
+from kvasir.worker.kv_memory.block_bytes import BlockBytes
 
 SESSION_SECONDS: Final = 5.0
 """Time after which a peer that does not read loses its session."""

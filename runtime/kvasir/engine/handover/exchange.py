@@ -26,7 +26,7 @@ from kvasir.link.address import LinkAddress, parse_address, private_directory, r
 from kvasir.link.engine_end.reactor import Reactor
 from kvasir.link.keys import LinkKeys
 from kvasir.link.sockets import limit
-from kvasir.worker.block_bytes import BlockBytes
+from kvasir.worker.kv_memory.block_bytes import BlockBytes
 
 CLOSE_SECONDS: Final = 2.0
 IDLE_SECONDS: Final = 3600.0

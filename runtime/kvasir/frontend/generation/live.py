@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from kvasir.frontend.errors import shutting_down
-from kvasir.frontend.http.disconnection import disconnection_of
+from kvasir.frontend.http.connections.disconnection import disconnection_of
 
 
 class LiveRequests:

@@ -1,1 +1,2 @@
-"""The server's own matters: listener, connections, limits, keys, bodies, and what surrounds each request."""
+"""The server's own matters: keys, shares, and what surrounds each request; connections/ (with the listener and TLS)
+and bodies/ (of requests)."""

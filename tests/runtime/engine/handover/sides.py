@@ -12,7 +12,7 @@ from kvasir.engine.handover.events import FetchEnded, HandOverEvent, PinReleased
 from kvasir.engine.handover.exchange import Exchange
 from kvasir.hashing import HASH_BYTES
 from kvasir.link.keys import LinkKeys
-from kvasir.worker.block_bytes import HostBlockBytes
+from kvasir.worker.kv_memory.block_bytes import HostBlockBytes
 
 PATIENCE = 60.0
 NUM_BLOCKS = 1200

@@ -11,7 +11,7 @@ from kvasir.frontend.endpoints.completions.request import CompletionRequest
 from kvasir.frontend.endpoints.completions.route import create_completion
 from kvasir.frontend.endpoints.request_body import parse
 from kvasir.frontend.errors import bad_field
-from kvasir.frontend.http.body import read_json
+from kvasir.frontend.http.bodies.body import read_json
 from kvasir.frontend.routing import new_router
 from kvasir.frontend.service import ServiceDep
 from kvasir.frontend.telemetry.request_log import RecordDep

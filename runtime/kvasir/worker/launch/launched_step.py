@@ -8,7 +8,7 @@ import numpy as np
 
 from kvasir.link.protocol import Logprobs
 from kvasir.worker.batch.request_table import PendingTokens, RequestTable
-from kvasir.worker.host_copy import HostCopy
+from kvasir.worker.launch.host_copy import HostCopy
 from kvasir.worker.step import NAN_COMPUTED, LateInput, StepOutput
 
 NAN_TOKEN: Final = -1

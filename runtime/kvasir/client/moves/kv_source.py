@@ -9,7 +9,7 @@ time, because the engine computes what has not come.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from kvasir.client.engine_load import EngineLoad
+from kvasir.client.dispatch.engine_load import EngineLoad
 from kvasir.client.live_request import LiveRequest
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvasir.client.dispatch.router import Router
 from kvasir.client.journal import Journal
 from kvasir.client.live_request import LiveRequest, RequestState, service_order
-from kvasir.client.router import Router
 from kvasir.link.frontend_end.remote_engine import EngineState, RemoteEngine
 
 PLAN_SECONDS: Final = 1.0

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from kvasir.client.cache_index import CacheIndex
-from kvasir.client.engine_load import EngineLoad
-from kvasir.client.kv_source import FETCH_SHARE, LEAST_TOKENS, KvSource, KvSources, fetchable, serves
+from kvasir.client.dispatch.cache_index import CacheIndex
+from kvasir.client.dispatch.engine_load import EngineLoad
+from kvasir.client.moves.kv_source import FETCH_SHARE, LEAST_TOKENS, KvSource, KvSources, fetchable, serves
 from kvasir.hashing import BlockHashing
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import CacheEvents, RequestOutput

@@ -9,21 +9,21 @@ import logging
 from collections.abc import Callable
 from enum import Enum, auto
 
-from kvasir.client.engine_room import EngineRoom
-from kvasir.client.engine_starts import EngineStarts
+from kvasir.client.dispatch.engine_room import EngineRoom
+from kvasir.client.dispatch.engine_starts import EngineStarts
+from kvasir.client.dispatch.holding import Holding, HoldLimits
+from kvasir.client.dispatch.request_queue import Lane, RequestQueue, lane_of
+from kvasir.client.dispatch.router import Router
+from kvasir.client.dispatch.unavailability import Unavailability
+from kvasir.client.dispatch.wave_starts import WaveStarts
 from kvasir.client.gate import Gate
-from kvasir.client.holding import Holding, HoldLimits
 from kvasir.client.journal import Journal
-from kvasir.client.kv_source import kv_source
 from kvasir.client.live_request import LiveRequest, RequestState
+from kvasir.client.moves.kv_source import kv_source
+from kvasir.client.moves.resumes import Resumes
+from kvasir.client.moves.strikes import REPORT_SECONDS, Strikes, Verdict
 from kvasir.client.request_errors import EngineUnavailable, failed_repeatedly
 from kvasir.client.request_observer import RequestObserver
-from kvasir.client.request_queue import Lane, RequestQueue, lane_of
-from kvasir.client.resumes import Resumes
-from kvasir.client.router import Router
-from kvasir.client.strikes import REPORT_SECONDS, Strikes, Verdict
-from kvasir.client.unavailability import Unavailability
-from kvasir.client.wave_starts import WaveStarts
 from kvasir.link.frontend_end.frontend_link import FrontendLink
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import Abort, RefusalKind

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from kvasir.client.input.fair_queue import current_client
 from kvasir.frontend.errors import ApiError
 from kvasir.frontend.generation.body_counts import check_counts
-from kvasir.frontend.http.body_memory import UNCOUNTED
+from kvasir.frontend.http.bodies.body_memory import UNCOUNTED
 from kvasir.frontend.http.middleware import GENERATING
 from kvasir.frontend.http.shares import client_of, slots_of
 from kvasir.frontend.service import Service, service_of

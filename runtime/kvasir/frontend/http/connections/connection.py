@@ -15,12 +15,12 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from kvasir.frontend.errors import ApiError
-from kvasir.frontend.http.answer_writes import HeadWithBody, Unchunked
-from kvasir.frontend.http.disconnection import Disconnection, disconnection_of
-from kvasir.frontend.http.http_parser import HttpParser
-from kvasir.frontend.http.receiver import MAX_PIECE
+from kvasir.frontend.http.bodies.upload_queue import UploadQueue
+from kvasir.frontend.http.connections.answer_writes import HeadWithBody, Unchunked
+from kvasir.frontend.http.connections.disconnection import Disconnection, disconnection_of
+from kvasir.frontend.http.connections.http_parser import HttpParser
+from kvasir.frontend.http.connections.receiver import MAX_PIECE
 from kvasir.frontend.http.refusals import Refusals, refusal_answer
-from kvasir.frontend.http.upload_queue import UploadQueue
 
 log = logging.getLogger(__name__)
 

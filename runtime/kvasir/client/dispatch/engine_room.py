@@ -11,7 +11,7 @@ requests did not wait for their prefix, a loaded service would compute popular p
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kvasir.client.engine_load import EngineLoad
+from kvasir.client.dispatch.engine_load import EngineLoad
 from kvasir.link.frontend_end.remote_engine import RemoteEngine
 from kvasir.link.protocol import EngineStats, Ready
 

@@ -15,8 +15,8 @@ from kvasir.layers.attention_backends.choose_backend import NoBackendError, choo
 from kvasir.layers.kv import BlockShape, FullAttention, KVCacheConfig, KVGroup, num_memories
 from kvasir.layers.parameter import Placement
 from kvasir.models.causal_lm import TransformerModel
-from kvasir.worker.block_bytes import HostBlockBytes
-from kvasir.worker.huge_pages import take, zeroed_memory
+from kvasir.worker.kv_memory.block_bytes import HostBlockBytes
+from kvasir.worker.kv_memory.huge_pages import take, zeroed_memory
 
 _TAKEN_AHEAD = 512 * 2**20
 """Bytes of a KV cache on CPU that are prefaulted before requests arrive: zeroing new pages takes a considerable

@@ -1,0 +1,4 @@
+"""Steps that a device computes while the host goes on.
+
+Reading order: launched_step.py, host_copy.py (tokens on their way to the host), decode_graphs.py (CUDA graphs).
+"""
