@@ -48,7 +48,7 @@ async def test_request_of_a_failed_step_runs_alone_and_is_then_refused(service: 
     third = await service.engine(2)
     await fail(second, again)
     await refused(reader)
-    await refused(service.ask("repeated", text=POISON))  # sent when the frontend knows of the failure
+    await refused(service.ask("repeated", text=POISON))  # sent after the failure was handled
     other = service.ask("other")
     served = await third.request()
     assert (served.request_id, served.alone) == ("other", False)
