@@ -8,7 +8,7 @@ CPU    := runtime/kvasir/kernels/cpu
 BUILT  := pyproject.toml hatch_build.py $(wildcard $(CPU)/*.c $(CPU)/*.h $(CPU)/*.inc)
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-workers test-service test-dashboard test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation kernels format demo-model cluster cluster-down kind-node clean
+.PHONY: help up test test-kernels test-workers test-service test-dashboard test-clients test-ray chaos e2e e2e-operator e2e-load images lint mutation kernels format demo-model cluster cluster-down kind-node clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -16,16 +16,23 @@ help:  ## list the targets
 up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, until Ctrl-C
 	@exec $(BIN)/kvasir up manifests/examples/demo.yaml
 
-# Tests that start engines with several processes, or whole services, take minutes: targets of their own.
+# Tests that interpret whole models, start engines with several processes, or whole services, take minutes: targets of
+# their own.
+KERNELS := tests/runtime/worker/test_decode_graphs.py tests/runtime/worker/test_fp8_cache.py \
+  tests/runtime/layers/test_few_rows.py tests/tools/test_gpu_bench.py
 WORKERS := tests/runtime/executor tests/runtime/parallel tests/runtime/engine/test_shared_experts.py \
   tests/runtime/offline/test_llm_workers.py tests/runtime/cli/test_bench_workers.py
 SERVICE := tests/service
 # pytest prints the stacks of a test that has run for ten minutes, and exits.
 LIMIT   := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
-APART   := $(WORKERS) $(SERVICE) tests/clients tests/dashboard
+APART   := $(KERNELS) $(WORKERS) $(SERVICE) tests/clients tests/dashboard
 # A process for each core, each with whole modules; more than four take gigabytes. PYTEST_ARGS="-n 0" for a debugger.
-test: lint  ## run lint and all tests but those of test-workers, test-service, test-dashboard and test-clients
-	@$(BIN)/python -m pytest $(APART:%=--ignore=%) -n auto --maxprocesses 4 --dist loadscope $(LIMIT) $(PYTEST_ARGS)
+CORES   := -n auto --maxprocesses 4 --dist loadscope
+test: lint  ## run lint and all tests but those of the targets test-*
+	@$(BIN)/python -m pytest $(APART:%=--ignore=%) $(CORES) $(LIMIT) $(PYTEST_ARGS)
+
+test-kernels: $(VENV)/.dev  ## run whole models and bench/gpu on the Triton kernels, under Triton's interpreter
+	@$(BIN)/python -m pytest $(KERNELS) $(CORES) $(LIMIT) $(PYTEST_ARGS)
 
 test-workers: $(VENV)/.dev  ## run the tests of engines with several processes
 	@$(BIN)/python -m pytest $(WORKERS) $(LIMIT) $(PYTEST_ARGS)
