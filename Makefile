@@ -16,8 +16,8 @@ help:  ## list the targets
 up: $(VENV)/.run  ## serve the demo model on this machine: two ranks on CPU, until Ctrl-C
 	@exec $(BIN)/kvasir up manifests/examples/demo.yaml
 
-# Tests that interpret whole models, start engines with several processes, or whole services, take minutes: targets of
-# their own.
+# Tests that interpret whole models, start engines with several processes, or start whole services take minutes, so they
+# have targets of their own.
 KERNELS := tests/runtime/worker/test_decode_graphs.py tests/runtime/worker/test_fp8_cache.py \
   tests/runtime/layers/test_few_rows.py tests/tools/test_gpu_bench.py
 WORKERS := tests/runtime/executor tests/runtime/parallel tests/runtime/engine/test_shared_experts.py \

@@ -43,7 +43,8 @@ from kvasir.worker.model_runner import ModelRunner
 CONTEXT: Final = 2048
 MODEL: Final = replace(tiny(QWEN3_06B), context=CONTEXT)
 LEAD_STEPS: Final = 50
-"""At the beginning, not counted."""
+"""Steps before the measurement."""
+MOST_STEPS: Final = 1900
 FRONTEND: Final = "bench"
 
 
@@ -77,7 +78,7 @@ def idle_device() -> Iterator[None]:
 
 
 def start(folder: str, most: int) -> tuple[EngineCore, InProcessExecutor]:
-    """Return an engine for up to `most` requests. Close both in the end."""
+    """Return an engine for up to `most` requests, and its executor. The caller closes both."""
     MODEL.write_config(Path(folder), "float32")
     config = engine_config(folder, device="cpu", cache_bytes=most * 2**20, max_model_len=CONTEXT, max_num_seqs=most)
     model = read_model(config.model)
@@ -101,8 +102,9 @@ def step_times(core: EngineCore, requests: int, steps: int) -> list[float]:
     times = []
     for _ in range(steps):
         began = time.perf_counter()
-        core.step()
+        outputs = core.step()
         times.append(time.perf_counter() - began)
+        assert len(outputs[FRONTEND].outputs) == requests, "a step did not decode a token for each request"
     core.abort(FRONTEND, [str(number) for number in range(requests)])
     while core.has_work:
         core.step()
@@ -114,6 +116,8 @@ def main() -> None:
     parser.add_argument("--requests", default="1,32,256", help="numbers of requests (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=400, help="of each number (default: %(default)s)")
     options = parser.parse_args()
+    if options.steps > MOST_STEPS:
+        parser.error(f"--steps {options.steps} is more than the {MOST_STEPS} tokens that a request can get")
     numbers = [int(each) for each in options.requests.split(",")]
     torch.set_num_threads(1)
     print(f"{cpu_name()}; microseconds of the host in a decode step")

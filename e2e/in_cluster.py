@@ -95,9 +95,9 @@ class Namespace:
     def until(self, what: str, holds: Callable[[Mapping[str, Object]], bool], seconds: int = 60) -> None:
         """Watch objects of one kind, all or one by `kind/name`, until `holds` returns true.
 
-        `holds` is called after every change, with the objects by name. It is not called if there are none
-        from the beginning. One object is watched as a list of one: of `get kind/name --watch`, kubectl drops
-        what changes between the get and the watch.
+        `holds` is called after every change, with the objects by name, for the first time when there is one.
+        One object is watched as a list of one: `kubectl get kind/name --watch` drops changes between its get
+        and its watch.
         """
         objects: dict[str, Object] = {}
         kind, _, only = what.partition("/")

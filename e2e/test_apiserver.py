@@ -15,6 +15,7 @@ from e2e.kind.cluster import GivenCluster
 from e2e.kind.progress import KindError
 
 ROUNDS = 20
+"""Enough that a change falls into the gap in one of them."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def test_a_service_account_has_only_the_permissions_of_rbac(server: ApiServer) -
 
 
 def test_a_watch_of_one_object_misses_no_change(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each round changes the object as soon as kubectl has printed it, before kubectl watches it."""
+    """Each round changes the object as soon as kubectl has printed it, often before kubectl watches it."""
     kubectl = binaries.ready(binaries.API)["kubectl"]
     monkeypatch.setenv("PATH", f"{kubectl.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))

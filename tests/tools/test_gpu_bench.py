@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from bench.gpu.sections import CEILINGS, chosen
+from bench.gpu.sections import CEILINGS, SECTIONS, chosen
 from bench.gpu.shapes import LLAMA_8B, QWEN3_06B
 from bench.gpu.timings.breakdown import breakdown, short_name
 from bench.gpu.timings.tile_candidates import CANDIDATES, TINY, entry_text, fastest
@@ -19,16 +19,17 @@ from bench.gpu.timings.workload import LONGEST, REQUESTS, TOKENS, requests
 from kvasir.kernels.triton.device_tiles import DeviceTiles, device_entries
 
 ROOT = Path(__file__).parents[2]
-ONE_OF_EACH_KIND = (
-    "model.gemma2",
-    "fused.bfloat16",
-    "few_rows.bfloat16",
-    "experts.bfloat16",
-    "sampling",
-    "fp8",
-    "windows.16x4x64.float32",
-    "attention.8x8x64.bfloat16",
+SMOKE_TEST = (
+    "checks.model.gemma2",
+    "checks.fused.bfloat16",
+    "checks.few_rows.bfloat16",
+    "checks.experts.bfloat16",
+    "checks.sampling",
+    "checks.fp8",
+    "checks.windows.16x4x64.float32",
+    "checks.attention.8x8x64.bfloat16",
 )
+"""One section of each kind, and all of sampling."""
 
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="builds of torch without CUDA have no triton"
@@ -47,7 +48,9 @@ def run_bench(sections: str, folder: Path) -> Any:
 
 @needs_triton
 def test_checks_pass_under_the_interpreter(tmp_path: Path) -> None:
-    checks = run_bench(",".join(f"checks.{name}" for name in ONE_OF_EACH_KIND), tmp_path)["checks"]
+    modules = {section.module for section in SECTIONS if section.name.startswith("checks.")}
+    assert {section.module for section in chosen(SMOKE_TEST, [])} == modules
+    checks = run_bench(",".join(SMOKE_TEST), tmp_path)["checks"]
     kernels = {"attend_paged", "rms_norm", "multiply_row, gate", "race", "experts' products", "whole model"}
     assert kernels <= set(checks)
     assert all(each["cases"] and not each["failures"] for each in checks.values())

@@ -2,8 +2,8 @@
 
 Endpoints are written as FastAPI's users know them: pydantic models and `Depends` in the signature, from which
 FastAPI makes the OpenAPI document. A `LeanRoute` calls its endpoint directly: a dependency is a function of the
-request, the body is read by http/body.py and validated once. Nothing runs in a thread, and nothing is cleaned up
-later.
+request, the body is read by http/bodies/body.py and validated once. Nothing runs in a thread, and nothing is
+cleaned up later.
 """
 
 import inspect

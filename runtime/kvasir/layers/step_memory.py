@@ -19,7 +19,7 @@ _ALIGNMENT: Final = 16
 _TURNS: Final = 3
 """Steps whose numbers the host keeps: the device may not have copied those of the last two."""
 _MOST_VIEWS: Final = 4096
-"""Tensors that are kept, of about a kilobyte each: steps with prefills have ever new shapes."""
+"""At most so many tensors are kept, of about 1 kB each. Steps with prefills have new shapes again and again."""
 
 
 class StepMemory(Protocol):
@@ -104,7 +104,7 @@ class DeviceMemory:
         self.tables = self._memory[self._num_bytes :].view(torch.int32)
         self._stagings = [_Staging(size, device) for _ in range(_TURNS)]
         self._views: dict[tuple[int, str, tuple[int, ...]], Tensor] = {}
-        """Made before, by where they begin, type and shape: steps of decodes need few different ones."""
+        """Tensors of earlier steps, by start, type and shape. Steps of decodes need few different ones."""
         self._turn = 0
         self._used = 0
         self._table_numbers = 0

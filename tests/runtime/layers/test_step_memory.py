@@ -21,6 +21,7 @@ def arrays(value: int) -> list[Array]:
         np.zeros((0, 4), np.int32),
         np.array([True, False]),
         np.full((4, 3), value, np.int32)[::2],
+        np.full(5, value + 1, np.int64),  # as the first one
     ]
 
 
@@ -50,7 +51,16 @@ def test_addresses_recur_and_are_aligned() -> None:
     assert all((address - base) % 16 == 0 for address in seen[0])
 
 
-def test_parts_of_ever_new_shapes_arrive_and_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_one_size_arrive_in_their_shapes() -> None:
+    memory = DeviceMemory(CPU, 1024, 0)
+    for shape in ((2, 6), (6, 2), (2, 6)):
+        memory.begin()
+        there = memory.put(np.arange(12).reshape(shape))
+        memory.send()
+        assert np.array_equal(there.numpy(), np.arange(12).reshape(shape))
+
+
+def test_parts_of_ever_new_shapes_arrive_and_few_tensors_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_memory, "_MOST_VIEWS", 8)
     memory = DeviceMemory(CPU, 1024, 0)
     types = (np.int64, np.int32, np.float32, np.float64)

@@ -122,6 +122,20 @@ def test_tokens_positions_and_places_of_decodes_before_chunks() -> None:
     assert plan_of(batch).offsets.tolist() == [1, 3, 0, 1, 2, 3, 0, 1]
 
 
+def test_a_chunk_of_one_token_beside_a_decode_is_not_sampled_after() -> None:
+    for samples, sampled in ((True, [1]), (False, [])):
+        table = Table(samples=samples)
+        table.add("decode", 8)
+        table.add("partly", 6)
+        batch = table.build(("decode", 7, 1), ("partly", 2, 1))
+        assert batch.token_ids.tolist() == [1002, 1007]  # shorter contexts stand first
+        assert batch.positions.tolist() == [2, 7]
+        assert plan_of(batch).offsets.tolist() == [2, 3]
+        assert batch.sampled is not None
+        assert batch.sampled.tolist() == sampled
+        assert batch.outputs.tolist() == [0] * len(sampled)
+
+
 def test_only_rows_that_reach_their_last_token_are_sampled() -> None:
     table = Table()
     table.add("partly", 10)

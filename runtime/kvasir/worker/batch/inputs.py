@@ -188,7 +188,7 @@ class InputBuilder:
 
 
 def _sort_keys(computed: Ints, new: Ints) -> Ints:
-    """[B] Keys of the order in which requests stand in the batch."""
+    """Return a key [B] for each request: sorted by it, they stand in the batch."""
     return np.where(new == 1, computed, _PREFILL * (1 + (computed > 0)) + new)
 
 

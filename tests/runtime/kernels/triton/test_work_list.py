@@ -52,7 +52,8 @@ def test_segments_have_a_maximum() -> None:
 
 
 @given(
-    requests=st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 30)), min_size=1, max_size=8),
+    requests=st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 30)), min_size=1, max_size=8)
+    | st.lists(st.tuples(st.integers(0, 5000), st.just(1)), min_size=1, max_size=8),
     window=st.none() | st.integers(1, 4000),
     programs=st.integers(1, 300),
 )
