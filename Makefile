@@ -26,8 +26,9 @@ SERVICE := tests/service
 # pytest prints the stacks of a test that has run for ten minutes, and exits.
 LIMIT   := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 APART   := $(KERNELS) $(WORKERS) $(SERVICE) tests/clients tests/dashboard
-# A process for each core, each with whole modules; more than four take gigabytes. PYTEST_ARGS="-n 0" for a debugger.
-CORES   := -n auto --maxprocesses 4 --dist loadscope
+# One process more than cores, because many tests wait; each runs whole modules. More than four take gigabytes.
+# PYTEST_ARGS="-n 0" for a debugger.
+CORES   := -n $$(($$(nproc) + 1)) --maxprocesses 4 --dist loadscope
 test: lint  ## run lint and all tests but those of the targets test-*
 	@$(BIN)/python -m pytest $(APART:%=--ignore=%) $(CORES) $(LIMIT) $(PYTEST_ARGS)
 
