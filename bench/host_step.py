@@ -12,40 +12,39 @@ itself are missing: launches, events and copies. To compare two versions, altern
 import argparse
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 from unittest.mock import patch
 
 import torch
-from bench.gpu.engines import engine_config
+from bench.gpu.engines import Engine, engine_config, greedy, start
 from bench.gpu.shapes import QWEN3_06B, tiny
 
 from kvasir.config.machine import cpu_name
-from kvasir.engine.build import build_core, prepare_workers, resolve_settings
-from kvasir.engine.core import EngineCore
+from kvasir.config.resolve import ResolvedEngine
+from kvasir.config.settings import EngineConfig
+from kvasir.engine.build import resolve_settings
 from kvasir.executor.in_process import InProcessExecutor
-from kvasir.hub.located_model import read_model
+from kvasir.hub.model_info import ModelInfo
 from kvasir.layers.attention_backends import choose_backend
 from kvasir.layers.attention_backends.triton_paged import TritonBackend
 from kvasir.layers.step_memory import DeviceMemory
-from kvasir.link.protocol import AddRequest
 from kvasir.models.forward_batch import Hidden
-from kvasir.params import SamplingParams
-from kvasir.tokens import packed
 from kvasir.worker.batch import inputs
 from kvasir.worker.batch.inputs import StepBatch
 from kvasir.worker.model_runner import ModelRunner
 
 CONTEXT: Final = 2048
+PROMPT: Final = 16
 MODEL: Final = replace(tiny(QWEN3_06B), context=CONTEXT)
 LEAD_STEPS: Final = 50
 """Steps before the measurement."""
-MOST_STEPS: Final = 1900
-FRONTEND: Final = "bench"
+MOST_STEPS: Final = CONTEXT - PROMPT - 2 * LEAD_STEPS
+"""No request ends before."""
 
 
 class _Nothing:
@@ -77,61 +76,65 @@ def idle_device() -> Iterator[None]:
         yield
 
 
-def start(folder: str, most: int) -> tuple[EngineCore, InProcessExecutor]:
-    """Return an engine for up to `most` requests, and its executor. The caller closes both."""
+def settings_of(config: EngineConfig, model: ModelInfo) -> ResolvedEngine:
+    """Those of a GPU: overlapped steps, and graphs of each power of 2 and of the most requests."""
+    settings = resolve_settings(config, model)
+    most = settings.max_num_seqs
+    sizes = tuple(2**power for power in range(most.bit_length()) if 2**power < most)
+    return replace(settings, async_scheduling=True, graph_sizes=(*sizes, most))
+
+
+def start_engine(folder: str, most: int) -> Engine:
+    """Return an engine for up to `most` requests. The caller closes it."""
     MODEL.write_config(Path(folder), "float32")
     config = engine_config(folder, device="cpu", cache_bytes=most * 2**20, max_model_len=CONTEXT, max_num_seqs=most)
-    model = read_model(config.model)
-    sizes = tuple(2**power for power in range(most.bit_length()) if 2**power < most)
-    settings = replace(resolve_settings(config, model), async_scheduling=True, graph_sizes=(*sizes, most))
-    executor = InProcessExecutor(settings, model, launches=True)
-    executor.start(lambda done, total: None, lambda error: None)
-    settings, cache = prepare_workers(executor, settings, asked=CONTEXT)
-    return build_core(settings, model, cache, executor), executor
+    return start(config, settings_of, partial(InProcessExecutor, launches=True))
 
 
-def step_times(core: EngineCore, requests: int, steps: int) -> list[float]:
+def step_times(engine: Engine, requests: int, steps: int) -> list[float]:
     """Return the seconds of each step in which so many requests decode a token."""
     for number in range(requests):
-        params = SamplingParams(max_tokens=CONTEXT - 32, seed=number, temperature=0.0, ignore_eos=True)
-        core.add(FRONTEND, AddRequest(str(number), 0, packed([2 + number % 100] * 16), b"", params))
-    while core.scheduler.waiting:
-        core.step()
+        engine.add(str(number), [2 + number % 100] * PROMPT, greedy(CONTEXT - PROMPT))
+    while not all(engine.tokens.values()):
+        engine.step()
     for _ in range(LEAD_STEPS):
-        core.step()
-    times = []
-    for _ in range(steps):
-        began = time.perf_counter()
-        outputs = core.step()
-        times.append(time.perf_counter() - began)
-        assert len(outputs[FRONTEND].outputs) == requests, "a step did not decode a token for each request"
-    core.abort(FRONTEND, [str(number) for number in range(requests)])
-    while core.has_work:
-        core.step()
-    return times
+        engine.step()
+    taken = [engine.step() for _ in range(steps)]
+    engine.abort()
+    assert all(step.tokens == requests for step in taken), "a step did not decode a token for each request"
+    return [step.whole for step in taken]
+
+
+def requests_of(text: str) -> list[int]:
+    numbers = text.split(",")
+    if not all(each.isdigit() and int(each) for each in numbers):
+        raise argparse.ArgumentTypeError(f"{text!r}: give numbers above 0, such as 1,32")
+    return [int(each) for each in numbers]
+
+
+def steps_of(text: str) -> int:
+    if not (text.isdigit() and 2 <= int(text) <= MOST_STEPS):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number from 2 to {MOST_STEPS}")
+    return int(text)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", default="1,32,256", help="numbers of requests (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=400, help="of each number (default: %(default)s)")
+    parser.add_argument("--requests", type=requests_of, default="1,32,256", help="default: %(default)s")
+    parser.add_argument("--steps", type=steps_of, default=400, help="of each number (default: %(default)s)")
     options = parser.parse_args()
-    if options.steps > MOST_STEPS:
-        parser.error(f"--steps {options.steps} is more than the {MOST_STEPS} tokens that a request can get")
-    numbers = [int(each) for each in options.requests.split(",")]
     torch.set_num_threads(1)
     print(f"{cpu_name()}; microseconds of the host in a decode step")
     print(f"{'requests':>8} {'median':>8} {'p90':>8}")
     with idle_device(), tempfile.TemporaryDirectory() as folder:
-        core, executor = start(folder, max(numbers))
+        engine = start_engine(folder, max(options.requests))
         try:
-            for number in numbers:
-                times = step_times(core, number, options.steps)
+            for number in options.requests:
+                times = step_times(engine, number, options.steps)
                 deciles = statistics.quantiles(times, n=10)
                 print(f"{number:>8} {statistics.median(times) * 1e6:>8.0f} {deciles[-1] * 1e6:>8.0f}", flush=True)
         finally:
-            core.close()
-            executor.shutdown()
+            engine.close()
 
 
 if __name__ == "__main__":

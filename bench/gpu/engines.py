@@ -11,12 +11,14 @@ from typing import Any, Final, cast
 
 from bench.gpu.shapes import ModelShape
 
+from kvasir.config.resolve import ResolvedEngine
 from kvasir.config.settings import CacheConfig, DeviceConfig, EngineConfig, ModelConfig, SchedulerConfig
 from kvasir.engine.build import build_core, prepare_workers, resolve_settings
 from kvasir.engine.core import EngineCore
 from kvasir.executor.executor import Executor, SubmittedStep
 from kvasir.executor.executor_for import executor_for
 from kvasir.hub.located_model import read_model
+from kvasir.hub.model_info import ModelInfo
 from kvasir.link.protocol import AddRequest
 from kvasir.params import SamplingParams
 from kvasir.tokens import packed
@@ -153,11 +155,15 @@ class Engine:
         self.executor.shutdown()
 
 
-def start(config: EngineConfig) -> Engine:
+def start(
+    config: EngineConfig,
+    settings_of: Callable[[EngineConfig, ModelInfo], ResolvedEngine] = resolve_settings,
+    executor_of: Callable[[ResolvedEngine, ModelInfo], Executor] = executor_for,
+) -> Engine:
     """As `kvasir.benchmark.local_engine.start_engine`, with a timed executor and without progress bars."""
     model = read_model(config.model)
-    settings = resolve_settings(config, model)
-    timed = TimedExecutor(executor_for(settings, model))
+    settings = settings_of(config, model)
+    timed = TimedExecutor(executor_of(settings, model))
     executor = cast(Executor, timed)
     try:
         executor.start(lambda done, total: None, lambda error: None)

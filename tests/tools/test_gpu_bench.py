@@ -2,9 +2,6 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +13,9 @@ from bench.gpu.timings.breakdown import breakdown, short_name
 from bench.gpu.timings.tile_candidates import CANDIDATES, TINY, entry_text, fastest
 from bench.gpu.timings.workload import LONGEST, REQUESTS, TOKENS, requests
 
+from bench_process import run_bench
 from kvasir.kernels.triton.device_tiles import DeviceTiles, device_entries
 
-ROOT = Path(__file__).parents[2]
 SMOKE_TEST = (
     "checks.model.gemma2",
     "checks.fused.bfloat16",
@@ -36,12 +33,10 @@ needs_triton = pytest.mark.skipif(
 )
 
 
-def run_bench(sections: str, folder: Path) -> Any:
+def figures_of(sections: str, folder: Path) -> Any:
     """Return the figures of the smallest sizes under the interpreter."""
-    command = [sys.executable, "-m", "bench.gpu", "--device", "cpu", "--tiny", "--only", sections]
-    environ = os.environ | {"PYTHONPATH": os.pathsep.join(["runtime", "."])}
     found = folder / "found.json"
-    done = subprocess.run([*command, "--json", str(found)], cwd=ROOT, env=environ, capture_output=True, text=True)
+    done = run_bench("bench.gpu", "--device", "cpu", "--tiny", "--only", sections, "--json", str(found))
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(found.read_text())
 
@@ -50,7 +45,7 @@ def run_bench(sections: str, folder: Path) -> Any:
 def test_checks_pass_under_the_interpreter(tmp_path: Path) -> None:
     modules = {section.module for section in SECTIONS if section.name.startswith("checks.")}
     assert {section.module for section in chosen(SMOKE_TEST, [])} == modules
-    checks = run_bench(",".join(SMOKE_TEST), tmp_path)["checks"]
+    checks = figures_of(",".join(SMOKE_TEST), tmp_path)["checks"]
     kernels = {"attend_paged", "rms_norm", "multiply_row, gate", "race", "experts' products", "whole model"}
     assert kernels <= set(checks)
     assert all(each["cases"] and not each["failures"] for each in checks.values())
@@ -58,7 +53,7 @@ def test_checks_pass_under_the_interpreter(tmp_path: Path) -> None:
 
 @needs_triton
 def test_tiles_are_measured_for_an_entry_of_the_file(tmp_path: Path) -> None:
-    figures = run_bench("tune", tmp_path)["sections"]["tune"]["figures"]
+    figures = figures_of("tune", tmp_path)["sections"]["tune"]["figures"]
     ((name, entry),) = figures["entry"].items()
     found = msgspec.convert(entry, DeviceTiles)
     assert found.attention.few in TINY.decodes

@@ -12,10 +12,8 @@ a split item write partial results, which segment_merge.py merges.
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
-Columns = npt.NDArray[np.int32]
+from kvasir.kernels.token_parts import Columns, Ints, columns, places_within, token_parts
 
 ITEM_SIZE: Final = 8
 """Numbers of an item, the last one unused: items start at multiples of 32 bytes."""
@@ -78,16 +76,7 @@ def work_list(
     `programs`: so many programs occupy the device. With fewer, items of long contexts are split. `padded_to`: items
     that count as being there, for whether others are split.
     """
-    if (new == 1).all():
-        request = token = np.arange(len(new))  # [items]
-        tokens, position = new, computed
-    else:
-        counts = -(-new // tokens_per_item)
-        request = np.repeat(np.arange(len(new)), counts)
-        before = _places_within(counts) * tokens_per_item
-        tokens = np.minimum(new[request] - before, tokens_per_item)
-        position = computed[request] + before
-        token = (np.cumsum(new) - new)[request] + before
+    request, token, tokens, position = token_parts(computed, new, tokens_per_item)  # [items]
     keys = position + tokens
     if window is not None:
         keys = np.minimum(keys, tokens + window - 1)
@@ -97,10 +86,10 @@ def work_list(
     split = segments > 1
     slots = np.where(split, segments, 0)
     first_slot = np.cumsum(slots) - slots
-    segment = _places_within(segments)
+    segment = places_within(segments)
     slot = np.where(split[item], first_slot[item] + segment, 0)
-    items = _stack(request[item], token[item], tokens[item], position[item], segment, segments[item], slot, slot)
-    merges = _stack(first_slot[split], segments[split], token[split], tokens[split])
+    items = columns(request[item], token[item], tokens[item], position[item], segment, segments[item], slot, slot)
+    merges = columns(first_slot[split], segments[split], token[split], tokens[split])
     return WorkList(items, merges, int(slots.sum()))
 
 
@@ -108,16 +97,3 @@ def _segments(keys: Ints, kv_heads: int, programs: int) -> Ints:
     """Return the segments of items [items] that see so many keys, so that the programs have about equal work."""
     share = max(MIN_SEGMENT_KEYS, -(-int(keys.sum()) * kv_heads // programs))
     return np.minimum(-(-keys // share), MAX_SEGMENTS)
-
-
-def _places_within(counts: Ints) -> Ints:
-    """Return 0 to n-1 for each n of the counts: [2, 3] → [0, 1, 0, 1, 2]."""
-    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _stack(*columns: Ints) -> Columns:
-    """[N, columns]"""
-    stacked = np.empty((len(columns[0]), len(columns)), np.int32)
-    for place, column in enumerate(columns):
-        stacked[:, place] = column
-    return stacked

@@ -4,10 +4,10 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from kvasir.kernels.cpu import LANES, MOST_NUMBERS, MOST_ROWS, Kernels, PagedStep, kernels_for
+from kvasir.kernels.token_parts import Columns, columns, token_parts
 from kvasir.layers.attention import BlockTable, HeadShape, Ints, KVCache, StepRows, head_major_cache
 from kvasir.layers.kv import BlockShape, KVSpec
 from kvasir.layers.parameter import Placement
@@ -101,21 +101,7 @@ class TilePlanner:
         )
         return TilePlan(self._kernels, paged, (slots, table, tiles))
 
-    def _tiles(self, rows: Ints, computed: Ints, new: Ints) -> npt.NDArray[np.int32]:
+    def _tiles(self, rows: Ints, computed: Ints, new: Ints) -> Columns:
         """[N, 4] row of the block table, first token in the step, tokens, position of the first"""
-        if new[-1] == 1:  # rows with one new token stand first: all have one, and a tile each
-            return _stack(rows, np.arange(len(rows)), new, computed)
-        starts = np.cumsum(new) - new
-        counts = -(-new // self._tokens_per_tile)
-        request = np.repeat(np.arange(len(rows)), counts)
-        before = (np.arange(len(request)) - np.repeat(np.cumsum(counts) - counts, counts)) * self._tokens_per_tile
-        tokens = np.minimum(new[request] - before, self._tokens_per_tile)
-        return _stack(rows[request], starts[request] + before, tokens, computed[request] + before)
-
-
-def _stack(*columns: Ints) -> npt.NDArray[np.int32]:
-    """[N, columns]"""
-    tiles = np.empty((len(columns[0]), len(columns)), np.int32)
-    for index, column in enumerate(columns):
-        tiles[:, index] = column
-    return tiles
+        request, token, tokens, position = token_parts(computed, new, self._tokens_per_tile)
+        return columns(rows[request], token, tokens, position)

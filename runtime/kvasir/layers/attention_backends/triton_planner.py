@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from kvasir.kernels.token_parts import Columns
 from kvasir.kernels.triton.device_support import tiles_for
 from kvasir.kernels.triton.paged_kernels import PagedKernels, Partials, Work
 from kvasir.kernels.triton.tiling import (
@@ -16,7 +17,7 @@ from kvasir.kernels.triton.tiling import (
     attention_tile,
     decodes_kind,
 )
-from kvasir.kernels.triton.work_list import Columns, WorkList, most_items, work_list
+from kvasir.kernels.triton.work_list import WorkList, most_items, work_list
 from kvasir.layers.attention import BlockTable, HeadShape, StepRows
 from kvasir.layers.attention_backends.triton_paged import TritonPlan
 from kvasir.layers.parameter import Placement

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from kvasir.kernels.token_parts import places_within
 from kvasir.layers.attention import AttentionPlan, AttentionPlanner, HeadShape, PadsDecodes, StepRows
 from kvasir.layers.attention_backends.choose_backend import choose_backend
 from kvasir.layers.kv import KVGroup
@@ -106,8 +107,10 @@ class InputBuilder:
         self._planners = {number: planner(*each) for number, each in enumerate(tables) if each[0].layers}
         self._samples = samples
         self.sampling = SamplingInputs(table, placement, self._memory, vocab_size)
-        self._padding = {group: each for group, each in self._planners.items() if isinstance(each, PadsDecodes)}
-        self.sizes = tuple(sizes) if len(self._padding) == len(self._planners) else ()
+        self._padding_planners = {
+            group: each for group, each in self._planners.items() if isinstance(each, PadsDecodes)
+        }
+        self.sizes = tuple(sizes) if len(self._padding_planners) == len(self._planners) else ()
 
     def build(self, scheduled: Sequence[ScheduledRow], *, is_awaited: bool = True) -> StepBatch:
         table = self._table
@@ -157,7 +160,7 @@ class InputBuilder:
             return _Tokens(put(token_ids), put(rows) if pending else None, put(positions), attention, None)
         padded = (put(_padded(numbers, size)) for numbers in (token_ids, rows, positions))
         there_tokens, there_rows, there_positions = padded
-        attention = {group: planner.plan_padded(step, size) for group, planner in self._padding.items()}
+        attention = {group: planner.plan_padded(step, size) for group, planner in self._padding_planners.items()}
         return _Tokens(there_tokens, there_rows, there_positions, attention, size)
 
     def _sent(
@@ -194,8 +197,7 @@ def _sort_keys(computed: Ints, new: Ints) -> Ints:
 
 def _flat(rows: Ints, computed: Ints, new: Ints) -> tuple[Ints, Ints]:
     """Return the rows and the positions [T] of the tokens of B requests."""
-    ends = np.cumsum(new)
-    return np.repeat(rows, new), np.arange(ends[-1]) + np.repeat(computed - (ends - new), new)
+    return np.repeat(rows, new), np.repeat(computed, new) + places_within(new)
 
 
 def _padded(numbers: Ints, size: int) -> Ints:

@@ -1,0 +1,45 @@
+"""The new tokens of a step in parts of limited size, for kernels of which each program computes one part.
+
+new tokens of a step    | 1 | 1 |     5     |         with 2 tokens per part
+parts                   | 0 | 1 | 2 | 3 | 4 |
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Columns = npt.NDArray[np.int32]
+
+
+class TokenParts(NamedTuple):
+    request: Ints  # [N] the place of the request in the step
+    token: Ints  # [N] the first token in the step
+    tokens: Ints  # [N]
+    position: Ints  # [N] of the first token in its request
+
+
+def token_parts(computed: Ints, new: Ints, most: int) -> TokenParts:
+    """Split the `new` [B] tokens of requests, each after its `computed` [B] ones, into parts of up to `most`."""
+    if (new == 1).all():
+        each = np.arange(len(new))
+        return TokenParts(each, each, new, computed)
+    counts = -(-new // most)
+    request = np.repeat(np.arange(len(new)), counts)
+    before = places_within(counts) * most
+    tokens = np.minimum(new[request] - before, most)
+    return TokenParts(request, (np.cumsum(new) - new)[request] + before, tokens, computed[request] + before)
+
+
+def places_within(counts: Ints) -> Ints:
+    """Return 0 to n-1 for each n of the counts: [2, 3] → [0, 1, 0, 1, 2]."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def columns(*numbers: Ints) -> Columns:
+    """Return the arrays [N] as the columns of one: [N, columns]."""
+    joined = np.empty((len(numbers[0]), len(numbers)), np.int32)
+    for place, column in enumerate(numbers):
+        joined[:, place] = column
+    return joined
