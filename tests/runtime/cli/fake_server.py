@@ -1,6 +1,7 @@
 """A server of the OpenAI API without a model: it gives scripted answers and records its requests."""
 
 import json
+import time
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -27,6 +28,8 @@ class FakeServer(LoopbackServer):
         self.answers = {"/v1/models": (200, b'{"data": [{"id": "m"}]}'), **answers}
         self.keys: list[bytes] = []
         self.bodies: list[Event] = []
+        self.hold_seconds = 0.0
+        """Before the answer to each POST."""
         self.live = 0
         self.most_live = 0
 
@@ -48,9 +51,13 @@ class _Handler(LoopbackHandler):
             self.server.bodies.append(body)
             self.server.live += 1
             self.server.most_live = max(self.server.most_live, self.server.live)
-        try:
-            self._answer()
-        finally:
+        time.sleep(self.server.hold_seconds)
+        self._answer()
+
+    def end_headers(self) -> None:
+        """End the request before the client has its whole answer: the client may send the next one at once."""
+        super().end_headers()
+        if self.command == "POST":
             with self.server.lock:
                 self.server.live -= 1
 

@@ -36,6 +36,7 @@ def bench(tmp_path: Path, *argv: str) -> dict[str, Any]:
 def test_every_request_is_sent_within_the_concurrency(
     pace: list[str], most: int, server: FakeServer, tmp_path: Path
 ) -> None:
+    server.hold_seconds = 0.02  # more requests at a time than allowed would meet
     figures = bench(tmp_path, "serve", server.address, "--requests", "20", *pace)
     assert (figures["requests"], figures["finished"], figures["failed"]) == (20, 20, 0)
     assert figures["output_tokens"] == 40
