@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from kvasir.engine.handover.events import FetchEnded, HandOverEvent, PinReleased, PinWanted
 from kvasir.engine.handover.messages import MOST_ASKED_BLOCKS
-from kvasir.engine.scheduling.admission_gates import AdmissionGate, BlockGate, Verdict
+from kvasir.engine.scheduling.admission_gates import AdmissionGate, Verdict
 from kvasir.engine.scheduling.engine_request import EngineRequest
 from kvasir.engine.scheduling.scheduler import Scheduler
 from kvasir.observability.seldom_log import SeldomLog
@@ -97,7 +97,7 @@ class HandOver(AdmissionGate):
         self._blocks = scheduler.blocks
         self._held = scheduler.blocks.held
         self._most_pinned = scheduler.blocks.pool.num_blocks // PINNED_SHARE
-        self._room = BlockGate(scheduler.blocks, scheduler.running)
+        self._room = scheduler.room
         self._exchange = exchange
 
     @property

@@ -90,17 +90,45 @@ class BlockGate(AdmissionGate):
     def __init__(self, blocks: KVManager, running: ServiceOrder) -> None:
         self._blocks = blocks
         self._running = running
+        self._growths: dict[str, int] = {}
+        self._sum = 0
+        # Growth falls while a request runs, so these are upper bounds until they are counted again.
 
     def admits(self, request: EngineRequest) -> Verdict:
         return Verdict.ADMIT if self._has_room_for(request) else Verdict.WAIT
+
+    def took(self, request: EngineRequest) -> None:
+        self._add(request)
+
+    def left(self, request: EngineRequest) -> None:
+        self._sum -= self._growths.pop(request.request_id)
+
+    def check_idle(self) -> None:
+        assert not self._growths, f"blocks are reserved for {list(self._growths)}"
+        assert not self._sum, f"{self._sum} blocks are reserved for no request"
 
     def _has_room_for(self, request: EngineRequest) -> bool:
         pool = self._blocks.pool
         cost = self._blocks.cost_of(request)
         if not self._running or not pool.can_allocate(cost):
             return pool.can_allocate(cost)
-        growth = sum(map(self._growth, self._running))
-        return pool.can_allocate(cost + growth + self._growth(request))
+        wanted = cost + self._growth(request)
+        if pool.can_allocate(wanted + self._sum):
+            return True
+        self._count_again()
+        return pool.can_allocate(wanted + self._sum)
+
+    def _count_again(self) -> None:
+        """Make the sum exact, at the cost of all running requests. A refusal ends admission, so a step does this
+        twice at most."""
+        self._growths.clear()
+        self._sum = 0
+        for running in self._running:
+            self._add(running)
+
+    def _add(self, request: EngineRequest) -> None:
+        self._growths[request.request_id] = growth = self._growth(request)
+        self._sum += growth
 
     def _growth(self, request: EngineRequest) -> int:
         left = request.params.max_tokens - request.num_output_tokens - 1  # the last token needs no KV

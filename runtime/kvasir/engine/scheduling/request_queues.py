@@ -41,7 +41,8 @@ class RequestQueues:
         self._budget = budget
         # Rows come before the features: while all are taken, no feature is asked about each waiting request. Blocks
         # come last: a request that a feature skips must not hold up others because it needs many blocks.
-        self._gates = (PendingGate(), RowGate(self.running, max_num_seqs), *gates, BlockGate(blocks, self.running))
+        self.room = BlockGate(blocks, self.running)
+        self._gates = (PendingGate(), RowGate(self.running, max_num_seqs), *gates, self.room)
 
     def arrive(self, request: EngineRequest) -> None:
         self.requests[request.request_id] = request

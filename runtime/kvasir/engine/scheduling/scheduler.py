@@ -84,6 +84,7 @@ class Scheduler:
         self._queues = queues = RequestQueues(blocks, max_num_seqs, gates, budget)
         self.requests, self.blocked = queues.requests, queues.blocked
         self.waiting, self.running = queues.waiting, queues.running
+        self.room = queues.room
         self._lone_steps = LoneSteps(queues)
         self.blocks = blocks
         self.num_preemptions = 0
