@@ -22,9 +22,11 @@ from kvasir.executor.processes.local_workers import LocalWorkers
 from kvasir.executor.processes.rendezvous import rendezvous_of
 from kvasir.executor.processes.started_worker import StartedWorker, StartWorker
 from kvasir.executor.processes.worker_messages import (
+    CHECKSUM_BYTES,
     FrameKind,
     FromWorker,
     Loading,
+    name_of_worker,
     reporting_rank,
     steps_in_flight,
 )
@@ -193,7 +195,12 @@ class MultiprocessExecutor:
         """Receive the replies to the oldest step."""
         assert not self._pending[0].awaits_masks, "the masks of the step were not supplied"
         replies = self._read(self._timeout, "a step")
-        self._pending.popleft().set_result(self._outputs.decode(replies[self._reporting_rank]))
+        reported = memoryview(replies[self._reporting_rank])
+        for rank in range(self._reporting_rank + 1, len(replies)):
+            if replies[rank] != reported[:CHECKSUM_BYTES]:
+                self._differ(rank)
+                raise self._failure()
+        self._pending.popleft().set_result(self._outputs.decode(reported[CHECKSUM_BYTES:]))
 
     def _write(self, frame: bytes) -> None:
         channel = self._running()
@@ -262,6 +269,11 @@ class MultiprocessExecutor:
 
     def _hung(self, what: str, ranks: Sequence[int]) -> None:
         text = f"{what} within {self._timeout:g} s: {self._describe(ranks)}"
+        self._fail(Failure(Reason.CRASH_LOOPING, text), text)
+
+    def _differ(self, rank: int) -> None:
+        names = [name_of_worker(each, self._settings.executor) for each in (self._reporting_rank, rank)]
+        text = f"{names[0]} and {names[1]} sampled different tokens: use equal devices and drivers for all workers"
         self._fail(Failure(Reason.CRASH_LOOPING, text), text)
 
     def _fail(self, failure: Failure, text: str) -> None:

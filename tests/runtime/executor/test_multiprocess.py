@@ -196,6 +196,19 @@ def test_a_step_that_raises_ends_all_workers(path: Path, submitted: bool) -> Non
     assert not any(map(is_alive, workers))
 
 
+def test_workers_that_sample_different_tokens_end_the_engine(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_plugins(tmp_path, monkeypatch)
+    settings = engine_settings(executor=ExecutorConfig(worker_cls="drifting", tensor_parallel_size=2))
+    executor = started(MultiprocessExecutor(settings, load_model_info(path)))
+    row = NewRow("r", packed(range(2, 30)), 28, greedy(3))
+    pending = executor.submit(StepInput([], [row], [ScheduledRow("r", 0, 28, [[1, 2, 3, 4]])]))
+    with pytest.raises(FailureError, match="worker 0 and worker 1 sampled different tokens"):
+        pending.result()
+    executor.shutdown()
+
+
 @pytest.mark.parametrize(
     ("action", "failure"),
     [

@@ -12,6 +12,8 @@ import signal
 import time
 from pathlib import Path
 
+import msgspec
+
 from kvasir.config.options import ConfigError
 from kvasir.worker.worker import Worker
 from kvasir.worker.worker_calls import worker_call
@@ -78,6 +80,16 @@ class HeldWorker(Worker):
             time.sleep(0.05)
 
 
+class DriftingWorker(Worker):
+    """Samples another token than its peers if its tensor rank is not 0."""
+
+    def execute(self, step, late=None):
+        output = super().execute(step, late)
+        if self._placement.parallel.tensor.rank == 0:
+            return output
+        return msgspec.structs.replace(output, token_ids=[[token ^ 1 for token in row] for row in output.token_ids])
+
+
 class Extension:
     def __init__(self, worker):
         self.worker = worker
@@ -118,6 +130,7 @@ _ENTRY_POINTS = """
 [kvasir.workers]
 counting = kvasir_test_plugin:CountingWorker
 held = kvasir_test_plugin:HeldWorker
+drifting = kvasir_test_plugin:DriftingWorker
 [kvasir.worker_extensions]
 extension = kvasir_test_plugin:Extension
 clash = kvasir_test_plugin:Clash

@@ -7,6 +7,8 @@ FrameKind.
 
 import dataclasses
 import logging
+import zlib
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
@@ -18,17 +20,19 @@ from kvasir.config.settings import ExecutorConfig
 from kvasir.executor.shared_memory.channel import MAX_UNANSWERED_FRAMES, WorkerHandle
 from kvasir.hub.model_info import ModelInfo
 from kvasir.parallel.tcp_rendezvous import TcpRendezvous
-from kvasir.worker.step import StepInput
+from kvasir.worker.step import StepInput, StepOutput
 from kvasir_contract.reasons import Reason
 
 MAX_PACKET_BYTES: Final = 2**20
+CHECKSUM_BYTES: Final = 4
+"""At the start of the reply to a step."""
 
 
 class FrameKind(IntEnum):
     """The first byte of a frame; the rest is msgpack."""
 
     STEP = 0
-    """A StepInput. The worker that reports replies with a StepOutput, the others with an empty body."""
+    """A StepInput. See `step_reply` for the replies."""
     COMMAND = 1
     """A WorkerCall that must succeed: an error ends the worker. The reply is its value."""
     CALL = 2
@@ -132,6 +136,16 @@ def decode_from_worker(packet: bytes) -> FromWorker:
 def reporting_rank(config: ExecutorConfig) -> int:
     """Return the rank whose outputs reach the engine: the first of the last stage. Its peers compute the same."""
     return config.num_workers - config.tensor_parallel_size
+
+
+def step_reply(output: StepOutput, reports: bool, encode: Callable[[Any], bytes]) -> bytes:
+    """Return the reply of a worker that samples: a checksum of its tokens and, if it reports, its output.
+
+    All workers of the last stage sample the same tokens. The engine compares the checksums, because workers that
+    differ in one token would go on with different texts.
+    """
+    checksum = zlib.crc32(encode(output.token_ids)).to_bytes(CHECKSUM_BYTES)
+    return checksum + encode(output) if reports else checksum
 
 
 def name_of_worker(rank: int, config: ExecutorConfig) -> str:

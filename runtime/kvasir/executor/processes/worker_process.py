@@ -39,6 +39,7 @@ from kvasir.executor.processes.worker_messages import (
     phase_of_call,
     phase_of_step,
     reporting_rank,
+    step_reply,
 )
 from kvasir.executor.shared_memory.channel import WorkerChannel
 from kvasir.executor.shared_memory.ring import PeerLostError
@@ -65,7 +66,8 @@ class WorkerProcess:
     def __init__(self, setup: WorkerSetup, control: socket.socket) -> None:
         self._setup = setup
         self._name = name_of_worker(setup.rank, setup.settings.executor)
-        self._reports = setup.rank == reporting_rank(setup.settings.executor)
+        reporter = reporting_rank(setup.settings.executor)
+        self._reports, self._samples = setup.rank == reporter, setup.rank >= reporter
         self._control = control
         self._channel = WorkerChannel(setup.handle)
         self._phase = WorkerPhase.START
@@ -121,7 +123,7 @@ class WorkerProcess:
         self._steps += 1
         self._enter(phase_of_step(step))
         output = self._host.execute(step, partial(self._late_input, step.number) if step.masked else None)
-        return self._encode(output) if self._reports else b""
+        return step_reply(output, self._reports, self._encode) if self._samples else b""
 
     def _late_input(self, number: int) -> LateInput:
         """Wait for the late input of this step. Later steps may come before it."""
